@@ -17,13 +17,16 @@ import pyarrow.compute as pc
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from markupsafe import Markup
 
+from tasks.excerpts import episodes
+from tasks.excerpts.episodes import ShownEpisode
+
 TEXT_CHARS = 1_200
 """Characters of a prompt, response or table cell after which a deck cuts it."""
 
 _SAMPLE_COLUMNS = ("prompt_id", "source", "domain", "messages", "ground_truth")
 
-Sample = tuple[str, list[tuple[str, str]]]
-"""A box of texts on a deck: its verdict, which colours it, and the texts by name."""
+Sample = tuple[str, list[tuple[str, str | ShownEpisode]]]
+"""A box of texts on a deck: its verdict, which colours it, and the texts, or the turns of an episode, by name."""
 
 
 def page(figures: Mapping[str, str], *fragments: str) -> str:
@@ -57,7 +60,10 @@ def rollout_samples(prompts: pa.Table, rollouts: pa.Table, per_source: int = 2) 
         sources[source] = []
         for row in rows:
             by_verdict = sorted(responses[row["prompt_id"]].items())
-            answers = [(verdict, [(_outcome(answer), answer["response"])]) for verdict, answer in by_verdict]
+            answers = [
+                (verdict, [(_outcome(answer), ShownEpisode.of_row(answer) or answer["response"])])
+                for verdict, answer in by_verdict
+            ]
             sources[source] += [_prompt_sample(row), *answers]
     return _render("samples.html.j2", sources=sources)
 
@@ -73,7 +79,7 @@ def rates_so_far(scores: Mapping[str, Sequence[float]], unjudged: int) -> str:
 
 @cache
 def _templates() -> Environment:
-    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    loader = FileSystemLoader([Path(__file__).parent / "templates", episodes.FOLDER])
     # A row may lack a column of the first one: its cell is empty.
     environment = Environment(loader=loader, autoescape=True, undefined=ChainableUndefined, trim_blocks=True)
     environment.filters |= {"cell": _cell, "shorten": _shorten}

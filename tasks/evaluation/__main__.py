@@ -14,6 +14,7 @@ import click
 from tasks.config import must_be_one_of
 from tasks.evaluation.questions import Flip, Question, lines, questions
 from tasks.evaluation.runs import compare_runs, options_of
+from tasks.excerpts.texts import printable
 from tasks.failures import MistakeError
 from tasks.lineage.differences import differences
 from tasks.machine.error_report import run_command
@@ -47,7 +48,7 @@ def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | N
     chosen = [question for question in asked if flipped is None or question.flips(policies, flipped)]
     for question in islice(chosen, limit):
         for line in lines(question, policies):
-            click.echo(line)
+            click.echo(printable(line))
     changed = {flip: sum(question.flips(policies, flip) for question in asked) for flip in ("better", "worse")}
     click.echo(
         f"{len(asked):,} questions, of {policies[1]} against {policies[0]} {changed['better']:,} better and "

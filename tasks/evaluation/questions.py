@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tasks.config import must_be_one_of
 from tasks.evaluation.runs import read_table
+from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 
 Flip = Literal["better", "worse", "any"]
 """The direction in which a question's pass rate changes from one policy to another."""
@@ -96,8 +97,12 @@ def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
         passes = sum(row["passed"] for row in judged)
         shown = next(row for row in judged if row["passed"] == (2 * passes >= len(judged)))
         answer = "" if shown["answer"] is None else f", answer {_short(shown['answer'], 40)}"
-        text = _short(shown["response"][-RESPONSE_CHARS:], RESPONSE_CHARS)
-        yield f"  {policy}: {passes} of {len(judged)} pass{answer}: … {text}"
+        passing = f"  {policy}: {passes} of {len(judged)} pass{answer}"
+        if episode := ShownEpisode.of_row(shown, TERMINAL_TURNS, TERMINAL_CHARS):
+            yield f"{passing}: sample {shown['sample']}"
+            yield from episode.lines("    ")
+        else:
+            yield f"{passing}: … {_short(shown['response'][-RESPONSE_CHARS:], RESPONSE_CHARS)}"
 
 
 def _short(text: str, most: int) -> str:

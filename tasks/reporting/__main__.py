@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tasks.excerpts.texts import printable
 from tasks.machine.error_report import run_command
 from tasks.reporting.trace import TraceError, find, find_row, lines
 
@@ -29,7 +30,7 @@ def trace(prompt_id: str | None, source: str | None, row: int | None, run: Path)
     else:
         raise TraceError("name a prompt by its id, or by --source and --row")
     for line in lines(history):
-        click.echo(line)
+        click.echo(printable(line))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from tasks.excerpts import episodes
 from tasks.reporting import formats
 
 
@@ -14,7 +15,7 @@ from tasks.reporting import formats
 def templates() -> Environment:
     """Return the environment; its filters are the functions of `tasks.reporting.formats` by their names."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader([Path(__file__).parent / "templates", episodes.FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

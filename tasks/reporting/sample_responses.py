@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tasks.excerpts.episodes import ShownEpisode
 from tasks.reporting.formats import shorten
 
 _RESPONSE_LIMIT = 1_500  # characters of a response that the report shows
@@ -85,6 +86,7 @@ def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
         "num_tokens": nearest["num_tokens"],
         "finish_reason": nearest["finish_reason"],
         "response": shorten(nearest["response"], _RESPONSE_LIMIT),
+        "episode": ShownEpisode.of_row(nearest),
     }
 
 

@@ -6,7 +6,7 @@ It is read from the tables of a run's folder (`outputs/<run>`). `docs/tracing.md
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.failures import MistakeError
 from tasks.tables.schemas import HELDOUT
 
@@ -38,6 +39,8 @@ class History:
         rollouts: scores under the initial checkpoint.
         groups: its rows in `LEDGER`, by number.
         evaluated: scores by policy, and benchmark where it is not the held-out split: `after`, `after on gsm8k`.
+        episodes: where rollouts are episodes, the first of the initial checkpoint and of each of `evaluated`, with the
+            number of its sample and its score.
     """
 
     prompt: dict[str, Any] | None
@@ -49,6 +52,7 @@ class History:
     rollouts: list[float | None] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
     evaluated: dict[str, list[float | None]] = field(default_factory=dict)
+    episodes: dict[str, tuple[ShownEpisode, int, float | None]] = field(default_factory=dict)
 
 
 def find(run: Path, prompt_id: str) -> History:
@@ -85,10 +89,11 @@ def find_row(run: Path, source: str, row: int) -> History:
 
 
 def _history(run: Path, identity: str) -> History:
-    evaluated: defaultdict[str, list[float | None]] = defaultdict(list)
+    initial = list(_rows(run, "rollouts", "prompt_id", identity))
+    evaluated: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in _rows(run, "evaluation_rollouts", "prompt_id", identity):
         on = "" if row["benchmark"] == HELDOUT else f" on {row['benchmark']}"
-        evaluated[f"{row['policy']}{on}"].append(row["score"])
+        evaluated[f"{row['policy']}{on}"].append(row)
     # A row that is the same prompt as the one that was kept has both ids.
     others = (row for row in _rows(run, "set_aside", "clashed_with", identity) if row["prompt_id"] != identity)
     aside = [*_rows(run, "set_aside", "prompt_id", identity), *others]
@@ -99,10 +104,21 @@ def _history(run: Path, identity: str) -> History:
         selected=any(_rows(run, "selected", "prompt_id", identity)),
         mixed=any(_rows(run, "mixture", "prompt_id", identity)),
         held_out=any(_rows(run, "heldout", "prompt_id", identity)),
-        rollouts=[row["score"] for row in _rows(run, "rollouts", "prompt_id", identity)],
+        rollouts=[row["score"] for row in initial],
         groups=sorted(_rows(run, "ledger", "prompt_id", identity), key=lambda row: row["group"]),
-        evaluated=dict(evaluated),
+        evaluated={policy: [row["score"] for row in rows] for policy, rows in evaluated.items()},
+        episodes=dict(_episodes({"difficulty": initial, **evaluated})),
     )
+
+
+def _episodes(
+    rollouts: Mapping[str, Sequence[dict[str, Any]]],
+) -> Iterator[tuple[str, tuple[ShownEpisode, int, float | None]]]:
+    """Yield the episode of the first sample of each part of the rollouts that has any."""
+    for name, rows in rollouts.items():
+        for row in sorted(rows, key=lambda row: row["sample"])[:1]:
+            if episode := ShownEpisode.of_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
+                yield name, (episode, row["sample"], row["score"])
 
 
 def _ids(run: Path, name: str) -> set[str]:
@@ -154,6 +170,9 @@ def lines(history: History) -> Iterator[str]:
         )
     if history.evaluated:
         yield "evaluation  " + ", ".join(f"{policy} {_scores(scores)}" for policy, scores in history.evaluated.items())
+    for name, (episode, sample, score) in history.episodes.items():
+        yield f"episode     {name}, sample {sample}, {_scores([score])}"
+        yield from episode.lines(" " * 12)
 
 
 def _scores(scores: list[float | None]) -> str:

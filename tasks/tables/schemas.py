@@ -239,8 +239,9 @@ output of the pipeline it has the rollouts of all policies, and `policy` has the
 EVALUATION_PROMPTS = pa.schema([_column("benchmark", pa.string()), *PROMPTS])
 """The table of everything that the policies of an evaluation were asked, one prompt a row, by benchmark."""
 
-VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name != "response"])
-"""The columns of `EVALUATION_ROLLOUTS` that comparisons read: without the responses, which are most of the bytes."""
+VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name not in ("response", "turns", "outcome")])
+"""The columns of `EVALUATION_ROLLOUTS` that comparisons read: without the responses and turns, which are
+most of the bytes."""
 
 EVALUATION = pa.schema(
     [

@@ -26,7 +26,7 @@ from tasks.tables.schemas import AFTER, BEFORE, EVALUATION_ROLLOUTS, GRADED, HEL
 from tests.reporting.synthetic_run import report_inputs
 
 POLICIES = (BEFORE, AFTER)
-VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name != "response"])
+VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name not in ("response", "turns", "outcome")])
 SAMPLES = 4
 MEAN_CHARS = 1_500
 """Mean length of a response, in characters; GSM8K's solutions by an instructed model are about as long."""

@@ -1,12 +1,15 @@
 """The questions of a benchmark with the responses of policies, and those whose pass rate changed."""
 
 import pytest
+from click.testing import CliRunner
 
+from tasks.evaluation.__main__ import main
 from tasks.evaluation.questions import lines, questions
 from tasks.failures import MistakeError
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.parquet import read_table, table_from_rows, write_table
 from tasks.tables.schemas import EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
 from tests.evaluation.test_policy_comparison import rollouts
+from tests.excerpts.shown import HOSTILE, as_episodes, outcome
 
 QUESTIONS = ("a", "b", "c")
 
@@ -68,6 +71,37 @@ def test_a_question_is_printed_with_the_commonest_verdict(run):
         "  after: no judged response (judge unreachable)",
         "  other: no judged response",
     ]
+
+
+def shown(run, *options):
+    done = CliRunner().invoke(main, ["show", str(run), "--benchmark", "quiz", *options])
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+def test_an_episode_is_printed_turn_by_turn(run):
+    path = run / "evaluation_rollouts.parquet"
+    episodes = as_episodes(read_table(path, EVALUATION_ROLLOUTS), "50", HOSTILE, end=outcome(0.5, False))
+    write_table(path, episodes, EVALUATION_ROLLOUTS)
+    lines_of_first = shown(run, "--flipped", "better")[1:6]
+    assert lines_of_first == [
+        "  before: 1 of 3 pass: sample 0",
+        "    ▸ assistant: 50",
+        "      user: Higher.",
+        "    ▸ assistant: <script>alert(1)</script>[2J </pre></li> 数",
+        "    ■ cut off at a limit; reward 0.5 from the environment, not passed",
+    ]
+
+
+def test_no_response_moves_the_cursor(run):
+    path = run / "evaluation_rollouts.parquet"
+    rows = [
+        row | {"response": HOSTILE, "answer": "\x1b[1m"} for row in read_table(path, EVALUATION_ROLLOUTS).to_pylist()
+    ]
+    write_table(path, table_from_rows(rows, EVALUATION_ROLLOUTS, "rows"), EVALUATION_ROLLOUTS)
+    printed = shown(run)
+    assert all(line.isprintable() for line in printed)
+    assert "  before: 1 of 3 pass, answer [1m: … <script>alert(1)</script>[2J </pre></li> 数" in printed
 
 
 def test_what_a_run_does_not_have_is_named(run, tmp_path):

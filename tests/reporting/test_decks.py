@@ -2,6 +2,7 @@
 
 from tasks import charts
 from tasks.charts import page, prompt_samples, rates_so_far, rollout_samples, table
+from tests.excerpts.shown import HOSTILE, as_episodes
 from tests.reporting.synthetic_run import SOURCES, report_inputs
 
 INPUTS = report_inputs(per_source=6)
@@ -54,3 +55,13 @@ def test_scores_so_far_are_by_domain():
 
 def test_equal_rows_give_equal_bytes():
     assert charts.rollout_samples(INPUTS.graded, INPUTS.before) == rollout_samples(INPUTS.graded, INPUTS.before)
+
+
+def test_an_episode_is_shown_turn_by_turn():
+    single, several = (rollout_samples(INPUTS.graded, table) for table in (INPUTS.before, as_episodes(INPUTS.before)))
+    boxes = single.count("<pre>The answer is ")
+    assert boxes == several.count('<ol class="episode">') == several.count("reward 1 from the environment, passed") > 0
+    assert several.count("<pre>Higher.</pre>") == boxes
+    assert "episode" not in single
+    assert ".episode .inserted" in page({}, several)
+    assert "<script>" not in rollout_samples(INPUTS.graded, as_episodes(INPUTS.before, HOSTILE))

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting import sections
+from tasks.reporting.environment import templates
 from tasks.reporting.formats import shorten
 from tasks.reporting.page import ReportInputs, render
 from tasks.reporting.reward_means import reward_means
 from tasks.reporting.sample_responses import samples
 from tasks.tables.parquet import TableError, table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, set_aside_row
+from tests.excerpts.shown import as_episodes
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -268,6 +270,14 @@ def test_samples_are_chosen_by_rule(inputs):
     shuffle = np.random.default_rng(1).permutation
     again = samples(*(table.take(shuffle(table.num_rows)) for table in (inputs.before, inputs.after, inputs.heldout)))
     assert again == chosen
+
+
+def test_samples_show_the_turns_of_episodes(inputs):
+    template = templates().get_template("samples.html.j2")
+    chosen = samples(inputs.before, as_episodes(inputs.after, "50", "75"), inputs.heldout)
+    shown = template.render(samples=chosen)
+    assert shown.count('<ol class="episode">') == shown.count("<pre>Higher.</pre>") == len(chosen) > 0
+    assert shown.count("<pre>The answer is ") == len(chosen)  # single responses of the initial checkpoint
 
 
 def test_long_completions_are_cut_with_a_note():

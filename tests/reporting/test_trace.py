@@ -5,7 +5,9 @@ import re
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 
+from tasks.reporting.__main__ import main
 from tasks.reporting.trace import TraceError, find, find_row, lines
 from tasks.tables.parquet import table_from_rows, write_table
 from tasks.tables.schemas import (
@@ -19,6 +21,7 @@ from tasks.tables.schemas import (
     prompt_id,
     set_aside_row,
 )
+from tests.excerpts.shown import HOSTILE, columns, outcome
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs" / "tracing.md"
@@ -133,6 +136,34 @@ def test_a_life_is_told_in_the_order_of_the_pipeline(run):
         "group 8     trained at step 6, policy 3 to 4, scores 1 0, 30 tokens",
         "evaluation  before scores 0, after scores 1, after on quiz scores 0",
     ]
+
+
+def test_episodes_are_told_turn_by_turn_once_for_each_policy(run):
+    tables = {
+        "rollouts": (
+            ROLLOUTS,
+            [rollout(ID, 1, 1.0), {**rollout(ID, 0, 0.0), **columns(HOSTILE, end=outcome(0.0, False))}],
+        ),
+        "evaluation_rollouts": (
+            EVALUATION_ROLLOUTS,
+            [{**answer("before", None), **columns("50", "75")}, answer("after", 1.0)],
+        ),
+    }
+    for name, (schema, rows) in tables.items():
+        write_table(run / f"{name}.parquet", table_from_rows(rows, schema, name), schema)
+    printed = CliRunner().invoke(main, ["trace", ID, "--run", str(run)]).output.splitlines()
+    assert printed[-9:] == [
+        "evaluation  before scores ?, after scores 1",
+        "episode     difficulty, sample 0, scores 0",
+        "            ▸ assistant: <script>alert(1)</script>[2J </pre></li> 数",
+        "            ■ reward 0 from the environment, not passed",
+        "episode     before, sample 0, scores ?",
+        "            ▸ assistant: 50",
+        "              user: Higher.",
+        "            ▸ assistant: 75",
+        "            ■ the verifier judges the last turn",
+    ]
+    assert all(line.isprintable() for line in printed)
 
 
 def test_a_row_is_found_by_its_source_whether_it_became_a_prompt_or_not(run):

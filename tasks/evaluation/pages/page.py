@@ -16,14 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tasks.evaluation.pages.excerpts import Excerpt, limit_of, size
 from tasks.evaluation.pages.selection import Pair, Selection, Shown, select, verdict_of
 from tasks.evaluation.questions import with_responses
+from tasks.excerpts import episodes
+from tasks.excerpts.episodes import MOST_TURNS, ShownEpisode
+from tasks.excerpts.texts import Excerpt, limit_of, size
 
 PAGE_BYTES = 4_800_000
 """Bytes of a page; texts are shortened until it has about as many at most."""
-HEAD_BYTES, QUESTION_BYTES, RESPONSE_BYTES = 8_000, 620, 260
-"""Bytes of a page's markup: in front of the questions, around a question with two policies, around a response."""
+HEAD_BYTES, QUESTION_BYTES, RESPONSE_BYTES, TURN_BYTES = 9_000, 620, 260, 140
+"""Bytes of a page's markup: in front of the questions, around a question with two policies, around a response, and
+around a turn of an episode."""
+TURNS_OF_ALL = 16_000
+"""Turns of episodes on a page, at most about; every episode shows as many of them as any other, or all that it has."""
 ANSWER_BYTES, REASON_BYTES = 120, 400
 """Bytes of an answer, and of the reason why a response could not be judged, that a page shows."""
 CHOSEN_BY = ["prompt_id", "sample", "passed"]
@@ -57,6 +62,10 @@ class BenchmarkPages:
             for benchmark, selection in self._selections.items()
             for policy, row in selection.rows()
         }
+        self._most_turns = {
+            benchmark: min(MOST_TURNS, max(2, TURNS_OF_ALL // max(sum(1 for _ in selection.rows()), 1)))
+            for benchmark, selection in self._selections.items()
+        }
         self._rows: dict[tuple[str, str, str, int], dict[str, Any]] = {}
 
     def read(self, policy: str, rollouts: pa.Table) -> None:
@@ -65,7 +74,9 @@ class BenchmarkPages:
         wanted = [i for i, about in enumerate(zip(*columns, strict=True)) if (policy, *about) in self._wanted]
         for row in rollouts.take(pa.array(wanted, pa.int64())).to_pylist():
             about = (policy, row["benchmark"], row["prompt_id"], row["sample"])
-            self._rows[about] = row | {"response": Excerpt.of(row["response"])}
+            episode = ShownEpisode.of_row(row, self._most_turns[row["benchmark"]])
+            response = Excerpt("") if episode else Excerpt.of(row["response"])
+            self._rows[about] = row | {"response": response, "episode": episode, "turns": None, "outcome": None}
 
     def write(self, folder: Path) -> Path:
         """Write a page for each benchmark, `NAME.html`, once all responses were read; return the folder."""
@@ -139,6 +150,7 @@ class BenchmarkPages:
                     "reason": Excerpt.of(row["error"] or "").within(REASON_BYTES),
                     "rewards": ", ".join(_reward(part) for part in row["rewards"] or ()),
                     "text": row["response"],
+                    "episode": row["episode"],
                 }
                 for row in rows
             ],
@@ -166,9 +178,14 @@ def _sizes(questions: Sequence[Mapping[str, Any]]) -> list[int]:
         for excerpt in (
             question["prompt"],
             question["truth"],
-            *(response["text"] for side in question["sides"] for response in side["responses"]),
+            *(text for side in question["sides"] for response in side["responses"] for text in _texts(response)),
         )
     ]
+
+
+def _texts(response: Mapping[str, Any]) -> list[Excerpt]:
+    episode: ShownEpisode | None = response["episode"]
+    return [turn.text for turn in episode.turns] if episode else [response["text"]]
 
 
 def _markup(questions: Sequence[Mapping[str, Any]]) -> int:
@@ -179,13 +196,15 @@ def _markup(questions: Sequence[Mapping[str, Any]]) -> int:
         for response in (response for side in question["sides"] for response in side["responses"]):
             answer = response["answer"] or _NOTHING
             total += RESPONSE_BYTES + answer.size + response["reason"].size + size(response["rewards"])
+            if episode := response["episode"]:
+                total += TURN_BYTES * (len(episode.turns) + 2) + episode.end.size
     return total
 
 
 @cache
 def _template() -> Any:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([Path(__file__).parent, episodes.FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -6,6 +6,7 @@ an episode go to the same actor, which has its prefix in the KV cache.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -96,7 +97,10 @@ class _Services:
 
 
 class SlotObserver:
-    """An observer that takes an episode off the slot's load while its environment works, and records its turns."""
+    """An observer that takes an episode off the slot's load while its environment works, and records its turns.
+
+    It measures how long the environment has the episode, waits for a process, a judgement or the sandbox included.
+    """
 
     def __init__(self, slot: ActorSlot, freed: Callable[[], None], sample: Sample | None = None) -> None:
         """Make the observer of one episode.
@@ -104,19 +108,31 @@ class SlotObserver:
         Args:
             slot: the slot whose actor takes the policy's turns.
             freed: called when the slot has capacity for another sample.
-            sample: the sample whose turns are recorded; None in a validation.
+            sample: the sample whose turns and seconds are recorded; None in a validation.
         """
         self._slot = slot
         self._freed = freed
         self._sample = sample
+        self._clock = asyncio.get_running_loop().time
+        self._busy_since: float | None = None
+        self._seconds = 0.0
 
     def on_environment(self, *, busy: bool) -> None:
         """Take the episode off the slot's load, or put it back."""
+        self._measure(busy=busy)
         if busy:
             self._slot.environments.add(self)
             self._freed()
         else:
             self._slot.environments.discard(self)
+
+    def _measure(self, *, busy: bool) -> None:
+        now = self._clock()
+        if self._busy_since is not None:
+            self._seconds += now - self._busy_since
+        self._busy_since = now if busy else None
+        if self._sample is not None:
+            self._sample.environment_seconds = self._seconds
 
     def on_turn(self, so_far: Completion) -> None:
         """Record the turns up to here, for another actor or a resumed run."""

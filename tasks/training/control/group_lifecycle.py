@@ -252,8 +252,7 @@ class GroupLifecycle:
 
     def on_generated(self, sample: Sample, completion: Completion) -> None:
         """Count the response, and have it judged."""
-        self.counters.generated_tokens += completion.num_tokens
-        self.counters.generated_samples += 1
+        self.counters.generated(completion, sample.environment_seconds)
         self.window.generated(sample, completion)
         self._start_judging(sample)
 

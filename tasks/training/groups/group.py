@@ -99,6 +99,8 @@ class Sample:
         began_under: version of the policy under which the response was begun; None before.
         recorded: the turns of an unfinished episode, which another actor or a resumed run continues; None before the
             first one.
+        environment_seconds: seconds in which the environment, not the policy, had the episode, since an actor was last
+            given the sample; 0 for a single response.
         completion: the response, once it is generated.
         score: the verifier's judgement, once there is one; `Score.error` is the reason where none is possible.
     """
@@ -109,6 +111,7 @@ class Sample:
     actor: int = -1
     began_under: int | None = None
     recorded: Completion | None = None
+    environment_seconds: float = 0.0
     completion: Completion | None = None
     score: Score | None = None
 

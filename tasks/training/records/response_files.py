@@ -16,7 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
+from tasks.excerpts.texts import printable
 from tasks.generation.episode_turns import turns_of
+from tasks.generation.episodes import episode_columns
+from tasks.generation.interface import Completion
 from tasks.storage.durable import whole
 from tasks.tables.parquet import storable, table_from_rows, write_table
 from tasks.tables.schemas import EPISODE_TURNS
@@ -134,20 +138,29 @@ def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str,
 
 
 def print_responses(groups: Iterable[JudgedGroup], step: int, count: int, chars: int = 400) -> None:
-    """Print a response of each of the first `count` groups of a batch to standard error, above a progress bar."""
+    """Print a response, or the turns of an episode, of each of the first `count` groups of a batch to standard error,
+    above a progress bar.
+    """
     for group in list(groups)[:count]:
         completion, score = group.samples[0].completion, group.samples[0].score
         print(
             f"── step {step} ── {group.prompt.domain} {group.prompt.prompt_id[:8]} ── reward {score:.2f} ── "
             f"{completion.num_tokens} tokens\n"
             f"{_excerpt(group.prompt.messages[-1]['content'], chars)}\n"
-            f"▸ {_excerpt(completion.text, chars)}",
+            f"{_response(completion, chars)}",
             file=sys.stderr,
             flush=True,
         )
 
 
+def _response(completion: Completion, chars: int) -> str:
+    row = {**episode_columns(completion), "finish_reason": completion.finish_reason}
+    if episode := ShownEpisode.of_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
+        return "\n".join(episode.lines())
+    return f"▸ {_excerpt(completion.text, chars)}"
+
+
 def _excerpt(text: str, chars: int) -> str:
     """Return the beginning and the end of a text, without characters that would move a terminal's cursor."""
-    text = "".join(c for c in text.strip() if c == "\n" or c.isprintable())
+    text = printable(text.strip())
     return text if len(text) <= chars else f"{text[: chars // 2]} […] {text[-chars // 2 :]}"

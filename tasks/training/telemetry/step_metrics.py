@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tasks.generation.interface import UpdateTiming
+from tasks.generation.interface import Completion, UpdateTiming
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.metric import Metric
 
@@ -37,6 +37,18 @@ SAMPLED = (
     Metric("generated_tokens", "tokens", "tokens of the finished responses"),
     Metric("generated_tokens_per_second", "tokens/s", "the same by the wall time of the step"),
     Metric(
+        "environment_seconds",
+        "s",
+        "time in which the environment, not the policy, had an episode, its waits for a process, a judgement or the "
+        "sandbox included, mean over finished episodes; absent where no episode was finished",
+    ),
+    Metric(
+        "environment_failures",
+        "episodes",
+        "finished episodes whose environment failed; absent where no episode was finished",
+    ),
+    Metric("environment_failures/<environment>", "episodes", "the same of one environment, by its import path"),
+    Metric(
         "sampling_rounds",
         "rounds",
         "rounds of prompts that dynamic resampling took; 0 where the surplus of an earlier step was enough",
@@ -55,6 +67,12 @@ TRAINED = (
     Metric("response_length_p99", "tokens", "99th percentile of these lengths"),
     Metric("response_length_correct", "tokens", "mean length of the responses that pass, where there are any"),
     Metric("response_length_wrong", "tokens", "mean length of the responses that do not pass, where there are any"),
+    Metric("episode_turns", "turns", "turns of the policy in an episode, mean over the batch's episodes, if any"),
+    Metric(
+        "environment_tokens",
+        "share of tokens",
+        "tokens of the batch's episodes that their environments inserted, with those of the chat template around them",
+    ),
     Metric("truncated", "share of responses", "responses of the batch that were cut off at `sampling.max_tokens`"),
     Metric(
         "staleness",
@@ -73,6 +91,8 @@ class StepCounters:
 
     generated_tokens: int = 0
     generated_samples: int = 0
+    environment_seconds: list[float] = field(default_factory=list)
+    environment_failures: Counter[str] = field(default_factory=Counter)
     scores: dict[str, list[float]] = field(default_factory=dict)
     spreads: list[float] = field(default_factory=list)
     rewards: dict[str, list[float]] = field(default_factory=dict)
@@ -95,6 +115,15 @@ class StepCounters:
         """Set the counts to those that `unrecorded` returned before the checkpoint."""
         self.generated_tokens = unrecorded["generated_tokens"]
         self.generated_samples = unrecorded["generated_samples"]
+
+    def generated(self, completion: Completion, environment_seconds: float) -> None:
+        """Count a finished response; of an episode, the seconds in which its environment had it, and its failure."""
+        self.generated_tokens += completion.num_tokens
+        self.generated_samples += 1
+        if completion.is_episode:
+            self.environment_seconds.append(environment_seconds)
+            if completion.end and completion.end.failure:
+                self.environment_failures[completion.end.failure.function] += 1
 
     def judged(self, group: JudgedGroup) -> None:
         """Count `group`, whose responses all have scores; those that could not be judged have left it."""
@@ -145,7 +174,17 @@ class StepCounters:
             "samples": self.generated_samples,
             "generated_tokens": self.generated_tokens,
             "generated_tokens_per_second": self.generated_tokens / seconds,
+            **self._environments(),
             **pauses,
+        }
+
+    def _environments(self) -> dict[str, float]:
+        if not self.environment_seconds:
+            return {}
+        return {
+            "environment_seconds": statistics.fmean(self.environment_seconds),
+            "environment_failures": self.environment_failures.total(),
+            **{f"environment_failures/{path}": count for path, count in sorted(self.environment_failures.items())},
         }
 
 
@@ -173,9 +212,22 @@ def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
         "response_length_p50": quantiles[49],
         "response_length_p99": quantiles[98],
         **{f"response_length_{name}": statistics.fmean(part) for name, part in by_correctness.items() if part},
+        **_episodes(completions),
         "truncated": statistics.fmean(completion.truncated for completion in completions),
         "staleness": statistics.fmean(staleness),
         "staleness_max": max(staleness),
+    }
+
+
+def _episodes(completions: Sequence[Completion]) -> dict[str, float]:
+    episodes = [completion for completion in completions if completion.is_episode]
+    if not episodes:
+        return {}
+    tokens = sum(len(episode.token_ids) for episode in episodes)
+    sampled = sum(episode.num_tokens for episode in episodes)
+    return {
+        "episode_turns": statistics.fmean(len(episode.turns) for episode in episodes),
+        "environment_tokens": (tokens - sampled) / max(tokens, 1),
     }
 
 

@@ -10,6 +10,7 @@ from tasks.evaluation.pages.selection import MOST_RESPONSES, PER_VERDICT, select
 from tasks.evaluation.questions import Question
 from tasks.tables.schemas import EVALUATION_ROLLOUTS
 from tests.evaluation.test_policy_comparison import prompts, rollouts
+from tests.excerpts.shown import as_episodes, outcome
 from tests.reporting.reader import Reader
 from tests.reporting.test_page import Page
 
@@ -86,6 +87,19 @@ def test_hostile_responses_are_harmless_and_the_page_is_whole(page):
     assert 'href="../report.html"' in page
 
 
+def test_an_episode_is_shown_turn_by_turn_beside_single_responses(policies, tmp_path):
+    after = as_episodes(policies["after"], "50", HOSTILE, end=outcome(0.5, False))
+    page = page_of(tmp_path, {**policies, "after": after}, prompts(a="math", b="math", c="code", d="math"))
+    parsed = Page(page)
+    assert not {"script", "link", "img", "iframe", "object"} & set(parsed.tags)
+    assert page.count('<ol class="episode">') == after.num_rows == 6
+    assert page.count("<small>inserted</small><pre>Higher.</pre>") == 6
+    assert page.count("<small>sampled</small>") == 12
+    assert page.count("reward 0.5 from the environment, not passed</li>") == 6
+    assert page.count("<pre>words</pre></details>") == policies["before"].num_rows + policies["other"].num_rows
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&#39;&#34;&amp;&lt;/pre&gt;&lt;/article&gt; 数</pre></li>" in page
+
+
 def test_equal_tables_give_equal_bytes(page, policies, tmp_path):
     asked = prompts(a="math", b="math", c="code", d="math")
     shuffled = {name: table.take(list(reversed(range(table.num_rows)))) for name, table in policies.items()}
@@ -140,3 +154,17 @@ def test_a_page_is_bounded_and_says_what_it_leaves_out(questions, samples, text,
     if questions == 6000:
         assert f"{questions - page.count('<article'):,} of 6,000 questions" in page
         assert page.count("<article") == MOST_RESPONSES // 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("questions", "turns"), [(1319, 3), (300, 60), (1, 1)])
+def test_a_page_of_episodes_is_bounded(questions, turns, tmp_path):
+    names = [f"{number:032x}" for number in range(questions)]
+    table = as_episodes(answers("x", **{name: [name[-1] < "8"] for name in names}), *["<'数" * 1_000] * turns)
+    page = page_of(
+        tmp_path, dict.fromkeys(("before", "after", "other"), table), prompts(**dict.fromkeys(names, "math"))
+    )
+    assert len(page.encode()) < 5_000_000
+    assert page.count('<ol class="episode">') == 3 * questions
+    assert ("turns left out" in page) == (turns > 3 or questions > 1)
+    assert ("characters left out" in page) == (questions > 1)

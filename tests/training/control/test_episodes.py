@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from tasks.environments.sessions import Failed
 from tasks.training.actors.process import ActorLostError
+from tasks.verifiers.scores import FunctionFailure
 from tests.training.scripted_environments import BETWEEN, ENVIRONMENT, ScriptedSession, episodes
 from tests.training.stand_ins import (
     LOGPROB,
@@ -33,7 +35,7 @@ class ByPrompt(ScriptedSession):
 
 def run_of(folder, make=ByPrompt, **options):
     judge = TableJudge()
-    options = {"config": config(sampling=SAMPLING, **options.pop("config", {})), **options}
+    options = {"config": config(**{"sampling": SAMPLING, **options.pop("config", {})}), **options}
     return Run(
         folder, prompts=prompts(40, environment=ENVIRONMENT), judge=judge, episodes=episodes(judge, make), **options
     )
@@ -117,3 +119,76 @@ def test_a_checkpoint_holds_the_turns_of_an_unfinished_episode(tmp_path):
     assert {len(completion.turns) for completion in recorded} == {1}
     after = run_of(tmp_path, config=options).play()
     assert [row["step"] for row in after.metrics()] == [0, 1, 2]
+
+
+class Slow(ByPrompt):
+    """It takes 2 s before each of its four requests, the last of which is its return, and fails in every fifth episode.
+
+    Such an episode ends at its second request.
+    """
+
+    def __init__(self):
+        super().__init__(seconds=2.0)
+
+    async def next(self):
+        asked = await super().next()
+        if self.had == 1 and self.episode % 5 == 0:
+            return Failed("it raised", FunctionFailure(ENVIRONMENT.path, "raised"))
+        return asked
+
+    def choose(self, seed):
+        super().choose(seed)
+        self.episode = self.number
+
+
+def test_the_seconds_of_environments_are_those_in_which_no_actor_generates(tmp_path):
+    class Thinking(ScriptedActor):
+        """It takes 7 s for a turn."""
+
+        async def generate(self, prompt_ids, sampling, seed):
+            await asyncio.sleep(7)
+            return await super().generate(prompt_ids, sampling, seed)
+
+    sampling = {"samples": 5, "max_tokens": 64}
+    options = {"steps": 1, "async_steps": 0, "groups_per_step": 1, "sampling": sampling}
+    actor = Thinking(always(*["right"] * 5))
+    [row] = run_of(tmp_path, Slow, config=options, make_actor=lambda _: actor).play().metrics()
+    assert row["samples"] == 5
+    assert row["environment_seconds"] == pytest.approx((4 * (4 * 2) + 2 * 2) / 5)
+    assert row["environment_failures"] == row[f"environment_failures/{ENVIRONMENT.path}"] == 1
+    assert (row["episode_turns"], row["environment_tokens"]) == (3, 4 / (15 + 4))
+
+
+def test_the_seconds_of_an_episode_are_those_of_the_actor_that_finished_it(tmp_path):
+    class Mortal(ScriptedActor):
+        """The first one dies at the second turn of any episode, after its environment had that for 4 s."""
+
+        async def generate(self, prompt_ids, sampling, seed):
+            if len(prompt_ids) > 2 and len(run.actors) == 1:
+                raise ActorLostError("it died")
+            return await super().generate(prompt_ids, sampling, seed)
+
+    class Steady(ByPrompt):
+        def __init__(self):
+            super().__init__(seconds=2.0)
+
+    options = {"steps": 1, "async_steps": 0}
+    run = run_of(tmp_path, Steady, config=options, make_actor=lambda _: Mortal(always("right", "wrong")))
+    [row] = run.play().metrics()
+    assert len(run.actors) == 2
+    assert row["environment_seconds"] == pytest.approx(4 * 2)
+    assert row["environment_failures"] == 0
+
+
+def test_a_run_without_episodes_has_no_metrics_of_them(tmp_path):
+    run = Run(tmp_path, config(steps=2), prompts(40)).play()
+    assert not [name for row in run.metrics() for name in row if name.startswith(("environment", "episode"))]
+
+
+def test_turns_are_printed_while_training(tmp_path, capsys):
+    run_of(tmp_path, config={"steps": 1, "log_completions": 1}, answer=always("right", "wrong")).play()
+    printed = capsys.readouterr().err
+    assert (
+        "\n▸ assistant: right\n  user: turn 1\n▸ assistant: right\n  user: turn 2\n▸ assistant: right\n■ reward "
+        in printed
+    )

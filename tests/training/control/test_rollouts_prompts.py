@@ -1,17 +1,20 @@
 """From the mixture to prompts, and from judgements to what a group teaches."""
 
+import dataclasses
 import re
 
+import numpy as np
 import pytest
 
-from tasks.generation.interface import Completion, VersionSpan
+from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan
 from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import advantages
-from tasks.training.groups.group import Group, JudgedGroup
+from tasks.training.groups.group import Group, JudgedGroup, JudgedSample
 from tasks.training.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.run import load_prompts
 from tasks.training.telemetry.step_metrics import StepCounters, batch_metrics
 from tasks.verifiers import Reward, Score, VerifiersConfig
+from tasks.verifiers.scores import FunctionFailure
 from tests.training.mixtures import mixture
 from tests.training.stand_ins import prompts
 
@@ -120,6 +123,44 @@ def test_lengths_by_hand():
     assert (figures["response_length_p50"], figures["response_length_p99"]) == pytest.approx((20, 39.6))
     assert (figures["response_length_correct"], figures["response_length_wrong"]) == (10, 30)
     assert "response_length_wrong" not in batch_metrics([judged(RIGHT, RIGHT)], version=1)
+
+
+def episode(*lengths, between=2, end=None):
+    """An episode with turns of these lengths, between which `between` tokens are inserted."""
+    turns, tokens = [], 0
+    for number, length in enumerate(lengths):
+        start = tokens + between * bool(number)
+        tokens = start + length
+        turns.append(EpisodeTurn(start, tokens, "word"))
+    return Completion("word", np.full(tokens, 5, np.int32), np.zeros(tokens, np.float32), "stop", [], tuple(turns), end)
+
+
+def test_turns_and_tokens_of_episodes_by_hand():
+    group = judged(RIGHT, WRONG, WRONG)
+    single = group.samples[2]
+    samples = [JudgedSample(each, 1.0, True, ()) for each in (episode(3, 4, 5), episode(6))]
+    figures = batch_metrics([dataclasses.replace(group, samples=(*samples, single))], version=1)
+    assert figures["episode_turns"] == (3 + 1) / 2
+    assert figures["environment_tokens"] == (2 + 2) / (3 + 2 + 4 + 2 + 5 + 6)
+    assert figures["response_length"] == pytest.approx((12 + 6 + 2) / 3)
+    assert not {"episode_turns", "environment_tokens"} & set(batch_metrics([group], version=1))
+
+
+def test_seconds_and_failures_of_environments_by_hand():
+    counters = StepCounters()
+    counters.generated(judged(RIGHT, WRONG).completions[0], 0.0)
+    assert not [name for name in counters.metrics(1.0) if name.startswith("environment")]
+    failed = [EpisodeEnd(None, error="it", failure=FunctionFailure(path, "raised")) for path in ("a.b", "a.c", "a.b")]
+    for end, seconds in zip([None, EpisodeEnd(1.0, True), *failed], (1.0, 2.0, 3.0, 4.0, 0.0), strict=True):
+        counters.generated(episode(3, 4, end=end), seconds)
+    figures = counters.metrics(1.0)
+    assert {name: value for name, value in figures.items() if name.startswith("environment")} == {
+        "environment_seconds": (1 + 2 + 3 + 4 + 0) / 5,
+        "environment_failures": 3,
+        "environment_failures/a.b": 2,
+        "environment_failures/a.c": 1,
+    }
+    assert (figures["generated_tokens"], figures["samples"]) == (2 + 5 * 7, 6)
 
 
 def test_training_maximises_the_weighted_sum():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.evaluation.pages.excerpts import MOST_CHARS, Excerpt, limit_of, size
+from tasks.excerpts.texts import MOST_CHARS, Excerpt, limit_of, printable, size
 
 
 def test_a_long_text_keeps_both_ends():
@@ -43,3 +43,9 @@ def test_sizes_are_those_of_escaped_bytes():
 def test_the_limit_is_the_largest_that_fits(sizes, total, limit):
     assert limit_of(sizes, total) == limit
     assert sum(min(one, limit) for one in sizes) <= max(total, 0)
+
+
+def test_text_on_a_terminal_moves_no_cursor():
+    assert printable("a\x1b[2J\x9bb\x07\x08\x7f\u202ec\r\nd 数") == "a[2Jbc\nd 数"
+    assert Excerpt.of("a\x1b]0;\x07 b\r\n\tc").line == "a]0; b c"
+    assert Excerpt.of("a" * 10 + "b" * 10, 4).line == "aa […] bb"

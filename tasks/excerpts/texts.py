@@ -1,4 +1,4 @@
-"""Shortens texts in the middle, so that a page of many of them stays small."""
+"""Shortens texts in the middle, so that a page of many of them stays small, and makes them harmless on a terminal."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ class Excerpt:
         return cls(text[: most - end], text[len(text) - end :], len(text) - most)
 
     @property
+    def line(self) -> str:
+        """The text as one line for a terminal; `[…]` stands for what is left out."""
+        ends = f"{self.head} […] {self.tail}" if self.left_out else self.head
+        return line_of(ends)
+
+    @property
     def size(self) -> int:
         """Bytes of it in a page, where what HTML reserves is escaped."""
         return size(self.head) + size(self.tail)
@@ -59,6 +65,16 @@ class Excerpt:
 def size(text: str) -> int:
     """Return the bytes of a text in a page."""
     return len(escape(text).encode())
+
+
+def printable(text: str) -> str:
+    """Return a text without the characters that would move a terminal's cursor, or command it; line ends stay."""
+    return "".join(c for c in text if c == "\n" or c.isprintable())
+
+
+def line_of(text: str) -> str:
+    """Return a text as one line for a terminal: runs of white space are a blank."""
+    return printable(" ".join(text.split()))
 
 
 def limit_of(sizes: Iterable[int], total: int) -> int:
