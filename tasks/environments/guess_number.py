@@ -16,6 +16,8 @@ from tasks.verifiers.responses import strip_thinking
 
 NEAREST_MISS = 0.5
 """Reward that a miss stays below, with `near`: any hit is worth more than twice any miss."""
+HIGHER, LOWER, NO_GUESS = "Higher.", "Lower.", "Say a number."
+"""Answers to a guess below the number, to one above it, and to a turn without a guess."""
 _GUESS = re.compile(r"(?<![0-9])-?[0-9]{1,15}(?![0-9])")
 
 
@@ -41,7 +43,7 @@ async def guess_number(prompt: Prompt, generate: Generate, *, low: int, high: in
     secret = random.Random(prompt.seed).randint(low, high)
     turn = await generate()
     while (guess := guess_in(turn)) != secret and not turn.last:
-        turn = await generate("Say a number." if guess is None else "Higher." if guess < secret else "Lower.")
+        turn = await generate(answer_to(guess, secret))
     if guess == secret:
         return Outcome(1.0, passed=True)
     return Outcome(nearness(guess, secret, high - low) if near else 0.0, passed=False)
@@ -51,6 +53,13 @@ def guess_in(turn: Turn) -> int | None:
     """Return the first integer of a turn, its thinking part left out; None without one."""
     guess = _GUESS.search(strip_thinking(turn.text))
     return int(guess[0]) if guess else None
+
+
+def answer_to(guess: int | None, secret: int) -> str:
+    """Return the answer of the environment to a turn that misses `secret`; None for a turn without a guess."""
+    if guess is None:
+        return NO_GUESS
+    return HIGHER if guess < secret else LOWER
 
 
 def nearness(guess: int | None, secret: int, width: int) -> float:

@@ -179,6 +179,20 @@ class GuessingLoader(Config):
     """Numbers in a range."""
     highest: int = Field(default=1000, ge=2)
     """Number that no range goes beyond; none begins below 1."""
+    examples: int = Field(default=0, ge=0)
+    """Finished games of other ranges that stand in every prompt before its question, as turns of user and assistant
+    in the words of `guess_number`. They show a model that talks around its guesses to say a number alone, and how the
+    answers are used. 0: the prompt is the question alone."""
+
+    @model_validator(mode="after")
+    def _has_ranges_for_examples(self) -> GuessingLoader:
+        others = max(self.highest - self.numbers, 0)
+        if self.examples > others:
+            raise ValueError(
+                f"examples = {self.examples}: each is of another range than the prompt's, and beside that there are "
+                f"{others} of {self.numbers} numbers up to {self.highest}"
+            )
+        return self
 
 
 def _not_a_format(loader: Any) -> Any:

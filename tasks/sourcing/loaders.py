@@ -206,7 +206,7 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
             made = functions.generate(loader.size, loader.tests, source.seed)
             stream = _guarded(made, f"{where}.size", TooFewPromptsError)
         case GuessingLoader() as loader:
-            made = guessing.generate(loader.size, loader.numbers, loader.highest, source.seed)
+            made = guessing.generate(loader.size, loader.numbers, loader.highest, source.seed, loader.examples)
             stream = _guarded(made, f"{where}.size", TooFewPromptsError)
     stream = _transformed(source, stream)
     head = list(islice(stream, PEEK))

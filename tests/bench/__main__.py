@@ -13,6 +13,7 @@ from pathlib import Path
 from tasks.machine import cpu_environment
 from tasks.training.simulation.ladder import PUBLISHED
 from tasks.verifiers import VerifiersConfig
+from tests.bench.episodes import figures as of_episodes
 from tests.bench.figures import Figure, publish
 from tests.bench.relay import COUNTS
 from tests.bench.simulation import SHARES
@@ -260,6 +261,11 @@ def training() -> list[Figure]:
     ]
 
 
+def episodes() -> list[Figure]:
+    """Episodes of several turns, beside single completions of as many sampled tokens."""
+    return of_episodes(measure("episodes", "nothing"), measure("episodes", "turns"))
+
+
 def evaluation() -> list[Figure]:
     """Tokens/s of the evaluation on several benchmarks, beside the same requests to vLLM alone."""
     stage, bare = measure("evaluation", "stage"), measure("evaluation", "bare")
@@ -358,7 +364,7 @@ def mistakes() -> list[Figure]:
 
 PARTS = (
     *(verifiers, chat, cleaning, mixing, simulation, controller, ladder),
-    *(training, evaluation, report, checkpoints, logits, updates, relay, commands, mistakes),
+    *(training, episodes, evaluation, report, checkpoints, logits, updates, relay, commands, mistakes),
 )
 
 

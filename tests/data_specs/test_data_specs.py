@@ -16,6 +16,7 @@ from tasks.flyte.command_line_options import ConfigFile, as_given, companion_cal
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, quickstart, with_companions
 from tasks.inputs.preflight import check_together
 from tasks.sourcing.hub import COMMIT
+from tasks.sourcing.prompts import build_prompts
 from tests.workflows.test_recipes import AXOLOTL, OLMO, SEEDS
 
 THINK = {
@@ -83,6 +84,18 @@ def test_a_prompt_with_roles_in_its_text_becomes_a_chat():
         ],
     }
     assert turns({"prompt": "What is\nuser: in a log?"}) == {"prompt": "What is\nuser: in a log?"}
+
+
+def test_a_prompt_of_the_quickstart_of_episodes_leaves_room_for_an_episode():
+    """Counted from above: a token of text has a character at least, a message has five tokens around it, and the
+    model's template begins with a system message of 68 characters."""
+    data, recipe, _ = with_companions("quickstart_tools")
+    [source] = data.sources
+    prompts = build_prompts(source, data.max_prompt_chars).prompts.to_pylist()
+    assert len({row["prompt_id"] for row in prompts}) == source.loader.size
+    tokens = [sum(len(turn["content"]) + 5 for turn in row["messages"]) + 68 + 2 * 5 for row in prompts]
+    assert max(tokens) + recipe.sampling.max_tokens <= recipe.actors.engine.max_model_len
+    assert all(row["messages"][-1]["content"].startswith("Right. Guess my number from ") for row in prompts)
 
 
 def test_of_wildchat_the_first_turns_are_used():

@@ -3,21 +3,24 @@
 import hashlib
 import json
 import random
+import re
 from collections import Counter
 from itertools import combinations, islice
 
 import pytest
 
+from tasks.environments.guess_number import guess_number
 from tasks.sourcing.columns import Columns
 from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions
 from tasks.sourcing.generators.conflicts import ALONE, CONFLICTS, compatible
 from tasks.sourcing.generators.constraints import CHOICES, CONSTRAINTS, END_PHRASES, FIRST_WORDS, LAST_WORDS, PHRASES
 from tasks.sourcing.generators.topics import TOPICS
 from tasks.sourcing.ground_truths import ground_truth
-from tasks.sourcing.loader_specs import InstructionsLoader
+from tasks.sourcing.loader_specs import GuessingLoader, InstructionsLoader
 from tasks.verifiers import instructions as verifier
 from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, TRAINING
 from tasks.verifiers.instructions.needs import NLTK_NEEDS, has_data
+from tests.environments.scripted import play
 from tests.sourcing.witness import answers
 
 QUICKSTART = (
@@ -207,3 +210,61 @@ def test_ranges_of_numbers_are_distinct_and_as_long_as_asked():
 def test_more_ranges_than_there_are_is_too_many(numbers, ranges):
     with pytest.raises(TooFewPromptsError, match=f"there are {ranges} ranges of {numbers} numbers up to 100"):
         list(guessing.generate(ranges + 1, numbers, 100, seed=0))
+
+
+def test_an_example_is_a_game_of_another_range_that_was_won():
+    """Of two numbers the lower one is guessed first, and an example's number is never that: both games are known."""
+    first, second = (f"Guess my number from {low} to {low + 1}. Say only a number." for low in (1, 2))
+    turns = {
+        1: [("user", second), ("assistant", "2"), ("user", "Higher."), ("assistant", "3"), ("user", f"Right. {first}")],
+        2: [("user", first), ("assistant", "1"), ("user", "Higher."), ("assistant", "2"), ("user", f"Right. {second}")],
+    }
+    rows = list(guessing.generate(2, numbers=2, highest=3, seed=0, examples=1))
+    assert {row["low"]: [(turn["role"], turn["content"]) for turn in row["prompt"]] for row in rows} == turns
+
+
+def games_of(messages):
+    """The examples of a conversation: `(low, high, guesses, answers)`."""
+    games = []
+    for turn in messages:
+        if asked := re.search(r"from (\d+) to (\d+)", turn["content"]):
+            games.append((*map(int, asked.groups()), [], []))
+            continue
+        games[-1][3 if turn["role"] == "user" else 2].append(turn["content"])
+    return games[:-1]
+
+
+def test_the_environment_answers_the_examples_as_they_stand():
+    """Each is played again, in the environment itself, with the number that its last guess hit."""
+    met = Counter()
+    for row in guessing.generate(60, numbers=7, highest=90, seed=3, examples=2):
+        games = games_of(row["prompt"])
+        assert len({row["low"], *(low for low, *_ in games)}) == 3
+        for low, high, guesses, answers_given in games:
+            seed = next(each for each in range(1000) if random.Random(each).randint(low, high) == int(guesses[-1]))
+            played = play(guess_number, guesses, seed=seed, low=low, high=high)
+            assert (played.contents, played.result.reward) == (answers_given, 1.0)
+            assert high - low == 6
+            assert len(guesses) in (2, 3)
+            met[int(guesses[-1]) - low] += 1
+    assert met.keys() == set(range(7)) - {3}  # all but the first guess
+
+
+def test_examples_leave_ranges_as_they_are_and_are_repeatable():
+    plain, shown = (list(guessing.generate(50, 7, 90, seed=5, examples=count)) for count in (0, 2))
+    assert [row["low"] for row in plain] == [row["low"] for row in shown]
+    assert [row["prompt"] for row in plain] == [row["prompt"][-1]["content"].removeprefix("Right. ") for row in shown]
+    assert shown == list(guessing.generate(50, 7, 90, seed=5, examples=2))
+    assert len({json.dumps(row["prompt"]) for row in shown}) == 50
+
+
+@pytest.mark.parametrize(("examples", "accepted"), [(83, True), (84, False)])
+def test_examples_need_ranges_of_their_own(examples, accepted):
+    options = {"kind": "guessing", "size": 1, "numbers": 7, "highest": 90, "examples": examples}
+    if accepted:
+        loader = GuessingLoader(**options)
+        [row] = guessing.generate(1, loader.numbers, loader.highest, 0, loader.examples)
+        assert len({low for low, *_ in games_of(row["prompt"])} | {row["low"]}) == 84
+    else:
+        with pytest.raises(ValueError, match="there are 83 of 7 numbers up to 90"):
+            GuessingLoader(**options)
