@@ -9,6 +9,7 @@ text of both is hostile: HTML is escaped by the template, and no line moves a te
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,11 +42,13 @@ class ShownTurn:
     Attributes:
         role: role of who speaks, such as `assistant`.
         is_sampled: whether the policy sampled it; otherwise the environment inserted it.
+        begins_anew: whether a conversation begins with it in place of the one before.
         text: what is said.
     """
 
     role: str
     is_sampled: bool
+    begins_anew: bool
     text: Excerpt
 
 
@@ -115,7 +118,9 @@ class ShownEpisode:
         return Markup(_template().render(episode=self))  # noqa: S704 - escaped by the template
 
     def lines(self, indent: str = "") -> Iterator[str]:
-        """Yield the episode as lines for a terminal: `▸` stands before what the policy sampled."""
+        """Yield the episode as lines for a terminal: `▸` stands before what the policy sampled, `↺` where the
+        conversation begins anew.
+        """
         for turn in self.first:
             yield f"{indent}{_line(turn)}"
         if self.left_out:
@@ -126,12 +131,18 @@ class ShownEpisode:
 
 
 def _shown(turns: Sequence[Mapping[str, Any]], limit: int) -> tuple[ShownTurn, ...]:
-    return tuple(ShownTurn(turn["role"], turn["sampled"], Excerpt.of(turn["content"], limit)) for turn in turns)
+    anew = [turn["anew"] for turn in turns]
+    begins = [now and not before for before, now in itertools.pairwise([False, *anew])]
+    return tuple(
+        ShownTurn(turn["role"], turn["sampled"], begin, Excerpt.of(turn["content"], limit))
+        for turn, begin in zip(turns, begins, strict=True)
+    )
 
 
 def _line(turn: ShownTurn) -> str:
     role = Excerpt(turn.role).line
-    return f"{'▸' if turn.is_sampled else ' '} {role}: {turn.text.line or '(empty)'}"
+    mark = "▸" if turn.is_sampled else "↺" if turn.begins_anew else " "
+    return f"{mark} {role}: {turn.text.line or '(empty)'}"
 
 
 def _end(outcome: str | None) -> tuple[Verdict, str]:

@@ -5,8 +5,8 @@ import json
 HOSTILE = "<script>alert(1)</script>\x1b[2J\x9b\r</pre></li> 数"
 
 
-def turn(role, content, *, sampled=False):
-    return {"role": role, "content": content, "sampled": sampled, "token_ids": [1, 2]}
+def turn(role, content, *, sampled=False, anew=False):
+    return {"role": role, "content": content, "sampled": sampled, "anew": anew, "token_ids": [1, 2]}
 
 
 def game(*guesses, answer="Higher."):

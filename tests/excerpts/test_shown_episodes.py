@@ -38,6 +38,13 @@ def test_what_was_sampled_and_what_was_inserted_are_told_apart():
     assert '<li class="end passed">reward 1 from the environment, passed</li>' in episode.html
 
 
+def test_a_conversation_that_begins_anew_is_marked_once():
+    turns = [*game("50"), turn("system", "s", anew=True), turn("user", "u", anew=True), *game("75")]
+    episode = ShownEpisode.of_row({"turns": turns, "outcome": None, "finish_reason": "stop"})
+    assert list(episode.lines())[:4] == ["▸ assistant: 50", "↺ system: s", "  user: u", "▸ assistant: 75"]
+    assert episode.html.count("begins the conversation anew") == 1
+
+
 @pytest.mark.parametrize(
     ("end", "finish_reason", "verdict", "words"),
     [

@@ -69,6 +69,11 @@ TRAINED = (
     Metric("response_length_wrong", "tokens", "mean length of the responses that do not pass, where there are any"),
     Metric("episode_turns", "turns", "turns of the policy in an episode, mean over the batch's episodes, if any"),
     Metric(
+        "episode_pieces",
+        "sequences",
+        "sequences of tokens of an episode, more than 1 where its conversation was begun anew, mean over the same",
+    ),
+    Metric(
         "environment_tokens",
         "share of tokens",
         "tokens of the batch's episodes that their environments inserted, with those of the chat template around them",
@@ -227,6 +232,7 @@ def _episodes(completions: Sequence[Completion]) -> dict[str, float]:
     sampled = sum(episode.num_tokens for episode in episodes)
     return {
         "episode_turns": statistics.fmean(len(episode.turns) for episode in episodes),
+        "episode_pieces": statistics.fmean(len(episode.pieces) for episode in episodes),
         "environment_tokens": (tokens - sampled) / max(tokens, 1),
     }
 
