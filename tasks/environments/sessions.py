@@ -69,10 +69,13 @@ class Overran:
 
 @dataclass(frozen=True)
 class Failed:
-    """The environment failed: the sentence for people, and the failure without what depends on the episode."""
+    """The environment failed: the sentence for people, and the failure without what depends on the episode.
+
+    The failure is None where the environment has no part in it.
+    """
 
     error: str
-    failure: FunctionFailure
+    failure: FunctionFailure | None
 
 
 Request = AsksForTurn | AsksForJudgement | AsksToRun | Ended | Overran | Failed
@@ -144,7 +147,9 @@ class Session:
                 line = await self._worker.reader.readline()
         except TimeoutError:
             return Overran(f"the environment took more than {self._spec.seconds:g} s")
-        except (ConnectionError, ValueError) as error:  # ValueError: a line longer than any message may be
+        except ConnectionError:
+            return await self._died()
+        except ValueError as error:  # a line longer than any message may be
             return self._failed(f"broke its line: {one_line(error)}")
         self._seconds -= clock() - began
         if not line.endswith(b"\n"):
@@ -167,6 +172,9 @@ class Session:
     async def _died(self) -> Request:
         status = await self._template.end(self._worker)
         self.died = True
+        if not self._template.has(self._worker):
+            path = self._spec.path
+            return Failed(f"environment {path} was lost with the process that its processes are forked from", None)
         if status == -OVERRUN_SIGNAL:
             limit = self._config.cpu_seconds
             return Overran(f"the environment took more than {limit:g} s of CPU time (verifiers.environments)")

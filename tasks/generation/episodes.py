@@ -81,6 +81,12 @@ def has_environments(prompts: pa.Table) -> bool:
     return prompts["environment"].null_count < prompts.num_rows
 
 
+def environment_path(row: Mapping[str, Any]) -> str | None:
+    """Return the import path of the environment of a prompt, a row of `PROMPTS`; None where it has none."""
+    spec = EnvironmentSpec.from_json(row["environment"])
+    return None if spec is None else spec.path
+
+
 def _end(outcome: str | None) -> EpisodeEnd | None:
     if outcome is None:
         return None

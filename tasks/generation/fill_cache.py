@@ -15,7 +15,7 @@ import pyarrow as pa
 from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import running_engine
-from tasks.generation.episodes import StageEpisodes, content_of, episode_columns, has_environments
+from tasks.generation.episodes import StageEpisodes, content_of, environment_path, episode_columns, has_environments
 from tasks.generation.interface import (
     Completion,
     EngineError,
@@ -350,7 +350,7 @@ class _Generation:
         if verdict.error is None:
             job.cache.verdicts.append(verdict_row(key, number, text, verdict))
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
-        self._functions.judged(prompt_id, score)
+        self._functions.judged(prompt_id, score, environment_path(job.row))
         return verdict.score
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.failures import InfrastructureError, MistakeError
-from tasks.generation.episodes import Content, contents_of
+from tasks.generation.episodes import Content, contents_of, environment_path
 from tasks.generation.rollout_cache import RolloutCache, Verdict, verdict_key, verdict_row, verdicts_of
 from tasks.generation.row_store import Key
 from tasks.tables.parquet import table_from_rows
@@ -194,6 +194,7 @@ class Judging:
         if groups:
             self._cache.verdicts.find(key for key, _ in keys)
         verdicts = verdicts_of(keys, texts, self._cache.verdicts)
+        self._count_successes(ids, verdicts)
         missing = [index for index, verdict in enumerate(verdicts) if verdict is None]
         self.responses += len(keys)
         self._on_cached(len(keys) - len(missing))
@@ -212,6 +213,14 @@ class Judging:
         if self._cache.verdicts.due:
             self._cache.verdicts.flush()
         return [verdict for verdict in verdicts if verdict is not None]
+
+    def _count_successes(self, ids: list[str], cached: list[Verdict | None]) -> None:
+        """Count the successes behind cached verdicts: what fails on a response that is judged again fails at times."""
+        for prompt_id, verdict in zip(ids, cached, strict=True):
+            if verdict is not None:
+                path = environment_path(self._rows[prompt_id])
+                rewards = [str(part["name"]) for part in verdict.rewards or ()]
+                self._functions.succeeded([*rewards, path] if path else rewards)
 
     def _groups(self, ids: list[str], texts: list[str]) -> dict[str, list[str]]:
         """Return all responses to each prompt with a reward for the group, by prompt."""
@@ -250,7 +259,7 @@ class Judging:
             self.unjudged += 1
             self._errors[verdict.error] += 1
             self._may_pass = self._may_pass or score.failure is None or score.failure.may_pass
-        self._functions.judged(prompt_id, score)
+        self._functions.judged(prompt_id, score, environment_path(self._rows[prompt_id]))
         return verdict
 
     def check_share(self, max_unjudged: float) -> None:

@@ -1,4 +1,4 @@
-"""Follows the reward functions and verifiers of a user through one stage, from the scores that it gets.
+"""Follows the reward functions, verifiers and environments of a user through one stage, from the scores that it gets.
 
 A function that fails on response after response ends the stage, before all of its rollouts are paid for. One that is
 slow, and one that fails on some responses, is named once.
@@ -7,6 +7,7 @@ slow, and one that fails on some responses, is named once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tasks.failures import InfrastructureError, MistakeError
@@ -87,8 +88,13 @@ class FunctionWatch:
         self._streaks: dict[str, _Streak] = {}
         self._succeeded: set[str] = set()
 
-    def judged(self, prompt_id: str, score: Score) -> None:
+    def judged(self, prompt_id: str, score: Score, environment: str | None = None) -> None:
         """Count the score of a response to a prompt.
+
+        Args:
+            prompt_id: the prompt.
+            score: its score.
+            environment: import path of the environment that played the episode; None: the response is no episode.
 
         Raises:
             RewardFunctionError, RewardServiceError: the function has failed in the same way on `FAILURES` responses,
@@ -96,10 +102,10 @@ class FunctionWatch:
         """
         self._name_slow(score)
         failure = score.failure
+        if environment is not None and (failure.function != environment if failure else score.error is None):
+            self.succeeded([environment])
         if failure is None:
-            for part in score.rewards:
-                self._succeeded.add(part.name)
-                self._streaks.pop(part.name, None)
+            self.succeeded(part.name for part in score.rewards)
             return
         error = score.error or ""
         if failure.function not in self._logged.failing:
@@ -109,6 +115,12 @@ class FunctionWatch:
         streak.add(prompt_id, failure, error)
         if streak.goes_on:
             self._end(streak, f"on {streak.alike} responses one after another")
+
+    def succeeded(self, names: Iterable[str]) -> None:
+        """Count a success of each of these functions or environments, such as one that is cached."""
+        for name in names:
+            self._succeeded.add(name)
+            self._streaks.pop(name, None)
 
     def finish(self) -> None:
         """Check, at the end of a stage, that every function that failed has succeeded as well.
@@ -122,7 +134,8 @@ class FunctionWatch:
 
     def _end(self, streak: _Streak, where: str) -> None:
         failure = streak.failure
-        what = "verifier" if streak.error.startswith(f"verifier {failure.function}") else "reward function"
+        kinds = ("verifier", "environment", "reward function")
+        what = next((kind for kind in kinds if streak.error.startswith(f"{kind} {failure.function}")), kinds[-1])
         begin = f"{what} {failure.function}"
         sentence = f"{begin} fails {where}: {streak.error.removeprefix(begin).lstrip(' :')}"
         if not failure.may_pass:

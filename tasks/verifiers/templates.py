@@ -119,6 +119,10 @@ class Template:
                 return int(answer["status"])
         return -9
 
+    def has(self, worker: Worker) -> bool:
+        """Return whether the process that the worker was forked from runs; the worker ends with it."""
+        return worker.template is self._process and worker.template.poll() is None
+
     def discard(self, worker: Worker) -> None:
         """End a worker without waiting for it."""
         task = asyncio.ensure_future(self.end(worker))

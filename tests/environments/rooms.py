@@ -64,6 +64,28 @@ async def raising(prompt, generate):
     raise KeyError("answer")
 
 
+async def odd(prompt, generate):
+    """Raise in every sample but the first."""
+    await generate()
+    if prompt.sample:
+        raise KeyError("answer")
+    return 1.0
+
+
+async def again(prompt, generate):
+    """Ask for a second turn where the limits allow one, and leave its judgement to the verifier."""
+    turn = await generate()
+    if not turn.last:
+        await generate("Again.")
+
+
+async def orphaned(prompt, generate):
+    """End the process that this one was forked from after a turn."""
+    await generate()
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 async def nothing_finite(prompt, generate):
     """Return no finite number."""
     await generate()

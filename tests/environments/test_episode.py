@@ -243,6 +243,13 @@ def test_a_turn_that_is_cut_off_ends_the_episode(play, tokenizer):
     assert (len(completion.turns), completion.truncated) == (2, True)
 
 
+def test_an_episode_that_is_lost_with_all_processes_is_no_failure_of_its_environment(play):
+    completion = play("orphaned")
+    assert completion.end.reward is None
+    assert completion.end.failure is None
+    assert "was lost with the process that its processes are forked from" in completion.end.error
+
+
 @pytest.mark.parametrize(
     ("room", "reason"),
     [

@@ -74,6 +74,13 @@ def test_an_environment_that_fails_in_every_episode_ends_the_stage(scored):
     assert "raised KeyError (tests/environments/rooms.py, line" in str(failed.value)
 
 
+def test_one_that_fails_at_times_is_set_aside_there(scored):
+    """The verdicts on its other episodes are cached when the failures are judged again."""
+    rows, _ = scored(prompts("odd"))
+    assert [(row["score"], row["passed"]) for row in rows] == [(1.0, True), (None, None)]
+    assert "raised KeyError" in rows[1]["error"]
+
+
 def test_a_server_cannot_play(scored):
     server = EngineConfig(server={"url": "http://localhost:1/v1", "model": "m"}, max_model_len=512)
     with pytest.raises(RolloutError, match="environment need an engine"):

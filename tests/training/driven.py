@@ -107,8 +107,11 @@ def metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def check_groups(folder, recipe):
-    """Every group has one fate, every step its groups, and each response is kept with the fate of its group."""
+def check_groups(folder, recipe, *, may_fail=False):
+    """Every group has one fate, every step its groups, and each response is kept with the fate of its group.
+
+    None fails, unless it `may_fail`: its environment was killed.
+    """
     rows = read_table(folder / "ledger.parquet", LEDGER).to_pylist()
     assert [row["group"] for row in rows] == list(range(len(rows)))
     trained = Counter(row["step"] for row in rows if row["fate"] == "trained")
@@ -125,4 +128,4 @@ def check_groups(folder, recipe):
         f"{kept - Counter(generated)} is kept and in no ledger; {Counter(generated) - kept} is not kept"
     )
     for row in rows:
-        assert row["fate"] in ("trained", "zero_variance", "stale", "unused"), row
+        assert row["fate"] in ("trained", "zero_variance", "stale", "unused", *["failed"] * may_fail), row

@@ -10,14 +10,15 @@ HAS_AN_E = {
 """About half of the tiny model's responses of 16 to 24 tokens hold the letter e."""
 
 
-def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E, rates=None):
-    """Write a mixture of one-turn prompts; returns its path."""
+def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E, rates=None, environments=None):
+    """Write a mixture of one-turn prompts; returns its path. `environments` has the column of that name."""
     rows = []
     for i, content in enumerate(contents):
+        environment = environments[i] if environments else None
         messages = [{"role": "user", "content": content}]
         rows.append(
             {
-                "prompt_id": prompt_id(messages, verifier, truth),
+                "prompt_id": prompt_id(messages, verifier, truth, environment),
                 "domain": "precise_if",
                 "source": "test",
                 "messages": messages,
@@ -25,6 +26,7 @@ def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E,
                 "ground_truth": canonical_json(truth),
                 "metadata": "{}",
                 "cluster": None,
+                "environment": environment,
                 "row": i,
                 "pass_rate": rates[i] if rates else 0.5,
                 "mean_score": rates[i] if rates else 0.5,

@@ -15,6 +15,7 @@ ROLES = (
     ("ray::LearnerRank", "learner rank"),
     ("ray::RewardProcess", "judge"),
     ("ray::RelayProcess", "relay"),
+    ("tasks.environments", "environment"),
     ("tasks.verifiers.code", "code sandbox"),
     ("tasks.verifiers", "verifier worker"),
     ("gcs_server", "ray's gcs"),

@@ -57,6 +57,36 @@ def test_another_function_that_succeeds_does_not_hide_one_that_fails():
     assert count(FunctionWatch(), [failed("mine.f"), judged("mine.g")] * 50, prompts=2 * PROMPTS)[0] == 2 * FAILURES - 1
 
 
+def test_an_episode_that_its_environment_ends_is_a_success_of_it_whoever_judges():
+    """Its score has the verifier's rewards, or one of the name `environment`, and never its own name."""
+    crashed = Score.unjudged("environment mine.game raised KeyError", FunctionFailure("mine.game", "raised KeyError"))
+    unjudged = Score.unjudged("reward function mine.f raised", FunctionFailure("mine.f", "raised"))
+
+    def taken(*others):
+        watch = FunctionWatch()
+        for number in range(100):
+            for score in (crashed, *others):
+                try:
+                    watch.judged(f"p{number % PROMPTS}", score, "mine.game")
+                except RewardFunctionError as error:
+                    return number + 1, str(error)
+        watch.finish()
+        return 100, ""
+
+    fails = (FAILURES, f"environment mine.game fails on {FAILURES} responses one after another: raised KeyError")
+    assert taken() == fails
+    assert taken(judged("environment")) == taken(judged("math")) == (100, "")
+    assert taken(Score.unjudged("the judge is away")) == fails
+    assert taken(unjudged)[1].startswith("reward function mine.f fails on 16")
+
+
+def test_a_cached_success_is_one():
+    watch = FunctionWatch()
+    watch.succeeded(["mine.f"])
+    count(watch, [failed()])
+    watch.finish()
+
+
 def test_at_the_end_a_function_that_never_succeeded_is_an_error_even_after_few_responses():
     watch = FunctionWatch()
     count(watch, [failed(reason=f"raised {number}") for number in range(5)])

@@ -289,7 +289,8 @@ class GroupLifecycle:
         else:
             score = await judge_response(self._judge, group.prompt, sample.completion)
         del self._judging[sample]
-        self._functions.judged(group.prompt.prompt_id, score)
+        environment = group.prompt.environment
+        self._functions.judged(group.prompt.prompt_id, score, environment.path if environment else None)
         self.window.judged(sample, score)
         errors = group.errors
         if len(group.samples) - len(errors) < MIN_JUDGED:
