@@ -186,7 +186,8 @@ def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
         from vllm.tool_parsers import ToolParserManager
 
         request = ChatCompletionRequest(model="", messages=[], tools=json.loads(schemas) or None)
-        reader = ToolParserManager.get_tool_parser(parser)(AutoTokenizer.from_pretrained(tokenizer), request.tools)
+        make: Callable[..., Any] = ToolParserManager.get_tool_parser(parser)
+        reader = make(AutoTokenizer.from_pretrained(tokenizer), request.tools)
     except Exception as error:
         raise RuntimeError(
             f"tool_parser: {parser} cannot be used here: {type(error).__name__}: {one_line(error)}"

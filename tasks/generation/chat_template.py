@@ -42,7 +42,7 @@ def encode(
     encoded = []
     for prompt in prompts:
         try:
-            tools = _tools_of(tokenizer, prompt)
+            tools = cast(Any, _tools_of(tokenizer, prompt))  # a list of schemas may hold functions, too
             encoded.append(list(cast("Iterable[int]", apply(prompt["messages"], tools=tools, **options))))
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in prompt["messages"])
