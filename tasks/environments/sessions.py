@@ -186,7 +186,7 @@ class Session:
 
 
 class Program(NamedTuple):
-    """What a process of environments has loaded before it is forked."""
+    """The program that a process of environments has loaded before it is forked."""
 
     path: str
     """Import path of the environment."""

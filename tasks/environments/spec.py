@@ -17,11 +17,11 @@ class ToolSpec(TypedDict):
     """A function that the policy may call."""
 
     path: str
-    """Its import path."""
+    """The import path of the function."""
     digest: str
     """Digest of its file when the prompts were made."""
     schema: dict[str, Any]
-    """Its description as chat templates take it: `{"type": "function", "function": {"name", "parameters", ...}}`."""
+    """The description that chat templates take: `{"type": "function", "function": {"name", "parameters", ...}}`."""
 
 
 @dataclass(frozen=True)
