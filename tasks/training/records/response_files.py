@@ -55,6 +55,8 @@ TRAINING_ROLLOUTS = pa.schema(
 
 FLUSH_BYTES = 256 << 20
 """Bytes of responses in memory from which on a file is written before the next checkpoint."""
+TOKEN_BYTES = 36
+"""Bytes of a token of an episode's turn in memory: a Python number, and its reference in a list."""
 
 
 class RolloutFiles:
@@ -89,7 +91,7 @@ class RolloutFiles:
         if self._keep:
             rows = [_row(group, sample, fate, step) for sample in group.samples if sample.completion]
             self._rows += rows
-            self._bytes += sum(len(row["response"]) for row in rows)
+            self._bytes += sum(map(_size, rows))
 
     @property
     def is_due(self) -> bool:
@@ -104,6 +106,12 @@ class RolloutFiles:
             await asyncio.to_thread(_write, self._folder / f"{self.files:08d}.parquet", rows)
             self.files += 1
         return self.files
+
+
+def _size(row: dict[str, Any]) -> int:
+    """Return the bytes that a row takes in memory, more or less."""
+    turns = sum(len(turn["content"]) + TOKEN_BYTES * len(turn["token_ids"]) for turn in row["turns"])
+    return len(row["response"]) + turns
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -1,9 +1,12 @@
 """Every finished response is kept with what became of it, once, whatever happens to the run."""
 
 import asyncio
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from tasks.generation.interface import EpisodeTurn
 from tasks.storage.lease import LeaseLostError
 from tasks.training.records import response_files
 from tasks.training.records.response_files import RolloutFiles
@@ -44,6 +47,20 @@ def test_files_are_written_before_a_checkpoint_where_much_waits(tmp_path, monkey
     run = Run(tmp_path, config(steps=3, checkpoint_every=100), prompts(50)).play()
     assert len(list((tmp_path / "rollouts").glob("*.parquet"))) >= 3
     assert {row["step"] for row in run.rollouts() if row["fate"] == "trained"} == {0, 1, 2}
+
+
+def test_turns_of_episodes_count_as_what_waits(tmp_path, monkeypatch):
+    """A last turn of two letters may follow a thousand tokens."""
+    monkeypatch.setattr(response_files, "FLUSH_BYTES", 36_000)
+    files = RolloutFiles(tmp_path / "rollouts")
+    single = group(0, (4, 3)).sampled
+    files.add(single, "trained", step=0)
+    assert not files.is_due
+    for sample in single.samples:
+        ids = np.zeros(1000, np.int32)
+        sample.completion = replace(sample.completion, token_ids=ids, turns=(EpisodeTurn(0, 1000, "ok"),))
+    files.add(single, "trained", step=0)
+    assert files.is_due
 
 
 def test_a_run_may_keep_none(tmp_path):
