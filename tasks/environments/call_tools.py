@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tasks.environments.interface import Generate, Prompt, Tools, Turn
-from tasks.environments.python_tool import ROLES
-from tasks.verifiers.code.running import MAX_OUTPUT_CHARS, shortened
+from tasks.environments.python_tool import check_options
+from tasks.verifiers.code.running import shortened
 from tasks.verifiers.responses import strip_thinking
 
 
@@ -22,21 +22,14 @@ async def call_tools(prompt: Prompt, generate: Generate, *, role: str = "tool", 
     """
     if prompt.tools is None:
         raise ValueError("call_tools: the environment has no tools: name functions of yours in environment.tools")
+    check_options("call_tools", role, max_output_chars)
     await answer_calls(prompt, generate, await generate(), prompt.tools, role, max_output_chars)
 
 
 async def answer_calls(
     prompt: Prompt, generate: Generate, turn: Turn, tools: Tools, role: str, max_output_chars: int
 ) -> Turn:
-    """Call the tools of a turn and of those after it, until one has none or is the last; return that one.
-
-    Raises:
-        ValueError: an option is out of its range.
-    """
-    if role not in ROLES:
-        raise ValueError(f"role is {role!r}; accepted: {', '.join(ROLES)}")
-    if not isinstance(max_output_chars, int) or not 0 < max_output_chars <= MAX_OUTPUT_CHARS:
-        raise ValueError(f"max_output_chars is {max_output_chars}; accepted: 1 to {MAX_OUTPUT_CHARS}")
+    """Call the tools of a turn and of those after it, until one has none or is the last; return that one."""
     while not turn.last and (calls := tools.calls_in(strip_thinking(turn.text))):
         results = [shortened(await tools.result_of(call), max_output_chars) for call in calls]
         turn = await generate([{"role": role, "content": prompt.plain(text) or "(no result)"} for text in results])

@@ -96,10 +96,7 @@ async def python_tool(
         RuntimeError: this process has no sandbox for programs.
     """
     code_in = _compiled(pattern)
-    if role not in ROLES:
-        raise ValueError(f"python_tool: role is {role!r}; accepted: {', '.join(ROLES)}")
-    if not isinstance(max_output_chars, int) or not 0 < max_output_chars <= MAX_OUTPUT_CHARS:
-        raise ValueError(f"python_tool: max_output_chars is {max_output_chars}; accepted: 1 to {MAX_OUTPUT_CHARS}")
+    check_options("python_tool", role, max_output_chars)
     run_program = RUN_PROGRAM.get(None)
     if run_program is None:
         raise RuntimeError("python_tool: this process has no sandbox for programs")
@@ -139,3 +136,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     if compiled.groups != 1:
         raise ValueError(f"python_tool: pattern {pattern!r} has {compiled.groups} groups, and must have one, the code")
     return compiled
+
+
+def check_options(name: str, role: str, max_output_chars: int) -> None:
+    """Raise `ValueError` where an option of the environment `name` is out of its range."""
+    if role not in ROLES:
+        raise ValueError(f"{name}: role is {role!r}; accepted: {', '.join(ROLES)}")
+    if not isinstance(max_output_chars, int) or not 0 < max_output_chars <= MAX_OUTPUT_CHARS:
+        raise ValueError(f"{name}: max_output_chars is {max_output_chars}; accepted: 1 to {MAX_OUTPUT_CHARS}")

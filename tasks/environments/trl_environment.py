@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from tasks.environments.call_tools import answer_calls
 from tasks.environments.interface import Generate, Outcome, Prompt
+from tasks.environments.python_tool import check_options
 from tasks.environments.tools import Toolbox
 from tasks.verifiers.functions import load
 
@@ -35,6 +36,7 @@ async def trl_environment(
     Raises:
         ValueError: an option is out of its range, or `reset` returns something else than text.
     """
+    check_options("trl_environment", role, max_output_chars)
     tools = cast(Toolbox, prompt.tools)
     environment = cast(Any, load(factory, tools.digest, what="environment class"))()
     observation = await _awaited(environment.reset(**row))
