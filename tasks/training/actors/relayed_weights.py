@@ -111,6 +111,7 @@ class RelayedWeights(Weights):
         self._following.pop(node, None)
         for spread in self._spreads.values():
             spread.forget(node)
+        self._drop_old()  # what was being copied to this node alone
 
     def _drop_old(self) -> None:
         for node, versions in self._versions.items():

@@ -152,6 +152,20 @@ async def test_a_node_that_is_lost_in_mid_transfer_is_forgotten_and_the_others_g
 
 
 @scenario
+async def test_a_version_that_a_lost_node_alone_was_being_brought_goes_with_it(cluster):
+    cluster.nodes["lost"].seconds = 50.0
+    for node in ("a", "lost"):
+        cluster.weights.follow(node)
+    for version in (1, 2):
+        await cluster.publish(version)
+        await cluster.weights.newer_than(version - 1, "a", LIMIT)
+    assert cluster.versions("learner") == [1, 2]
+    cluster.nodes["lost"].lose()
+    await asyncio.sleep(300)
+    assert cluster.versions("learner") == [2]  # without another version
+
+
+@scenario
 async def test_the_learner_goes_on_on_another_node(cluster):
     cluster.weights.follow("a")
     await cluster.publish(1)
