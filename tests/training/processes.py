@@ -29,11 +29,14 @@ ROLES = (
 
 
 def role(process: psutil.Process) -> str:
-    """What a process is in a run."""
-    command = " ".join(process.cmdline())
+    """What a process is in a run; empty where it has ended meanwhile."""
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
     if os.path.basename(command.split(" ", 1)[0]) == "raylet":
         return "raylet"
-    return next((name for part, name in ROLES if part in command), process.name())
+    return next((name for part, name in ROLES if part in command), os.path.basename(command.split(" ", 1)[0]))
 
 
 def shared_files(pid: int) -> set[str]:
