@@ -1,5 +1,6 @@
 """The environment that docs/environments.md works through, and the options that its table names."""
 
+import asyncio
 import inspect
 import re
 from importlib import import_module
@@ -7,7 +8,9 @@ from importlib import import_module
 import pytest
 import yaml
 
+from tasks.environments.tools import described, toolbox
 from tasks.inputs.files import DataFile
+from tasks.sourcing.environment_options import EnvironmentOptions
 from tests.environments.scripted import play
 from tests.paths import ROOT
 
@@ -34,6 +37,17 @@ def test_the_data_file_of_the_page_names_it():
     text = re.search(r"^```yaml\nsources:\n.*?^```", PAGE, re.MULTILINE | re.DOTALL)[0].strip("`").removeprefix("yaml")
     data = DataFile.model_validate({"name": "counting", **yaml.safe_load(text)})
     assert data.sources[0].environment.path == "my_games.count_up"
+
+
+def test_the_tool_of_the_page_is_described_and_called(tmp_path, monkeypatch):
+    program = re.search(r"^```python\n# my_tools\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
+    (tmp_path / "my_tools.py").write_text(program)
+    monkeypatch.syspath_prepend(tmp_path)
+    line = re.search(r"^    environment: (\{name: call_tools.*\})$", PAGE, re.MULTILINE)[1]
+    options = EnvironmentOptions.model_validate(yaml.safe_load(line))
+    box = toolbox([described(path) for path in options.tools], None, None, None)
+    [call] = box.calls_in('<tool_call>{"name": "exchange", "arguments": {"amount": 2, "rate": 1.5}}</tool_call>')
+    assert asyncio.run(box.result_of(call)) == "3.0"
 
 
 def test_the_table_has_all_environments_that_come_with_the_project():
