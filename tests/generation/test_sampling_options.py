@@ -111,7 +111,7 @@ DATED = (
 )
 
 
-SEA = {"prompt_id": "a1", "source": "test", "messages": [{"role": "user", "content": "Sea?"}]}
+SEA = {"prompt_id": "a1", "source": "test", "messages": [{"role": "user", "content": "Sea?"}], "environment": None}
 
 
 def test_a_prompt_that_the_template_refuses_is_named(tokenizer):
