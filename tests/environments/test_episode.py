@@ -210,6 +210,7 @@ def test_tools_run_in_the_process_of_the_environment(play, tokenizer):
     assert "broken raise NameError (tests/environments/tools_of_tests.py, line" in broken.end.failure.reason
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_a_parser_of_vllm_runs_there_too(play, tokenizer, tiny_model):
     policy = Policy(tokenizer, ("[add(a=1, b=2)]", "3"))
