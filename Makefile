@@ -31,7 +31,7 @@ demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 demo-experiment: $(VENV)/.ready  ## two variants of the quickstart, trained and compared
 	@$(BIN)/pyflyte run workflows/experiments.py experiment
 
-demo-tools: $(VENV)/.ready  ## the pipeline with episodes: a number is guessed in several turns; 6 minutes of training
+demo-tools: $(VENV)/.ready  ## the pipeline with episodes: a number is guessed in several turns; 10 minutes of training
 	@$(RUN) --training quickstart_tools
 
 test: $(VENV)/.ready  ## what is worth running before every commit
