@@ -32,6 +32,10 @@ Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list
 """A function from a batch, a penalty for each of its responses, and the options, to advantages (`advantages`)."""
 
 
+Sample = list[TokenSequence]
+"""The sequences of one response: its pieces, of which there is one unless its conversation was begun anew."""
+
+
 async def train_batch(
     batch: Sequence[JudgedGroup],
     version: int,
@@ -50,11 +54,7 @@ async def train_batch(
     distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
     pieces = [len(completion.pieces) for group in batch for completion in group.completions]
     rows = compute(batch, [kl.beta * distance for distance in _sums(distances, pieces)], config)
-    remaining, counts = iter(sequences), iter(pieces)
-    groups = [
-        [replace(next(remaining), advantage=advantage) for advantage in row for _ in range(next(counts))]
-        for row in rows
-    ]
+    groups = _with_advantages(batch, sequences, rows)
     metrics = {**(await _update(groups, rate, learner, config)).metrics, "learning_rate": rate}
     if kl.in_reward:
         metrics["kl"] = sum(distances) / max(sum(sequence.num_trained for sequence in sequences), 1)
@@ -88,9 +88,21 @@ def _sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
     return [sum(next(remaining) for _ in range(count)) for count in counts]
 
 
-async def _update(
-    groups: list[list[TokenSequence]], rate: float, learner: Learner, config: TrainingConfig
-) -> StepReport:
+def _with_advantages(
+    batch: Sequence[JudgedGroup], sequences: list[TokenSequence], advantages: list[list[float]]
+) -> list[list[Sample]]:
+    """Return the groups' samples, whose pieces share an advantage; `sequences` are those of `responses`."""
+    remaining = iter(sequences)
+    return [
+        [
+            [replace(next(remaining), advantage=advantage) for _ in completion.pieces]
+            for completion, advantage in zip(group.completions, row, strict=True)
+        ]
+        for group, row in zip(batch, advantages, strict=True)
+    ]
+
+
+async def _update(groups: list[list[Sample]], rate: float, learner: Learner, config: TrainingConfig) -> StepReport:
     """Take one optimizer step on every minibatch, in every epoch; a group is never divided.
 
     A step whose loss or gradient is not finite is skipped and counted (`updates_left_out`).
@@ -104,7 +116,7 @@ async def _update(
     for _ in range(config.updates.epochs):
         for start in range(0, len(groups), size):
             part = groups[start : start + size]
-            denominator = config.objective.denominator(sequence.num_trained for group in part for sequence in group)
+            denominator = config.objective.denominator(_num_trained(sample) for group in part for sample in group)
             try:
                 reports.append(await learner.step(with_gradient(part, config.objective), denominator, rate))
             except NotFiniteError as error:
@@ -115,16 +127,22 @@ async def _update(
     return StepReport({**StepReport.of(reports).metrics, **counts})
 
 
-def with_gradient(groups: list[list[TokenSequence]], objective: ObjectiveConfig) -> list[TokenSequence]:
+def _num_trained(sample: Sample) -> int:
+    return sum(piece.num_trained for piece in sample)
+
+
+def with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> list[TokenSequence]:
     """Return the sequences of the groups that carry a gradient.
 
     A group without an advantage needs neither forward nor backward pass, unless there is a penalty or a bonus on every
     token; it still counts in the denominator. One sequence always stays, for a step that decays weights and moments.
     """
+    by_group = [[piece for sample in group for piece in sample] for group in groups]
+    everything = [piece for group in by_group for piece in group]
     if objective.kl.in_loss or objective.entropy_coefficient > 0:
-        return [sequence for group in groups for sequence in group]
-    moving = [sequence for group in groups if any(sequence.advantage for sequence in group) for sequence in group]
-    return moving or [min((sequence for group in groups for sequence in group), key=lambda sequence: sequence.length)]
+        return everything
+    moving = [piece for group in by_group if any(piece.advantage for piece in group) for piece in group]
+    return moving or [min(everything, key=lambda piece: piece.length)]
 
 
 def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig) -> list[TokenSequence]:
@@ -141,6 +159,7 @@ def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig
 
 
 def _sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] | None) -> list[TokenSequence]:
+    num_trained = len(completion.token_ids) if mask is None else sum(mask)
     return [
         TokenSequence(
             prompt_ids if piece.context is None else piece.context.tolist(),
@@ -148,6 +167,7 @@ def _sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] |
             completion.logprobs[piece.start : piece.end],
             advantage=0.0,
             mask=None if mask is None else mask[piece.start : piece.end],
+            sample_tokens=num_trained if len(completion.pieces) > 1 else None,
         )
         for piece in completion.pieces
     ]

@@ -54,6 +54,8 @@ class Sequence:
     old_logprobs: Numbers | None = None
     """Log-probability of each response token, nats, under the learner's policy before the first of several updates on
     the batch; None: under the policy that the update starts from."""
+    sample_tokens: int | None = None
+    """Trained tokens of the sample of which this sequence is one of several pieces; None: it is the whole sample."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -94,6 +96,8 @@ class MicroBatch:
     """`[1, N]`, 0 outside the mask."""
     mask: Bools
     """`[1, N]`, trained tokens."""
+    sample_tokens: Ints
+    """`[1, N]`, trained tokens of the sample that the predicted token's sequence is, or is a piece of."""
     old_logprobs: Floats | None = None
     """`[1, N]`, 0 outside the mask; None where the sequences have none."""
 
@@ -243,12 +247,17 @@ class _Packer:
             advantages=np.where(mask, advantages, np.float32(0))[None],
             rollout_logprobs=np.where(mask, logprobs, np.float32(0))[None],
             mask=mask[None],
+            sample_tokens=np.repeat(_row([_sample_tokens(s) for s in chosen]), lengths, axis=1),
             old_logprobs=np.where(mask, np.concatenate(old), 0)[None].astype(np.float32) if old else None,
         )
 
 
 def _row(values: collections.abc.Sequence[float]) -> Ints:
     return np.array([values], dtype=np.int64)
+
+
+def _sample_tokens(sequence: Sequence) -> int:
+    return sequence.num_trained if sequence.sample_tokens is None else sequence.sample_tokens
 
 
 def _without_a_prediction(ids: list[float], positions: list[int]) -> MicroBatch:
@@ -262,6 +271,7 @@ def _without_a_prediction(ids: list[float], positions: list[int]) -> MicroBatch:
         advantages=nothing,
         rollout_logprobs=nothing,
         mask=nothing.astype(np.bool_),
+        sample_tokens=_row([0]),
     )
 
 

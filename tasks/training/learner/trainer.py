@@ -161,6 +161,7 @@ class Trainer:
                 ref_logprobs=self.reference.logprobs(**row) if self.reference and kl.in_loss else None,
                 denominator=denominator,
                 sequence_ids=self._to_device(batch.sequence_ids),
+                sample_tokens=self._to_device(batch.sample_tokens),
             ),
             self._config.objective,
         )

@@ -285,8 +285,9 @@ class ObjectiveConfig(Config):
         """Return the divisor of the loss of a global batch, for `LossInputs.denominator`.
 
         Args:
-            num_tokens: trained tokens of every sequence of the global batch, over all micro-batches and ranks. A
-                sequence without any has left the loss and is not counted.
+            num_tokens: trained tokens of every sequence of the global batch, over all micro-batches and ranks; of an
+                episode begun anew, those of all its pieces together. A sequence without any has left the loss and is
+                not counted.
 
         Returns:
             Tokens for `token`, sequences for `sequence`, sequences times `constant_length` for `constant`.

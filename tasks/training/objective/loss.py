@@ -55,6 +55,9 @@ class LossInputs:
     sequence_ids: Tensor | None = None
     """Integers that tell the sequences of a packed row apart, -1 on padding. None: each row is one sequence. A sequence
     may not be spread over rows or micro-batches."""
+    sample_tokens: Tensor | None = None
+    """Integers: trained tokens of the token's sample, where a sample may be several sequences (pieces of an episode
+    whose conversation was begun anew), also in other micro-batches. None: each sequence is a sample."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     """Compute loss and metrics of one micro-batch.
 
     The loss is `sum(share * (-w * surrogate + beta * kl - entropy_coefficient * entropy)) / denominator`. `share` is 1,
-    but for `sequence` aggregation, where it is one over the length of the token's sequence.
+    but for `sequence` aggregation, where it is one over the trained tokens of the token's sample.
 
     Args:
         inputs: the micro-batch; arithmetic is in its own precision, but at least float32.
@@ -94,9 +97,9 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     ratio = importance_ratio(logprobs, old, mask, inputs.sequence_ids, config)
     engine = correction(logprobs, old, rollout, advantages, mask, inputs.sequence_ids, config.correction)
 
-    sequence_share = mask / sum_per_sequence(mask.to(logprobs.dtype), inputs.sequence_ids).clamp(min=1)
-    share = sequence_share if config.aggregation == "sequence" else mask.to(logprobs.dtype)
-    denominator = _denominator(inputs.denominator, mask, sequence_share, config)
+    sample_share = _sample_share(mask, inputs, logprobs.dtype)
+    share = sample_share if config.aggregation == "sequence" else mask.to(logprobs.dtype)
+    denominator = _denominator(inputs.denominator, mask, sample_share, config)
 
     policy_part = -(share * engine.weights * surrogate(ratio, logprobs, advantages, config)).sum() / denominator
     nothing = torch.zeros_like(policy_part)
@@ -122,7 +125,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
             off_policy=engine.off_policy,
             kl=kl,
             mask=mask,
-            sequence_share=sequence_share,
+            sample_share=sample_share,
         )
         parts = {"loss": loss, "policy_loss": policy_part, "kl_loss": kl_part, "entropy_loss": entropy_part}
         detached = {name: part.detach() for name, part in parts.items()}
@@ -136,16 +139,24 @@ def _trained(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, 0.0)
 
 
-def _denominator(given: float | Tensor | None, mask: Tensor, sequence_share: Tensor, config: ObjectiveConfig) -> Tensor:
+def _sample_share(mask: Tensor, inputs: LossInputs, dtype: torch.dtype) -> Tensor:
+    """Return one over the trained tokens of the token's sample, 0 outside the mask: its sum counts samples."""
+    tokens = inputs.sample_tokens
+    if tokens is None:
+        tokens = sum_per_sequence(mask.to(dtype), inputs.sequence_ids)
+    return mask / tokens.to(dtype).clamp(min=1)
+
+
+def _denominator(given: float | Tensor | None, mask: Tensor, sample_share: Tensor, config: ObjectiveConfig) -> Tensor:
     if given is None:
-        given = _units(mask, sequence_share, config.aggregation) * (config.constant_length or 1)
-    count = torch.as_tensor(given, dtype=sequence_share.dtype, device=mask.device)
+        given = _units(mask, sample_share, config.aggregation) * (config.constant_length or 1)
+    count = torch.as_tensor(given, dtype=sample_share.dtype, device=mask.device)
     # a global batch without a trained token has nothing to divide
     return torch.where(count == 0, 1.0, count)
 
 
-def _units(mask: Tensor, sequence_share: Tensor, aggregation: Aggregation) -> Tensor:
-    return mask.sum() if aggregation == "token" else sequence_share.sum().round()
+def _units(mask: Tensor, sample_share: Tensor, aggregation: Aggregation) -> Tensor:
+    return mask.sum() if aggregation == "token" else sample_share.sum().round()
 
 
 def _check(inputs: LossInputs, config: ObjectiveConfig) -> None:
@@ -155,7 +166,7 @@ def _check(inputs: LossInputs, config: ObjectiveConfig) -> None:
         raise ValueError(f"entropy_coefficient = {config.entropy_coefficient} needs entropy, got None")
     expected = inputs.mask.shape
     tensors = ("logprobs", "old_logprobs", "rollout_logprobs", "advantages", "entropy", "ref_logprobs", "sequence_ids")
-    for name in tensors:
+    for name in (*tensors, "sample_tokens"):
         tensor = getattr(inputs, name)
         if tensor is not None and (tensor.shape != expected or tensor.ndim != 2):
             raise ValueError(f"{name} must be [batch, seq] like mask {list(expected)}, got {list(tensor.shape)}")

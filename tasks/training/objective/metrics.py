@@ -67,7 +67,7 @@ LOSS_METRICS = (
         "that of the policy before the first update",
     ),
     Metric("num_tokens", "tokens", "trained tokens; recorded as `trained_tokens`"),
-    Metric("num_sequences", "sequences", "sequences that have any"),
+    Metric("num_sequences", "sequences", "sequences that have any; the pieces of an episode begun anew are one"),
 )
 """Metrics of the loss of a step. A is the advantage; w, r and d are those of the module's docstring."""
 
@@ -101,8 +101,8 @@ class Measured:
     """Estimate of KL(policy || reference), nats; None where there is no such term in the loss."""
     mask: Tensor
     """bool, trained tokens."""
-    sequence_share: Tensor
-    """One over the number of trained tokens of the token's sequence; 0 outside the mask."""
+    sample_share: Tensor
+    """One over the number of trained tokens of the token's sample; 0 outside the mask."""
 
 
 def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
@@ -116,7 +116,7 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         return values.where(mask, 0).amax()
 
     per_sequence = config.correction.kind in PER_SEQUENCE
-    num_tokens, num_sequences = mask.sum(), tokens.sequence_share.sum().round()
+    num_tokens, num_sequences = mask.sum(), tokens.sample_share.sum()
     sums = {
         "ratio": total(ratio),
         "ratio_max": largest(ratio),
@@ -126,7 +126,7 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         "clip_high_probability_max": largest(tokens.probability * tokens.clipped.high),
         "importance_weight": total(tokens.weights),
         "importance_weight_max": largest(tokens.weights),
-        "is_oob_ratio": total(tokens.out_of_bounds * (tokens.sequence_share if per_sequence else 1)),
+        "is_oob_ratio": total(tokens.out_of_bounds * (tokens.sample_share if per_sequence else 1)),
         OOB_COUNT: num_sequences if per_sequence else num_tokens,
         "mismatch": total(d.abs()),
         "mismatch_max": largest(d.abs()),
@@ -140,7 +140,7 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
     if config.dual_clip is not None:
         sums["clip_dual"] = total(tokens.clipped.dual)
     if config.correction.off_policy_threshold is not None:
-        sums[OFF_POLICY] = total(tokens.off_policy * tokens.sequence_share)
+        sums[OFF_POLICY] = total(tokens.off_policy * tokens.sample_share)
     if tokens.kl is not None:
         sums["kl"] = total(tokens.kl)
     return sums
@@ -170,6 +170,8 @@ def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]
     if not rows:
         raise ValueError("there are no metrics to summarize")
     totals = {name: (max if name in MAXIMA else sum)(row[name] for row in rows) for name in rows[0]}
+    # A count of samples is a sum of shares, of which a micro-batch may hold a part of a sample.
+    totals |= {name: float(round(totals[name])) for name in ("num_sequences", OOB_COUNT)}
     oob_count = totals.pop(OOB_COUNT)
 
     def finish(name: str, value: float) -> float:

@@ -4,6 +4,7 @@ response   a a a | i i | b b | i i | c c        a, b, c: turns of the policy; i:
 trained    1 1 1   0 0   1 1   0 0   1 1
 """
 
+import asyncio
 import itertools
 from dataclasses import replace
 
@@ -13,8 +14,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
-from tasks.training.control.batch import advantages, responses
+from tasks.training.control.batch import advantages, responses, train_batch
 from tasks.training.groups.group import Group, JudgedGroup, Stage
+from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import pack
 from tasks.training.objective import LossInputs, ObjectiveConfig, ShapingConfig, policy_loss
 from tasks.verifiers import Score
@@ -97,16 +99,19 @@ def by_hand_of(model, group, index):
     return (weight * advantage * ratio)[mask].sum(), int(mask.sum())
 
 
-def trained(model, group, max_tokens, share_prompts):
+class Steps:
+    """A learner that writes down what it is to step on."""
+
+    async def step(self, sequences, denominator, learning_rate):
+        self.sequences, self.denominator = sequences, denominator
+        return StepReport({"num_tokens": 1.0, "learn_seconds": 1.0})
+
+
+def trained(model, group, max_tokens, share_prompts=False, objective=OBJECTIVE):
     """The loss as training computes it, in rows of at most `max_tokens`; gradients are left in the model."""
-    options = config(objective=OBJECTIVE)
-    [values] = advantages([group], [0.0] * len(EPISODES), options)
-    of_samples = [value for value, c in zip(values, group.completions, strict=True) for _ in c.pieces]
-    sequences = [
-        replace(sequence, advantage=advantage)
-        for sequence, advantage in zip(responses([group], VERSION, options), of_samples, strict=True)
-    ]
-    denominator = OBJECTIVE.denominator(sequence.num_trained for sequence in sequences)
+    learner = Steps()
+    asyncio.run(train_batch([group], VERSION, 1e-6, learner, config(objective=objective), advantages))
+    sequences, denominator = learner.sequences, learner.denominator
     total = 0.0
     for row in itertools.chain.from_iterable(pack(sequences, max_tokens, share_prompts=share_prompts)):
         logits = model(
@@ -122,9 +127,10 @@ def trained(model, group, max_tokens, share_prompts):
                 advantages=torch.from_numpy(row.advantages),
                 mask=torch.from_numpy(row.mask),
                 sequence_ids=torch.from_numpy(row.sequence_ids),
+                sample_tokens=torch.from_numpy(row.sample_tokens),
                 denominator=denominator,
             ),
-            OBJECTIVE,
+            objective,
         )
         output.loss.backward()
         total += output.loss.item()
@@ -138,14 +144,24 @@ def test_loss_and_gradient_of_episodes_are_those_of_the_same_tokens_masked_by_ha
     expected.backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    assert trained(model, group, max_tokens, share_prompts=False) == pytest.approx(expected.item(), rel=1e-6)
+    assert trained(model, group, max_tokens) == pytest.approx(expected.item(), rel=1e-6)
     assert max(gradient.abs().max() for gradient in gradients) > 1e-3
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-8)
 
 
-def test_pieces_of_an_episode_that_was_begun_anew_share_its_advantage(model, group):
-    """Two turns under contexts of their own give the gradient of two sequences, in a group of as many samples."""
+# The sum over the tokens of each of three samples, and the divisor of it all: J = sum_i  sum_t (...) / divisor_i
+DIVISORS = {
+    "token": lambda lengths: [sum(lengths)] * 3,
+    "sequence": lambda lengths: [3 * length for length in lengths],
+    "constant": lambda lengths: [3 * 20] * 3,
+}
+
+
+@pytest.mark.parametrize("max_tokens", [64, 16], ids=["one row", "a row each"])
+@pytest.mark.parametrize("aggregation", DIVISORS)
+def test_pieces_of_an_episode_that_was_begun_anew_are_one_sample(model, group, aggregation, max_tokens):
+    """Two turns under contexts of their own share the advantage, and weigh as much as any other of three samples."""
     rng = np.random.default_rng(1)
     contexts = [None, np.array([5, 6, 7, 8], np.int32)]
     ids = rng.integers(10, 800, 7)
@@ -160,12 +176,18 @@ def test_pieces_of_an_episode_that_was_begun_anew_share_its_advantage(model, gro
     split = Completion("text", ids.astype(np.int32), logprobs, "stop", [VersionSpan(VERSION, 0, 7)], turns)
     first, *others = group.samples
     model.zero_grad()
-    total = trained(model, replace(group, samples=(replace(first, completion=split), *others)), 64, share_prompts=False)
+    objective = OBJECTIVE.model_copy(
+        update={"aggregation": aggregation, "constant_length": 20 if aggregation == "constant" else None}
+    )
+    whole = replace(group, samples=(replace(first, completion=split), *others))
+    total = trained(model, whole, max_tokens, objective=objective)
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     advantage = REWARDS[0] - sum(REWARDS) / len(REWARDS)
     parts = [by_hand_of(model, group, index) for index in (1, 2)]
     ratios = sum((logprob - logprob.detach()).exp().sum() for logprob in exact)
-    expected = -(advantage * ratios + sum(value for value, _ in parts)) / (7 + sum(count for _, count in parts))
+    sums = [advantage * ratios, *(value for value, _ in parts)]
+    divisors = DIVISORS[aggregation]([7, *(count for _, count in parts)])
+    expected = -sum(value / divisor for value, divisor in zip(sums, divisors, strict=True))
     model.zero_grad()
     expected.backward()
     assert total == pytest.approx(expected.item(), rel=1e-5)

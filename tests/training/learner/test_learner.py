@@ -511,7 +511,8 @@ def test_leaving_out_what_has_no_gradient_changes_no_weight(learner, tiny_model,
 
     groups = [SEQUENCES[:2], [replace(sequence, advantage=0.0) for sequence in SEQUENCES[2:]]]
     everything = [sequence for group in groups for sequence in group]
-    moving = with_gradient(groups, TrainingConfig().objective)
+    samples = [[[sequence] for sequence in group] for group in groups]
+    moving = with_gradient(samples, TrainingConfig().objective)
     assert moving == SEQUENCES[:2]
     results = []
     for part in (everything, moving):

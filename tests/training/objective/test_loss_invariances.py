@@ -122,6 +122,23 @@ def test_four_accumulated_micro_batches_equal_one_batch_in_any_order(config):
         assert pieces_metrics == pytest.approx(metrics, rel=1e-12)
 
 
+@pytest.mark.parametrize("config", EVERY_KIND[1:3])
+def test_a_sample_in_pieces_weighs_as_much_as_one_in_one_piece(config):
+    """Rows 0 and 1 are pieces of one sample of 3 + 7 tokens, be they in one micro-batch or in two."""
+    inputs = padded_batch()
+    lengths = inputs.mask.sum(dim=1)
+    tokens = torch.cat([lengths[:2].sum().expand(2), lengths[2:]])[:, None].expand_as(inputs.mask)
+    count = ObjectiveConfig(**config).denominator([10, *lengths[2:].tolist()])
+    inputs = replace(inputs, sample_tokens=tokens, denominator=count)
+    loss, (grad,), metrics = run([inputs], config)
+    apart = [rows(inputs, slice(*bounds), denominator=count) for bounds in ((0, 1), (1, 8))]
+    loss_apart, grads, metrics_apart = run(apart, config)
+    assert loss_apart == pytest.approx(loss, abs=1e-14)
+    torch.testing.assert_close(torch.cat(grads), grad, rtol=1e-12, atol=0)
+    assert metrics_apart == pytest.approx(metrics, rel=1e-12)
+    assert metrics["num_sequences"] == 7
+
+
 @pytest.mark.parametrize("config", EVERY_KIND)
 def test_a_micro_batch_without_trained_tokens_adds_nothing(config):
     inputs = padded_batch()
