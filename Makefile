@@ -75,8 +75,8 @@ check: $(VENV)/.ready  ## lint, format, types, names, documents, and whether pyp
 LOCK = $(UV) pip compile --quiet --no-annotate --python-platform x86_64-unknown-linux-gnu $(UPGRADE)
 UPGRADE =
 lock: | $(UV)  ## pins of both environments after a change of requirements, from PyPI ([UPGRADE=--upgrade])
-	@$(call LOCKED,cpu,3.11,cpu dev bench wandb mlflow) $(TORCH) --overrides images/overrides-cpu.txt
-	@$(call LOCKED,cuda,3.12,gpu liger wandb mlflow)
+	@$(call LOCKED,cpu,3.11,cpu dev bench harness wandb mlflow) $(TORCH) --overrides images/overrides-cpu.txt
+	@$(call LOCKED,cuda,3.12,gpu liger harness wandb mlflow)
 LOCKED = $(LOCK) pyproject.toml --python-version $(2) $(3:%=--extra %) --output-file images/lock-$(1).txt \
 	--custom-compile-command 'make lock (Python $(2), Linux on x86-64, the extras $(3) of pyproject.toml)'
 
@@ -113,14 +113,14 @@ bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, besi
 
 REGISTRY =
 TAG = $(shell git describe --always --dirty)
-TRACKERS =
+EXTRAS =
 CONFIG = $(HOME)/.flyte/config.yaml
 PROJECT = flytesnacks
 DOMAIN = development
 REGISTERED = $(foreach name,data generation training,--image $(name)=$(REGISTRY)/rlvr-$(name):$(TAG))
-images: | registry-is-named  ## builds the images of all tasks and pushes them (REGISTRY=... [TAG=... TRACKERS=wandb,mlflow])
+images: | registry-is-named  ## builds the images of all tasks and pushes them (REGISTRY=... [TAG=... EXTRAS=harness,wandb,mlflow])
 	@for name in data generation training; do image=$(REGISTRY)/rlvr-$$name:$(TAG); \
-		docker build -f images/Dockerfile --target $$name --build-arg image=$$image --build-arg trackers=$(TRACKERS) -t $$image . \
+		docker build -f images/Dockerfile --target $$name --build-arg image=$$image --build-arg extras=$(EXTRAS) -t $$image . \
 		&& docker push $$image || exit 1; done
 
 register: $(VENV)/.ready | registry-is-named config-exists  ## registers the workflows with these images ([CONFIG= PROJECT= DOMAIN=])
@@ -166,7 +166,7 @@ $(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt imag
 	@touch $@
 
 $(VENV)/.all-ready: $(VENV)/.ready
-	@$(INSTALL) -e '.[cpu,dev,wandb,mlflow]'
+	@$(INSTALL) -e '.[cpu,dev,harness,wandb,mlflow]'
 	@$(INSTALL) --no-deps $(PUBLISHED)
 	@touch $@
 

