@@ -18,8 +18,8 @@ from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 Flip = Literal["better", "worse", "any"]
 """The direction in which a question's pass rate changes from one policy to another."""
 
-QUESTION_CHARS, RESPONSE_CHARS = 300, 200
-"""Characters of a question, and of the end of a response, that are printed."""
+QUESTION_CHARS, RESPONSE_CHARS, REASON_CHARS = 300, 200, 80
+"""Characters of a question, of the end of a response, and of the verifier's line on it, that are printed."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
         passes = sum(row["passed"] for row in judged)
         shown = next(row for row in judged if row["passed"] == (2 * passes >= len(judged)))
         answer = "" if shown["answer"] is None else f", answer {_short(shown['answer'], 40)}"
-        passing = f"  {policy}: {passes} of {len(judged)} pass{answer}"
+        reason = "" if shown["detail"] is None else f" ({_short(shown['detail'], REASON_CHARS)})"
+        passing = f"  {policy}: {passes} of {len(judged)} pass{answer}{reason}"
         if episode := ShownEpisode.of_row(shown, TERMINAL_TURNS, TERMINAL_CHARS):
             yield f"{passing}: sample {shown['sample']}"
             yield from episode.lines("    ")

@@ -171,6 +171,7 @@ class Judging:
             "score": pa.array([verdict.score for verdict in verdicts], pa.float64()),
             "passed": pa.array([verdict.passed for verdict in verdicts], pa.bool_()),
             "rewards": pa.array([verdict.rewards for verdict in verdicts], REWARDS),
+            "detail": pa.array([verdict.detail for verdict in verdicts], pa.string()),
             "error": pa.array([verdict.error for verdict in verdicts], pa.string()),
             "policy": pa.array([policy] * part.num_rows, pa.string()),
         }

@@ -15,6 +15,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.episodes import contents_of
 from tasks.generation.row_store import Key, RowStore
 from tasks.lineage.code_digest import code_digest
+from tasks.tables.parquet import storable
 from tasks.tables.schemas import RESPONSES, REWARDS, canonical_json, messages_key
 from tasks.verifiers import Score, VerifiersConfig
 
@@ -35,6 +36,7 @@ VERDICTS = pa.schema(
         pa.field("score", pa.float64(), nullable=False),
         pa.field("passed", pa.bool_(), nullable=False),
         pa.field("rewards", REWARDS, nullable=False),
+        pa.field("detail", pa.string()),
     ]
 )
 """Schema of cached verdicts: `key` is `verdict_key`, and `response` is the digest of the text that was judged; the
@@ -55,21 +57,23 @@ class Verdict(NamedTuple):
         passed: True if the prompt's own verifier calls the response right; None where it could not be judged.
         rewards: a name and a value of each reward, before its weight, None for one that does not apply; None where the
             response could not be judged.
+        detail: the verifier's line on it, for people; None where it says nothing, or could not judge.
         error: the reason why the response could not be judged; None where it was.
     """
 
     score: float | None
     passed: bool | None
     rewards: Sequence[dict[str, str | float | None]] | None
+    detail: str | None = None
     error: str | None = None
 
     @classmethod
     def of(cls, score: Score) -> Verdict:
         """Return the verdict that a verifier's score is."""
         if score.error is not None:
-            return cls(None, None, None, score.error)
+            return cls(None, None, None, error=score.error)
         rewards = [{"name": part.name, "value": part.value} for part in score.rewards]
-        return cls(score.value, score.passed, rewards)
+        return cls(score.value, score.passed, rewards, storable(score.detail) or None)
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def verdict_key(prompt_id: str, group: Sequence[str] | None = None) -> str:
 
 def verdict_row(key: str, number: int, response: str, verdict: Verdict) -> dict[str, Any]:
     """Return the row of `VERDICTS` for the verdict on sample `number` of a prompt, whose text is `response`."""
-    columns = {"score": verdict.score, "passed": verdict.passed, "rewards": verdict.rewards}
+    columns = {name: value for name, value in verdict._asdict().items() if name != "error"}
     return {"key": key, "sample": number, "response": _text_digest(response), **columns}
 
 
@@ -204,7 +208,7 @@ def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -
     cached = [index for index, key in enumerate(keys) if key in verdicts]
     rows = verdicts.read([keys[index] for index in cached])
     matching: list[Verdict | None] = [None] * len(keys)
-    columns = (cached, *(rows[name].to_pylist() for name in ("response", "score", "passed", "rewards")))
+    columns = (cached, *(rows[name].to_pylist() for name in ("response", "score", "passed", "rewards", "detail")))
     for index, digest, *verdict in zip(*columns, strict=True):
         if digest == _text_digest(texts[index]):
             matching[index] = Verdict(*verdict)

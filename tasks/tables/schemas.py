@@ -144,6 +144,7 @@ ROLLOUTS = pa.schema(
         _column("score", pa.float64(), nullable=True),
         _column("passed", pa.bool_(), nullable=True),
         _column("rewards", REWARDS, nullable=True),
+        _column("detail", pa.string(), nullable=True),
         _column("error", pa.string(), nullable=True),
         _column("policy", pa.string()),
     ]
@@ -152,7 +153,8 @@ ROLLOUTS = pa.schema(
 are null and `error` has the reason.
 
 `score` is in [0, 1], the weighted mean where a prompt has several rewards. `passed` is the verdict of the prompt's own
-verifier, whatever other rewards pay (`tasks.verifiers.scores.Score.passed`).
+verifier, whatever other rewards pay (`tasks.verifiers.scores.Score.passed`). `detail` is the verifier's own line on it:
+the answer that it read, and what was wrong.
 """
 
 GRADED = pa.schema(
@@ -239,9 +241,9 @@ output of the pipeline it has the rollouts of all policies, and `policy` has the
 EVALUATION_PROMPTS = pa.schema([_column("benchmark", pa.string()), *PROMPTS])
 """The table of everything that the policies of an evaluation were asked, one prompt a row, by benchmark."""
 
-VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name not in ("response", "turns", "outcome")])
-"""The columns of `EVALUATION_ROLLOUTS` that comparisons read: without the responses and turns, which are
-most of the bytes."""
+_TEXTS = {"response", "turns", "outcome", "detail"}
+VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name not in _TEXTS])
+"""The columns of `EVALUATION_ROLLOUTS` that comparisons read: without the texts, which are most of the bytes."""
 
 EVALUATION = pa.schema(
     [

@@ -132,9 +132,9 @@ def _score(returned: Any, ground_truth: Any, completions: int, seconds: float) -
     rewards = tuple(Reward(name, 1.0, value) for value in values)
     slow = SlowCall(name, seconds) if seconds >= SLOW_SECONDS else None
     if "group" in ground_truth:
-        return Score(0.0, False, f"{name}: {len(values)} rewards", rewards=rewards, slow=slow)
+        return Score(0.0, False, f"returned {len(values)} rewards", rewards=rewards, slow=slow)
     held = min(max(values[0] or 0.0, 0.0), 1.0)
-    return Score(held, held == 1.0, f"{name}: {values[0]}", rewards=rewards, slow=slow)
+    return Score(held, held == 1.0, f"returned {values[0]}", rewards=rewards, slow=slow)
 
 
 def attributed(score: Score, ground_truth: Any) -> Score:

@@ -197,7 +197,7 @@ class OwnVerifier:
             if value is None or not 0 <= value <= 1:
                 wanted = " must return a number in [0, 1] or a tasks.verifiers.Score"
                 raise _failed(self._name, f": judge{wanted}", f", got {one_line(repr(returned), 100)}")
-            return Score(value, value == 1.0, f"{self._name}: {value:g}", rewards=(Reward(self._name, 1.0, value),))
+            return Score(value, value == 1.0, f"returned {value:g}", rewards=(Reward(self._name, 1.0, value),))
         if returned.error is not None:
             raise _failed(self._name, " could not judge", f": {one_line(str(returned.error))}")
         value = float(returned.value)

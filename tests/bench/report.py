@@ -22,11 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.tables.parquet import read_batches, read_table, table_from_rows, write_batches, write_table
-from tasks.tables.schemas import AFTER, BEFORE, EVALUATION_ROLLOUTS, GRADED, HELDOUT
+from tasks.tables.schemas import AFTER, BEFORE, EVALUATION_ROLLOUTS, GRADED, HELDOUT, VERDICTS
 from tests.reporting.synthetic_run import report_inputs
 
 POLICIES = (BEFORE, AFTER)
-VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name not in ("response", "turns", "outcome")])
 SAMPLES = 4
 MEAN_CHARS = 1_500
 """Mean length of a response, in characters; GSM8K's solutions by an instructed model are about as long."""
@@ -77,12 +76,14 @@ def rollouts(prompts: pa.Table, skill: float, generator: np.random.Generator) ->
             "score": passed.astype(float),
             "passed": passed,
             "rewards": [rewards] * count,
-            "error": [None] * count,
             "policy": ["digest"] * count,
             "answer": ["42"] * count,
-            "answer_class": [None] * count,
+            "detail": ["read 42, expected 43"] * count,
         }
-        yield pa.table([pa.array(columns[one.name], one.type) for one in EVALUATION_ROLLOUTS], EVALUATION_ROLLOUTS)
+        absent = [None] * count
+        yield pa.table(
+            [pa.array(columns.get(one.name, absent), one.type) for one in EVALUATION_ROLLOUTS], EVALUATION_ROLLOUTS
+        )
 
 
 @contextmanager

@@ -42,6 +42,7 @@ def rollouts(
             "score": score,
             "passed": None if score is None else score == 1,
             "rewards": None if score is None else parts(score),
+            "detail": "expected 42" if score == 0 else None,
             "error": None if score is not None else "judge unreachable",
             "policy": policy,
             "answer": None,

@@ -63,7 +63,7 @@ def test_a_question_is_printed_with_the_commonest_verdict(run):
     first, *_, last = questions(run, "quiz")
     assert list(lines(first, ("before", "after"))) == [
         "a  row 0  What is a?",
-        "  before: 1 of 3 pass: … words",
+        "  before: 1 of 3 pass (expected 42): … words",
         "  after: 2 of 3 pass: … words",
     ]
     assert list(lines(last, ("after", "other"))) == [
@@ -85,7 +85,7 @@ def test_an_episode_is_printed_turn_by_turn(run):
     write_table(path, episodes, EVALUATION_ROLLOUTS)
     lines_of_first = shown(run, "--flipped", "better")[1:6]
     assert lines_of_first == [
-        "  before: 1 of 3 pass: sample 0",
+        "  before: 1 of 3 pass (expected 42): sample 0",
         "    ▸ assistant: 50",
         "      user: Higher.",
         "    ▸ assistant: <script>alert(1)</script>[2J </pre></li> 数",
@@ -96,12 +96,14 @@ def test_an_episode_is_printed_turn_by_turn(run):
 def test_no_response_moves_the_cursor(run):
     path = run / "evaluation_rollouts.parquet"
     rows = [
-        row | {"response": HOSTILE, "answer": "\x1b[1m"} for row in read_table(path, EVALUATION_ROLLOUTS).to_pylist()
+        row | {"response": HOSTILE, "answer": "\x1b[1m", "detail": "\x1b[3m" + "x" * 99}
+        for row in read_table(path, EVALUATION_ROLLOUTS).to_pylist()
     ]
     write_table(path, table_from_rows(rows, EVALUATION_ROLLOUTS, "rows"), EVALUATION_ROLLOUTS)
     printed = shown(run)
     assert all(line.isprintable() for line in printed)
-    assert "  before: 1 of 3 pass, answer [1m: … <script>alert(1)</script>[2J </pre></li> 数" in printed
+    reason = f"[3m{'x' * 76} […]"
+    assert f"  before: 1 of 3 pass, answer [1m ({reason}): … <script>alert(1)</script>[2J </pre></li> 数" in printed
 
 
 def test_what_a_run_does_not_have_is_named(run, tmp_path):

@@ -121,3 +121,7 @@ def test_below_the_share_they_are_counted_and_have_their_reason(tmp_path, writte
     assert [row["passed"] for row in unjudged] == [None] * 8
     assert all("raised ValueError: the service" in row["error"] for row in unjudged)
     assert rollouts["rewards"].to_pylist()[:2] == [[{"name": f"{module}.f", "value": 0.5}], None]
+    assert rollouts["detail"].to_pylist()[:2] == [f"{module}.f: returned 0.5", None]
+    again, judging = judged(tmp_path, table, "a", "odd", "b", "c", max_unjudged=0.25)
+    assert judging.judged == 8  # the others' verdicts are cached, and say the same
+    assert again.equals(rollouts)

@@ -30,7 +30,7 @@ around a turn of an episode."""
 TURNS_OF_ALL = 16_000
 """Turns of episodes on a page, at most about; every episode shows as many of them as any other, or all that it has."""
 ANSWER_BYTES, REASON_BYTES = 120, 400
-"""Bytes of an answer, and of the reason why a response could not be judged, that a page shows."""
+"""Bytes of an answer, and of the verifier's line on a response, that a page shows."""
 CHOSEN_BY = ["prompt_id", "sample", "passed"]
 """Columns of rollouts by which it is chosen what a page shows."""
 _NOTHING = Excerpt("")
@@ -147,7 +147,7 @@ class BenchmarkPages:
                     "tokens": row["num_tokens"],
                     "is_cut": row["finish_reason"] == "length",
                     "answer": None if row["answer"] is None else Excerpt.of(row["answer"]).within(ANSWER_BYTES),
-                    "reason": Excerpt.of(row["error"] or "").within(REASON_BYTES),
+                    "reason": Excerpt.of(row["error"] or row["detail"] or "").within(REASON_BYTES),
                     "rewards": ", ".join(_reward(part) for part in row["rewards"] or ()),
                     "text": row["response"],
                     "episode": row["episode"],

@@ -59,6 +59,7 @@ def test_every_question_has_the_responses_of_every_policy(page):
     assert passed[:3] == ["before 1 of 3 pass", "after 2 of 3 pass", "other 0 of 3 pass"]
     assert passed[9:] == ["before 0 of 1 pass", "after no response could be judged", "other 0 of 1 pass"]
     assert "judge unreachable" in lines
+    assert lines.count("expected 42") == 10  # every response that failed
     assert "passes sample 2 · score 1 · 12 tokens" in lines
     assert "fails sample 0 · score 0 · 10 tokens, cut at the limit" in lines
 
