@@ -2,12 +2,12 @@
 
 python -m tests.bench.episodes nothing|turns <folder>
 
-    nothing   an environment that asks for one turn and returns, beside the completion alone
-    turns     512 episodes of five turns at one time, beside completions that are as long as all turns together
+    nothing   an environment that asks for one turn and returns, beside the completion alone: the quickstart's model
+    turns     512 episodes of five turns at one time, beside completions that are as long as all turns together: a tiny
+              model, whose short decoding steps let what an episode costs beside them weigh more than it ever will
 
-The player of episodes, the processes of environments and vLLM are the real ones. The model is tiny and the lengths are
-fixed, so that both sample the same number of tokens. A decoding step of it is short: what an episode costs beside the
-engine's work weighs more than with any model that is trained. Both take turns, and medians count.
+The player of episodes, the processes of environments and vLLM are the real ones. Lengths are fixed, so that both sample
+the same number of tokens. Both take turns, and medians count.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion
+from tests.bench import inputs
 from tests.bench.figures import Figure
 from tests.training.processes import role
 
@@ -37,6 +38,7 @@ SEQUENCES = 128
 ENVIRONMENT = "tests.environments.rooms.count"
 """An environment that inserts `turn 2`, `turn 3` and so on, and returns the number of its turns."""
 SINGLE, EPISODES = "single", "episodes"
+ENDLESS = {"ignore_eos": True}
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ class Load:
 
 
 LOADS = {
-    "nothing": Load(count=256, turns=1, turn_tokens=256, rounds=7),
-    "turns": Load(count=512, turns=5, turn_tokens=32, rounds=5),
+    "nothing": Load(count=64, turns=1, turn_tokens=48, rounds=2),
+    "turns": Load(count=512, turns=5, turn_tokens=32, rounds=3),
 }
 
 Generate = Callable[[list[int], SamplingConfig, int | None], Awaitable[Completion]]
@@ -87,14 +89,14 @@ def prompts(tokenizer: Any, count: int) -> list[Asked]:
 
 async def single(load: Load, asked: Sequence[Asked], generate: Generate) -> list[Completion]:
     """Sample all completions at one time."""
-    sampling = SamplingConfig(max_tokens=load.turns * load.turn_tokens)
+    sampling = SamplingConfig(max_tokens=load.turns * load.turn_tokens, vllm=ENDLESS)
     return await asyncio.gather(*(generate(prompt.token_ids, sampling, None) for prompt in asked))
 
 
 async def episodes(load: Load, asked: Sequence[Asked], generate: Generate, player: EpisodePlayer) -> list[Completion]:
     """Play all episodes at one time."""
     spec = EnvironmentSpec(ENVIRONMENT, {"to": load.turns}, turns=load.turns, turn_tokens=load.turn_tokens)
-    sampling = SamplingConfig(max_tokens=CONTEXT)  # of an episode; its turns are what ends it
+    sampling = SamplingConfig(max_tokens=CONTEXT, vllm=ENDLESS)  # of an episode; its turns are what ends it
 
     async def turn(token_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         # A limit cuts every turn, at the same length. Left at that, it would end the episode.
@@ -202,7 +204,7 @@ def main(what: str, folder: Path) -> dict[str, float]:
     """Measure one of `LOADS`."""
     from tests.tiny_model import build
 
-    model = build(folder / "episodes-model", ends=False, context=CONTEXT)
+    model = inputs.model(folder) if what == "nothing" else build(folder / "episodes-model", context=CONTEXT)
     return asyncio.run(measured(LOADS[what], model))
 
 
