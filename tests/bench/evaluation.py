@@ -14,22 +14,24 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tests.bench import inputs
 
 SAMPLING = {
-    "heldout": (64, SamplingConfig(samples=4, max_tokens=48, temperature=1.0, seed=11)),
-    "greedy": (64, SamplingConfig(samples=1, max_tokens=96, temperature=0.0, seed=11)),
-    "repeated": (16, SamplingConfig(samples=8, max_tokens=64, temperature=0.6, top_p=0.95, seed=11)),
+    "heldout": (32, SamplingConfig(samples=4, max_tokens=48, temperature=1.0, seed=11)),
+    "greedy": (32, SamplingConfig(samples=1, max_tokens=96, temperature=0.0, seed=11)),
+    "repeated": (8, SamplingConfig(samples=8, max_tokens=64, temperature=0.6, top_p=0.95, seed=11)),
 }
 """The number of questions of every benchmark, and how they are sampled: those of the quickstart, of one that is sampled
 greedily, and of one that is sampled many times."""
 
 
 def questions() -> dict[str, pa.Table]:
-    """The questions of every benchmark: different prompts of the quickstart, of all of its verifiers."""
+    """The questions of every benchmark: different prompts of the quickstart, but for those that need a judge."""
     prompts = inputs.prompts()
+    prompts = prompts.filter(pc.not_equal(prompts["verifier"], "weighted"))
     order = np.random.default_rng(0).permutation(prompts.num_rows)
     ends = np.cumsum([count for count, _ in SAMPLING.values()])
     parts = np.split(order, ends)[: len(SAMPLING)]
