@@ -164,7 +164,9 @@ def mfu_of_a_step(*gpus, shape=KNOWN["Qwen2.5-7B"], **options):
     """The metric of a step in which ranks on these GPUs trained on 2 of 2 response tokens after 3, in 4 seconds."""
 
     async def report(gpu, tokens):
-        return RankReport([{"num_tokens": tokens, "is_oob_count": 0.0}], 0.0, 1.0, 4.0, gpu)
+        return RankReport(
+            [{"num_tokens": tokens, "num_sequences": tokens / 2, "is_oob_count": 0.0}], 0.0, 1.0, 4.0, gpu
+        )
 
     answers = [lambda gpu=gpu, i=i: report(gpu, 2.0 * (i == 0)) for i, gpu in enumerate(gpus)]
     ranks = learner(*answers)
