@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 from typing import Literal
 
+from packaging.requirements import Requirement
 from pydantic import Field
 
 from tasks.config import Config, RunTime
@@ -19,9 +19,7 @@ CARD = "https://github.com/EleutherAI/lm-evaluation-harness"
 """Address of the public page of the package, whose tasks name their own sources."""
 
 INSTALL = "pip install 'rlvr-flyte[harness]'"
-"""The command that installs the package with all that it imports."""
-NEEDED = ("evaluate", "pytablewriter", "rouge_score", "sacrebleu", "sklearn", "sqlitedict", "word2number")
-"""Packages that lm-eval imports and this project has no other use for; an installation of it alone lacks them."""
+"""The command that installs the package with all that it requires."""
 
 
 class HarnessBenchmark(Config):
@@ -63,10 +61,10 @@ class HarnessBenchmark(Config):
 
 
 def check_installed() -> None:
-    """Check that the package is installed, in the version by which results are cached.
+    """Check that the package is installed, in the version by which results are cached, with what it requires.
 
     Raises:
-        MistakeError: it is not.
+        MistakeError: it is not, or was installed alone (`pip install --no-deps`).
     """
     try:
         version = importlib.metadata.version("lm-eval")
@@ -74,8 +72,12 @@ def check_installed() -> None:
         raise MistakeError(f"evaluation: harness: lm-eval is not installed: {INSTALL}") from None
     if version != VERSION:
         raise MistakeError(f"evaluation: harness: lm-eval {version} is installed, and must be {VERSION}: {INSTALL}")
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MistakeError(
-            f"evaluation: harness: lm-eval is installed without {missing[0]!r}, which it imports: {INSTALL}"
-        )
+    for requirement in map(Requirement, importlib.metadata.requires("lm-eval") or ()):
+        name = requirement.name
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            try:
+                importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                raise MistakeError(
+                    f"evaluation: harness: lm-eval is installed without {name}, which it requires: {INSTALL}"
+                ) from None

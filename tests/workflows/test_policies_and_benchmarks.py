@@ -137,7 +137,7 @@ def test_what_the_harness_asks_stands_beside_the_other_benchmarks(run, written, 
 
 
 def test_a_harness_that_is_not_installed_is_one_sentence_before_anything_runs(run, written, stand_ins, monkeypatch):
-    monkeypatch.setattr("tasks.evaluation.harness_spec.NEEDED", ("no_such_package",))
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["no-such-package"])
     with pytest.raises(Exception, match=r"harness: lm-eval .*: pip install 'rlvr-flyte\[harness\]'"):
         run(written(harness=[MMLU]))
     assert not stand_ins.ran
