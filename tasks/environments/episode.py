@@ -260,9 +260,9 @@ class _Game:
                         return self._transcript.completion(self._end(Ended()))
                     asked = await self._next(asked)
                 case AsksForJudgement(text):
-                    asked = await self._session.judgement(await self._judgement(text))
+                    asked = await self._judged(text)
                 case AsksToRun(program, output_chars):
-                    asked = await self._session.execution(await self._execution(program, output_chars))
+                    asked = await self._run(program, output_chars)
                 case Overran(reason):
                     self._transcript.truncated = True
                     return self._transcript.completion(None if self._transcript.turns else self._failure(reason))
@@ -361,14 +361,17 @@ class _Game:
         finally:
             self._observer.on_environment(busy=True)
 
-    async def _judgement(self, text: str) -> Judgement | str:
+    async def _judged(self, text: str) -> Request:
+        """Have the verifier judge a text, and return the environment's next request."""
         score = await self._services.judge(text, self._transcript.completion().earlier)
         if score.error is not None:
-            return score.error
-        return Judgement(score.value, score.passed, score.detail)
+            return await self._session.refuse(score.error, may_pass=score.failure is None or score.failure.may_pass)
+        return await self._session.judgement(Judgement(score.value, score.passed, score.detail))
 
-    async def _execution(self, program: str, output_chars: int) -> Execution | str:
+    async def _run(self, program: str, output_chars: int) -> Request:
+        """Have the sandbox run a program, and return the environment's next request."""
         try:
-            return await self._services.run_program(program, output_chars)
+            execution = await self._services.run_program(program, output_chars)
         except CannotJudge as reason:
-            return str(reason)
+            return await self._session.refuse(str(reason), may_pass=True)
+        return await self._session.execution(execution)

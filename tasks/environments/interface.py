@@ -26,6 +26,18 @@ class EpisodeOver(Exception):  # noqa: N818 - it is no error of the environment
     """A limit of the episode allows no further turn. An environment that does not catch it ends, without a reward."""
 
 
+class ServiceError(RuntimeError):
+    """The verifier cannot judge, or the sandbox cannot run a program: the reason is not the policy's.
+
+    Attributes:
+        may_pass: True where another attempt may succeed, as after an outage.
+    """
+
+    def __init__(self, reason: str, *, may_pass: bool) -> None:
+        super().__init__(reason)
+        self.may_pass = may_pass
+
+
 @dataclass(frozen=True)
 class Turn:
     """One turn of the policy.
@@ -107,7 +119,7 @@ class Prompt:
         sample: number of the sample of this prompt, from 0.
         seed: a number for random choices: another one for each prompt and sample, and the same one when an interrupted
             episode is played again.
-        judge: asks the prompt's verifier about a text of the policy; raises `RuntimeError` where it cannot judge.
+        judge: asks the prompt's verifier about a text of the policy; raises `ServiceError` where it cannot judge.
         control_tokens: texts of the model's control tokens, which an inserted message may not hold.
         tools: the functions that the policy may call; None where the data file names none.
     """

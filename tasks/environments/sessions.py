@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,15 +126,17 @@ class Session:
         """Refuse a turn, because a limit allows none."""
         return await self._exchange({"over": reason})
 
-    async def judgement(self, judgement: Judgement | str) -> Request:
-        """Hand over the judgement that was asked for, or the reason why there is none."""
-        refused = isinstance(judgement, str)
-        return await self._exchange({"refused": judgement} if refused else {"judgement": vars(judgement)})
+    async def judgement(self, judgement: Judgement) -> Request:
+        """Hand over the judgement that was asked for."""
+        return await self._exchange({"judgement": vars(judgement)})
 
-    async def execution(self, execution: Execution | str) -> Request:
-        """Hand over the output of the program, or the reason why it could not be run."""
-        refused = isinstance(execution, str)
-        return await self._exchange({"refused": execution} if refused else {"execution": vars(execution)})
+    async def execution(self, execution: Execution) -> Request:
+        """Hand over the output of the program that was to be run."""
+        return await self._exchange({"execution": vars(execution)})
+
+    async def refuse(self, reason: str, *, may_pass: bool) -> Request:
+        """Refuse a judgement, or to run a program, for a reason that may pass or will not."""
+        return await self._exchange({"refused": reason, "may_pass": may_pass})
 
     async def _exchange(self, message: Mapping[str, Any]) -> Request:
         """Send a message, and return the request that follows, within the wall seconds that are left."""
@@ -178,7 +181,8 @@ class Session:
         if status == -OVERRUN_SIGNAL:
             limit = self._config.cpu_seconds
             return Overran(f"the environment took more than {limit:g} s of CPU time (verifiers.environments)")
-        return self._failed(f"ended its process (status {status})")
+        # SIGKILL comes from outside: from the kernel where a machine has no memory left, or from an operator
+        return self._failed(f"ended its process (status {status})", may_pass=status == -signal.SIGKILL)
 
     def _failed(self, reason: str, details: str = "", *, may_pass: bool = False) -> Failed:
         path = self._spec.path

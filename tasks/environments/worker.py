@@ -5,6 +5,7 @@
             ──{"over": why}───►                       ◄──{"end": ...}────────────
             ──{"judgement"}───►                       ◄──{"run": program}────────
             ──{"execution"}───►                       ◄──{"fault": ...}──────────
+            ──{"refused"}─────►
 
 Every message is a line of JSON. The worker asks and the session answers: a conversation has one turn at a time.
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Outcome, Prompt, Turn
+from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Outcome, Prompt, ServiceError, Turn
 from tasks.environments.python_tool import RUN_PROGRAM
 from tasks.environments.tools import Toolbox, toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
@@ -112,7 +113,7 @@ class _Line:
 
     def _answer(self, answer: Mapping[str, Any], key: str) -> dict[str, Any]:
         if key not in answer:
-            raise RuntimeError(answer.get("refused", "the run has ended"))
+            raise ServiceError(answer.get("refused", "the run has ended"), may_pass=answer.get("may_pass", True))
         return dict(answer[key])
 
 
@@ -149,7 +150,8 @@ def _fault_of(path: str, function: Callable[..., Any] | None, error: BaseExcepti
         failure = error.failure or FunctionFailure(path, str(error))
         return _fault(path, failure.reason, may_pass=failure.may_pass)
     where, text = line_of(error, path.rpartition(".")[0], function), one_line(error)
-    return _fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=may_pass(error))
+    passes = error.may_pass if isinstance(error, ServiceError) else may_pass(error)
+    return _fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=passes)
 
 
 async def _called(function: Callable[..., Any], prompt: Prompt, generate: Any, columns: Mapping[str, Any]) -> Any:

@@ -301,6 +301,7 @@ class _Generation:
             completion = await self._sampled(sampler, pool, job, ids, number)
         self.responses[job.workload] += 1
         self.output_tokens[job.workload] += completion.num_tokens
+        content = content_of(completion)
         cache.responses.append(
             {
                 "key": job.key,
@@ -309,13 +310,13 @@ class _Generation:
                 "num_tokens": completion.num_tokens,
                 "finish_reason": completion.finish_reason,
                 **episode_columns(completion),
+                "temporary": content.end is not None and content.end.may_pass,
             }
         )
         if job.texts is not None:
             job.texts[number] = completion.text
             job.present.add(number)
         else:
-            content = content_of(completion)
             score = content.end.score if content.end else await pool.score(*call_of(job.row, content))
             job.present.add(number)
             job.scores[number] = self._judged(job, verdict_key(job.row["prompt_id"]), number, content.identity, score)

@@ -88,6 +88,11 @@ class EpisodeEnd(NamedTuple):
     failure: FunctionFailure | None = None
 
     @property
+    def may_pass(self) -> bool:
+        """True where there is no reward for a cause that another attempt at the episode may not meet."""
+        return self.reward is None and (self.failure is None or self.failure.may_pass)
+
+    @property
     def score(self) -> Score:
         """The score of the episode: the environment's reward is its only one, and `value` is that clipped to [0, 1]."""
         if self.reward is None:

@@ -22,11 +22,19 @@ from tasks.verifiers import Score, VerifiersConfig
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-FORMAT = 3
+FORMAT = 4
 """Version of the cache's layout; entries of another version are not read."""
 
-CACHED_RESPONSES = pa.schema([pa.field("key", pa.string(), nullable=False), *list(RESPONSES)[1:]])
-"""Schema of cached responses; `key` is that of `RolloutCache.keys_of`."""
+CACHED_RESPONSES = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        *list(RESPONSES)[1:],
+        pa.field("temporary", pa.bool_(), nullable=False),
+    ]
+)
+"""Schema of cached responses; `key` is that of `RolloutCache.keys_of`. A temporary one is an episode that failed for a
+cause that may pass (`EpisodeEnd.may_pass`): the next attempt plays it again.
+"""
 
 VERDICTS = pa.schema(
     [
@@ -120,7 +128,7 @@ class RolloutCache:
         }
         ours = f"{folder}/{hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         return cls(
-            RowStore(filesystem, f"{ours}/responses", CACHED_RESPONSES),
+            RowStore(filesystem, f"{ours}/responses", CACHED_RESPONSES, temporary="temporary"),
             RowStore(filesystem, f"{ours}/verdicts-{judging[:16]}", VERDICTS),
             judging,
         )
@@ -174,7 +182,7 @@ def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> 
         ids += [name] * len(cached)
     for start in range(0, len(wanted), BATCH_ROWS):
         part = slice(start, start + BATCH_ROWS)
-        rows = cache.responses.read(wanted[part]).drop_columns("key")
+        rows = cache.responses.read(wanted[part]).drop_columns(["key", "temporary"])
         yield rows.add_column(0, RESPONSES.field(0), pa.array(ids[part], pa.string())).cast(RESPONSES)
 
 

@@ -5,6 +5,7 @@
 A segment exists as a whole or not at all: object stores put whole objects, and a local file gets its name at the end.
 Writers on different machines share a folder without a lock, because no two of them ever write to one name; of a row
 that both wrote, the one in the first segment by name counts. A killed process loses the rows of its last minute.
+A row may be temporary: it counts in the process that appended it, and no other looks it up.
 """
 
 from __future__ import annotations
@@ -72,12 +73,16 @@ class RowStore:
         filesystem: an fsspec file system, with its credentials.
         folder: a folder on it, which need not exist.
         schema: of the rows.
+        temporary: a column of the schema that is true in temporary rows; None: every row stays.
     """
 
-    def __init__(self, filesystem: AbstractFileSystem, folder: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, filesystem: AbstractFileSystem, folder: str, schema: pa.Schema, temporary: str | None = None
+    ) -> None:
         self._fs = filesystem
         self._folder = folder.rstrip("/")
         self._schema = schema
+        self._temporary = temporary
         self._addresses: dict[Key, _RowAddress] = {}
         self._waiting: list[Row] = []
         self._characters = 0
@@ -163,8 +168,11 @@ class RowStore:
 
     def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:
         with self._opened(name) as file:
-            keys = file.read(columns=["key", "sample"])
-        rows = pc.indices_nonzero(pc.is_in(keys.column("key"), wanted))
+            keys = file.read(columns=["key", "sample", *([self._temporary] if self._temporary else [])])
+        counts = pc.is_in(keys.column("key"), wanted)
+        if self._temporary:
+            counts = pc.and_not(counts, keys.column(self._temporary))
+        rows = pc.indices_nonzero(counts)
         matches = keys.take(rows)
         columns = (matches.column("key").to_pylist(), matches.column("sample").to_pylist(), rows.to_pylist())
         return [

@@ -72,6 +72,14 @@ async def odd(prompt, generate):
     return 1.0
 
 
+async def outage(prompt, generate, *, until):
+    """Ask a service that is away until there is a file, in every sample but the first."""
+    await generate()
+    if prompt.sample and not os.path.exists(until):
+        raise ConnectionRefusedError("the service is away")
+    return 1.0
+
+
 async def again(prompt, generate):
     """Ask for a second turn where the limits allow one, and leave its judgement to the verifier."""
     turn = await generate()

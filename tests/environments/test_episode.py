@@ -15,6 +15,7 @@ from tasks.generation.interface import Completion, VersionSpan
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
+from tasks.verifiers.scores import CannotJudge, FunctionFailure
 from tests.environments.test_tools import tool, written
 from tests.tiny_model import tokenizer_of
 
@@ -43,10 +44,15 @@ class Policy:
 class Services:
     """A verifier that wants the text `a`, and a sandbox that repeats a program."""
 
+    def __init__(self, unjudged=None, unrun=None):
+        self.unjudged, self.unrun = unjudged, unrun
+
     async def judge(self, text, earlier):
-        return Score.binary(text == "a", f"{text} after {len(earlier)}")
+        return self.unjudged or Score.binary(text == "a", f"{text} after {len(earlier)}")
 
     async def run_program(self, program, output_chars):
+        if self.unrun:
+            raise CannotJudge(self.unrun)
         return Execution(program[-output_chars:])
 
 
@@ -62,6 +68,7 @@ def play(tokenizer):
         policy=None,
         recorded=None,
         *,
+        services=None,
         max_tokens=200,
         memory_mib=4096,
         cpu_seconds=1.0,
@@ -78,7 +85,7 @@ def play(tokenizer):
             sampling = SamplingConfig(max_tokens=max_tokens)
             request = EpisodeRequest(spec, "p", PROMPT, ids, 0, sampling, seed=5)
             try:
-                return await player.play(request, policy_.generate, Services(), recorded=recorded)
+                return await player.play(request, policy_.generate, services or Services(), recorded=recorded)
             finally:
                 await player.aclose()
 
@@ -197,6 +204,21 @@ def test_an_environment_may_run_programs(play, tokenizer):
     assert completion.end is None
     assert completion.turns[1].inserted[0]["role"] == "tool"
     assert "1 + 1" in completion.turns[1].inserted[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("room", "services", "may_pass"),
+    [
+        ("judged", Services(unjudged=Score.unjudged("the judge is away")), True),
+        ("judged", Services(unjudged=Score.unjudged("it raised", FunctionFailure("f", "it raised"))), False),
+        ("tool", Services(unrun="the sandbox is away"), True),
+    ],
+)
+def test_a_service_that_is_away_is_a_failure_that_may_pass(play, tokenizer, room, services, may_pass):
+    end = play(room, Policy(tokenizer, texts=("```python\n1\n```",)), services=services).end
+    assert end.reward is None
+    assert end.failure.may_pass is end.may_pass is may_pass
+    assert end.failure.reason.startswith("raised ServiceError")
 
 
 TOOLS = {"module": "tasks.environments.call_tools", "tools": [tool("add"), tool("broken")]}

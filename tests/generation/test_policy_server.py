@@ -59,6 +59,7 @@ def sampled(url, tiny_model, *, count=1, sampling=SAMPLING, engine=None, **optio
     return asyncio.run(main())
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 @pytest.mark.long
 def test_a_server_answers_as_an_engine_of_the_stage(tiny_model, loop, engine):

@@ -55,6 +55,24 @@ def test_of_a_row_that_two_made_the_first_counts_for_everyone(store):
     assert reader.read([("k", 0)])["text"].to_pylist() == ["first"]
 
 
+def test_a_temporary_row_counts_for_its_writer_alone(tmp_path):
+    filesystem, schema = fsspec.filesystem("file"), SCHEMA.append(pa.field("temporary", pa.bool_()))
+
+    def opened():
+        return RowStore(filesystem, str(tmp_path / "rows"), schema, temporary="temporary")
+
+    first, second, third = opened(), opened(), opened()
+    first.append({**row("k", 0, "failed"), "temporary": True})
+    first.flush()
+    assert first.read([("k", 0)])["text"].to_pylist() == ["failed"]
+    second.find(["k"])
+    assert ("k", 0) not in second
+    second.append({**row("k", 0, "fine"), "temporary": False})
+    second.flush()
+    third.find(["k"])
+    assert third.read([("k", 0)])["text"].to_pylist() == ["fine"]
+
+
 def test_a_segment_is_due_by_rows_by_text_and_by_time(store, monkeypatch):
     waiting = store()
     assert not waiting.due

@@ -81,6 +81,16 @@ def test_one_that_fails_at_times_is_set_aside_there(scored):
     assert "raised KeyError" in rows[1]["error"]
 
 
+def test_one_that_failed_for_a_cause_that_may_pass_is_played_again_by_the_next_attempt(scored, tmp_path):
+    asked = prompts("outage", until=str(tmp_path / "back"))
+    rows, requests = scored(asked)
+    assert (requests, [row["passed"] for row in rows]) == (2, [True, None])
+    (tmp_path / "back").touch()
+    rows, requests = scored(asked)
+    assert (requests, [row["passed"] for row in rows]) == (1, [True, True])
+    assert scored(asked) == (rows, 0)
+
+
 def test_a_server_cannot_play(scored):
     server = EngineConfig(server={"url": "http://localhost:1/v1", "model": "m"}, max_model_len=512)
     with pytest.raises(RolloutError, match="environment need an engine"):

@@ -78,7 +78,6 @@ CASES = (
         "a source's file does not exist",
         named=("mine", "nowhere.jsonl"),
         **data(DATA.replace("rows.jsonl", "nowhere.jsonl")),
-        sampled=True,
     ),
     Case(
         "a column does not exist",

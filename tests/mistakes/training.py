@@ -75,7 +75,6 @@ CASES = (
         RUN.replace("{mixture}", "{here}/nothing.parquet"),
         ("nothing.parquet",),
         status=2,
-        sampled=True,
     ),
     Case(
         "the mixture is not Parquet",
@@ -139,6 +138,5 @@ CASES = (
         "a data file for the judge does not exist",
         f"{RUN} --data {{here}}/nothing.yaml",
         ("nothing.yaml",),
-        sampled=True,
     ),
 )

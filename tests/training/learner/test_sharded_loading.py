@@ -86,7 +86,8 @@ def test_two_ranks_train_experts_as_one_does(learner, family, tmp_path, name):
     assert largest_change(ours, theirs) < 1e-5
 
 
-@pytest.mark.parametrize("threshold", [0, pytest.param(2000, marks=pytest.mark.complete)])
+@pytest.mark.complete
+@pytest.mark.parametrize("threshold", [0, 2000])
 def test_a_sharded_reference_follows_and_goes_on_as_a_whole_one_does(learner, tmp_path, threshold):
     objective = {"kl": {**KL, "sync_every": 1, "sync_alpha": 0.5}}
     whole = learner(objective=objective, dtype="float32")
