@@ -48,8 +48,9 @@ DISPLAY = (
 
 A stage's headline is not among them: it is an output (`StageSummary`).
 """
-DRAWING = "tasks.reporting"
-"""The stage whose output is a display: nothing is left out of its digest."""
+DRAWING = ("tasks.reporting", "tasks.charts")
+"""The package of the stages whose output is a display, and that with which they draw: nothing of the two is left out of
+the digests of these stages."""
 
 DISTRIBUTIONS = {
     "google": "protobuf",
@@ -76,7 +77,7 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
     """
     digest = hashlib.sha256()
     for name in sorted(reachable(module, ignored_code)):
-        digest.update(f"{name}\n{_code(name, _draws(module)).text}\n".encode())
+        digest.update(f"{name}\n{_code_for(module, name).text}\n".encode())
         for path in _data_files(_file(name)):
             digest.update(path.name.encode() + path.read_bytes())
     for distribution, version in sorted(distributions(module, ignored_code).items()):
@@ -101,7 +102,7 @@ def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]
             continue
         reached.add(name)
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
-        code = _code(name, _draws(module))
+        code = _code_for(module, name)
         waiting += code.imports | code.strings
     return frozenset(reached)
 
@@ -115,7 +116,7 @@ def distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, 
     versions = _versions(ROOT / LOCK)
     versions_of = {}
     for name in reachable(module, ignored_code):
-        code = _code(name, _draws(module))
+        code = _code_for(module, name)
         named = {root for root in _roots(code.strings) if _called(root) in versions}
         for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
             if _called(root) not in versions:
@@ -148,8 +149,9 @@ def _versions(path: Path) -> dict[str, str]:
     return pins.read(path)
 
 
-def _draws(module: str) -> bool:
-    return f"{module}.".startswith(f"{DRAWING}.")
+def _code_for(stage: str, module: str) -> _Code:
+    """The module as it counts in the digest of a stage."""
+    return _code(module, whole=_is_in(stage, DRAWING) and _is_in(module, DRAWING))
 
 
 @cache
@@ -172,7 +174,7 @@ class _Code(NamedTuple):
 
 
 @cache
-def _code(module: str, whole: bool) -> _Code:
+def _code(module: str, *, whole: bool) -> _Code:
     """The module without docstrings; where it is not `whole`, also without `DISPLAY`."""
     reader = _Reader(None if whole else module)
     try:

@@ -281,4 +281,4 @@ def test_only_the_report_reaches_what_is_only_shown(stage):
 def test_everything_that_is_said_to_be_shown_is_there():
     for name in digest.DISPLAY:
         module, _, function = name.rpartition(".")
-        assert digest._exists(name) or f"name='{function}'" in digest._code(module, True).text
+        assert digest._exists(name) or f"name='{function}'" in digest._code(module, whole=True).text
