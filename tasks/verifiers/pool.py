@@ -194,7 +194,7 @@ class VerifierPool:
     def start(self, verifiers: Iterable[str]) -> None:
         """Begin to load what these verifiers need, and return without waiting for it."""
         for judge in self._starting(verifiers):
-            asyncio.run_coroutine_threadsafe(judge.start(), self._loop)
+            self._loop.call_soon_threadsafe(self._begin, judge)
 
     def wait_ready(self, verifiers: Iterable[str]) -> None:
         """Load what these verifiers need, and return once it is loaded.
@@ -265,6 +265,13 @@ class VerifierPool:
         for verifier in filter(is_own, verifiers := list(verifiers)):
             self._add_own(verifier)
         return [self._startable[verifier] for verifier in dict.fromkeys(verifiers) if verifier in self._startable]
+
+    def _begin(self, judge: Lanes | CodeClient) -> None:
+        """Have a verifier load what it needs; where it cannot start, its first call says so."""
+        task = self._loop.create_task(judge.start())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio would log one unseen
 
     def _on_loop(self, look: Callable[[], Result]) -> Result:
         """Return what `look` returns, called on the event loop, where no counter changes meanwhile."""

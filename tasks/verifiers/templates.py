@@ -86,7 +86,7 @@ class Template:
         self._one_at_a_time = asyncio.Lock()
         self._closing: set[asyncio.Task[int]] = set()
         self._closed = False
-        self._failed_at = -RETRY_SECONDS
+        self._failed_at, self._refusal = -RETRY_SECONDS, ""
 
     async def ready(self) -> None:
         """Start the process if need be, and return once it is warm; raises `CannotJudge` where it cannot start."""
@@ -143,9 +143,9 @@ class Template:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._stop()
-        refused = f"the process that {self.name} workers come from ends as it starts: see stderr"
         if time.monotonic() - self._failed_at < RETRY_SECONDS:
-            raise CannotJudge(refused)
+            raise CannotJudge(self._refusal)
+        fault = "ends as it starts: see stderr"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
@@ -160,11 +160,12 @@ class Template:
             async with asyncio.timeout(START_SECONDS):
                 answer = await self._exchange(self._settings)
         except TimeoutError:
-            answer = None
+            answer, fault = None, f"takes longer to start than {START_SECONDS:g} s"
         if answer is None:
             self._stop()
             self._failed_at = time.monotonic()
-            raise CannotJudge(refused)
+            self._refusal = f"the process that {self.name} workers come from {fault}"
+            raise CannotJudge(self._refusal)
         return self._process
 
     async def _exchange(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any] | None:

@@ -222,9 +222,23 @@ def test_closing_ends_every_call_and_refuses_new_ones():
         pool.submit("math", "7", "7")
 
 
+def test_a_pool_that_is_closed_while_it_starts_logs_nothing(caplog):
+    with VerifierPool(1, SHORT) as pool:
+        pool.start(["math"])
+    gc.collect()
+    assert not caplog.records
+
+
+def test_a_start_that_takes_too_long_is_named_with_its_limit(monkeypatch):
+    monkeypatch.setattr("tasks.verifiers.templates.START_SECONDS", 0.001)
+    with VerifierPool(1, SHORT) as pool:
+        errors = [pool.submit("math", "7", "7").result().error for _ in range(2)]
+    assert errors == ["the process that math workers come from takes longer to start than 0.001 s"] * 2
+
+
 @pytest.mark.long
 def test_a_pool_is_closed_from_its_own_callback_and_by_two_threads_at_once():
-    pool = VerifierPool(1, SHORT)
+    pool = VerifierPool(1, VerifiersConfig(time_limit_seconds=GUARD_S))
     hung = pool.submit("math", HANG, "7")
     pool.submit("precise_if", "fine", NO_COMMA).add_done_callback(lambda _: pool.close())
     assert hung.result(GUARD_S).error == "the verifier pool was closed"
