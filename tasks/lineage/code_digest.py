@@ -103,7 +103,8 @@ def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]
         reached.add(name)
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
         code = _code_for(module, name)
-        waiting += code.imports | code.strings
+        # A text without a dot, such as the folder of the recipes, names no module: recipes are inputs, and not code.
+        waiting += code.imports | {text for text in code.strings if "." in text}
     return frozenset(reached)
 
 

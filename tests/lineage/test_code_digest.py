@@ -109,6 +109,12 @@ def test_data_files_beside_a_module_count(project):
     assert version() != before
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_files_that_ship_are_inputs_and_no_code(stage):
+    assert "workflows" not in digest.reachable(f"tasks.{stage}.task")
+
+
 # What people are shown
 
 
