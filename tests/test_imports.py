@@ -137,8 +137,8 @@ FLOORS = (
         "training.control",
         "training.simulation",
         "training.metrics_page",
-        "training.gpu_check",
         "training.model_check",
+        "training.gpu_check",
     ),
     *(
         "training.attempt",

@@ -6,15 +6,17 @@ where both kinds are in a batch. With a single adapter two matrix products suffi
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from torch import Tensor
 from torch.nn.functional import linear
 from vllm.config.lora import MaxLoRARanks
+from vllm.lora.lora_model import LoRAModel
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
 
 from tasks.failures import MistakeError
+from tasks.storage.tensor_digest import NOTHING, Contents, contents_of
 
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
 """Path of `WorkerExtension`, for vLLM's option `worker_extension_cls`."""
@@ -70,8 +72,28 @@ class OneAdapter(PunicaWrapperCPU):
 
 
 class WorkerExtension:
-    """An empty class for vLLM's option `worker_extension_cls`, by which each worker process imports this module."""
+    """A class for vLLM's option `worker_extension_cls`: each worker imports this module, and has its method."""
 
+    def arrived(self) -> tuple[list[str], list[str], Contents]:
+        """Return what the last adapter contains; no name is passed over, as vLLM refuses what it does not know."""
+        return [], [], _Arrival.contents
+
+
+class _Arrival:
+    """The newest adapter of this process."""
+
+    contents: ClassVar[Contents] = NOTHING
+
+
+_from_lora_tensors = LoRAModel.from_lora_tensors
+
+
+def _from_digested_tensors(*, tensors: dict[str, Tensor], **options: Any) -> LoRAModel:
+    _Arrival.contents = contents_of(tensors)
+    return _from_lora_tensors(tensors=tensors, **options)
+
+
+setattr(LoRAModel, "from_lora_tensors", staticmethod(_from_digested_tensors))  # noqa: B010 vLLM calls it by the class
 
 if current_platform.is_cpu():
     setattr(type(current_platform), "get_punica_wrapper", classmethod(lambda _: f"{__name__}.OneAdapter"))  # noqa: B010

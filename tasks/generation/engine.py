@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -23,15 +24,15 @@ from tasks.generation.interface import (
     EngineOptionsError,
     EngineStatistics,
     RequestRefusedError,
-    UpdateTiming,
     VersionSpan,
     WeightsNotTakenError,
+    WeightUpdate,
 )
 from tasks.machine.memory_limit import watch, with_cause
 from tasks.machine.resources import has_gpu
+from tasks.storage.tensor_digest import Contents
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
+T = TypeVar("T")
+
+REFUSED_ADAPTER = re.compile("expected target modules|MoE LoRA|not supported|LoRA rank", re.IGNORECASE)
+"""Texts of errors by which vLLM refuses an adapter."""
 STOP_SECONDS = 1.0
 """Seconds that an engine's process has to end by itself on a machine without a GPU; vLLM's default is 5.
 
@@ -74,7 +79,6 @@ class Engine:
         self._requests = 0
         self._has_answered = False
         self._version = 0
-        self._arrivals_checked = False
         self._updating = asyncio.Lock()
         self._sleeps = False
         self.config = config
@@ -144,35 +148,6 @@ class Engine:
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
         return await self._request(prompt, parameters)
 
-    async def prompt_logprobs(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the log-probabilities of tokens 1 to n - 1 of a text, each given those before it.
-
-        They are of temperature 1, and computed before all requests that wait, so that a full engine answers as soon as
-        one of its responses ends.
-
-        Args:
-            token_ids: n tokens, of which the first is not predicted; one less than the context at most.
-
-        Returns:
-            float32 `[n - 1]`, nats.
-
-        Raises:
-            RequestRefusedError: vLLM does not accept the request.
-            EngineError: the engine died.
-            EngineOptionsError: the engine died of its first request, because it does not serve the model.
-        """
-        from vllm.inputs import TokensPrompt
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-        parameters = SamplingParams(
-            temperature=0.0, max_tokens=1, prompt_logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY
-        )
-        prompt = TokensPrompt(prompt_token_ids=list(token_ids), cache_salt=str(self._version))
-        output = await self._final_output(prompt, parameters)
-        assert output.prompt_logprobs is not None
-        following = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
-        return np.array([entry[token].logprob for token, entry in following if entry], np.float32)
-
     async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
         sample = (await self._final_output(prompt, parameters)).outputs[0]
         assert (sample.logprobs is None) == (parameters.logprobs is None)
@@ -232,7 +207,7 @@ class Engine:
         added = tokenizer.added_tokens_decoder
         return {number: token.content for number, token in added.items() if token.special}
 
-    async def update_weights(self, path: str | Path, version: int, *, keep_cache: bool = True) -> UpdateTiming:
+    async def update_weights(self, path: str | Path, version: int, *, keep_cache: bool = True) -> WeightUpdate:
         """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.
 
         With an adapter, `path` is the folder of the one that replaces it.
@@ -246,7 +221,8 @@ class Engine:
 
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
-            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one.
+            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one; or vLLM does not serve the
+                adapter.
         """
         async with self._updating:
             began = time.perf_counter()
@@ -267,11 +243,14 @@ class Engine:
                 await self._resume()
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
                 reason = self._output.reason_or(error)
+                if self._adapted and REFUSED_ADAPTER.search(reason):
+                    raise WeightsNotTakenError(
+                        f"vLLM does not serve the adapter: {reason}; name layers that it serves in lora.target_modules"
+                    ) from error
                 raise EngineError(with_cause(f"weight update {version} from {path} failed: {reason}")) from error
             resumed = time.perf_counter()
-            if not self._adapted:
-                await self._check_arrivals(version)
-        return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - began)
+            contents = await self._arrived(version)
+        return WeightUpdate(resumed - paused, resumed - began, contents)
 
     async def _resume(self) -> None:
         """Go on with the requests after an update; where the engine slept, its KV cache returns to the GPU first."""
@@ -306,24 +285,31 @@ class Engine:
                 await self._called(self._llm.wake_up(), "wake")
                 self._sleeps = False
 
-    async def _called(self, call: Awaitable[object], doing: str) -> None:
+    async def _called(self, call: Awaitable[T], doing: str) -> T:
         try:
-            await call
+            return await call
         except Exception as error:  # vLLM raises many kinds; all of them mean the engine
             raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
 
-    async def _check_arrivals(self, version: int) -> None:
-        """Raise `WeightsNotTakenError` where the last update left a tensor, or a weight of the engine, aside."""
-        if self._arrivals_checked:  # all updates have the same names
-            return
-        self._arrivals_checked = True
-        for unused, unfilled in await self._llm.collective_rpc("tensors_passed_over"):
+    async def _arrived(self, version: int) -> Contents:
+        """Return what the last update brought to all workers of the engine.
+
+        Raises:
+            WeightsNotTakenError: it left a tensor, or a weight of the engine, aside.
+            EngineError: it brought different weights to different workers.
+        """
+        arrived: set[Contents] = set()
+        for unused, unfilled, contents in await self._called(self._llm.collective_rpc("arrived"), "name its weights"):
+            arrived.add(Contents(*contents))
             for names, fault in ((unused, "does not take"), (unfilled, "is not given")):
                 if names:
                     raise WeightsNotTakenError(
                         f"weight update {version}: the engine {fault} {names[0]} ({len(names)} such); the likely cause "
                         "is a tensor whose name in the learner is another than in the checkpoint, such as experts"
                     )
+        if len(arrived) > 1:
+            raise EngineError(f"weight update {version}: the engine's workers have different weights")
+        return arrived.pop()
 
     async def _replace_weights(self, path: str, version: str) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest

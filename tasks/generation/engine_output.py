@@ -1,18 +1,21 @@
 """Keeps what an engine's processes print in a file, and reads from it why they ended.
 
 vLLM's engine runs in a process of its own. Where that process fails, its parent learns no more than that it has ended:
-the reason is the last error which the process printed.
+the reason is the signal that ended it, or the last error which the process printed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 TAIL = 100_000
@@ -23,6 +26,9 @@ ERROR = re.compile(r"(?:^|\s)((?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt))): 
 
 WITHOUT_REASON = "EngineCore|EngineDead|Engine core|root cause"
 """Texts of errors that point at another error."""
+
+EXIT_BY_SIGNAL = re.compile(r"Failed core proc\(s\): \{[^}]*: -(\d+)")
+"""The error of a process that a signal ended while it started, with the signal's number."""
 
 REASON_SECONDS = 5.0
 """Seconds within which a process that has ended unexpectedly prints why; its parent can see the end before that."""
@@ -39,10 +45,15 @@ OF_DEVICE = re.compile("CUDA|NCCL")
 
 
 class EngineOutput:
-    """The output of an engine's processes, in a file."""
+    """The output of an engine's processes, in a file.
+
+    Attributes:
+        processes: those that this process has started for the engine, once they run.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.processes: list[BaseProcess] = []
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
@@ -51,9 +62,13 @@ class EngineOutput:
         They inherit this process's standard error, which is the file meanwhile; Python's own writers in this process
         still reach the terminal. With `RLVR_VERBOSE=1` nothing is captured.
         """
-        if os.environ.get("RLVR_VERBOSE") == "1":
+        others = set(multiprocessing.active_children())
+        with contextlib.nullcontext() if os.environ.get("RLVR_VERBOSE") == "1" else self._into_file():
             yield
-            return
+        self.processes = [child for child in multiprocessing.active_children() if child not in others]
+
+    @contextlib.contextmanager
+    def _into_file(self) -> Iterator[None]:
         sys.stderr.flush()
         terminal, before = os.dup(2), sys.stderr
         with self._path.open("wb") as file, open(os.dup(terminal), "w", buffering=1) as writer:
@@ -67,7 +82,9 @@ class EngineOutput:
                 os.close(terminal)
 
     def reason_or(self, error: Exception) -> str:
-        """Return the last error that the processes printed, in one line; that of `error` where they printed none."""
+        """Return the signal that ended a process, else the last error that they printed, in one line, else `error`."""
+        if ended := self._signal(error):
+            return ended
         named = self._last_error()
         return f"{named[0]}: {named[1]}" if named else " ".join(str(error).split())
 
@@ -81,7 +98,7 @@ class EngineOutput:
     @property
     def names_refusal(self) -> bool:
         """True where the last error is of a kind by which vLLM refuses a model at an engine's first request."""
-        named = self._last_error()
+        named = None if self._signal() else self._last_error()
         return named is not None and named[0] in REFUSALS and not OF_DEVICE.search(named[1])
 
     @property
@@ -89,6 +106,15 @@ class EngineOutput:
         """True where the last error is of a kind by which vLLM refuses the model or an option."""
         named = self._last_error()
         return named is not None and named[0] in MISTAKES
+
+    def _signal(self, error: Exception | None = None) -> str | None:
+        """Return the signal that ended a process, such as "SIGILL (Illegal instruction) ended its process"; else None."""
+        codes = [-code for process in self.processes if (code := process.exitcode) is not None and code < 0]
+        if error is not None and (match := EXIT_BY_SIGNAL.search(str(error))):
+            codes.append(int(match[1]))
+        if not codes:
+            return None
+        return f"{signal.Signals(codes[0]).name} ({signal.strsignal(codes[0])}) ended its process"
 
     def _last_error(self) -> tuple[str, str] | None:
         if not self._path.exists():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 
+import torch
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
@@ -26,6 +27,8 @@ class InProcessExecutor(UniProcExecutor):
 
     def _init_executor(self) -> None:
         when_orphaned(os.getppid(), lambda: os._exit(1))
+        if torch.cpu._is_amx_tile_supported():
+            torch.cpu._init_amx()  # Linux lets no process use AMX that has not asked, and vLLM's attention does not ask
         super()._init_executor()
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import SamplingConfig
+from tasks.storage.tensor_digest import Contents
 from tasks.verifiers.scores import FunctionFailure, Reward, Score
 
 
@@ -190,13 +191,15 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class UpdateTiming:
-    """The durations of one weight update, seconds."""
+class WeightUpdate:
+    """One weight update of an engine: how long it took, and what arrived."""
 
     pause_seconds: float
     """Time in which generation was paused."""
     total_seconds: float
     """Time from the call to the return."""
+    contents: Contents
+    """The contents of the tensors that the engine handed to its model."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 Every request has a salt, which is part of the keys of the prefix cache: the version of the weights under which it was
 sent (`Engine.generate`). A request that still waits when an update ends begins under newer weights, and is given
-another salt. Requests that check the weights wait before all others.
+another salt.
 
 Nor does it count a request as preempted whose KV cache is dropped for an update or for an engine's sleep: a preemption
 is a sign that sequences have outgrown the cache (`training.actors.concurrency`).
@@ -16,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import RequestStatus
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -32,13 +32,6 @@ def scheduler(*, vllm_config: VllmConfig, **options: Any) -> Scheduler:
 
 
 class _Salted(Scheduler):
-    def _enqueue_waiting_request(self, request: Request) -> None:
-        """Let a request for log-probabilities of its prompt (`Engine.prompt_logprobs`) wait before all others."""
-        if request.sampling_params is not None and request.sampling_params.prompt_logprobs is not None:
-            self.waiting.prepend_request(request)
-        else:
-            super()._enqueue_waiting_request(request)
-
     def set_pause_state(self, pause_state: PauseState) -> None:
         """Change the state, as vLLM does around each update; at its end, salt the requests that wait anew."""
         super().set_pause_state(pause_state)

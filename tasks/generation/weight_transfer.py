@@ -25,6 +25,8 @@ from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
+from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest
+
 BACKEND = "safetensors"
 """Name under which vLLM knows this transfer (`WeightTransferConfig.backend`)."""
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
@@ -50,18 +52,21 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
     Attributes:
         unused: names of the last file's tensors that no weight of the model was loaded from.
         unfilled: names of the model's weights, as vLLM has them, that the last file had nothing for.
+        contents: what the tensors that were handed to the model contain.
     """
 
     init_info_cls = SafetensorsInitInfo
     update_info_cls = SafetensorsUpdateInfo
     unused: Sequence[str] = ()
     unfilled: Sequence[str] = ()
+    contents: Contents = NOTHING
 
     def init_transfer_engine(self, init_info: SafetensorsInitInfo) -> None:
         """Do nothing: the file is the only channel, and needs no rendezvous."""
 
     def start_weight_update(self) -> None:
         """Bring the layers back into the checkpoint's form, so that loaders can fill them."""
+        self.contents = NOTHING
         initialize_layerwise_reload(self.model)
         if current_platform.is_cpu():
             # A kernel of experts packs their weights when it is made; vLLM keeps it over an update, and would give it
@@ -80,10 +85,10 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
     def receive_weights(self, update_info: SafetensorsUpdateInfo) -> None:
         """Stream the tensors from the memory-mapped file into the model's loaders."""
         load_weights: Callable[[Iterable[tuple[str, torch.Tensor]]], set[str] | None] = self.model.load_weights  # type: ignore[assignment]
-        arrivals = Arrivals(self.model)
+        arrivals, digest = Arrivals(self.model), TensorDigest()
         with safe_open(update_info.path, framework="pt", device="cpu") as file, arrivals.counted():
-            tensors = ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118 not a mapping
-            loaded = load_weights(arrivals.following(tensors)) or set()
+            loaded = load_weights(arrivals.following(_digested(file, digest))) or set()
+            self.contents = digest.contents()
         tied = "lm_head." if self.model_config.hf_config.tie_word_embeddings else None
         self.unused = [name for name in arrivals.unused if name not in loaded and "rotary_emb." not in name]
         self.unfilled = [name for name in arrivals.unfilled if name not in loaded and not (tied and tied in name)]
@@ -99,6 +104,14 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
 
     def shutdown(self) -> None:
         """Do nothing: no resource is held between updates."""
+
+
+def _digested(file: Any, digest: TensorDigest) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a file by name, and digest those that are taken."""
+    for name in file.keys():  # noqa: SIM118 not a mapping
+        tensor = file.get_tensor(name)
+        digest.add(name, tensor)
+        yield name, tensor
 
 
 class Arrivals:
@@ -157,10 +170,10 @@ class WorkerExtension:
 
     weight_transfer_engine: SafetensorsWeightTransferEngine
 
-    def tensors_passed_over(self) -> tuple[list[str], list[str]]:
-        """Return the names `unused` and `unfilled` of the last update (`SafetensorsWeightTransferEngine`)."""
+    def arrived(self) -> tuple[list[str], list[str], Contents]:
+        """Return `unused`, `unfilled` and `contents` of the last update (`SafetensorsWeightTransferEngine`)."""
         transfer = self.weight_transfer_engine
-        return list(transfer.unused), list(transfer.unfilled)
+        return list(transfer.unused), list(transfer.unfilled), transfer.contents
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:  # a spawned process may import this module twice

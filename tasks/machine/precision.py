@@ -1,7 +1,8 @@
 """The type of weights and activations that `dtype: auto` stands for.
 
 On GPUs it is bfloat16. Processors differ: one without instructions for it (AVX2 alone: most laptops) computes bfloat16
-several times slower than float32, and there float32 is used.
+several times slower than float32, and there float32 is used. `RLVR_CPU_DTYPE=bfloat16` or `=float32` decides instead of
+the processor: so a test of one kind of processor runs on the other.
 
 The type that `auto` becomes is a property of the machine and no part of a stage's input: results are cached under
 `auto`. A local cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. To cache
@@ -10,14 +11,19 @@ results of two precisions apart, give the type in the configuration.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Literal
 
+from tasks.failures import MistakeError
+
 Dtype = Literal["bfloat16", "float16", "float32"]
 Auto = Literal["auto"]
 
+CPU_DTYPE = "RLVR_CPU_DTYPE"
+"""Environment variable that names the type of processes without a GPU for `auto`."""
 SLOWER_AT_MOST = 1.5
 """Largest time of a bfloat16 matrix product, in times of float32's, at which bfloat16 is used for its smaller memory.
 
@@ -31,6 +37,9 @@ def resolve(dtype: Dtype | Auto, *, gpu: bool) -> Dtype:
     """Return `dtype`, or for `auto` the type that suits a process with or without a GPU.
 
     torch is imported only for `auto` without a GPU.
+
+    Raises:
+        MistakeError: `RLVR_CPU_DTYPE` names another type than bfloat16 and float32.
     """
     if dtype != "auto":
         return dtype
@@ -42,6 +51,8 @@ def bfloat16_is_fast() -> bool:
 
     oneDNN knows. A torch that was built without it is timed, for half a second of matrix products.
     """
+    if (asked := _asked()) is not None:
+        return asked == "bfloat16"
     import torch
 
     try:
@@ -53,11 +64,21 @@ def bfloat16_is_fast() -> bool:
 
 def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Return whether the kernel lists instructions with which torch computes bfloat16 fast; imports no torch."""
+    if (asked := _asked()) is not None:
+        return asked == "bfloat16"
     try:
         words = set(cpuinfo.read_text().split())
     except OSError:
         return False
     return bool(words & {"avx512bw", "bf16"})
+
+
+def _asked() -> str | None:
+    """The type that the environment asks for; None: the processor decides."""
+    asked = os.environ.get(CPU_DTYPE) or None
+    if asked not in (None, "bfloat16", "float32"):
+        raise MistakeError(f"{CPU_DTYPE} = {asked}: without a GPU, auto can be bfloat16 or float32")
+    return asked
 
 
 def product_rate(dtype: str, seconds: float) -> float:

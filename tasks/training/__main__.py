@@ -20,7 +20,8 @@ from tasks.machine.error_report import run_command
 from tasks.machine.local_ray import start_ray
 from tasks.machine.progress import track_progress
 from tasks.machine.quiet import silence_libraries
-from tasks.storage.durable import PARTIAL
+from tasks.machine.resources import return_freed_memory
+from tasks.storage.durable import PARTIAL, whole
 from tasks.storage.locations import address_of, folder_of
 from tasks.storage.model_folder import check_model_folder
 from tasks.tables.content_digest import file_digest
@@ -73,7 +74,8 @@ def run(
 ) -> None:
     """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
 
-    The same command again resumes what was interrupted; other options are another run.
+    The same command again resumes what was interrupted; other options are another run. Before the first step the model
+    is checked, as by `check`.
     """
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.evaluations import pinned_recipe
@@ -92,6 +94,8 @@ def run(
     digests = [benchmark.digest for benchmark in benchmarks]
     folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers, digests))
     make_run_folder(folder)
+    if config.model_check:
+        check_before(config, model, inputs["model"], folder, cluster)
     start_ray(cluster, log_to_driver=False)
     with track_progress("training: steps", config.steps) as advance:
 
@@ -208,6 +212,36 @@ def recipes(gpu: str, names: tuple[str, ...]) -> None:
     click.echo("\n".join(HEAD))
     for name in names or sorted(path.stem for path in RECIPES.glob("*.yaml")):
         click.echo(recipe_row(name, parse(Recipe, name), gpu))
+
+
+def check_before(config: Recipe, model: Path, digest: str, folder: Path, cluster: str) -> None:
+    """Check the model before a run's first step, once for a run folder, on this machine.
+
+    Args:
+        config: the recipe.
+        model: folder of the initial checkpoint.
+        digest: of the model's files.
+        folder: the run folder, which keeps the figures.
+        cluster: address of the Ray cluster. Where it is another machine's, a line says how to check the model there.
+    """
+    from tasks.training.model_check.options import CheckedOptions
+
+    if cluster != "local":
+        command = f"python -m tasks.training check {model}"
+        click.echo(f"the model is not checked: run {command} on a machine of the cluster", err=True)
+        return
+    options = CheckedOptions.of(config)
+    checked = {"model": digest, "options": result_options(options)}
+    record = folder / "model_check.json"
+    if record.is_file() and json.loads(record.read_text())["checked"] == checked:
+        return
+    from tasks.training.model_check.check import check_model
+
+    click.echo("training: checks learner, engine and export on the model", err=True)
+    figures = {what: apart._asdict() for what, apart in check_model(model, options).items()}
+    return_freed_memory()
+    with whole(record) as partial:
+        partial.write_text(json.dumps({"checked": checked, "differences": figures}, indent=2))
 
 
 def prepared(spec: ModelSpec) -> Path:

@@ -185,9 +185,8 @@ class TrainingConfig(Config):
     validation: ValidationConfig | None = None
     """Validation on prompts that are never trained on. null: no validation."""
     model_check: RunTime[bool] = True
-    """Compare learner, model and engine before the first rollout, and every engine with the learner after its first
-    update; a difference beyond rounding ends the run (`docs/troubleshooting.md`). false: neither is checked, for a
-    model whose differences are known and accepted."""
+    """Compare learner, model and engine before the first rollout; a difference beyond rounding ends the run
+    (`docs/troubleshooting.md`). false: they are not compared, for a model whose differences are known and accepted."""
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     """Thresholds of the metrics beyond which a run logs an alarm."""
     checkpoint_every: RunTime[int] = Field(10, ge=1)

@@ -22,7 +22,6 @@ from tasks.storage.model_folder import loading
 from tasks.storage.threads import PatientThreads
 from tasks.tables.parquet import read_table, write_table
 from tasks.tables.schemas import LEDGER, MIXTURE
-from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.episodes import Episodes, RunEpisodes
 from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
@@ -234,7 +233,6 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
             on_step=inputs.on_step,
             validation_prompts=validated,
             questions=questions,
-            engine_check=EngineCheck.of(config, inputs.model) if config.model_check else None,
             turns=turns,
             machine_use=MachineUse(
                 known_architecture(inputs.model),

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
+from tasks.storage.tensor_digest import contents_of
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
@@ -34,6 +36,7 @@ from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Prompt
+from tasks.training.learner.client import WrittenWeights
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ledger import Ledger
@@ -78,11 +81,12 @@ class WritingLearner(ClockLearner):
     def __init__(self, weights: Path) -> None:
         super().__init__(LEARNER_TOKENS_PER_SECOND)
         self._weights = weights
+        self._contents = contents_of(load_file(weights))
 
-    async def write_weights(self, path: Path) -> str:
+    async def write_weights(self, path: Path) -> WrittenWeights:
         """See `Learner`."""
         await asyncio.to_thread(shutil.copyfile, self._weights, path)
-        return ""
+        return WrittenWeights("", self._contents)
 
 
 class Rows:

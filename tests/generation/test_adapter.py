@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from safetensors.torch import load_file
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
+from tasks.storage.tensor_digest import contents_of
+from tasks.training.learner.adapter import WEIGHTS
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
 pytestmark = [pytest.mark.engine, pytest.mark.complete]
@@ -100,11 +103,12 @@ def test_an_adapter_is_replaced_in_mid_generation_and_every_token_knows_its_poli
     async def update_while_generating():
         requests = [asyncio.create_task(engine.generate(LONG, SamplingConfig(max_tokens=100))) for _ in range(24)]
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
-        timing = await engine.update_weights(policies[1][0], 2)
-        return await asyncio.gather(*requests), timing
+        update = await engine.update_weights(policies[1][0], 2)
+        return await asyncio.gather(*requests), update
 
-    completions, timing = loop.run(update_while_generating())
-    assert 0 < timing.pause_seconds <= timing.total_seconds
+    completions, update = loop.run(update_while_generating())
+    assert 0 < update.pause_seconds <= update.total_seconds
+    assert update.contents == contents_of(load_file(policies[1][0] / WEIGHTS))
     by_versions = {tuple(span.version for span in completion.versions) for completion in completions}
     assert (1, 2) in by_versions
     assert by_versions <= {(1,), (1, 2), (2,)}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tasks.failures import MistakeError
 from tasks.machine import precision
 from tasks.training.config import TrainingConfig
 from tasks.training.run import with_types
@@ -16,6 +17,7 @@ from tasks.training.run import with_types
 def processor(monkeypatch, supported=None, rates=None):
     """A processor of which oneDNN says whether it is `supported`, or cannot be asked, with these product rates."""
     asked = SimpleNamespace() if supported is None else SimpleNamespace(_is_mkldnn_bf16_supported=lambda: supported)
+    monkeypatch.delenv(precision.CPU_DTYPE, raising=False)
     monkeypatch.setattr(torch.ops, "mkldnn", asked)
     monkeypatch.setattr(precision, "product_rate", lambda dtype, seconds: rates[dtype])
 
@@ -36,6 +38,23 @@ def test_auto_is_what_the_processor_is_fast_at(monkeypatch, supported, rates, ex
     assert precision.resolve("auto", gpu=True) == "bfloat16"
 
 
+@pytest.mark.parametrize("asked", ["bfloat16", "float32"])
+@pytest.mark.parametrize("supported", [True, False])
+def test_the_environment_decides_instead_of_the_processor_and_for_no_gpu(monkeypatch, supported, asked):
+    processor(monkeypatch, supported)
+    monkeypatch.setenv(precision.CPU_DTYPE, asked)
+    assert precision.resolve("auto", gpu=False) == asked
+    assert precision.has_bfloat16() == (asked == "bfloat16")
+    assert precision.resolve("auto", gpu=True) == "bfloat16"
+    assert precision.resolve("float16", gpu=False) == "float16"
+
+
+def test_the_environment_may_not_ask_for_another_type(monkeypatch):
+    monkeypatch.setenv(precision.CPU_DTYPE, "float16")
+    with pytest.raises(MistakeError, match="RLVR_CPU_DTYPE = float16"):
+        precision.resolve("auto", gpu=False)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("supported", [True, False])
 def test_a_type_that_is_written_down_is_used(monkeypatch, supported, dtype):
@@ -47,7 +66,8 @@ def test_a_type_that_is_written_down_is_used(monkeypatch, supported, dtype):
 def test_under_avx2_alone_float32_is_used():
     done = subprocess.run(
         [sys.executable, "-c", "from tasks.machine.precision import resolve; print(resolve('auto', gpu=False))"],
-        env=os.environ | {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        env={name: value for name, value in os.environ.items() if name != precision.CPU_DTYPE}
+        | {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
         capture_output=True,
         text=True,
     )

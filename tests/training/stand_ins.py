@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import SamplingConfig
-from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
+from tasks.generation.interface import Completion, EngineStatistics, VersionSpan, WeightUpdate
+from tasks.storage.tensor_digest import Contents
 from tasks.tables.parquet import read_table
-from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
@@ -27,7 +26,7 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
-from tasks.training.learner.client import StepReport
+from tasks.training.learner.client import StepReport, WrittenWeights
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.objective import ShapingConfig
@@ -46,7 +45,7 @@ from tasks.verifiers import Score
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}
 CUT = {"half"}
 """Responses that the length limit cut."""
-LOGPROB, OLD_LOGPROB, REF_LOGPROB, PLAIN_LOGPROB = -0.25, -0.5, -1.5, -2.5
+LOGPROB, OLD_LOGPROB, REF_LOGPROB = -0.25, -0.5, -1.5
 HUNG_SECONDS = 1e6
 """Of the clock in which stand-ins live: a run that takes longer has hung, and fails with a traceback."""
 
@@ -139,10 +138,6 @@ class ScriptedActor:
             spans = [VersionSpan(began, 0, len(tokens))]
         return Completion(text, tokens, [LOGPROB] * len(tokens), "length" if text in CUT else "stop", spans)
 
-    async def prompt_logprobs(self, token_ids):
-        self.diary.append(("check", self.version))
-        return np.full(len(token_ids) - 1, PLAIN_LOGPROB, np.float32)
-
     async def statistics(self):
         return EngineStatistics(generated_tokens=len(self.diary))
 
@@ -153,7 +148,10 @@ class ScriptedActor:
             await self.on_update(self, version)
         assert Path(path).read_text() == f"weights {version}"
         self.version = version
-        return UpdateTiming(pause_seconds=0.01, total_seconds=0.02)
+        return WeightUpdate(0.01, 0.02, self.arrived(Path(path).read_text()))
+
+    def arrived(self, weights):
+        return Contents(1, weights)
 
     async def sleep(self):
         self.diary.append(("sleep",))
@@ -229,14 +227,13 @@ class RecordingLearner:
     async def logprobs(self, sequences):
         return [[OLD_LOGPROB] * len(s.response_ids) for s in sequences]
 
-    async def plain_logprobs(self, sequences):
-        return [np.full(len(s.response_ids), PLAIN_LOGPROB, np.float32) for s in sequences]
-
     async def reference_logprobs(self, sequences):
         return [[REF_LOGPROB] * len(s.response_ids) for s in sequences]
 
     async def write_weights(self, path):
-        path.write_text(f"weights {self.version // self.steps_per_batch}")
+        weights = f"weights {self.version // self.steps_per_batch}"
+        path.write_text(weights)
+        return WrittenWeights("", Contents(1, weights))
 
     async def export(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -276,7 +273,6 @@ class Run:
     learner: RecordingLearner = field(default_factory=RecordingLearner)
     judge: object = field(default_factory=TableJudge)
     make_actor: Callable[[int], ScriptedActor] | None = None
-    engine_check: EngineCheck | None = None
     questions: list[Question] = field(default_factory=list)
     episodes: Episodes | None = None
     attempts: list[tuple[int, int]] = field(default_factory=list)
@@ -311,7 +307,6 @@ class Run:
             self.folder / "policies",
             validation_prompts=validated,
             questions=self.questions,
-            engine_check=self.engine_check,
             turns=turns,
             episodes=self.episodes,
         )

@@ -12,12 +12,14 @@ from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
 from tasks.training.__main__ import main, with_overrides
 from tasks.training.config import ValidationConfig
+from tasks.training.model_check.comparison import Difference, ModelCheckError
 from tasks.training.records.identity import run_name
 from tasks.training.records.run_state import OtherRunError
 from tests.training.mixtures import mixture
 
 OVERRIDES = (
     *("steps=1", "groups_per_step=2", "sampling={samples: 4, max_tokens: 16}", "learner.cpu_threads=1"),
+    "model_check=false",
     "actors.engine={max_model_len: 128, max_num_seqs: 16, cpu_threads: 1}",
 )
 
@@ -122,12 +124,48 @@ def test_a_run_that_is_interrupted_says_what_is_left(prompts, tiny_model, tmp_pa
     assert "the same command" in done.output
 
 
+def test_the_model_is_checked_once_for_a_run_folder_and_again_for_other_options(
+    prompts, tiny_model, tmp_path, given, monkeypatch
+):
+    checked = []
+
+    def check_model(model, options):
+        checked.append((model, options.learner.dtype))
+        return {"the learner and an engine": Difference(1e-6, 1e-4)}
+
+    monkeypatch.setattr("tasks.training.model_check.check.check_model", check_model)
+    for dtype in ("float32", "float32", "bfloat16"):
+        options = ("model_check=true", f"learner.dtype={dtype}", "--folder", str(tmp_path / "run"))
+        done = invoke(tiny_model, prompts, *options)
+        assert done.exit_code == 0, done.output
+    assert checked == [(tiny_model, "float32"), (tiny_model, "bfloat16")]
+    figures = json.loads((tmp_path / "run" / "model_check.json").read_text())["differences"]
+    assert figures == {"the learner and an engine": {"nats": 1e-6, "tolerance": 1e-4}}
+
+
+def test_a_model_that_is_refused_is_not_trained(prompts, tiny_model, given, monkeypatch):
+    def refuse(*_):
+        raise ModelCheckError("model x: the learner and an engine differ")
+
+    monkeypatch.setattr("tasks.training.model_check.check.check_model", refuse)
+    done = invoke(tiny_model, prompts, "model_check=true")
+    assert isinstance(done.exception, ModelCheckError)
+    assert not given
+
+
+def test_on_another_machines_cluster_a_line_says_how_to_check_the_model(prompts, tiny_model, given):
+    done = invoke(tiny_model, prompts, "model_check=true", "--cluster", "10.0.0.1:6379")
+    assert done.exit_code == 0, done.output
+    assert f"python -m tasks.training check {tiny_model}" in done.output
+
+
 @pytest.mark.complete
 @pytest.mark.engine
 def test_a_command_trains_and_other_options_are_another_run(tiny_model, prompts, tmp_path):
-    done = invoke(tiny_model, prompts)
+    done = invoke(tiny_model, prompts, "model_check=true")
     assert done.exit_code == 0, done.output
     folder = default_folder(tiny_model, prompts, tmp_path)
+    assert len(json.loads((folder / "model_check.json").read_text())["differences"]) >= 5
     assert f"policy      {folder / 'policy'}" in done.output
     assert (folder / "policy" / "model.safetensors").is_file()
 

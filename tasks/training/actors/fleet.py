@@ -23,7 +23,6 @@ from tasks.generation.interface import (
     RequestRefusedError,
     sample_seed,
 )
-from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.episodes import Episode, Episodes, SlotObserver
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
@@ -67,7 +66,6 @@ class Fleet:
         make_actor: Callable[[int, int], Actor],
         weights: Weights,
         receiver: Receiver,
-        engine_check: EngineCheck | None = None,
         turns: Turns | None = None,
         episodes: Episodes | None = None,
     ) -> None:
@@ -80,7 +78,6 @@ class Fleet:
                 the slot had before.
             weights: the weights that actors take.
             receiver: is notified of responses, losses and updates.
-            engine_check: checks each engine after its first update; None: engines are not checked.
             turns: the turns of engines and learner on their GPUs; None: they take none.
             episodes: plays the episodes of prompts with an environment; None: no prompt has one.
         """
@@ -101,7 +98,7 @@ class Fleet:
         # all of it, as far as `prefetch` allows an actor to wait for that.
         self._min_capacity = min(max(actors.prefetch, 1), config.sampling.samples)
         self.slots = [ActorSlot(index, actors) for index in range(actors.count)]
-        self._updates = WeightUpdates(config, self.slots, weights, receiver, self._turns, engine_check)
+        self._updates = WeightUpdates(config, self.slots, weights, receiver, self._turns)
 
     def take_figures(self, seconds: float) -> dict[str, float]:
         """Return the metrics of `ENGINES` since the last call, `seconds` ago."""

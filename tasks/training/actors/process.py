@@ -15,15 +15,14 @@ from tasks.generation.interface import (
     EngineError,
     EngineStatistics,
     RequestRefusedError,
-    UpdateTiming,
     WeightsNotTakenError,
+    WeightUpdate,
 )
 from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
 from tasks.training.actors.spread import RelayError
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.config import LoraConfig
-from tasks.training.learner.packing import Floats
 from tasks.training.timeouts import Limit, watched, within
 
 STOP_SECONDS = 10.0
@@ -50,7 +49,7 @@ class Actor(Protocol):
             RequestRefusedError: the engine takes no such request, and continues with others.
         """
 
-    async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
+    async def update(self, path: str, version: int, *, keep_cache: bool) -> WeightUpdate:
         """Take the weights or the adapter at `path` as policy `version`, also in the middle of responses or asleep.
 
         An engine that sleeps is awake afterwards.
@@ -58,7 +57,8 @@ class Actor(Protocol):
         `keep_cache`: whether unfinished responses continue with the KV cache that older weights computed.
 
         Raises:
-            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one.
+            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one; or vLLM does not serve the
+                adapter.
         """
 
     async def sleep(self) -> None:
@@ -66,9 +66,6 @@ class Actor(Protocol):
 
     async def wake(self) -> None:
         """Return to the GPU and go on with the requests, under the weights as they were; nothing if it is awake."""
-
-    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
-        """Return the log-probabilities of all tokens of a text but the first, nats, at temperature 1."""
 
     async def statistics(self) -> EngineStatistics:
         """Return the newest figures of the engine: tokens, running sequences, KV cache, preemptions."""
@@ -119,7 +116,7 @@ class ActorProcess:
         assert self._engine is not None
         return await self._engine.generate(prompt_ids, sampling, seed=seed)
 
-    async def update(self, path: str, version: int, keep_cache: bool) -> UpdateTiming:
+    async def update(self, path: str, version: int, keep_cache: bool) -> WeightUpdate:
         """Replace the weights of the engine by those at `path`."""
         assert self._engine is not None
         return await self._engine.update_weights(path, version, keep_cache=keep_cache)
@@ -133,11 +130,6 @@ class ActorProcess:
         """Bring the engine back to its GPU."""
         assert self._engine is not None
         await self._engine.wake()
-
-    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
-        """Return the log-probabilities of a text's tokens, without its first, under the engine's weights."""
-        assert self._engine is not None
-        return await self._engine.prompt_logprobs(token_ids)
 
     async def statistics(self) -> EngineStatistics:
         """Return the newest figures of the engine."""
@@ -258,7 +250,7 @@ class RayActor:
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         return await self._call(self._handle.generate.remote(prompt_ids, sampling, seed))
 
-    async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
+    async def update(self, path: str, version: int, *, keep_cache: bool) -> WeightUpdate:
         return await self._call(self._handle.update.remote(path, version, keep_cache))
 
     async def sleep(self) -> None:
@@ -266,9 +258,6 @@ class RayActor:
 
     async def wake(self) -> None:
         await self._call(self._handle.wake.remote())
-
-    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
-        return await self._call(self._handle.prompt_logprobs.remote(token_ids))
 
     async def statistics(self) -> EngineStatistics:
         return await self._call(self._handle.statistics.remote())

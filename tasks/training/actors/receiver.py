@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tasks.generation.interface import Completion, UpdateTiming
+from tasks.generation.interface import Completion, WeightUpdate
 from tasks.training.groups.group import Group, Sample
 
 
@@ -20,5 +20,5 @@ class Receiver(Protocol):
     def on_actor_lost(self) -> None:
         """Handle the loss of an actor, whose unfinished samples are in the window again."""
 
-    def on_update(self, timing: UpdateTiming) -> None:
+    def on_update(self, timing: WeightUpdate) -> None:
         """Handle the end of a weight update of one actor, which took `timing`."""

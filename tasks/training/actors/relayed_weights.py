@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.spread import PIECE_BYTES, RelayError, Relays, Spread
 from tasks.training.actors.weights import Weights
 
@@ -48,17 +49,12 @@ class RelayedWeights(Weights):
         self._following: dict[str, asyncio.Task[None]] = {}
         self._removals: set[asyncio.Task[None]] = set()
 
-    async def publish(self, version: int, node: str) -> None:
-        """Make `version` the newest; it is brought to every node that follows.
-
-        Args:
-            version: number of the policy.
-            node: id of the node that has its file; empty: it has none, as that of the initial checkpoint.
-        """
+    async def publish(self, version: int, node: str, contents: Contents = NOTHING) -> None:
+        """Make `version` the newest; it is brought to every node that follows."""
         if node:
             self._spreads[version] = Spread(str(self.path(version)), node, self._relays, self._piece_bytes)
             self._versions[node].add(version)
-        await self._make_newest(version)
+        await self._make_newest(version, contents)
         self._drop_old()
 
     def follow(self, node: str) -> None:

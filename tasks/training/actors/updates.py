@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot
@@ -30,7 +29,6 @@ class WeightUpdates:
         weights: Weights,
         receiver: Receiver,
         turns: Turns,
-        engine_check: EngineCheck | None = None,
     ) -> None:
         """Keep the actors of `slots` current.
 
@@ -40,7 +38,6 @@ class WeightUpdates:
             weights: the weights that actors take.
             receiver: is notified of updates.
             turns: the turns in which engines have their GPUs.
-            engine_check: checks each engine after its first update; None: engines are not checked.
         """
         actors = config.actors
         self._keep_cache = actors.keep_cache
@@ -48,7 +45,6 @@ class WeightUpdates:
         self._weights = weights
         self._receiver = receiver
         self._turns = turns
-        self._engine_check = engine_check
         self.mode = "barrier" if config.is_synchronous and actors.updates == "in_flight" else actors.updates
         self.limit = Limit.of(config, "actors.update_timeout_seconds")
 
@@ -114,20 +110,22 @@ class WeightUpdates:
                 return
 
     async def _update(self, slot: ActorSlot, actor: Actor, node: str) -> int:
-        """Let the actor of `slot` take the newest weights on its node, and return their version."""
+        """Let the actor of `slot` take the newest weights on its node, and return their version.
+
+        Raises:
+            ActorLostError: it does not answer, or what arrived is not what the learner sent.
+        """
         with self._weights.open(node) as (version, path):
-            timing = await within(
+            update = await within(
                 actor.update(str(path), version, keep_cache=self._keep_cache),
                 f"an actor takes the weights of version {version}",
                 self.limit,
                 error=ActorLostError,
             )
-        self._receiver.on_update(timing)
-        if self._engine_check:
-            await within(
-                self._engine_check.check(slot.index, actor, version),
-                f"actor {slot.index} computes the log-probabilities of the check",
-                self.limit,
-                error=ActorLostError,
+        if update.contents != (expected := self._weights.contents(version)):
+            raise ActorLostError(
+                f"what arrived at actor {slot.index} is not version {version} of the policy but "
+                f"{update.contents.differs_from(expected)}"
             )
+        self._receiver.on_update(update)
         return version

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tasks.storage.lease import RunInUseError
 from tasks.storage.model_folder import weight_bytes
+from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.process import ActorLostError
 from tasks.training.timeouts import NO_LIMIT, Limit, within
 
@@ -150,6 +151,7 @@ class Weights(ABC):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._changed = asyncio.Condition()
+        self._contents: dict[int, Contents] = {}
         self.version = 0
 
     def path(self, version: int) -> Path:
@@ -175,8 +177,13 @@ class Weights(ABC):
         async with self._changed:
             await self._changed.wait_for(lambda: self.newest_on(node) > version)
 
-    async def _make_newest(self, version: int) -> None:
+    def contents(self, version: int) -> Contents:
+        """Return what the published weights of `version` contain, as their sender had them."""
+        return self._contents[version]
+
+    async def _make_newest(self, version: int, contents: Contents) -> None:
         self.version = version
+        self._contents[version] = contents
         await self._announce()
 
     async def _announce(self) -> None:
@@ -184,8 +191,14 @@ class Weights(ABC):
             self._changed.notify_all()
 
     @abstractmethod
-    async def publish(self, version: int, node: str) -> None:
-        """Make `version` the newest version, which actors take from now on; its file is complete on the node `node`."""
+    async def publish(self, version: int, node: str, contents: Contents = NOTHING) -> None:
+        """Make `version` the newest version, which actors take from now on.
+
+        Args:
+            version: number of the policy.
+            node: id of the node on which its file is complete; empty: it has none, as that of the initial checkpoint.
+            contents: what the file contains.
+        """
 
     @abstractmethod
     def follow(self, node: str) -> None:
@@ -217,9 +230,9 @@ class WeightStore(Weights):
         folder.mkdir(parents=True, exist_ok=True)
         self._readers: Counter[int] = Counter()
 
-    async def publish(self, version: int, node: str = "") -> None:
+    async def publish(self, version: int, node: str = "", contents: Contents = NOTHING) -> None:
         """Make `version`, whose file is complete, the newest version, which actors take from now on."""
-        await self._make_newest(version)
+        await self._make_newest(version, contents)
         self._drop_old()
 
     def follow(self, node: str) -> None:

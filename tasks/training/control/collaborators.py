@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import Weights
@@ -39,7 +38,6 @@ class Collaborators:
         validation_prompts: prompts that are never trained on; empty without validation.
         questions: questions of benchmarks, which validation asks too.
         advantages: computes the advantages of a batch.
-        engine_check: checks each engine after its first update; None: engines are not checked.
         turns: the turns of engines and learner on their GPUs, which `learner` has too; None: they take none.
         episodes: plays the episodes of prompts with an environment; None: no prompt has one.
         machine_use: measures how well the run uses its machines.
@@ -57,7 +55,6 @@ class Collaborators:
     validation_prompts: Sequence[Prompt] = ()
     questions: Sequence[Question] = ()
     advantages: Advantages = advantages
-    engine_check: EngineCheck | None = None
     turns: Turns | None = None
     episodes: Episodes | None = None
     machine_use: MachineUse = field(default_factory=MachineUse)

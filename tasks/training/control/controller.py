@@ -83,7 +83,7 @@ class Controller:
         self._advantages, self._machine_use = collaborators.advantages, collaborators.machine_use
         self._ledger, self._journal = collaborators.ledger, collaborators.journal
         self._checkpoints, self._policies = collaborators.checkpoints, collaborators.policies
-        self._on_step, self._engine_check = collaborators.on_step, collaborators.engine_check
+        self._on_step = collaborators.on_step
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._elapsed_before = self._recorded_at = 0.0
@@ -95,7 +95,6 @@ class Controller:
             collaborators.weights,
             collaborators.ledger,
             clock=self._elapsed,
-            engine_check=collaborators.engine_check,
             turns=collaborators.turns,
             episodes=collaborators.episodes,
         )
@@ -292,10 +291,11 @@ class Controller:
     async def _publish(self) -> None:
         await self._within("no actor takes the policy that is to be validated", self.validation.begun())
         has_file = self.version > 0 or bool(self._config.lora)
-        node = await self._learner.write_weights(self._weights.path(self.version)) if has_file else ""
-        if self._engine_check:
-            await self._engine_check.expect(self.version, self._learner)
-        await self._weights.publish(self.version, node)
+        if has_file:
+            written = await self._learner.write_weights(self._weights.path(self.version))
+            await self._weights.publish(self.version, written.node, written.contents)
+        else:
+            await self._weights.publish(self.version, "")
         if self.validation.is_due(self.version):
             await self._validated(self.validation.begin(self.version))
 

@@ -18,8 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from tasks.generation.interface import Completion, UpdateTiming
-from tasks.training.actors.engine_check import EngineCheck
+from tasks.generation.interface import Completion, WeightUpdate
 from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import Actor
@@ -63,7 +62,6 @@ class GroupLifecycle:
         weights: Weights,
         ledger: Ledger,
         clock: Callable[[], float],
-        engine_check: EngineCheck | None = None,
         turns: Turns | None = None,
         episodes: Episodes | None = None,
     ) -> None:
@@ -77,7 +75,6 @@ class GroupLifecycle:
             weights: the weights that actors take.
             ledger: records the fate of every group.
             clock: returns the seconds since the run began.
-            engine_check: checks each engine after its first update; None: engines are not checked.
             turns: the turns of engines and learner on their GPUs; None: they take none.
             episodes: plays the episodes of prompts with an environment; None: no prompt has one.
         """
@@ -88,7 +85,7 @@ class GroupLifecycle:
         self._ledger = ledger
         self._clock = clock
         self.window = Window(self._open)
-        self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check, turns, episodes)
+        self.fleet = Fleet(config, self.window, make_actor, weights, self, turns, episodes)
         self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
         self._groups = GroupJudgements(judge)
@@ -266,7 +263,7 @@ class GroupLifecycle:
         """Count the lost actor."""
         self.counters.actors_lost += 1
 
-    def on_update(self, timing: UpdateTiming) -> None:
+    def on_update(self, timing: WeightUpdate) -> None:
         """Count the update for the step in which it ends, which may be later than the one in which it began."""
         self.counters.updates.append(timing)
 

@@ -7,12 +7,12 @@ import importlib.util
 import json
 import time
 from collections.abc import Awaitable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.machine import precision
@@ -22,16 +22,22 @@ from tasks.training.gpu_check.learning import LearnerChecks
 from tasks.training.gpu_check.results import Findings, SkippedError
 from tasks.training.gpu_check.sizes import Sizes
 from tasks.training.gpu_check.timing import seconds_of
-from tasks.training.learner.packing import Floats, Sequence, pack
-from tasks.training.learner.rounding import engine_rounding
+from tasks.training.learner.packing import Sequence
+from tasks.training.learner.policy import EAGER
+from tasks.training.learner.weight_files import copy_all_but_weights
+from tasks.training.model_check.casting import computing_in
+from tasks.training.model_check.comparison import TIMES_PLAIN_OF_ENGINE, tolerance_of, typical_error
+from tasks.training.model_check.forward import plain_logprobs
 from tasks.training.simulation.roofline import GB
 
 if TYPE_CHECKING:
     from tasks.generation.engine import Engine
+    from tasks.generation.interface import Completion
+    from tasks.storage.tensor_digest import Contents
     from tasks.training.learner.trainer import Trainer
 
-TEXT_TOKENS = 24
-"""Tokens of the text whose log-probabilities engine and learner compute."""
+PROMPT = 8
+"""Tokens of the prompt."""
 END = "<end>"
 """The token that ends a response."""
 
@@ -50,8 +56,8 @@ class TurnsCheck:
         self._sizes = sizes
         self._folder = folder
         self._learner = learner
-        random = np.random.default_rng(1)
-        self._text: list[int] = random.integers(sizes.model.vocabulary - 1, size=TEXT_TOKENS).tolist()
+        self._prompt: list[int] = np.random.default_rng(1).integers(sizes.model.vocabulary - 1, size=PROMPT).tolist()
+        self._sampled: dict[str, tuple[Path, list[Sequence]]] = {}  # by turn, with the folder of the weights
 
     def __call__(self, findings: Findings) -> None:
         """Let both take two turns: seconds of each move, memory that stays on the GPU, and the same policy in both."""
@@ -76,11 +82,13 @@ class TurnsCheck:
                 engine.shutdown()
 
         asyncio.run(check())
+        self._learner.close()
+        self._compare(findings)
 
     async def _take_turns(self, findings: Findings, config: TrainingConfig, engine: Engine) -> None:
         sizes, figures = self._sizes, findings.figures
         sampling = SamplingConfig(max_tokens=sizes.response)
-        prompt, weights = self._text[:8], self._folder.with_name("weights.safetensors")
+        prompt = self._prompt
 
         def responses() -> list[asyncio.Task[Any]]:
             return [asyncio.create_task(engine.generate(prompt, sampling)) for _ in range(sizes.responses)]
@@ -98,28 +106,48 @@ class TurnsCheck:
                 trainer = self._learner.build(findings, config)
             else:
                 figures["reload_states, s"] = seconds_of(trainer.reload_states)
-            expected = self._learn(findings, trainer, weights, turn)
+            weights = self._folder.with_name(f"version_{version}") / "model.safetensors"
+            written = self._learn(findings, trainer, weights, turn)
             _note_memory(findings, f"beside an offloaded learner, {turn} time")
-            figures[f"engine wakes and takes weights, {turn} time, s"] = await _seconds(
-                engine.update_weights(weights, version)
-            )
+            began = time.perf_counter()
+            update = await engine.update_weights(weights, version)
+            figures[f"engine wakes and takes weights, {turn} time, s"] = time.perf_counter() - began
+            findings.require(update.contents == written, f"Other weights arrived than those of version {version}.")
             versions = {completion.versions[-1].version for completion in await asyncio.gather(*waiting)}
             findings.require(versions == {version}, f"Responses end under versions {versions}, not {version}.")
-            apart = float(np.abs(expected - await engine.prompt_logprobs(self._text)).mean())
-            figures[f"engine and learner apart, {turn} time, nats"] = apart
-            tolerance = engine_rounding(engine.config.dtype, engine.config.dtype)
-            findings.require(apart <= tolerance, f"Awake, the engine is {apart:.2g} nats from the learner.")
+            self._sampled[turn] = weights.parent, [_sequence(prompt, await response) for response in responses()]
 
-    def _learn(self, findings: Findings, trainer: Trainer, weights: Path, turn: str) -> Floats:
-        """Take a step, write the weights and leave the GPU; return the log-probabilities of the text."""
+    def _learn(self, findings: Findings, trainer: Trainer, weights: Path, turn: str) -> Contents:
+        """Take a step, write the weights into a model folder of their own, and leave the GPU; return what they are."""
         rows = self._learner.rows(self._sizes.short_row)
         trainer.step(rows, float(sum(row.mask.sum() for row in rows)), 1e-4)
-        [[row]] = pack([Sequence(self._text[:1], self._text[1:], [0.0] * (TEXT_TOKENS - 1), 0.0)], TEXT_TOKENS)
-        logprobs = trainer.plain_logprobs([row])[0]
-        writing = partial(trainer.write_weights, str(weights))
-        findings.figures[f"weights to a file, {turn} time, s"] = seconds_of(writing)
+        weights.parent.mkdir()
+        copy_all_but_weights(self._folder, weights.parent, str(trainer.policy.model.dtype).removeprefix("torch."))
+        began = time.perf_counter()
+        written = trainer.write_weights(str(weights))
+        findings.figures[f"weights to a file, {turn} time, s"] = time.perf_counter() - began
         findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.offload_states)
-        return logprobs
+        return written
+
+    def _compare(self, findings: Findings) -> None:
+        """Compare what the engine sampled with the written weights' log-probabilities in float32, beside 16 bits'."""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        for turn, (folder, sampled) in self._sampled.items():
+            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)
+            model.to(device)
+            with computing_in(model, torch.float32):
+                exact = plain_logprobs(model, sampled)
+            theirs = [torch.as_tensor(sequence.rollout_logprobs) for sequence in sampled]
+            error, usual = typical_error(theirs, exact), typical_error(plain_logprobs(model, sampled), exact)
+            findings.figures[f"engine's error, {turn} time, nats"] = error
+            findings.figures[f"the plain forward pass's, {turn} time, nats"] = usual
+            findings.require(
+                error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE), f"Awake, the engine is off by {error:.2g} nats."
+            )
+
+
+def _sequence(prompt: list[int], completion: Completion) -> Sequence:
+    return Sequence(prompt, completion.token_ids, completion.logprobs, 0.0)
 
 
 async def _seconds(call: Awaitable[object]) -> float:

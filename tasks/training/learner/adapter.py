@@ -7,12 +7,13 @@ change. Actors are given the adapter, as a folder that peft and vLLM read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.failures import MistakeError
 from tasks.storage.durable import whole
+from tasks.storage.tensor_digest import Contents, contents_of
 from tasks.training.learner.config import LoraConfig
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ _NAME = "default"
 def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
     """Put A, random, and B, zero, beside the linear layers that `config` names, and freeze the rest.
 
+    Without names they are all but the head. Experts that transformers joins in one tensor are no linear layers, and
+    stay as they are: engines take no adapter of them in that form.
+
     Raises:
         ValueError: `target_modules` has a name that no linear layer of the model has; peft would ignore it.
     """
@@ -41,7 +45,7 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
         raise MistakeError(
             f"lora.target_modules = {', '.join(sorted(unknown))}: the model has {', '.join(sorted(known))}"
         )
-    inject_adapter_in_model(_peft_config(config), model, adapter_name=_NAME)
+    inject_adapter_in_model(_peft_config(config, config.target_modules or known), model, adapter_name=_NAME)
 
 
 def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -99,23 +103,30 @@ def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: Lo
     return weights
 
 
-def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfig) -> None:
-    """Write an adapter's folder as peft does; it appears, or replaces an older one, when it is complete."""
+def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfig) -> Contents:
+    """Write an adapter's folder as peft does; it appears, or replaces an older one, when it is complete.
+
+    Returns:
+        What its file contains.
+    """
     from safetensors.torch import save_file
 
+    named = {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
     with whole(folder) as partial:
         partial.mkdir(parents=True)
-        save_file({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, partial / WEIGHTS)
-        _peft_config(config).save_pretrained(str(partial))
+        save_file(named, partial / WEIGHTS)
+        layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in tensors}
+        _peft_config(config, layers).save_pretrained(str(partial))
+    return contents_of(named)
 
 
-def _peft_config(config: LoraConfig) -> peft.LoraConfig:
+def _peft_config(config: LoraConfig, layers: Iterable[str]) -> peft.LoraConfig:
     from peft import LoraConfig as PeftConfig
 
     return PeftConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=0.0,
-        target_modules=config.target_modules or "all-linear",
+        target_modules=sorted(layers),
         task_type="CAUSAL_LM",
     )

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tasks.storage.model_folder import ModelError
@@ -64,6 +65,19 @@ def without_randomness(config: PreTrainedConfig) -> PreTrainedConfig:
             if RANDOM.search(name) and isinstance(value, float):
                 setattr(part, name, 0.0)
     return config
+
+
+def freeze_constants(model: PreTrainedModel) -> None:
+    """Freeze the parameters that the model's class declares without a gradient, such as a router's correction.
+
+    transformers makes them trainable when it loads a checkpoint; an optimizer would let them decay.
+    """
+    with torch.device("meta"):
+        declared = AutoModelForCausalLM.from_config(model.config)
+    constants = {name for name, parameter in declared.named_parameters() if not parameter.requires_grad}
+    for name, parameter in model.named_parameters():
+        if name in constants:
+            parameter.requires_grad_(False)
 
 
 def carries_state(model: PreTrainedModel) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
 from tasks.storage.stored_files import DamagedError, StoreError
+from tasks.storage.tensor_digest import Contents
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
@@ -101,6 +102,15 @@ class StepReport:
         return cls({name: join(name, values) for name, values in joined.items()})
 
 
+class WrittenWeights(NamedTuple):
+    """Weights that the learner has written for actors."""
+
+    node: str
+    """Id of the node that has them."""
+    contents: Contents
+    """Their contents, as the learner had them in memory."""
+
+
 class Learner(Protocol):
     """The learner as the controller sees it. Every method raises `LearnerLostError` when a rank is lost."""
 
@@ -116,16 +126,13 @@ class Learner(Protocol):
         A token that is not trained has 0.
         """
 
-    async def plain_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """Return the same at temperature 1, which `Actor.prompt_logprobs` has."""
-
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """Return log-probabilities under the reference policy, which exists where `objective.kl.beta > 0`."""
 
-    async def write_weights(self, path: Path) -> str:
+    async def write_weights(self, path: Path) -> WrittenWeights:
         """Write the weights that actors load at `path`, which appears when they are complete.
 
-        They are one safetensors file or, with `lora`, an adapter's folder. Return the id of the node that has them.
+        They are one safetensors file or, with `lora`, an adapter's folder.
         """
 
     async def export(self, folder: Path) -> None:
@@ -265,9 +272,6 @@ class RayLearner:
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._by_sequence(sequences, "logprobs")
 
-    async def plain_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._by_sequence(sequences, "plain_logprobs")
-
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._by_sequence(sequences, "reference_logprobs")
 
@@ -293,9 +297,9 @@ class RayLearner:
     async def reload_states(self) -> None:
         await self._once("reload_states", lambda _: ())
 
-    async def write_weights(self, path: Path) -> str:
-        await self._once("write_weights", lambda _: (str(path),))
-        return self._node
+    async def write_weights(self, path: Path) -> WrittenWeights:
+        contents, *_ = await self._once("write_weights", lambda _: (str(path),))
+        return WrittenWeights(self._node, contents)
 
     async def export(self, folder: Path) -> None:
         await self._once("export", lambda _: (str(folder.absolute()),))

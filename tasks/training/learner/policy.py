@@ -14,10 +14,16 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tasks.storage.model_folder import loading
+from tasks.storage.model_folder import ModelError, loading
 from tasks.training.learner import attention, varlen
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
-from tasks.training.learner.architecture import LogitsShape, carries_state, fix_rope, without_randomness
+from tasks.training.learner.architecture import (
+    LogitsShape,
+    carries_state,
+    fix_rope,
+    freeze_constants,
+    without_randomness,
+)
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import DEFAULT_CHUNK, can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
@@ -102,10 +108,20 @@ class Policy(nn.Module):
         """
         with loading(folder), sharded_loading(sharding):
             config = without_randomness(AutoConfig.from_pretrained(folder))
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype, attn_implementation=_attention_of(config, dtype)
-            )
+            name = attention_of(config, dtype)
+            try:
+                model = AutoModelForCausalLM.from_pretrained(
+                    folder, config=config, dtype=dtype, attn_implementation=name
+                )
+            except KeyError as error:
+                if error.args != (name,):
+                    raise
+                raise ModelError(
+                    f"model {folder}: the learner cannot compute models of the type `{config.model_type}`: their "
+                    "attention comes from a table of their own, and takes no packed rows"
+                ) from error
         model.config.use_cache = False
+        freeze_constants(model)
         if sharding:
             restore_buffers(model, dtype)
             gather_experts_together(model)
@@ -169,8 +185,9 @@ class Policy(nn.Module):
             hidden = self.model.base_model(  # [1, T, H]
                 input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
             )[0]
-        chosen = hidden[0].index_select(0, sources[mask])  # [trained, H]
         head = self.model.get_output_embeddings()
+        # some models, such as Mamba 2, keep a float32 residual stream, and round it before the head
+        chosen = hidden[0].index_select(0, sources[mask]).to(head.weight.dtype)  # [trained, H]
         logprobs, entropy = token_logprobs(
             chosen,
             head.weight,  # [V, H]
@@ -228,7 +245,11 @@ def _alone(tensor: Tensor) -> Tensor:
     return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:
+def attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:
+    """Return the name of the attention of a model's packed rows on this machine: that of `attention_for`, mostly.
+
+    It is transformers' plain one where scores are capped and the attention of this machine cannot cap them.
+    """
     name = attention_for(dtype)
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
     return EAGER if capped and name != attention.NAME else name

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from tasks.failures import MistakeError
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport
+from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport, WrittenWeights
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.parts import PartsError
@@ -105,13 +105,10 @@ class RestartingLearner:
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._computing("takes log-probabilities", methodcaller("logprobs", sequences))
 
-    async def plain_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._computing("takes log-probabilities", methodcaller("plain_logprobs", sequences))
-
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._computing("takes reference log-probabilities", methodcaller("reference_logprobs", sequences))
 
-    async def write_weights(self, path: Path) -> str:
+    async def write_weights(self, path: Path) -> WrittenWeights:
         return await self._until_it_succeeds("writes its weights", methodcaller("write_weights", path))
 
     async def export(self, folder: Path) -> None:

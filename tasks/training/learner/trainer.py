@@ -22,6 +22,7 @@ from tasks.failures import MistakeError
 from tasks.machine import precision
 from tasks.storage.durable import whole, writing
 from tasks.storage.stored_files import StoredFile
+from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.background import BackgroundCheckpointEngine
 from tasks.training.learner.client import LearnerLostError, RankReport
@@ -173,12 +174,6 @@ class Trainer:
         with torch.no_grad():
             return [self._forward(self.row(batch))[0][0].cpu().numpy() for batch in micro_batches]
 
-    def plain_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
-        """Return the same at temperature 1. Collective."""
-        rows: list[Row] = [{**self.row(batch), "temperature": 1.0} for batch in micro_batches]
-        with torch.no_grad():
-            return [self._forward(row)[0][0].cpu().numpy() for row in rows]
-
     def reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
         """Return log-probabilities under the reference policy, nats, `[N]` for each micro-batch. Collective."""
         assert self.reference is not None
@@ -240,11 +235,14 @@ class Trainer:
         if isinstance(self.reference, Reference):
             yield from self.reference.weights()
 
-    def write_weights(self, path: str) -> None:
+    def write_weights(self, path: str) -> Contents:
         """Write the weights that actors load; a file or folder appears at `path` when it is complete.
 
         It is one safetensors file of the current policy or, with `lora`, the folder of the adapter. Collective; rank 0
         writes.
+
+        Returns:
+            What the weights contain, as they are in memory; `NOTHING` on other ranks.
 
         Raises:
             LearnerLostError: a weight is NaN or infinite.
@@ -253,19 +251,24 @@ class Trainer:
             from tasks.training.learner.adapter import write_adapter
 
             adapter = self._on_rank_0(self.policy.adapter_parameters())
-            if self._rank == 0:
-                with writing(Path(path)):
-                    write_adapter(Path(path), adapter, self._config.lora)
-        else:
-            self._write_file(path)
+            if self._rank:
+                return NOTHING
+            with writing(Path(path)):
+                return write_adapter(Path(path), adapter, self._config.lora)
+        return self._write_file(path)
 
-    def _write_file(self, path: str) -> None:
+    def _write_file(self, path: str) -> Contents:
         from safetensors.torch import save_file
 
         tensors = self._whole_policy()
-        if self._rank == 0:
-            with whole(Path(path)) as partial, writing(partial):
-                save_file(tensors, partial)
+        if self._rank:
+            return NOTHING
+        digest = TensorDigest()
+        for name, tensor in tensors.items():
+            digest.add(name, tensor)
+        with whole(Path(path)) as partial, writing(partial):
+            save_file(tensors, partial)
+        return digest.contents()
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder with its tokenizer, in shards of 5 GB. Collective; rank 0 writes.

@@ -8,21 +8,15 @@ from pathlib import Path
 
 import torch
 
-from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Engine
-from tasks.generation.interface import Completion
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.training.actors.engine_check import NOT_RENEWED, text_tokens
 from tasks.training.learner.packing import Sequence
-from tasks.training.learner.rounding import engine_rounding
-from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, Difference, LearnerCheck
+from tasks.training.model_check.comparison import Difference
+from tasks.training.model_check.engine import EngineComparison, prompts_for, responses
+from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.training.model_check.options import CheckedOptions
-
-SAMPLES = 1
-"""Responses that the engine samples to a prompt, before the update and after it."""
-TOKENS = 12
-"""Most tokens of one of them."""
+from tasks.training.model_check.text import text_tokens
 
 
 def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -> dict[str, Difference]:
@@ -30,7 +24,7 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
 
     The learner's part is `LearnerCheck`. The engine samples from the initial checkpoint and, after an update of every
     tensor in flight, from the updated one, or with the initial and the updated adapter; its log-probabilities are
-    compared with the learner's both times.
+    compared with the learner's both times (`EngineComparison`).
 
     Args:
         folder: a Hugging Face model folder.
@@ -43,7 +37,7 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
     Raises:
         ModelCheckError: two of them differ by more than rounding; the message names the likely cause.
         ModelError: the learner cannot compute the model.
-        EngineOptionsError: vLLM does not serve the model.
+        EngineOptionsError: vLLM does not serve the model, or its adapter.
         WeightsNotTakenError: the engine has no use for one of the learner's tensors, or lacks one.
         EngineError: it died.
     """
@@ -59,18 +53,18 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
     if not engine:
         return learner.check()
     with tempfile.TemporaryDirectory() as export:
-        initial, updated = asyncio.run(_sampled(folder, options, learner, Path(export)))
-    tolerance = engine_rounding(dtypes[0], dtypes[1])
-    with learner.initial_weights():
-        learner.compare_with("an engine", initial, tolerance, "; the engine computes this model in another way")
-    learner.compare_with("an engine after a weight update", updated, tolerance, NOT_RENEWED)
+        initial, updated = asyncio.run(_sample(folder, options, learner, Path(export), dtypes[1]))
+    learner.return_to_device()
+    comparison = EngineComparison(learner, dtypes[1])
+    comparison.compare_initial(initial)
+    comparison.compare_updated(updated)
     return learner.figures
 
 
-async def _sampled(
-    folder: Path, options: CheckedOptions, learner: LearnerCheck, export: Path
+async def _sample(
+    folder: Path, options: CheckedOptions, learner: LearnerCheck, export: Path, dtype: precision.Dtype
 ) -> tuple[list[Sequence], list[Sequence]]:
-    """Check the learner, and return responses of one engine to all prompts before an update and after it."""
+    """Check the learner, and return what one engine samples before an update and after it."""
     checking = asyncio.create_task(asyncio.to_thread(_check_learner, learner, export))
     if has_gpu():
         await checking
@@ -81,13 +75,13 @@ async def _sampled(
     engine = await Engine.start(folder, options.engine, updatable=True, adapter_rank=rank)
     try:
         await checking
-        prompts = [ids[: options.engine.max_model_len - TOKENS] for ids in learner.prompts()]
+        prompts = prompts_for(learner, dtype)
         if options.lora:
             await engine.update_weights(export / INITIAL_ADAPTER, 0, keep_cache=False)
-        initial = await _responses(engine, prompts)
+        initial = await responses(engine, prompts)
         update = export / (ADAPTER if options.lora else "model.safetensors")
         await engine.update_weights(update, 1, keep_cache=False)
-        return initial, await _responses(engine, prompts)
+        return initial, await responses(engine, prompts)
     finally:
         engine.shutdown()
 
@@ -96,14 +90,3 @@ def _check_learner(learner: LearnerCheck, export: Path) -> None:
     """Run the learner's part in a thread that leaves a core to the engine, which loads meanwhile."""
     torch.set_num_threads(max(torch.get_num_threads() - 1, 1))
     learner.check(export)
-
-
-async def _responses(engine: Engine, prompts: list[list[int]]) -> list[Sequence]:
-    sampling = SamplingConfig(max_tokens=TOKENS)
-    asked = [prompt for prompt in prompts for _ in range(SAMPLES)]
-    answers = await asyncio.gather(*(engine.generate(p, sampling, seed=i) for i, p in enumerate(asked)))
-    return [_sequence(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
-
-
-def _sequence(prompt: list[int], answer: Completion) -> Sequence:
-    return Sequence(prompt, answer.token_ids, answer.logprobs, 0.0)

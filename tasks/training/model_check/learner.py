@@ -1,17 +1,20 @@
-"""The learner's code path beside the model's own forward pass: before and after an update, and the export read back.
+"""The learner beside the model's own forward pass: the same function in float32, and rounding in 16 bits.
 
-Needs no engine, no Ray and no DeepSpeed: one process, one copy of the model and its gradients. It is computed on a GPU
-that holds them, and without one by the CPU.
+    structure   float32: learner = model's own forward pass, before and after an update, and = the export read back
+    rounding    16 bits: the learner is as far from float32 as the model's own forward pass is
+
+Packing, RoPE, head, dropout and names are matters of structure, which float32 shows at a thousandth of what 16 bits
+would. Layers are cast to float32 one at a time. Needs no engine, no Ray and no DeepSpeed: one process, one copy of the
+model and its gradients. It is computed on a GPU that holds them, and without one by the CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -19,47 +22,52 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tasks.failures import MistakeError, one_line
 from tasks.machine.precision import Dtype
-from tasks.storage.model_folder import weight_bytes, weight_files
-from tasks.training.actors.engine_check import ModelCheckError
+from tasks.storage.model_folder import ModelError, weight_bytes, weight_files
 from tasks.training.learner import attention
 from tasks.training.learner.adapter import merged, write_adapter
 from tasks.training.learner.architecture import fix_rope
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.packing import MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.policy import EAGER, Policy
-from tasks.training.learner.rounding import rounding
+from tasks.training.learner.policy import EAGER, Policy, attention_of
 from tasks.training.learner.weight_files import copy_all_but_weights
+from tasks.training.model_check.casting import computing_in
+from tasks.training.model_check.causes import Causes
+from tasks.training.model_check.comparison import (
+    FLOAT32,
+    TIMES_PLAIN,
+    Difference,
+    Figures,
+    ModelCheckError,
+    apart,
+    tolerance_of,
+    typical_error,
+)
+from tasks.training.model_check.forward import plain_logprobs
+from tasks.training.model_check.groups import groups_of, kind_of
+from tasks.training.model_check.renewal import correlation, least_correlation
+from tasks.training.model_check.text import cut, cuttings
 
 STEP = 0.005
-"""Size of the update of every weight, in root mean squares of its tensor: above the rounding of 16 bits, and so small
-that SmolLM2's log-probabilities in bfloat16 stay within the tolerance after it (with 0.05 they are off by 0.6 nats)."""
+"""Smallest size of the update of a weight, in root mean squares of its tensor."""
+LARGEST_STEP = 8 * STEP
+"""Largest size of one: several times the rounding of bfloat16, so that a third of it is an update, too."""
 SHORT, SHORTER = 24, 17
 """Tokens of the sequences that are packed beside the longest."""
 LONGEST = 4200
 """Tokens up to which a sequence longer than the original RoPE window is affordable."""
 LONGEST_PRODUCT = 1e13
 """Largest product of tokens and weights without a GPU: a minute of 64 cores."""
-PROMPT = 4
-"""Tokens of each sequence that are not predicted."""
+ROUNDING_LENGTHS = (24, 48, 80, 17, 33, 64, 100)
+"""Tokens of the sequences on which rounding is measured, in turn."""
+ROUNDING_TOKENS = 2000
+"""Predicted tokens of these sequences: over 40 cuttings, their median varies by a tenth."""
 MEMORY = 3
 """Free memory that a GPU must have to compute the check, in sizes of the weights: they, their gradients, the rest."""
-REPEATED = 0.1
-"""Share of the tolerance within which a pass of the learner repeats itself."""
-LIKELY = "; the likely cause is"
-"""Words between a difference and its cause."""
-RANDOM = "dropout, or another part that is random in training"
-"""Cause of a learner that differs from itself."""
 ADAPTER, INITIAL_ADAPTER = "adapter", "initial_adapter"
 """Folders of the updated and of the initial adapter, in that of the export."""
-
-
-class Difference(NamedTuple):
-    """A mean difference of log-probabilities, nats, and the largest that counts as rounding."""
-
-    nats: float
-    tolerance: float
 
 
 class LearnerCheck:
@@ -89,25 +97,26 @@ class LearnerCheck:
             longest: the context of the engines, tokens.
             lora: the adapter that is trained in place of the weights.
             gradient_checkpointing: the learner's option.
+
+        Raises:
+            ModelError: the learner cannot compute the model.
+            ModelCheckError: the tokenizer makes no tokens of the text.
         """
+        if not tokens:
+            raise ModelCheckError(f"model {folder}: its tokenizer makes no tokens of a text")
         self._folder = folder
         self._tokens = tokens
         self._longest = longest
         self._lora = lora
         self._device = _device_of(folder)
+        self._dtype: torch.dtype = getattr(torch, dtype)
         self.policy = Policy.load(
-            folder,
-            dtype=getattr(torch, dtype),
-            longest=longest,
-            lora=lora,
-            gradient_checkpointing=gradient_checkpointing,
+            folder, dtype=self._dtype, longest=longest, lora=lora, gradient_checkpointing=gradient_checkpointing
         )
-        if self._device.type == "cpu" and torch.cuda.is_available():
-            self.policy.model.set_attn_implementation(attention.NAME)
+        self._set_attention(self._dtype)
         self.policy.to(self._device).train()
         self._other_version = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._trained()}
-        self.tolerance = rounding(dtype)
-        self.figures: dict[str, Difference] = {}
+        self.figures = Figures(folder)
 
     def check(self, export: Path | None = None) -> dict[str, Difference]:
         """Run all checks, and return the differences, by what was compared.
@@ -117,14 +126,16 @@ class LearnerCheck:
                 is one; None: a temporary one.
 
         Raises:
-            ModelCheckError: two of them differ by more than the type's tolerance.
+            ModelCheckError: two of them differ by more than rounding.
+            ModelError: the learner cannot compute the model.
         """
-        sequences = self._sequences()
+        sequences = self.sequences()
         with contextlib.ExitStack() as stack:
             folder = export or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            ours = self._compare("the learner and the model's own forward pass", sequences)
-            if self.tolerance > rounding("float32"):
-                self._repeat(sequences, ours)
+            with self._computable():
+                self._compare("the learner and the model's own forward pass", sequences)
+            if self._dtype != torch.float32:
+                self._check_rounding()
             self._write_adapter(folder / INITIAL_ADAPTER)
             if self._lora:  # B begins as 0, and without it A has no gradient
                 self._update(sequences, last=False)
@@ -142,9 +153,9 @@ class LearnerCheck:
         with torch.no_grad():
             for batch in batches:
                 row = self._forward(batch)
-                for index in set(batch.sequence_ids[0].tolist()):
+                for index in set(batch.sequence_ids[0].tolist()) - {-1}:
                     values[index] = row[torch.from_numpy(batch.sequence_ids[0] == index)]
-        return [values[i] for i in range(len(sequences))]
+        return [values.get(i, torch.zeros(0)) for i in range(len(sequences))]
 
     def _forward(self, batch: MicroBatch) -> Tensor:
         names = ("input_ids", "position_ids", "sources", "targets", "mask")
@@ -152,123 +163,145 @@ class LearnerCheck:
         logprobs: Tensor = self.policy(**arrays, temperature=1.0)[0][0]
         return logprobs.cpu()
 
-    def plain(self, sequences: Sequence[TokenSequence], model: PreTrainedModel | None = None) -> list[Tensor]:
-        """Return the same from the forward pass of `model`, or of the policy's own, of each sequence alone."""
-        with torch.no_grad(), _as_it_is(model or self.policy.model) as own:
-            return [_chosen(own(_ids(s, self._device), use_cache=False).logits, s) for s in sequences]
+    def plain(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """Return the same from the model's own forward pass of each sequence alone."""
+        return plain_logprobs(self.policy.model, sequences)
 
-    def prompts(self) -> list[list[int]]:
-        """Return the tokens of the sequences that are checked, of which engines are asked for a continuation."""
-        return [[*s.prompt_ids, *map(int, s.response_ids)] for s in self._sequences()]
+    @contextlib.contextmanager
+    def computing_in(self, dtype: torch.dtype) -> Iterator[None]:
+        """Let learner and model compute in `dtype` for the length of a block, without gradients."""
+        with computing_in(self.policy.model, dtype):
+            self._set_attention(dtype)
+            try:
+                yield
+            finally:
+                self._set_attention(self._dtype)
+
+    def _set_attention(self, dtype: torch.dtype) -> None:
+        """Give the model the attention that the learner has for `dtype` on the device of the check."""
+        model = self.policy.model
+        name = attention.NAME if self._device.type == "cpu" else attention_of(model.config, dtype)
+        if model.config._attn_implementation != name:
+            model.set_attn_implementation(name)
+
+    def exact(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """Return the learner's log-probabilities in float32, nats."""
+        with self.computing_in(torch.float32):
+            return self.logprobs(sequences)
+
+    def usual_error(self, sequences: Sequence[TokenSequence], exact: Sequence[Tensor], dtype: torch.dtype) -> float:
+        """Return the typical error of the model's own forward pass in `dtype`, nats."""
+        with self.computing_in(dtype):
+            return typical_error(self.plain(sequences), exact)
+
+    def cuttings(self, length: int, total: int, start: int = 0) -> list[TokenSequence]:
+        """Return sequences of `length` tokens that together predict `total`, or fewer where that takes too long."""
+        return cuttings(self._tokens, [min(length, self._longest)], self._affordable(total), start)
 
     def leave_device(self) -> None:
-        """Move the policy to main memory, from which the next comparison brings it back."""
+        """Move the policy to main memory, from which `return_to_device` brings it back."""
         self.policy.cpu()
         torch.cuda.empty_cache()
+
+    def return_to_device(self) -> None:
+        """Bring the policy back to the device of the check."""
+        self.policy.to(self._device)
 
     @contextlib.contextmanager
     def initial_weights(self) -> Iterator[None]:
         """Give the policy its weights of before the update for the length of a block."""
-        self._swap_versions()
+        with self.old_weights([name for name, _ in self._trained()]):
+            yield
+
+    @contextlib.contextmanager
+    def old_weights(self, names: Iterable[str]) -> Iterator[None]:
+        """Give the policy the tensors of these names as they were before the update, for the length of a block."""
+        tensors = dict(self._trained())
+        names = list(names)
+        self._swap(tensors, names)
         try:
             yield
         finally:
-            self._swap_versions()
+            self._swap(tensors, names)
 
-    def _swap_versions(self) -> None:
-        for name, parameter in self._trained():
-            stored = self._other_version[name]
+    def _swap(self, tensors: dict[str, torch.nn.Parameter], names: Iterable[str]) -> None:
+        for name in names:
+            stored, parameter = self._other_version[name], tensors[name]
             self._other_version[name] = parameter.detach().to("cpu", copy=True)
             parameter.data.copy_(stored)
 
     def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return self.policy.adapter_parameters() if self._lora else self.policy.checkpoint_parameters()
+        tensors = self.policy.adapter_parameters() if self._lora else self.policy.checkpoint_parameters()
+        return ((name, tensor) for name, tensor in tensors if tensor.requires_grad)
 
-    def compare_with(self, what: str, sampled: Sequence[TokenSequence], tolerance: float, cause: str) -> None:
-        """Compare the log-probabilities that something else, such as an engine, has reported for its own samples.
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Names of the trained tensors, by groups of which an engine may keep the old form (`groups_of`)."""
+        return groups_of(dict(self._trained()))
 
-        Args:
-            what: it, for the message and `figures`.
-            sampled: its samples, with `rollout_logprobs`.
-            tolerance: largest mean difference, nats.
-            cause: the end of the message, which names the likely cause.
-
-        Raises:
-            ModelCheckError: they differ by more.
-        """
-        self.policy.to(self._device)
-        theirs = [torch.as_tensor(s.rollout_logprobs, dtype=torch.float32) for s in sampled]
-        self._require(f"the learner and {what}", _apart(self.logprobs(sampled), theirs), tolerance, lambda: cause)
-
-    def _require(self, what: str, apart: float, tolerance: float, cause: Callable[[], str]) -> None:
-        self.figures[what] = Difference(apart, tolerance)
-        if not apart <= tolerance:
-            raise ModelCheckError(
-                f"model {self._folder}: {what} differ by {apart:.2g} nats on average, where {tolerance:g} is "
-                f"rounding{cause()}"
-            )
-
-    def _sequences(self) -> list[TokenSequence]:
+    def sequences(self) -> list[TokenSequence]:
         """Two short sequences and, where it is possible and affordable, one beyond the original RoPE window."""
         config = self.policy.model.config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
         window = rope.get("original_max_position_embeddings") or getattr(config, "sliding_window", None) or 0
         long = window + 8
-        weights = sum(parameter.numel() for parameter in self.policy.parameters())
-        if long > min(LONGEST, self._longest) or (self._device.type == "cpu" and long * weights > LONGEST_PRODUCT):
+        if long > min(LONGEST, self._longest) or self._affordable(long) < long:
             long = 0
-        tokens = itertools.cycle(self._tokens)
+        return [
+            cut(self._tokens, min(length, self._longest)) for length in (SHORT, max(long, SHORT), min(SHORT, SHORTER))
+        ]
 
-        def of(length: int) -> TokenSequence:
-            ids = list(itertools.islice(tokens, min(length, self._longest)))
-            return TokenSequence(ids[:PROMPT], ids[PROMPT:], [0.0] * (len(ids) - PROMPT), 1.0)
-
-        return [of(SHORT), of(max(long, SHORT)), of(SHORTER)]
+    def _affordable(self, tokens: int) -> int:
+        """Return `tokens`, or as many as the CPU computes within a minute or so, where there is no GPU."""
+        if self._device.type != "cpu":
+            return tokens
+        weights = sum(parameter.numel() for parameter in self.policy.parameters())
+        return max(min(tokens, int(LONGEST_PRODUCT / weights)), 1)
 
     def _compare(self, what: str, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """Compare the learner's log-probabilities with those of the model's own forward pass, and return them."""
-        ours = self.logprobs(sequences)
-        apart = _apart(ours, self.plain(sequences))
-        self._require(what, apart, self.tolerance, lambda: f"{LIKELY} {self._cause(sequences)}")
-        return ours
+        """Compare learner and model in float32; return the model's log-probabilities."""
+        with self.computing_in(torch.float32):
+            plain = self.plain(sequences)
+            difference = apart(self.logprobs(sequences), plain)
+            self.figures.require(what, difference, FLOAT32, lambda: Causes(self).sentence(sequences))
+        return plain
 
-    def _repeat(self, sequences: Sequence[TokenSequence], ours: list[Tensor]) -> None:
-        """Compare the learner with itself: in 16 bits, rounding would hide a low rate of dropout.
+    @contextlib.contextmanager
+    def _computable(self) -> Iterator[None]:
+        """Report what the layers of a model raise that take no packed rows, in the block of the first comparison.
 
-        Kernels that add in another order each time, such as those of experts, are why a pass need not repeat exactly.
+        Raises:
+            ModelError: instead of their errors.
         """
-        apart = _apart(ours, self.logprobs(sequences))
-        self._require("two passes of the learner", apart, REPEATED * self.tolerance, lambda: f"{LIKELY} {RANDOM}")
+        try:
+            yield
+        except (MistakeError, torch.OutOfMemoryError):
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ModelError(
+                f"model {self._folder}: the learner cannot compute models of the type "
+                f"`{self.policy.model.config.model_type}`, whose layers ask for something else than packed rows give "
+                f"({type(error).__name__}: {one_line(error)})"
+            ) from error
 
-    def _cause(self, sequences: Sequence[TokenSequence]) -> str:
-        """Return what most likely makes the learner differ from the model's own forward pass."""
-        short = [sequences[0], sequences[2]]
-        if _apart(self.logprobs(sequences), self.logprobs(sequences)) > self.tolerance:
-            return RANDOM
-        if all(_apart(self.logprobs([s]), self.plain([s])) <= self.tolerance for s in sequences):
-            if _apart(self.logprobs(short), self.plain(short)) > self.tolerance:
-                return "packing: a recurrent state or a convolution leaks from a sequence into the next of its row"
-            return "RoPE that depends on the length of the longest sequence of a row"
-        return self._cause_in_head(sequences[0])
-
-    def _cause_in_head(self, sequence: TokenSequence) -> str:
-        with torch.no_grad(), _as_it_is(self.policy.model) as own:
-            result = own(_ids(sequence, self._device), use_cache=False, output_hidden_states=True)
-            head = own.get_output_embeddings()
-            product = result.hidden_states[-1] @ head.weight.T
-        if (bias := getattr(head, "bias", None)) is not None and bool(bias.any()):
-            return "the bias of the head"
-        logits, product = result.logits[0].double(), product[0].double()
-        ratio = (logits * product).sum() / product.square().sum()
-        if torch.allclose(logits, ratio * product, rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
-            alike = abs(float(ratio) - 1) < 1e-2
-            return "its attention" if alike else f"a scale of the logits, of {float(ratio):.3g}"
-        if bool((logits.abs() <= product.abs() * (1 + 1e-2) + 1e-3).all()):
-            return "a soft cap of the logits"
-        return "a head that is more than a matrix"
+    def _check_rounding(self) -> None:
+        """Compare the learner in 16 bits with float32, beside the model's own forward pass in 16 bits."""
+        sequences = self._rounding_sequences()
+        with self.computing_in(torch.float32):
+            exact = self.plain(sequences)
+        usual = self.usual_error(sequences, exact, self._dtype)
+        name = str(self._dtype).removeprefix("torch.")
+        self.figures.require(
+            f"the learner in {name} and in float32",
+            typical_error(self.logprobs(sequences), exact),
+            tolerance_of(usual, TIMES_PLAIN),
+            lambda: f" (the model's own forward pass: {usual:.2g}); the likely cause is its attention in {name}",
+        )
 
     def _update(self, sequences: Sequence[TokenSequence], *, last: bool) -> None:
         """Change every trained tensor by the sign of a gradient that the learner's code path computes.
+
+        Steps are larger for kinds of tensors that move the policy less, so that one that an engine does not take shows.
 
         Raises:
             ModelCheckError: a tensor has no gradient in the `last` update.
@@ -277,12 +310,19 @@ class LearnerCheck:
         for batch in batches:
             logprobs = self._forward(batch)
             (logprobs * torch.linspace(-1, 2, len(logprobs))).sum().backward()
+        effects: dict[str, float] = {}
+        for name, parameter in self._trained():
+            if parameter.grad is None or (last and not bool(parameter.grad.any())):
+                raise ModelCheckError(f"model {self._folder}: no gradient reaches {name}")
+            kind = kind_of(name, parameter)
+            effects[kind] = effects.get(kind, 0.0) + _size(parameter) * float(parameter.grad.float().abs().sum())
+        strongest = max(effects.values())
         with torch.no_grad():
             for name, parameter in self._trained():
-                if parameter.grad is None or (last and not bool(parameter.grad.any())):
-                    raise ModelCheckError(f"model {self._folder}: no gradient reaches {name}")
-                size = STEP * float(parameter.float().square().mean().sqrt()) or STEP
-                parameter.add_(parameter.grad.sign(), alpha=size)
+                assert parameter.grad is not None
+                effect = effects[kind_of(name, parameter)]
+                step = min(STEP * strongest / effect, LARGEST_STEP) if effect > 0 else STEP
+                parameter.add_(parameter.grad.sign(), alpha=step * _size(parameter))
                 parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -316,7 +356,7 @@ class LearnerCheck:
             )
 
     def _read_back(self, folder: Path, sequences: Sequence[TokenSequence], ours: list[Tensor]) -> None:
-        """Load the export by transformers, and compare it with the policy that was written, which gave `ours`."""
+        """Load the export by transformers, and compare it in float32 with the policy that was written: `ours`."""
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=self.policy.model.dtype, attn_implementation=EAGER, output_loading_info=True
         )
@@ -327,8 +367,37 @@ class LearnerCheck:
                 "buffer, which no gradient changes"
             )
         fix_rope(model, self._longest)
-        apart = _apart(self.plain(sequences, model.to(self._device)), ours)
-        self._require("the learner and the export, read back,", apart, self.tolerance, str)
+        model.to(self._device)
+        what = "the learner and the export, read back,"
+        if self._lora and self._dtype != torch.float32:
+            self._compare_merged(what, model)
+        else:
+            with computing_in(model, torch.float32):
+                theirs = plain_logprobs(model, sequences)
+            self.figures.require(what, apart(theirs, ours), FLOAT32, str)
+
+    def _compare_merged(self, what: str, model: PreTrainedModel) -> None:
+        """Compare an export into which an adapter is merged, and so rounded to 16 bits, with weights and adapter."""
+        sequences = self._rounding_sequences()
+        exact = self.exact(sequences)
+        with self.initial_weights():
+            change = torch.cat(self.exact(sequences)) - torch.cat(exact)
+        with computing_in(model, torch.float32):
+            theirs = plain_logprobs(model, sequences)
+        usual = self.usual_error(sequences, exact, self._dtype)
+        self.figures.require(what, typical_error(theirs, exact), tolerance_of(usual, TIMES_PLAIN), str)
+        errors = torch.cat(theirs) - torch.cat(exact)
+        if abs(correlation(errors.numpy(), change.numpy())) > least_correlation(len(errors)):
+            self.figures.refuse("the export, read back, has another share of the adapter than the learner")
+
+    def _rounding_sequences(self) -> list[TokenSequence]:
+        lengths = [min(length, self._longest) for length in ROUNDING_LENGTHS]
+        return cuttings(self._tokens, lengths, self._affordable(ROUNDING_TOKENS))
+
+
+def _size(parameter: Tensor) -> float:
+    """Return the unit of the update's steps: a tensor's root mean square, or 1 where it is 0."""
+    return float(parameter.detach().float().square().mean().sqrt()) or 1.0
 
 
 def _device_of(folder: Path) -> torch.device:
@@ -341,30 +410,3 @@ def _device_of(folder: Path) -> torch.device:
 
 def _in_memory(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors}
-
-
-@contextlib.contextmanager
-def _as_it_is(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Give the model transformers' plain attention, and no dropout, for the length of a block."""
-    before, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation(EAGER)
-    try:
-        yield model.eval()
-    finally:
-        model.set_attn_implementation(before)
-        model.train(training)
-
-
-def _ids(sequence: TokenSequence, device: torch.device) -> Tensor:
-    return torch.tensor([[*sequence.prompt_ids, *map(int, sequence.response_ids)]], device=device)
-
-
-def _chosen(logits: Tensor, sequence: TokenSequence) -> Tensor:
-    targets = torch.tensor([int(token) for token in sequence.response_ids], device=logits.device)
-    own = logits[0, len(sequence.prompt_ids) - 1 : -1].float().log_softmax(-1)
-    return own.gather(1, targets[:, None])[:, 0].cpu()
-
-
-def _apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """Largest of the sequences' mean differences, nats; NaN where one of them is."""
-    return float(torch.stack([(own - other).abs().mean() for own, other in zip(ours, theirs, strict=True)]).max())

@@ -20,9 +20,10 @@ import numpy as np
 from scipy.optimize import brentq
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
+from tasks.generation.interface import Completion, EngineStatistics, VersionSpan, WeightUpdate
+from tasks.storage.tensor_digest import NOTHING
 from tasks.tables.schemas import Message
-from tasks.training.learner.client import StepReport
+from tasks.training.learner.client import StepReport, WrittenWeights
 from tasks.training.learner.packing import Floats, Sequence
 from tasks.verifiers import Score
 from tasks.verifiers.calls import Response
@@ -115,7 +116,7 @@ class ClockActor:
         ids: Any = range(tokens)  # as long as a response, and no memory
         return Completion("", ids, ids, reason, request.spans)
 
-    async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
+    async def update(self, path: str, version: int, *, keep_cache: bool) -> WeightUpdate:
         """Stand still for the time of an update, and of computing the cache again unless `keep_cache`.
 
         An engine that sleeps wakes besides, and has no cache to keep.
@@ -131,7 +132,7 @@ class ClockActor:
             self._close_span(request)
         self.version = version
         self._resume()
-        return UpdateTiming(seconds, seconds)
+        return WeightUpdate(seconds, seconds, NOTHING)
 
     async def sleep(self) -> None:
         """Stand still from now on; take the time in which the weights leave the GPU."""
@@ -158,10 +159,6 @@ class ClockActor:
     def _recompute_seconds(self) -> float:
         context = sum(self._made - request.began_at for request in self._running.values())
         return context / self._clock.prefill_tokens_per_second
-
-    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
-        """Return zeros at once."""
-        return np.zeros(len(token_ids) - 1, np.float32)
 
     async def statistics(self) -> EngineStatistics:
         """Return tokens generated so far, and the numbers of running and queued sequences."""
@@ -248,18 +245,14 @@ class ClockLearner:
         self.busy_seconds += seconds
         return [np.zeros(len(sequence.response_ids), np.float32) for sequence in sequences]
 
-    async def plain_logprobs(self, sequences: list[Sequence]) -> list[Floats]:
-        """Take the time of a forward pass; return zeros."""
-        return await self.logprobs(sequences)
-
     async def reference_logprobs(self, sequences: list[Sequence]) -> list[Floats]:
         """Take the time of a forward pass; return zeros."""
         return await self.logprobs(sequences)
 
-    async def write_weights(self, path: Path) -> str:
+    async def write_weights(self, path: Path) -> WrittenWeights:
         """Take `publish_seconds`, and write nothing."""
         await asyncio.sleep(self.publish_seconds)
-        return ""
+        return WrittenWeights("", NOTHING)
 
     async def export(self, folder: Path) -> None:
         """Make an empty folder, and take `publish_seconds`."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tasks.generation.interface import Completion, UpdateTiming
+from tasks.generation.interface import Completion, WeightUpdate
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.metric import Metric
 
@@ -110,7 +110,7 @@ class StepCounters:
     unjudged_samples: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     actors_lost: int = 0
-    updates: list[UpdateTiming] = field(default_factory=list)
+    updates: list[WeightUpdate] = field(default_factory=list)
 
     def unrecorded(self) -> dict[str, int]:
         """Return the counts of finished responses that no step has recorded yet, for a checkpoint."""

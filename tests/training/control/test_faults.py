@@ -8,12 +8,14 @@ from itertools import pairwise
 import pytest
 
 from tasks.generation.interface import EngineOptionsError, EngineStatistics
+from tasks.storage.tensor_digest import Contents
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import ActorsConfig
 from tasks.training.control.controller import LostGroupsError, NoSignalError
 from tasks.training.groups.window import Window
+from tasks.training.learner.client import WrittenWeights
 from tasks.training.timeouts import Limit, StalledError, within
 from tests.training.stand_ins import (
     RecordingLearner,
@@ -300,6 +302,7 @@ def test_of_several_updates_on_a_batch_one_that_is_not_finite_is_left_out_and_co
 
         async def write_weights(self, path):
             path.write_text("weights 1")
+            return WrittenWeights("", Contents(1, "weights 1"))
 
     options = config(steps=1, groups_per_step=4, updates={"minibatches": 4})
     run = Run(tmp_path, options, prompts(4), learner=Once()).play()

@@ -132,7 +132,7 @@ class MovingLearner(RecordingLearner):
     async def write_weights(self, path):
         assert self.gpu.holds == {LEARNER}
         await self._called("write")
-        await super().write_weights(path)
+        return await super().write_weights(path)
 
     async def export(self, folder):
         assert self.gpu.holds == {LEARNER}

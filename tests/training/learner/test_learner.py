@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from tasks.storage.tensor_digest import contents_of
 from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import with_gradient
 from tasks.training.learner.packing import Sequence
@@ -87,8 +88,10 @@ def step(learner, sequences=SEQUENCES):
 def weights(learner, path):
     from safetensors.torch import load_file
 
-    asyncio.run(learner.write_weights(path))
-    return load_file(path)
+    written = asyncio.run(learner.write_weights(path))
+    tensors = load_file(path)
+    assert written.contents == contents_of(tensors)
+    return tensors
 
 
 def largest_change(a, b):

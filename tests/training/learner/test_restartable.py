@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tasks.storage.tensor_digest import NOTHING
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.client import LearnerLostError, StepReport
+from tasks.training.learner.client import LearnerLostError, StepReport, WrittenWeights
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.restartable import DivergedError, NotFiniteError, RestartingLearner
 from tasks.training.simulation.clock import run_in_virtual_time
@@ -50,6 +51,7 @@ class FoldingLearner:
     async def write_weights(self, path):
         await self._called("write_weights")
         path.write_text(f"weights {len(self.weights)}")
+        return WrittenWeights("", NOTHING)
 
     async def save(self, folder):
         folder.mkdir()

@@ -68,6 +68,21 @@ FAMILIES = {
 }
 """Options of each family beside `SIZES`, chosen so that what is particular to it makes a difference."""
 
+OTHERS = {
+    "glm4": {},
+    "nemotron": {},
+    "stablelm": {"use_qkv_bias": True},
+    "mpt": {"d_model": 32, "n_heads": 2, "n_layers": 2, "max_seq_len": 256},
+    "falcon": {"num_kv_heads": 1, "head_dim": ...},
+    "gptj": {**GPT2, "rotary_dim": 8},
+    "llama4_text": {"intermediate_size_mlp": 32, "num_local_experts": 2, "attention_chunk_size": 8},
+    "bloom": {"n_layer": 2, "n_head": 2},
+    "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 2, "ffn_dim": 32},
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 1},
+    "afmoe": {**EXPERTS, **SLIDING, "num_local_experts": 4, "num_dense_layers": 1, "num_shared_experts": 1},
+}
+"""The same for families that the learner computes in a way of their own, or not at all; `...` leaves an option out."""
+
 
 def build(folder, family, *, factors=None, **options):
     """Save a family's random float32 model to a folder, with biases and buffers that are not 0."""
@@ -75,7 +90,8 @@ def build(folder, family, *, factors=None, **options):
         options["rope_parameters"] = LONGROPE | factors
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family], **options})
+        options = {**SIZES, **(FAMILIES | OTHERS)[family], **options}
+        config = AutoConfig.for_model(family, **{name: value for name, value in options.items() if value is not ...})
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for name, tensor in model.state_dict().items():

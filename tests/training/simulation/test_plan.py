@@ -506,6 +506,12 @@ runpy.run_module("tasks.training", run_name="__main__")
 """
 
 
+def test_a_plan_of_a_recipe_that_prints_completions_prints_none():
+    done = CliRunner().invoke(main, ["plan", "quickstart", "log_completions=1"])
+    assert done.exit_code == 0, done.output
+    assert "reward" not in done.stderr
+
+
 @pytest.mark.long
 def test_a_plan_needs_nothing_beyond_the_project_without_its_extras():
     absent = ("psutil", "torch", "vllm", "deepspeed", "ray", "transformers", "safetensors", "peft")

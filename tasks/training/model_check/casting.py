@@ -1,0 +1,64 @@
+"""Runs a model in another type than its weights have, one layer at a time: a 32B model needs no second copy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+
+@contextlib.contextmanager
+def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
+    """Let forward passes within a block run in `dtype`, without gradients.
+
+    A layer has its weights in `dtype` while it computes; embeddings, final norm and head have them for the whole block.
+    Tensors that the model keeps in another type than its own, such as a router's float32 bias, stay as they are.
+    """
+    own = model.dtype
+    if own == dtype:
+        yield
+        return
+    layers = list(_layers(model))
+    in_layers = {id(tensor) for layer in layers for tensor in _tensors(layer)}
+    stored: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+
+    def cast(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        pairs = [(tensor, tensor.data) for tensor in tensors if tensor.dtype == own]
+        for tensor, data in pairs:
+            tensor.data = data.to(dtype)
+        return pairs
+
+    def restore(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+        for tensor, data in pairs:
+            tensor.data = data
+
+    def before(layer: nn.Module, _: object) -> None:
+        stored[layer] = cast(_tensors(layer))
+
+    def after(layer: nn.Module, *_: object) -> None:
+        restore(stored.pop(layer))
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(restore, cast(tensor for tensor in _tensors(model) if id(tensor) not in in_layers))
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(before).remove)
+            stack.callback(layer.register_forward_hook(after, always_call=True).remove)
+        yield
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of a model, each of which transformers can compute a second time in the backward pass."""
+    for child in module.children():
+        if isinstance(child, GradientCheckpointingLayer):
+            yield child
+        else:
+            yield from _layers(child)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()

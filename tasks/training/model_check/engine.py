@@ -1,0 +1,112 @@
+"""An engine beside the learner: before and after a weight update, it samples with the learner's log-probabilities."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tasks.generation.config import SamplingConfig
+from tasks.generation.engine import Engine
+from tasks.generation.interface import Completion
+from tasks.machine.precision import Dtype
+from tasks.training.learner.packing import Floats
+from tasks.training.learner.packing import Sequence as TokenSequence
+from tasks.training.model_check.comparison import FLOAT32, TIMES_PLAIN_OF_ENGINE, apart, tolerance_of, typical_error
+from tasks.training.model_check.learner import LearnerCheck
+from tasks.training.model_check.renewal import old_group
+
+RESPONSE = 16
+"""Tokens that an engine samples to each prompt."""
+PROMPT = 8
+"""Tokens of a prompt, beside the sequences of the learner's check."""
+TOKENS = {"float32": 100, "bfloat16": 1024, "float16": 1024}
+"""Tokens that an engine samples in all: in 16 bits enough for `renewal`, in float32 a few show everything."""
+RECOMPUTED = "; the engine computes this model in another way"
+"""End of the message where an engine differs before any update."""
+NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weights, that the engine does not renew"
+"""End of the message where an engine differs after one."""
+
+
+async def responses(engine: Engine, prompts: Sequence[list[int]]) -> list[TokenSequence]:
+    """Return a sampled response to each prompt, with the engine's log-probabilities."""
+    length = max(min(RESPONSE, engine.config.max_model_len // 2), 1)
+    sampling = SamplingConfig(max_tokens=length)
+    asked = [prompt[: max(engine.config.max_model_len - length, 1)] for prompt in prompts]
+    answers = await asyncio.gather(*(engine.generate(p, sampling, seed=i) for i, p in enumerate(asked)))
+    return [_sequence(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
+
+
+def prompts_for(learner: LearnerCheck, dtype: Dtype) -> list[list[int]]:
+    """Return the prompts that an engine in `dtype` continues: those of the learner's check, and short cuttings."""
+    count = TOKENS[dtype] // RESPONSE
+    cuttings = learner.cuttings(PROMPT, count * PROMPT)[:count]
+    return [[*s.prompt_ids, *map(int, s.response_ids)] for s in [*learner.sequences(), *cuttings]]
+
+
+class EngineComparison:
+    """The comparison of an engine in `dtype` with the learner, whose float32 log-probabilities are the exact ones.
+
+    Args:
+        learner: its check is done, so that it has the updated weights.
+        dtype: type of the engine's weights and activations.
+    """
+
+    def __init__(self, learner: LearnerCheck, dtype: Dtype) -> None:
+        self._learner = learner
+        self._dtype: torch.dtype = getattr(torch, dtype)
+
+    def compare_initial(self, sampled: Sequence[TokenSequence]) -> None:
+        """Compare what an engine sampled with the initial checkpoint.
+
+        Raises:
+            ModelCheckError: its log-probabilities are off by more than rounding.
+        """
+        with self._learner.initial_weights():
+            self._require("the learner and an engine", sampled, self._learner.exact(sampled), RECOMPUTED)
+
+    def compare_updated(self, sampled: Sequence[TokenSequence]) -> None:
+        """Compare what an engine sampled after the update that the learner's check makes.
+
+        Raises:
+            ModelCheckError: it has old values of some tensors, or its log-probabilities are off by more than rounding.
+        """
+        exact = self._learner.exact(sampled)
+        if self._dtype != torch.float32:  # there, rounding hides nothing
+            self._require_new_values(sampled, torch.cat(exact))
+        self._require("the learner and an engine after a weight update", sampled, exact, NOT_RENEWED)
+
+    def _require_new_values(self, sampled: Sequence[TokenSequence], exact: Tensor) -> None:
+        errors = (torch.cat(_reported(sampled)) - exact).numpy()
+        if (group := old_group(errors, self.changes(sampled, exact))) is not None:
+            self._learner.figures.refuse(
+                f"an engine has old values of some tensors ({group}) after a weight update: its errors are what they "
+                f"would make them{NOT_RENEWED}"
+            )
+
+    def changes(self, sampled: Sequence[TokenSequence], exact: Tensor) -> dict[str, Floats]:
+        """Return how the log-probabilities of all tokens change if a group of tensors is old, nats, by group."""
+        changes = {}
+        for group, names in self._learner.groups.items():
+            with self._learner.old_weights(names):
+                changes[group] = (torch.cat(self._learner.exact(sampled)) - exact).numpy()
+        return changes
+
+    def _require(self, what: str, sampled: Sequence[TokenSequence], exact: Sequence[Tensor], cause: str) -> None:
+        theirs = _reported(sampled)
+        if self._dtype == torch.float32:
+            nats, tolerance = apart(theirs, exact), FLOAT32
+        else:
+            nats = typical_error(theirs, exact)
+            tolerance = tolerance_of(self._learner.usual_error(sampled, exact, self._dtype), TIMES_PLAIN_OF_ENGINE)
+        self._learner.figures.require(what, nats, tolerance, lambda: cause)
+
+
+def _sequence(prompt: list[int], answer: Completion) -> TokenSequence:
+    return TokenSequence(prompt, answer.token_ids, answer.logprobs, 0.0)
+
+
+def _reported(sampled: Sequence[TokenSequence]) -> list[Tensor]:
+    return [torch.as_tensor(s.rollout_logprobs, dtype=torch.float32) for s in sampled]

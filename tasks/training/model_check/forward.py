@@ -1,0 +1,42 @@
+"""A model's own forward pass: transformers' plain attention, each sequence alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tasks.training.learner.packing import Sequence as TokenSequence
+from tasks.training.learner.policy import EAGER
+
+
+def plain_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+    """Return the log-probabilities of each response, nats, float32 in main memory, without dropout or gradients."""
+    with torch.no_grad(), as_it_is(model) as own:
+        return [_chosen(own(ids_of(s, own.device), use_cache=False).logits, s) for s in sequences]
+
+
+@contextlib.contextmanager
+def as_it_is(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+    """Give the model transformers' plain attention, and no dropout, for the length of a block."""
+    before, training = model.config._attn_implementation, model.training
+    model.set_attn_implementation(EAGER)
+    try:
+        yield model.eval()
+    finally:
+        model.set_attn_implementation(before)
+        model.train(training)
+
+
+def ids_of(sequence: TokenSequence, device: torch.device) -> Tensor:
+    """Return a sequence's tokens, int64 `[1, T]`."""
+    return torch.tensor([[*sequence.prompt_ids, *map(int, sequence.response_ids)]], device=device)
+
+
+def _chosen(logits: Tensor, sequence: TokenSequence) -> Tensor:
+    targets = torch.tensor([int(token) for token in sequence.response_ids], dtype=torch.int64, device=logits.device)
+    own = logits[0, len(sequence.prompt_ids) - 1 : -1].float().log_softmax(-1)
+    return own.gather(1, targets[:, None])[:, 0].cpu()
