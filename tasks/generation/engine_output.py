@@ -108,7 +108,7 @@ class EngineOutput:
         return named is not None and named[0] in MISTAKES
 
     def _signal(self, error: Exception | None = None) -> str | None:
-        """Return the signal that ended a process, such as "SIGILL (Illegal instruction) ended its process"; else None."""
+        """Return what a signal did to a process: "SIGILL (Illegal instruction) ended its process"; None: nothing."""
         codes = [-code for process in self.processes if (code := process.exitcode) is not None and code < 0]
         if error is not None and (match := EXIT_BY_SIGNAL.search(str(error))):
             codes.append(int(match[1]))

@@ -313,10 +313,12 @@ def logits() -> list[Figure]:
 
 
 def updates() -> list[Figure]:
-    """How long an engine pauses for new weights."""
-    found = measure("generation", "update")
+    """How long an engine pauses for new weights, and how much of that digests cost."""
+    found, undigested = measure("generation", "update"), measure("generation", "undigested")
     size = f"{found['megabytes']:.0f} MB"
+    pauses = found["pause_seconds"], undigested["pause_seconds"]
     return [
+        Figure.at_most(f"weight update, pause, {size}", pauses[0], "s", "without digests of tensors", pauses[1], 1.5),
         Figure.below(f"weight update, pause, {size}", found["pause_seconds"], "s", 0.2),
         Figure.below(f"weight update, total, {size}", found["total_seconds"], "s", 0.6),
     ]

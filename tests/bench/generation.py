@@ -74,6 +74,14 @@ def bare(folder: Path) -> dict[str, float]:
     return {"tokens_per_second": asyncio.run(run())}
 
 
+def update_undigested(folder: Path) -> dict[str, float]:
+    """Weight updates whose tensors the engine hands on without digesting them."""
+    from tasks.generation import weight_transfer
+
+    weight_transfer.WORKER_EXTENSION = "tests.bench.undigested.WorkerExtension"
+    return update(folder)
+
+
 def update(folder: Path) -> dict[str, float]:
     """In-flight weight updates while 64 sequences are being generated."""
     from tasks.generation.config import EngineConfig, SamplingConfig
@@ -102,5 +110,7 @@ def update(folder: Path) -> dict[str, float]:
     }
 
 
+CALLS = {"stage": stage, "bare": bare, "update": update, "undigested": update_undigested}
+
 if __name__ == "__main__":
-    print(json.dumps({"stage": stage, "bare": bare, "update": update}[sys.argv[1]](Path(sys.argv[2]))))
+    print(json.dumps(CALLS[sys.argv[1]](Path(sys.argv[2]))))
