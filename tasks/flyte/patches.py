@@ -10,7 +10,6 @@ import json
 import os
 import pkgutil
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import replace
 from functools import cache, partial, wraps
 from importlib.metadata import version
@@ -19,11 +18,13 @@ from typing import Any, NamedTuple, cast
 
 from flytekit import FlyteContextManager, PodTemplate
 from flytekit.configuration import SerializationSettings
+from flytekit.core.constants import CACHE_KEY_METADATA, MESSAGEPACK, SERIALIZATION_FORMAT
 from flytekit.core.node import Node
 from flytekit.core.type_engine import TypeTransformerFailedError
+from flytekit.models.annotation import TypeAnnotation
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.models.task import Container, Resources
-from flytekit.models.types import LiteralType
+from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
 from tasks.flyte import backend, command_line_options
@@ -104,16 +105,19 @@ def _misses_without_files(get: Callable[..., LiteralMap | None]) -> staticmethod
     return staticmethod(existing)
 
 
-def _types_made_once(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
-    """Make flytekit's type of a pydantic model once, and give every caller a copy.
+def _types_without_schemas(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
+    """Make Flyte's type of a model of this project without the description of its fields.
 
-    Callers need copies because flytekit writes a tag into a type that becomes part of a union.
+    They are described in `workflows/schemas` and `docs/options`. In an interface nothing reads them: forms of the
+    console show JSON, and no workflow takes a field of a promise.
     """
-    made = cache(get_literal_type)
 
     @wraps(get_literal_type)
-    def literal_type(*args: Any) -> LiteralType:
-        return copy(made(*args))
+    def literal_type(self: Any, model: type[BaseModel]) -> LiteralType:
+        if not model.__module__.startswith("tasks."):
+            return get_literal_type(self, model)
+        packed = TypeAnnotation({CACHE_KEY_METADATA: {SERIALIZATION_FORMAT: MESSAGEPACK}})  # as flytekit does
+        return LiteralType(simple=SimpleType.STRUCT, annotation=packed)
 
     return literal_type
 
@@ -284,8 +288,9 @@ PATCHES = (
     ),
     Patch(
         "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.get_literal_type",
-        _types_made_once,
-        "every start would make the JSON schemas of the three files again for each task",
+        _types_without_schemas,
+        "a compiled workflow would be larger than what Flyte's gateway passes on, so that the console showed no run, "
+        "and a changed description of an option would miss every cached stage on a backend",
         NONE_KNOWN,
     ),
     Patch(

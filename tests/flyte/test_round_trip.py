@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tasks.config import SpecError, extended, read_yaml
 from tasks.difficulty.spec import RolloutSpec
@@ -57,6 +57,22 @@ def through_flyte(spec):
 def form(spec):
     """The literal that a form of Flyte's console sends: a protobuf `Struct`, in which every number is a double."""
     return Literal(scalar=Scalar(generic=json_format.Parse(spec.model_dump_json(), Struct())))
+
+
+def test_a_description_of_an_option_is_no_part_of_an_interface():
+    class Described(MixtureSpec):
+        """Another description."""
+
+    Described.__module__ = MixtureSpec.__module__
+    Described.model_fields["heldout"].description = "Other words."
+    assert TypeEngine.to_literal_type(Described) == TypeEngine.to_literal_type(MixtureSpec)
+
+
+def test_a_model_of_the_users_own_is_described_as_flytekit_does():
+    class Own(BaseModel):
+        size: int = 1
+
+    assert TypeEngine.to_literal_type(Own).metadata["properties"]["size"]["default"] == 1
 
 
 @pytest.mark.parametrize(("model", "content"), FILES, ids=lambda value: getattr(value, "__name__", ""))

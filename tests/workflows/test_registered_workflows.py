@@ -1,5 +1,6 @@
 """What is registered: the same from the base install as from a laptop's, and what Flyte is told of each task."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, Recipe
+from tasks.tables.schemas import StageSummary
 from tasks.training.cluster.pods import ray_job
 from tasks.training.task import train_policy
 from tests import image_environment
@@ -163,6 +165,73 @@ def test_executions_of_a_launch_plan_are_found_by_the_names_of_their_files(regis
     assert all(set(each) == {"recipe", "data", "evaluation"} for each in labels.values())
     for value in (value for each in labels.values() for value in each.values()):
         assert re.fullmatch(LABEL, value), f"Kubernetes refuses the label {value!r}"
+
+
+MIB = 2**20
+GATEWAY = 4 * MIB
+"""The largest message that Flyte's gateway, which the console asks, passes on."""
+
+
+def size_of_compiled(registered, workflow):
+    """The bytes of a workflow as the backend compiles it: with all of its tasks."""
+    spec = registered[f"workflow/{workflow}"]
+    names = {node.task_node.reference_id.name for node in spec.template.nodes if node.HasField("task_node")}
+    return spec.ByteSize() + sum(registered[f"task/{name}"].ByteSize() for name in names)
+
+
+def test_the_console_can_be_sent_each_workflow_and_all_launch_plans(registered):
+    workflows = [name.removeprefix("workflow/") for name in registered if name.startswith("workflow/")]
+    assert len(workflows) >= 3
+    assert max(size_of_compiled(registered, name) for name in workflows) < MIB
+    plans = [plan.ByteSize() for name, plan in registered.items() if name.startswith("launch plan/rlvr_")]
+    assert sum(plans) < GATEWAY
+
+
+def variables_of(entity):
+    """The inputs and outputs of a task, a workflow or a launch plan."""
+    if hasattr(entity, "template"):
+        interface = entity.template.interface
+        return [*interface.inputs.variables.values(), *interface.outputs.variables.values()]
+    defaults = [parameter.var for parameter in entity.spec.default_inputs.parameters.values()]
+    return [*defaults, *entity.closure.expected_outputs.variables.values()]
+
+
+def types_in(literal_type):
+    """A type, and those that it is made of."""
+    yield literal_type
+    for inner in (literal_type.collection_type, literal_type.map_value_type):
+        if inner.WhichOneof("type"):
+            yield from types_in(inner)
+    for variant in literal_type.union_type.variants:
+        yield from types_in(variant)
+
+
+def test_no_interface_describes_the_fields_of_a_file(registered):
+    """The data catalog's key hashes interfaces: a description in one would be a part of the key of every stage."""
+    types = [kind for entity in registered.values() for var in variables_of(entity) for kind in types_in(var.type)]
+    described = [kind for kind in types if kind.HasField("metadata") or kind.structure.dataclass_type]
+    assert len(types) > len(described)
+    summary = {field.name for field in dataclasses.fields(StageSummary)}
+    assert {frozenset(kind.structure.dataclass_type) for kind in described} == {frozenset(summary)}
+
+
+def bindings_in(binding):
+    yield binding
+    for part in (*binding.collection.bindings, *binding.map.bindings.values()):
+        yield from bindings_in(part)
+
+
+def test_no_workflow_takes_a_field_of_what_a_node_returns(registered):
+    """A backend finds a field by the description that interfaces lack."""
+    templates = [entity.template for name, entity in registered.items() if name.startswith("workflow/")]
+    bindings = [
+        part
+        for template in templates
+        for binding in (*(b for node in template.nodes for b in node.inputs), *template.outputs)
+        for part in bindings_in(binding.binding)
+    ]
+    assert len(bindings) > 50
+    assert not [part for part in bindings if part.promise.attr_path]
 
 
 def test_the_graph_is_a_few_named_boxes(registered):
