@@ -278,9 +278,16 @@ def killed(engine, before):
     processes = engines_of_this_process(before)
     for process in processes:
         process.kill()
-    while any(process.status() != psutil.STATUS_ZOMBIE for process in processes):
+    while any(is_alive(process) for process in processes):
         time.sleep(0.01)
     return engine
+
+
+def is_alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def engines_of_this_process(before):

@@ -12,14 +12,20 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 @contextlib.contextmanager
-def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
+def computing_in(model: PreTrainedModel, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
     """Let forward passes within a block run in `dtype`, without gradients.
 
     A layer has its weights in `dtype` while it computes; embeddings, final norm and head have them for the whole block.
     Tensors that the model keeps in another type than its own, such as a router's float32 bias, stay as they are.
+
+    Args:
+        model: left as it was at the end of the block.
+        dtype: type of weights and activations.
+        rounded: type to which weights are rounded before; None: they are not.
     """
     own = model.dtype
-    if own == dtype:
+    rounded = rounded or own
+    if own == dtype == rounded:
         yield
         return
     layers = list(_layers(model))
@@ -29,7 +35,7 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
     def cast(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
         pairs = [(tensor, tensor.data) for tensor in tensors if tensor.dtype == own]
         for tensor, data in pairs:
-            tensor.data = data.to(dtype)
+            tensor.data = data.to(rounded).to(dtype)
         return pairs
 
     def restore(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

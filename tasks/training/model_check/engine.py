@@ -21,11 +21,13 @@ from tasks.training.model_check.renewal import old_group
 RESPONSE = 16
 """Tokens that an engine samples to each prompt."""
 PROMPT = 8
-"""Tokens of a prompt, beside the sequences of the learner's check."""
+"""Tokens of a prompt, beside those of the learner's check."""
 TOKENS = {"float32": 100, "bfloat16": 1024, "float16": 1024}
 """Tokens that an engine samples in all: in 16 bits enough for `renewal`, in float32 a few show everything."""
 RECOMPUTED = "; the engine computes this model in another way"
 """End of the message where an engine differs before any update."""
+HEAD, EMBEDDING = "the tied head", "the tied embedding without the head"
+"""Names of the two sides of a tied embedding, of which an engine may renew one."""
 NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weights, that the engine does not renew"
 """End of the message where an engine differs after one."""
 
@@ -40,10 +42,8 @@ async def responses(engine: Engine, prompts: Sequence[list[int]]) -> list[TokenS
 
 
 def prompts_for(learner: LearnerCheck, dtype: Dtype) -> list[list[int]]:
-    """Return the prompts that an engine in `dtype` continues: those of the learner's check, and short cuttings."""
-    count = TOKENS[dtype] // RESPONSE
-    cuttings = learner.cuttings(PROMPT, count * PROMPT)[:count]
-    return [[*s.prompt_ids, *map(int, s.response_ids)] for s in [*learner.sequences(), *cuttings]]
+    """Return the prompts that an engine in `dtype` continues."""
+    return learner.prompts(TOKENS[dtype] // RESPONSE, PROMPT)
 
 
 class EngineComparison:
@@ -57,6 +57,12 @@ class EngineComparison:
     def __init__(self, learner: LearnerCheck, dtype: Dtype) -> None:
         self._learner = learner
         self._dtype: torch.dtype = getattr(torch, dtype)
+        # An engine in float32 may have read weights that the learner rounds to 16 bits.
+        self._coarser = learner.dtype if self._dtype == torch.float32 else self._dtype
+
+    def _exact(self, sampled: Sequence[TokenSequence]) -> list[Tensor]:
+        """Return the float32 log-probabilities of the weights as the engine has them, rounded to its type."""
+        return self._learner.exact(sampled, rounded=self._dtype)
 
     def compare_initial(self, sampled: Sequence[TokenSequence]) -> None:
         """Compare what an engine sampled with the initial checkpoint.
@@ -65,7 +71,7 @@ class EngineComparison:
             ModelCheckError: its log-probabilities are off by more than rounding.
         """
         with self._learner.initial_weights():
-            self._require("the learner and an engine", sampled, self._learner.exact(sampled), RECOMPUTED)
+            self._require("the learner and an engine", sampled, self._exact(sampled), RECOMPUTED)
 
     def compare_updated(self, sampled: Sequence[TokenSequence]) -> None:
         """Compare what an engine sampled after the update that the learner's check makes.
@@ -73,8 +79,8 @@ class EngineComparison:
         Raises:
             ModelCheckError: it has old values of some tensors, or its log-probabilities are off by more than rounding.
         """
-        exact = self._learner.exact(sampled)
-        if self._dtype != torch.float32:  # there, rounding hides nothing
+        exact = self._exact(sampled)
+        if self._coarser != torch.float32:  # there, rounding hides nothing
             self._require_new_values(sampled, torch.cat(exact))
         self._require("the learner and an engine after a weight update", sampled, exact, NOT_RENEWED)
 
@@ -88,19 +94,23 @@ class EngineComparison:
 
     def changes(self, sampled: Sequence[TokenSequence], exact: Tensor) -> dict[str, Floats]:
         """Return how the log-probabilities of all tokens change if a group of tensors is old, nats, by group."""
+        learner = self._learner
+        old = {group: learner.old_weights(names) for group, names in learner.groups.items()}
+        if tied := learner.tied:
+            old |= {HEAD: learner.old_tied(tied, head=True), EMBEDDING: learner.old_tied(tied, head=False)}
         changes = {}
-        for group, names in self._learner.groups.items():
-            with self._learner.old_weights(names):
-                changes[group] = (torch.cat(self._learner.exact(sampled)) - exact).numpy()
+        for group, weights in old.items():
+            with weights:
+                changes[group] = (torch.cat(self._exact(sampled)) - exact).numpy()
         return changes
 
     def _require(self, what: str, sampled: Sequence[TokenSequence], exact: Sequence[Tensor], cause: str) -> None:
         theirs = _reported(sampled)
-        if self._dtype == torch.float32:
+        if self._coarser == torch.float32:
             nats, tolerance = apart(theirs, exact), FLOAT32
         else:
             nats = typical_error(theirs, exact)
-            tolerance = tolerance_of(self._learner.usual_error(sampled, exact, self._dtype), TIMES_PLAIN_OF_ENGINE)
+            tolerance = tolerance_of(self._learner.usual_error(sampled, exact, self._coarser), TIMES_PLAIN_OF_ENGINE)
         self._learner.figures.require(what, nats, tolerance, lambda: cause)
 
 

@@ -20,7 +20,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from tasks.failures import MistakeError, one_line
 from tasks.machine.precision import Dtype
@@ -47,8 +47,7 @@ from tasks.training.model_check.comparison import (
 )
 from tasks.training.model_check.forward import plain_logprobs
 from tasks.training.model_check.groups import groups_of, kind_of
-from tasks.training.model_check.renewal import correlation, least_correlation
-from tasks.training.model_check.text import cut, cuttings
+from tasks.training.model_check.text import STRIDE, cut, cuttings
 
 STEP = 0.005
 """Smallest size of the update of a weight, in root mean squares of its tensor."""
@@ -75,6 +74,7 @@ class LearnerCheck:
 
     Attributes:
         policy: the model as the learner has it; `check` leaves its weights updated.
+        dtype: the learner's type.
         figures: the differences, by what was compared.
     """
 
@@ -109,11 +109,11 @@ class LearnerCheck:
         self._longest = longest
         self._lora = lora
         self._device = _device_of(folder)
-        self._dtype: torch.dtype = getattr(torch, dtype)
+        self.dtype: torch.dtype = getattr(torch, dtype)
         self.policy = Policy.load(
-            folder, dtype=self._dtype, longest=longest, lora=lora, gradient_checkpointing=gradient_checkpointing
+            folder, dtype=self.dtype, longest=longest, lora=lora, gradient_checkpointing=gradient_checkpointing
         )
-        self._set_attention(self._dtype)
+        self._set_attention(self.dtype)
         self.policy.to(self._device).train()
         self._other_version = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._trained()}
         self.figures = Figures(folder)
@@ -134,7 +134,7 @@ class LearnerCheck:
             folder = export or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             with self._computable():
                 self._compare("the learner and the model's own forward pass", sequences)
-            if self._dtype != torch.float32:
+            if self.dtype != torch.float32:
                 self._check_rounding()
             self._write_adapter(folder / INITIAL_ADAPTER)
             if self._lora:  # B begins as 0, and without it A has no gradient
@@ -146,9 +146,9 @@ class LearnerCheck:
             self._read_back(folder, sequences, updated)
         return self.figures
 
-    def logprobs(self, sequences: Sequence[TokenSequence], **rows: bool) -> list[Tensor]:
-        """Return the learner's log-probabilities of each response, nats, float32; `rows` are options of `pack`."""
-        [batches] = pack(list(sequences), sum(s.length for s in sequences), **{**self.policy.rows, **rows})  # type: ignore[arg-type]
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """Return the learner's log-probabilities of each response, nats, float32."""
+        [batches] = pack(list(sequences), sum(s.length for s in sequences), **self.policy.rows)
         values: dict[int, Tensor] = {}
         with torch.no_grad():
             for batch in batches:
@@ -168,14 +168,14 @@ class LearnerCheck:
         return plain_logprobs(self.policy.model, sequences)
 
     @contextlib.contextmanager
-    def computing_in(self, dtype: torch.dtype) -> Iterator[None]:
-        """Let learner and model compute in `dtype` for the length of a block, without gradients."""
-        with computing_in(self.policy.model, dtype):
+    def computing_in(self, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
+        """Let learner and model compute in `dtype` for the length of a block, as the function `computing_in` does."""
+        with computing_in(self.policy.model, dtype, rounded):
             self._set_attention(dtype)
             try:
                 yield
             finally:
-                self._set_attention(self._dtype)
+                self._set_attention(self.dtype)
 
     def _set_attention(self, dtype: torch.dtype) -> None:
         """Give the model the attention that the learner has for `dtype` on the device of the check."""
@@ -184,9 +184,9 @@ class LearnerCheck:
         if model.config._attn_implementation != name:
             model.set_attn_implementation(name)
 
-    def exact(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """Return the learner's log-probabilities in float32, nats."""
-        with self.computing_in(torch.float32):
+    def exact(self, sequences: Sequence[TokenSequence], rounded: torch.dtype | None = None) -> list[Tensor]:
+        """Return the learner's log-probabilities in float32, nats, with weights that are `rounded` to a type."""
+        with self.computing_in(torch.float32, rounded):
             return self.logprobs(sequences)
 
     def usual_error(self, sequences: Sequence[TokenSequence], exact: Sequence[Tensor], dtype: torch.dtype) -> float:
@@ -194,9 +194,10 @@ class LearnerCheck:
         with self.computing_in(dtype):
             return typical_error(self.plain(sequences), exact)
 
-    def cuttings(self, length: int, total: int, start: int = 0) -> list[TokenSequence]:
-        """Return sequences of `length` tokens that together predict `total`, or fewer where that takes too long."""
-        return cuttings(self._tokens, [min(length, self._longest)], self._affordable(total), start)
+    def prompts(self, count: int, length: int) -> list[list[int]]:
+        """Return prompts for an engine: the sequences of this check, and `count` more of `length` tokens."""
+        more = [cut(self._tokens, length, number * STRIDE) for number in range(count)]
+        return [[*s.prompt_ids, *map(int, s.response_ids)] for s in [*self.sequences(), *more]]
 
     def leave_device(self) -> None:
         """Move the policy to main memory, from which `return_to_device` brings it back."""
@@ -223,6 +224,26 @@ class LearnerCheck:
             yield
         finally:
             self._swap(tensors, names)
+
+    @property
+    def tied(self) -> str | None:
+        """Name of the embedding that is the head, too, and is trained; None: there is none."""
+        model = self.policy.model
+        embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        return next((name for name, tensor in self._trained() if tensor is embedding is head), None)
+
+    @contextlib.contextmanager
+    def old_tied(self, name: str, *, head: bool) -> Iterator[None]:
+        """Give the policy the old values of a tied embedding in its head alone, or in all but its head."""
+        module = self.policy.model.get_output_embeddings()
+        tied = module.weight
+        values = self._other_version[name] if head else tied
+        module.weight = torch.nn.Parameter(values.detach().to(self._device, copy=True), requires_grad=False)
+        try:
+            with contextlib.nullcontext() if head else self.old_weights([name]):
+                yield
+        finally:
+            module.weight = tied
 
     def _swap(self, tensors: dict[str, torch.nn.Parameter], names: Iterable[str]) -> None:
         for name in names:
@@ -289,8 +310,8 @@ class LearnerCheck:
         sequences = self._rounding_sequences()
         with self.computing_in(torch.float32):
             exact = self.plain(sequences)
-        usual = self.usual_error(sequences, exact, self._dtype)
-        name = str(self._dtype).removeprefix("torch.")
+        usual = self.usual_error(sequences, exact, self.dtype)
+        name = str(self.dtype).removeprefix("torch.")
         self.figures.require(
             f"the learner in {name} and in float32",
             typical_error(self.logprobs(sequences), exact),
@@ -368,27 +389,26 @@ class LearnerCheck:
             )
         fix_rope(model, self._longest)
         model.to(self._device)
-        what = "the learner and the export, read back,"
-        if self._lora and self._dtype != torch.float32:
-            self._compare_merged(what, model)
-        else:
-            with computing_in(model, torch.float32):
-                theirs = plain_logprobs(model, sequences)
-            self.figures.require(what, apart(theirs, ours), FLOAT32, str)
-
-    def _compare_merged(self, what: str, model: PreTrainedModel) -> None:
-        """Compare an export into which an adapter is merged, and so rounded to 16 bits, with weights and adapter."""
-        sequences = self._rounding_sequences()
-        exact = self.exact(sequences)
-        with self.initial_weights():
-            change = torch.cat(self.exact(sequences)) - torch.cat(exact)
         with computing_in(model, torch.float32):
             theirs = plain_logprobs(model, sequences)
-        usual = self.usual_error(sequences, exact, self._dtype)
-        self.figures.require(what, typical_error(theirs, exact), tolerance_of(usual, TIMES_PLAIN), str)
-        errors = torch.cat(theirs) - torch.cat(exact)
-        if abs(correlation(errors.numpy(), change.numpy())) > least_correlation(len(errors)):
-            self.figures.refuse("the export, read back, has another share of the adapter than the learner")
+        if self._lora:  # merged, and so rounded to the type of the weights
+            with self._merged(), self.computing_in(torch.float32):
+                ours = self.plain(sequences)
+        self.figures.require("the learner and the export, read back,", apart(theirs, ours), FLOAT32, str)
+
+    @contextlib.contextmanager
+    def _merged(self) -> Iterator[None]:
+        """Give the policy the weights into which its adapter is merged, and switch the adapter off, for a block."""
+        base = dict(self.policy.checkpoint_parameters())
+        assert self._lora is not None
+        values = merged(_in_memory(base.items()), _in_memory(self.policy.adapter_parameters()), self._lora)
+        before = {name: tensor.data for name, tensor in base.items()}
+        for name, tensor in base.items():
+            tensor.data = values[name].to(tensor.device)
+        with self.policy.without_adapter():
+            yield
+        for name, tensor in base.items():
+            tensor.data = before[name]
 
     def _rounding_sequences(self) -> list[TokenSequence]:
         lengths = [min(length, self._longest) for length in ROUNDING_LENGTHS]

@@ -30,25 +30,20 @@ def text_tokens(folder: Path) -> list[int]:
 
 
 def cut(tokens: Sequence[int], length: int, start: int = 0) -> TokenSequence:
-    """Return `length` tokens from `start` on, of which the first `PROMPT` are not predicted; a short text repeats."""
-    ids = [tokens[(start + index) % len(tokens)] for index in range(length)]
-    return TokenSequence(ids[:PROMPT], ids[PROMPT:], [0.0] * (len(ids) - PROMPT), 1.0)
+    """Return `length` tokens from `start` on, two at least; a short text repeats.
 
-
-def cuttings(tokens: Sequence[int], lengths: Sequence[int], total: int, start: int = 0) -> list[TokenSequence]:
-    """Return sequences of these lengths, in turn, that begin at different places, until they predict `total` tokens.
-
-    Args:
-        tokens: of a text.
-        lengths: tokens of the sequences, each above `PROMPT`.
-        total: predicted tokens of all of them.
-        start: index in the text at which the first begins.
+    The first `PROMPT` are not predicted, or fewer where nothing would be.
     """
+    ids = [tokens[(start + index) % len(tokens)] for index in range(max(length, 2))]
+    prompt = min(PROMPT, len(ids) - 1)
+    return TokenSequence(ids[:prompt], ids[prompt:], [0.0] * (len(ids) - prompt), 1.0)
+
+
+def cuttings(tokens: Sequence[int], lengths: Sequence[int], total: int) -> list[TokenSequence]:
+    """Return sequences of these lengths, in turn, that begin at different places, until they predict `total` tokens."""
     sequences: list[TokenSequence] = []
-    predicted = 0
     for number, length in enumerate(itertools.cycle(lengths)):
-        if predicted >= total:
-            return sequences
-        sequences.append(cut(tokens, length, start + number * STRIDE))
-        predicted += length - PROMPT
+        if sum(len(sequence.response_ids) for sequence in sequences) >= total:
+            break
+        sequences.append(cut(tokens, length, number * STRIDE))
     return sequences

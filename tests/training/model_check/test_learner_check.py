@@ -24,14 +24,6 @@ OTHER_PLACES = ["gemma2", "phi", "deepseek_v2", "deepseek_v3"]
 """Families whose learner rounds in other places than the plain forward pass, also on CPUs."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A family's folder, made once."""
