@@ -24,6 +24,7 @@ from tasks.generation.interface import (
     EngineOptionsError,
     EngineStatistics,
     RequestRefusedError,
+    ServedAdapter,
     VersionSpan,
     WeightsNotTakenError,
     WeightUpdate,
@@ -90,7 +91,7 @@ class Engine:
         config: EngineConfig,
         *,
         updatable: bool = False,
-        adapter_rank: int | None = None,
+        adapter: ServedAdapter | None = None,
         can_sleep: bool = False,
     ) -> Engine:
         """Load `model` and return when the engine takes requests.
@@ -99,8 +100,8 @@ class Engine:
             model: a Hugging Face model folder.
             config: options of the engine.
             updatable: true if `update_weights` will be called.
-            adapter_rank: rank of the LoRA adapter that every request runs; `update_weights` then takes its folder, and
-                comes before the first request. None: no adapter.
+            adapter: the LoRA adapter that every request runs; `update_weights` then takes its folder, and comes before
+                the first request. None: no adapter.
             can_sleep: true if `sleep` will be called.
 
         Raises:
@@ -112,9 +113,9 @@ class Engine:
         output = EngineOutput(Path(files.name) / "output.txt")
         with environment(config, files.name), output.captured():
             llm, statistics = load(
-                str(model), config, output, updatable=updatable, adapter_rank=adapter_rank, can_sleep=can_sleep
+                str(model), config, output, updatable=updatable, adapter=adapter, can_sleep=can_sleep
             )
-        return cls(llm, config, statistics, files, output, adapted=adapter_rank is not None)
+        return cls(llm, config, statistics, files, output, adapted=adapter is not None)
 
     async def generate(
         self,

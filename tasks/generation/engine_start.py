@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
-from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics
+from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics, ServedAdapter
 from tasks.machine import precision
 from tasks.machine.large_imports import large_imports
 from tasks.machine.memory_limit import with_cause
@@ -27,7 +27,7 @@ def load(
     output: EngineOutput,
     *,
     updatable: bool,
-    adapter_rank: int | None,
+    adapter: ServedAdapter | None,
     can_sleep: bool,
 ) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM; returns it, with the figures that it updates.
@@ -61,15 +61,15 @@ def load(
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
     if can_sleep and has_gpu():  # elsewhere an engine that sleeps only stops, for which vLLM needs no option
         options["enable_sleep_mode"] = True
-    if updatable or adapter_rank is not None:
+    if updatable or adapter is not None:
         from tasks.generation.scheduler import SCHEDULER
 
         options["scheduler_cls"] = SCHEDULER
-    if adapter_rank is not None:
-        from tasks.generation import adapter
+    if adapter is not None:
+        from tasks.generation.adapter import WORKER_EXTENSION, supported_rank
 
-        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": adapter.supported_rank(adapter_rank)}
-        options["worker_extension_cls"] = adapter.WORKER_EXTENSION
+        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": supported_rank(adapter.rank)}
+        options |= {"lora_target_modules": list(adapter.layers), "worker_extension_cls": WORKER_EXTENSION}
     elif updatable:
         from tasks.generation import weight_transfer
 

@@ -32,6 +32,15 @@ class RequestRefusedError(MistakeError):
     """The engine refuses this request, and keeps serving others."""
 
 
+class ServedAdapter(NamedTuple):
+    """The LoRA adapter that all requests to an engine run."""
+
+    rank: int
+    """Its rank."""
+    layers: tuple[str, ...]
+    """Names of the linear layers that it is of, such as `q_proj`; the engine leaves others, and experts, alone."""
+
+
 @dataclass(frozen=True)
 class VersionSpan:
     """The tokens [start, end) of a completion, which were sampled by policy `version`."""

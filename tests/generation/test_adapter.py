@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
 from tasks.storage.tensor_digest import contents_of
-from tasks.training.learner.adapter import WEIGHTS
+from tasks.training.learner.adapter import WEIGHTS, served_adapter
+from tasks.training.learner.config import LoraConfig
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
 pytestmark = [pytest.mark.engine, pytest.mark.complete]
@@ -59,7 +60,8 @@ def engine(tiny_model, loop):
     from tasks.generation.engine import Engine
 
     options = EngineConfig(max_model_len=320, max_num_seqs=8, dtype="float32", cpu_threads=1)
-    engine = loop.run(Engine.start(tiny_model, options, updatable=True, adapter_rank=RANK))
+    adapter = served_adapter(tiny_model, LoraConfig(rank=RANK, alpha=6))
+    engine = loop.run(Engine.start(tiny_model, options, updatable=True, adapter=adapter))
     yield engine
     engine.shutdown()
 

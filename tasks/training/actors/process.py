@@ -22,6 +22,7 @@ from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
 from tasks.training.actors.spread import RelayError
 from tasks.training.config import ActorsConfig
+from tasks.training.learner.adapter import served_adapter
 from tasks.training.learner.config import LoraConfig
 from tasks.training.timeouts import Limit, watched, within
 
@@ -85,7 +86,7 @@ class ActorProcess:
     ) -> None:
         self._model = model
         self._config = config
-        self._rank = lora.rank if lora else None
+        self._lora = lora
         self._takes_turns = takes_turns
         self._engine: Engine | None = None
 
@@ -106,7 +107,7 @@ class ActorProcess:
                 self._model,
                 self._config.engine,
                 updatable=True,
-                adapter_rank=self._rank,
+                adapter=served_adapter(self._model, self._lora) if self._lora else None,
                 can_sleep=self._takes_turns,
             )
         return os.getpid()

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.failures import MistakeError
+from tasks.generation.interface import EngineOptionsError, ServedAdapter
+from tasks.machine.resources import has_gpu
 from tasks.storage.durable import whole
 from tasks.storage.tensor_digest import Contents, contents_of
 from tasks.training.learner.config import LoraConfig
@@ -36,6 +38,28 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
         ValueError: `target_modules` has a name that no linear layer of the model has; peft would ignore it.
     """
     from peft import inject_adapter_in_model
+
+    inject_adapter_in_model(_peft_config(config, _adapted_layers(model, config)), model, adapter_name=_NAME)
+
+
+def served_adapter(folder: str | Path, config: LoraConfig) -> ServedAdapter:
+    """Return the adapter of the model in a folder as an engine is told of it; no weights are loaded.
+
+    Raises:
+        MistakeError: as `add_adapter`.
+        EngineOptionsError: the model has experts, and there is no GPU.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    if not has_gpu() and any(".experts." in name for name, _ in model.named_parameters()):
+        raise EngineOptionsError(f"lora: without a GPU, vLLM serves no adapter of a mixture of experts, as {folder} is")
+    return ServedAdapter(config.rank, tuple(sorted(_adapted_layers(model, config))))
+
+
+def _adapted_layers(model: PreTrainedModel, config: LoraConfig) -> set[str]:
     from torch import nn
 
     head = model.get_output_embeddings()
@@ -45,7 +69,7 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
         raise MistakeError(
             f"lora.target_modules = {', '.join(sorted(unknown))}: the model has {', '.join(sorted(known))}"
         )
-    inject_adapter_in_model(_peft_config(config, config.target_modules or known), model, adapter_name=_NAME)
+    return set(config.target_modules or known)
 
 
 def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -11,6 +11,7 @@ import torch
 from tasks.generation.engine import Engine
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
+from tasks.training.learner.adapter import served_adapter
 from tasks.training.learner.packing import Sequence
 from tasks.training.model_check.comparison import Difference
 from tasks.training.model_check.engine import EngineComparison, prompts_for, responses
@@ -71,8 +72,8 @@ async def _sample(
         learner.leave_device()  # to the engine
     else:
         await asyncio.sleep(0)  # the thread begins: the engine loads beside it
-    rank = options.lora.rank if options.lora else None
-    engine = await Engine.start(folder, options.engine, updatable=True, adapter_rank=rank)
+    adapter = served_adapter(folder, options.lora) if options.lora else None
+    engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter)
     try:
         await checking
         prompts = prompts_for(learner, dtype)

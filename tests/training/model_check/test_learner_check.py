@@ -225,6 +225,15 @@ def test_an_adapter_is_checked_as_it_is_trained_and_merged_as_it_is_exported(fol
     }
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", "olmoe"])
+def test_of_a_mixture_of_experts_the_linear_layers_have_an_adapter_and_experts_stay(folder, family):
+    """E5: peft would put nested adapters into experts that transformers joins."""
+    check = check_of(folder(family), lora=LoraConfig(rank=4, alpha=8))
+    assert structure(check.check()) < AGREEMENT
+    adapted = {name.partition(".lora_")[0].rpartition(".")[2] for name, _ in check.policy.adapter_parameters()}
+    assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+
 def test_the_weights_of_before_the_update_come_back_for_the_length_of_a_block(folder):
     check = check_of(folder("llama"))
     before = check.tensors()
