@@ -36,7 +36,7 @@ class ServedAdapter(NamedTuple):
     """The LoRA adapter that all requests to an engine run."""
 
     rank: int
-    """Its rank."""
+    """The rank of its matrices."""
     layers: tuple[str, ...]
     """Names of the linear layers that it is of, such as `q_proj`; the engine leaves others, and experts, alone."""
 
