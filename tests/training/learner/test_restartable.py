@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tasks.storage.tensor_digest import NOTHING
+from tasks.storage.tensor_digest import Contents
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import LearnerLostError, StepReport, WrittenWeights
 from tasks.training.learner.packing import Sequence
@@ -50,8 +50,8 @@ class FoldingLearner:
 
     async def write_weights(self, path):
         await self._called("write_weights")
-        path.write_text(f"weights {len(self.weights)}")
-        return WrittenWeights("", NOTHING)
+        path.write_text(weights := f"weights {len(self.weights)}")
+        return WrittenWeights("", Contents(1, weights))
 
     async def save(self, folder):
         folder.mkdir()
