@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REFUSED_ADAPTER = re.compile("expected target modules|MoE LoRA|not supported|LoRA rank", re.IGNORECASE)
-"""Texts of errors by which vLLM refuses an adapter."""
+REFUSED_ADAPTER = re.compile("expected target modules|MoE LoRA")
+"""What vLLM's error says if it does not serve an adapter of these layers."""
 STOP_SECONDS = 1.0
 """Seconds that an engine's process has to end by itself on a machine without a GPU; vLLM's default is 5.
 

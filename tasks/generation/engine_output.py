@@ -101,10 +101,12 @@ class EngineOutput:
         named = None if self._signal() else self._last_error()
         return named is not None and named[0] in REFUSALS and not OF_DEVICE.search(named[1])
 
-    @property
-    def names_mistake(self) -> bool:
-        """True where the last error is of a kind by which vLLM refuses the model or an option."""
-        named = self._last_error()
+    def names_mistake(self, error: Exception) -> bool:
+        """Return whether vLLM printed an error of a kind by which it refuses the model or an option.
+
+        False if a signal ended its process, as `error`, which this process raised, may say.
+        """
+        named = None if self._signal(error) else self._last_error()
         return named is not None and named[0] in MISTAKES
 
     def _signal(self, error: Exception | None = None) -> str | None:

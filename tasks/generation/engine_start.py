@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.generation.config import EngineConfig
@@ -11,6 +12,7 @@ from tasks.machine import precision
 from tasks.machine.large_imports import large_imports
 from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import has_gpu
+from tasks.storage.model_folder import has_experts
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -42,7 +44,6 @@ def load(
             "request's seed after a part of its prompt; leave it out"
         )
     with large_imports():
-        from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -61,20 +62,10 @@ def load(
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
     if can_sleep and has_gpu():  # elsewhere an engine that sleeps only stops, for which vLLM needs no option
         options["enable_sleep_mode"] = True
-    if updatable or adapter is not None:
-        from tasks.generation.scheduler import SCHEDULER
-
-        options["scheduler_cls"] = SCHEDULER
     if adapter is not None:
-        from tasks.generation.adapter import WORKER_EXTENSION, supported_rank
-
-        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": supported_rank(adapter.rank)}
-        options |= {"lora_target_modules": list(adapter.layers), "worker_extension_cls": WORKER_EXTENSION}
+        options |= _adapter_options(Path(model), adapter)
     elif updatable:
-        from tasks.generation import weight_transfer
-
-        options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
-        options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
+        options |= _update_options()
     refusals = REFUSALS_OF_ARGUMENTS if config.vllm else REFUSALS
     try:
         llm = AsyncLLM.from_engine_args(
@@ -97,7 +88,7 @@ def load(
         )
     except refusals as error:
         # The process of the engine raises its error in itself alone; this one sees that it has ended.
-        is_mistake = not isinstance(error, RuntimeError) or output.names_mistake
+        is_mistake = not isinstance(error, RuntimeError) or output.names_mistake(error)
         kind = EngineOptionsError if is_mistake else EngineError
         given = f" with engine.vllm = {config.vllm}" if config.vllm else ""
         raise kind(with_cause(f"vLLM does not start on {model}{given}: {output.reason_or(error)}")) from error
@@ -106,3 +97,41 @@ def load(
 
         recorder.statistics.gpu = current_platform.get_device_name()
     return llm, recorder.statistics
+
+
+def _update_options() -> dict[str, Any]:
+    """Return vLLM's options for an engine whose weights are replaced."""
+    from vllm.config import WeightTransferConfig
+
+    from tasks.generation.scheduler import SCHEDULER
+    from tasks.generation.weight_transfer import BACKEND, WORKER_EXTENSION
+
+    return {
+        "scheduler_cls": SCHEDULER,
+        "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+        "worker_extension_cls": WORKER_EXTENSION,
+    }
+
+
+def _adapter_options(model: Path, adapter: ServedAdapter) -> dict[str, Any]:
+    """Return vLLM's options for an engine whose adapter is replaced.
+
+    Raises:
+        EngineOptionsError: the model is a mixture of experts, and there is no GPU.
+    """
+    if not has_gpu() and has_experts(model):
+        raise EngineOptionsError(
+            f"lora: model {model} is a mixture of experts, and vLLM serves adapters of those on GPUs alone; train all "
+            "weights, or use a machine with a GPU"
+        )
+    from tasks.generation.adapter import WORKER_EXTENSION, supported_rank
+    from tasks.generation.scheduler import SCHEDULER
+
+    return {
+        "scheduler_cls": SCHEDULER,
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": supported_rank(adapter.rank),
+        "lora_target_modules": list(adapter.layers),
+        "worker_extension_cls": WORKER_EXTENSION,
+    }

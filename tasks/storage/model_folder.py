@@ -15,6 +15,9 @@ TODAY = datetime.date(2024, 7, 26)
 """Date that templates print which ask for today's (Llama 3.2's own default): by the real one, prompts, caches and
 resumed runs would change by the day."""
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names of the number of experts in `config.json`: Qwen's, Mixtral's, DeepSeek's and Ernie's."""
+
 
 class ModelError(MistakeError):
     """A model folder cannot be used; the message names the folder or file, the fault, and what would be accepted."""
@@ -88,6 +91,12 @@ def loading(folder: str | Path) -> Iterator[None]:
 def date_variables(template: str) -> dict[str, Any]:
     """Return the variables by which a chat template that asks for the date prints `TODAY`; {} for any other."""
     return {"strftime_now": TODAY.strftime} if "strftime_now" in template else {}
+
+
+def has_experts(folder: Path) -> bool:
+    """Return whether `config.json` in a model folder describes a mixture of experts."""
+    config = json.loads((folder / "config.json").read_text())
+    return any((config.get("text_config") or config).get(name) for name in EXPERTS)
 
 
 def weight_files(folder: Path) -> list[Path]:

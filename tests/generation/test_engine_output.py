@@ -64,3 +64,6 @@ def test_a_process_that_a_signal_ended_is_told_by_its_name_whatever_was_printed_
 def test_a_signal_in_the_middle_of_a_start_is_in_vllms_own_error(tmp_path, code, told):
     error = RuntimeError(f"Engine core initialization failed. Failed core proc(s): {{'EngineCore': {code}}}")
     assert EngineOutput(tmp_path / "none").reason_or(error) == (told or str(error))
+    output = EngineOutput(tmp_path / "output.txt")
+    output._path.write_text("ValueError: an earlier one\n")
+    assert output.names_mistake(error) == (told is None)

@@ -27,12 +27,12 @@ from tasks.training.learner.policy import EAGER
 from tasks.training.learner.weight_files import copy_all_but_weights
 from tasks.training.model_check.casting import computing_in
 from tasks.training.model_check.comparison import TIMES_PLAIN_OF_ENGINE, tolerance_of, typical_error
+from tasks.training.model_check.engine import sampled_responses
 from tasks.training.model_check.forward import plain_logprobs
 from tasks.training.simulation.roofline import GB
 
 if TYPE_CHECKING:
     from tasks.generation.engine import Engine
-    from tasks.generation.interface import Completion
     from tasks.storage.tensor_digest import Contents
     from tasks.training.learner.trainer import Trainer
 
@@ -115,7 +115,7 @@ class TurnsCheck:
             findings.require(update.contents == written, f"Other weights arrived than those of version {version}.")
             versions = {completion.versions[-1].version for completion in await asyncio.gather(*waiting)}
             findings.require(versions == {version}, f"Responses end under versions {versions}, not {version}.")
-            self._sampled[turn] = weights.parent, [_sequence(prompt, await response) for response in responses()]
+            self._sampled[turn] = weights.parent, await sampled_responses(engine, [prompt] * sizes.responses)
 
     def _learn(self, findings: Findings, trainer: Trainer, weights: Path, turn: str) -> Contents:
         """Take a step, write the weights into a model folder of their own, and leave the GPU; return what they are."""
@@ -144,10 +144,6 @@ class TurnsCheck:
             findings.require(
                 error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE), f"Awake, the engine is off by {error:.2g} nats."
             )
-
-
-def _sequence(prompt: list[int], completion: Completion) -> Sequence:
-    return Sequence(prompt, completion.token_ids, completion.logprobs, 0.0)
 
 
 async def _seconds(call: Awaitable[object]) -> float:

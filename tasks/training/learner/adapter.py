@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.failures import MistakeError
-from tasks.generation.interface import EngineOptionsError, ServedAdapter
-from tasks.machine.resources import has_gpu
+from tasks.generation.interface import ServedAdapter
 from tasks.storage.durable import whole
 from tasks.storage.tensor_digest import Contents, contents_of
 from tasks.training.learner.config import LoraConfig
@@ -47,15 +46,12 @@ def served_adapter(folder: str | Path, config: LoraConfig) -> ServedAdapter:
 
     Raises:
         MistakeError: as `add_adapter`.
-        EngineOptionsError: the model has experts, and there is no GPU.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    if not has_gpu() and any(".experts." in name for name, _ in model.named_parameters()):
-        raise EngineOptionsError(f"lora: without a GPU, vLLM serves no adapter of a mixture of experts, as {folder} is")
     return ServedAdapter(config.rank, tuple(sorted(_adapted_layers(model, config))))
 
 

@@ -14,7 +14,7 @@ from tasks.machine.resources import has_gpu
 from tasks.training.learner.adapter import served_adapter
 from tasks.training.learner.packing import Sequence
 from tasks.training.model_check.comparison import Difference
-from tasks.training.model_check.engine import EngineComparison, prompts_for, responses
+from tasks.training.model_check.engine import EngineComparison, prompts_for, sampled_responses
 from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.training.model_check.options import CheckedOptions
 from tasks.training.model_check.text import text_tokens
@@ -79,10 +79,10 @@ async def _sample(
         prompts = prompts_for(learner, dtype)
         if options.lora:
             await engine.update_weights(export / INITIAL_ADAPTER, 0, keep_cache=False)
-        initial = await responses(engine, prompts)
+        initial = await sampled_responses(engine, prompts)
         update = export / (ADAPTER if options.lora else "model.safetensors")
         await engine.update_weights(update, 1, keep_cache=False)
-        return initial, await responses(engine, prompts)
+        return initial, await sampled_responses(engine, prompts)
     finally:
         engine.shutdown()
 

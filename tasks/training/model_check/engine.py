@@ -32,7 +32,7 @@ NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weight
 """End of the message where an engine differs after one."""
 
 
-async def responses(engine: Engine, prompts: Sequence[list[int]]) -> list[TokenSequence]:
+async def sampled_responses(engine: Engine, prompts: Sequence[list[int]]) -> list[TokenSequence]:
     """Return a sampled response to each prompt, with the engine's log-probabilities."""
     length = max(min(RESPONSE, engine.config.max_model_len // 2), 1)
     sampling = SamplingConfig(max_tokens=length)

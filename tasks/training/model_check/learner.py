@@ -405,10 +405,12 @@ class LearnerCheck:
         before = {name: tensor.data for name, tensor in base.items()}
         for name, tensor in base.items():
             tensor.data = values[name].to(tensor.device)
-        with self.policy.without_adapter():
-            yield
-        for name, tensor in base.items():
-            tensor.data = before[name]
+        try:
+            with self.policy.without_adapter():
+                yield
+        finally:
+            for name, tensor in base.items():
+                tensor.data = before[name]
 
     def _rounding_sequences(self) -> list[TokenSequence]:
         lengths = [min(length, self._longest) for length in ROUNDING_LENGTHS]

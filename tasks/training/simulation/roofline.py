@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.failures import MistakeError
+from tasks.storage.model_folder import EXPERTS
 
 GB = 1e9
 WEIGHT = 2
@@ -78,8 +79,7 @@ class Experts:
             KeyError: it does not say how many are chosen.
             ValueError: layers with and without experts follow each other in another way than those models'.
         """
-        names = ("num_experts", "num_local_experts", "n_routed_experts")
-        count = next((config[name] for name in names if config.get(name)), 0)
+        count = next((config[name] for name in EXPERTS if config.get(name)), 0)
         if count < 2:
             return None
         if config.get("moe_layer_freq", 1) != 1:
