@@ -12,7 +12,7 @@ import click
 import yaml
 
 from tasks.config import SpecError, parse, result_options
-from tasks.failures import one_line
+from tasks.failures import MistakeError, one_line
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, Recipe
 from tasks.lineage.provenance import made_from
@@ -20,7 +20,7 @@ from tasks.machine.error_report import run_command
 from tasks.machine.local_ray import start_ray
 from tasks.machine.progress import track_progress
 from tasks.machine.quiet import silence_libraries
-from tasks.machine.resources import return_freed_memory
+from tasks.machine.resources import has_gpu, ray_resources, return_freed_memory
 from tasks.storage.durable import PARTIAL, whole
 from tasks.storage.locations import address_of, folder_of
 from tasks.storage.model_folder import check_model_folder
@@ -94,9 +94,9 @@ def run(
     digests = [benchmark.digest for benchmark in benchmarks]
     folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers, digests))
     make_run_folder(folder)
-    if config.model_check:
-        check_before(config, model, inputs["model"], folder, cluster)
     start_ray(cluster, log_to_driver=False)
+    if config.model_check:
+        check_once(config, model, inputs["model"], folder)
     with track_progress("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
@@ -214,30 +214,36 @@ def recipes(gpu: str, names: tuple[str, ...]) -> None:
         click.echo(recipe_row(name, parse(Recipe, name), gpu))
 
 
-def check_before(config: Recipe, model: Path, digest: str, folder: Path, cluster: str) -> None:
-    """Check the model before a run's first step, once for a run folder, on this machine.
+def check_once(config: Recipe, model: Path, digest: str, folder: Path) -> None:
+    """Check the model on this machine before the first step of a run.
+
+    A resumed run finds the figures of the check in its folder, and does not repeat it.
 
     Args:
         config: the recipe.
         model: folder of the initial checkpoint.
         digest: of the model's files.
-        folder: the run folder, which keeps the figures.
-        cluster: address of the Ray cluster. Where it is another machine's, a line says how to check the model there.
+        folder: the run folder.
+
+    Raises:
+        MistakeError: the run has GPUs, and this machine has none.
     """
     from tasks.training.model_check.options import CheckedOptions
 
-    if cluster != "local":
-        command = f"python -m tasks.training check {model}"
-        click.echo(f"the model is not checked: run {command} on a machine of the cluster", err=True)
-        return
     options = CheckedOptions.of(config)
     checked = {"model": digest, "options": result_options(options)}
     record = folder / "model_check.json"
     if record.is_file() and json.loads(record.read_text())["checked"] == checked:
         return
+    if ray_resources().gpus and not has_gpu():
+        raise MistakeError(
+            "the model cannot be checked on this machine, as the run has GPUs and this machine has none: start the run "
+            f"on a machine of the cluster with a GPU, or run python -m tasks.training check {model} there and start it "
+            "here with model_check=false"
+        )
     from tasks.training.model_check.check import check_model
 
-    click.echo("training: checks learner, engine and export on the model", err=True)
+    click.echo("training: checking learner, engine and export on the model", err=True)
     figures = {what: apart._asdict() for what, apart in check_model(model, options).items()}
     return_freed_memory()
     with whole(record) as partial:

@@ -7,7 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from tasks.config import load_yaml
+from tasks.failures import MistakeError
 from tasks.inputs.files import DataFile, quickstart
+from tasks.machine.resources import Machine
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
 from tasks.training.__main__ import main, with_overrides
@@ -58,6 +60,7 @@ def given(monkeypatch, tmp_path):
         return SimpleNamespace(**{name: inputs.folder / name for name in ("policy", "ledger", "metrics")})
 
     monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr("tasks.training.run.train", train)
     return taken
 
@@ -153,10 +156,17 @@ def test_a_model_that_is_refused_is_not_trained(prompts, tiny_model, given, monk
     assert not given
 
 
-def test_on_another_machines_cluster_a_line_says_how_to_check_the_model(prompts, tiny_model, given):
+def test_from_a_machine_without_a_gpu_the_model_of_a_cluster_with_gpus_is_not_checked(
+    prompts, tiny_model, given, monkeypatch
+):
+    gpus = Machine(8.0, 8.0)
+    monkeypatch.setattr("tasks.training.__main__.ray_resources", lambda: gpus)
+    monkeypatch.setattr("tasks.training.__main__.has_gpu", lambda: False)
     done = invoke(tiny_model, prompts, "model_check=true", "--cluster", "10.0.0.1:6379")
-    assert done.exit_code == 0, done.output
-    assert f"python -m tasks.training check {tiny_model}" in done.output
+    assert isinstance(done.exception, MistakeError)
+    assert f"python -m tasks.training check {tiny_model}" in str(done.exception)
+    assert "model_check=false" in str(done.exception)
+    assert not given
 
 
 @pytest.mark.complete

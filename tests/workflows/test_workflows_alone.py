@@ -179,6 +179,7 @@ def test_the_documents_training_without_flyte_takes_the_mixture_and_judges_by_th
 
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("tasks.training.run.train", train)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr("tasks.training.model_check.check.check_model", lambda *_: {})
     monkeypatch.setattr("tasks.training.__main__.prepared", lambda _: model)
     text = (ROOT / "docs" / "tutorial.md").read_text()
