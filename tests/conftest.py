@@ -34,6 +34,17 @@ def tiny_model(tmp_path_factory):
     return build(tmp_path_factory.mktemp("model") / "tiny")
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """torch with one thread: its models are tiny, and several test processes run at a time."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Collect without the garbage collector: it imports most libraries, whose objects live as long as the process."""

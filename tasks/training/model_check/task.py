@@ -40,7 +40,7 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
     ]
     largest = max(differences.values(), key=lambda apart: apart.nats / apart.tolerance)
     figures = {"comparisons": f"{len(rows)}", "largest difference": f"{largest.nats:.2g} nats"}
-    show(STAGE, charts.page(figures, charts.table(rows, "Mean differences of log-probabilities")))
+    show(STAGE, charts.page(figures, charts.table(rows, "Differences of log-probabilities")))
     return watch.summary(
         f"learner, engine and export agree: at most {largest.nats:.2g} nats apart, where {largest.tolerance:.2g} is "
         "rounding",

@@ -9,15 +9,9 @@ import torch
 from tasks.training.learner.liger import installed
 from tasks.training.learner.logprobs import token_logprobs
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 T, H, V = 23, 16, 50
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def inputs(dtype=torch.float64, seed=0):

@@ -15,6 +15,8 @@ from tasks.training.learner.packing import Sequence, pack
 from tasks.training.learner.policy import DENSE, Policy, attention_for
 from tasks.training.learner.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 VOCABULARY = 61
 TEMPERATURE = 0.7
 ROWS = {
@@ -23,14 +25,6 @@ ROWS = {
     "alike": [7, 8, 8, 6, 7],
     "many lengths": [2, 31, 3, 17, 2, 64, 5, 9, 40, 1],
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

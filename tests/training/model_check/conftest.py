@@ -1,12 +1,8 @@
-"""One thread for each process of the tests of this folder: their models are tiny, and several run at a time."""
+"""The tests of this folder run with one thread of torch."""
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread):
+    """Use the fixture in every file."""

@@ -1,10 +1,8 @@
+"""The tests of this folder run with one thread of torch."""
+
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread):
+    """Use the fixture in every file."""
