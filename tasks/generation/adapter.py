@@ -72,15 +72,15 @@ class OneAdapter(PunicaWrapperCPU):
 
 
 class WorkerExtension:
-    """A class for vLLM's option `worker_extension_cls`: each worker imports this module, and has its method."""
+    """Adds a method to vLLM's workers, which import this module for it (option `worker_extension_cls`)."""
 
     def arrived(self) -> tuple[list[str], list[str], Contents]:
-        """Return what the last adapter contains; no name is passed over, as vLLM refuses what it does not know."""
+        """Return two empty lists, because vLLM itself refuses unknown tensors, and the contents of the last adapter."""
         return [], [], _Arrival.contents
 
 
 class _Arrival:
-    """The newest adapter of this process."""
+    """Stores what this process loaded last."""
 
     contents: ClassVar[Contents] = NOTHING
 

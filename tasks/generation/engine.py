@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REFUSED_ADAPTER = re.compile("expected target modules|MoE LoRA")
-"""What vLLM's error says if it does not serve an adapter of these layers."""
+"""Matches vLLM's errors about layers whose adapters it does not serve."""
 STOP_SECONDS = 1.0
 """Seconds that an engine's process has to end by itself on a machine without a GPU; vLLM's default is 5.
 
@@ -222,8 +222,8 @@ class Engine:
 
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
-            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one; or vLLM does not serve the
-                adapter.
+            WeightsNotTakenError: the engine has no use for a tensor, got none for one of its weights, or does not serve
+                the adapter.
         """
         async with self._updating:
             began = time.perf_counter()
@@ -293,11 +293,11 @@ class Engine:
             raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
 
     async def _arrived(self, version: int) -> Contents:
-        """Return what the last update brought to all workers of the engine.
+        """Return the contents of the tensors that all workers of the engine loaded in the last update.
 
         Raises:
-            WeightsNotTakenError: it left a tensor, or a weight of the engine, aside.
-            EngineError: it brought different weights to different workers.
+            WeightsNotTakenError: a worker had no use for a tensor, or got none for one of its weights.
+            EngineError: workers loaded different tensors.
         """
         arrived: set[Contents] = set()
         for unused, unfilled, contents in await self._called(self._llm.collective_rpc("arrived"), "name its weights"):
@@ -309,7 +309,7 @@ class Engine:
                         "is a tensor whose name in the learner is another than in the checkpoint, such as experts"
                     )
         if len(arrived) > 1:
-            raise EngineError(f"weight update {version}: the engine's workers have different weights")
+            raise EngineError(f"weight update {version}: the workers of the engine loaded different weights")
         return arrived.pop()
 
     async def _replace_weights(self, path: str, version: str) -> None:

@@ -1,7 +1,7 @@
 """Keeps what an engine's processes print in a file, and reads from it why they ended.
 
 vLLM's engine runs in a process of its own. Where that process fails, its parent learns no more than that it has ended:
-the reason is the signal that ended it, or the last error which the process printed.
+the reason is the signal that killed it, or the last error that it printed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITHOUT_REASON = "EngineCore|EngineDead|Engine core|root cause"
 """Texts of errors that point at another error."""
 
 EXIT_BY_SIGNAL = re.compile(r"Failed core proc\(s\): \{[^}]*: -(\d+)")
-"""The error of a process that a signal ended while it started, with the signal's number."""
+"""Matches vLLM's error if a signal killed the engine while it started; group 1 is the signal's number."""
 
 REASON_SECONDS = 5.0
 """Seconds within which a process that has ended unexpectedly prints why; its parent can see the end before that."""
@@ -48,7 +48,7 @@ class EngineOutput:
     """The output of an engine's processes, in a file.
 
     Attributes:
-        processes: those that this process has started for the engine, once they run.
+        processes: the engine's child processes; empty until the engine runs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class EngineOutput:
                 os.close(terminal)
 
     def reason_or(self, error: Exception) -> str:
-        """Return the signal that ended a process, else the last error that they printed, in one line, else `error`."""
+        """Return why the engine failed, in one line: the signal that killed it, the last printed error, or `error`."""
         if ended := self._signal(error):
             return ended
         named = self._last_error()
@@ -104,19 +104,21 @@ class EngineOutput:
     def names_mistake(self, error: Exception) -> bool:
         """Return whether vLLM printed an error of a kind by which it refuses the model or an option.
 
-        False if a signal ended its process, as `error`, which this process raised, may say.
+        Args:
+            error: the error that vLLM raised in this process. If it says that a signal killed the engine, or an exit
+                code does, the result is False.
         """
         named = None if self._signal(error) else self._last_error()
         return named is not None and named[0] in MISTAKES
 
     def _signal(self, error: Exception | None = None) -> str | None:
-        """Return what a signal did to a process: "SIGILL (Illegal instruction) ended its process"; None: nothing."""
+        """Return a message about the signal that killed the engine, or None if no signal did."""
         codes = [-code for process in self.processes if (code := process.exitcode) is not None and code < 0]
         if error is not None and (match := EXIT_BY_SIGNAL.search(str(error))):
             codes.append(int(match[1]))
         if not codes:
             return None
-        return f"{signal.Signals(codes[0]).name} ({signal.strsignal(codes[0])}) ended its process"
+        return f"killed by {signal.Signals(codes[0]).name} ({signal.strsignal(codes[0])})"
 
     def _last_error(self) -> tuple[str, str] | None:
         if not self._path.exists():

@@ -28,7 +28,7 @@ class InProcessExecutor(UniProcExecutor):
     def _init_executor(self) -> None:
         when_orphaned(os.getppid(), lambda: os._exit(1))
         if torch.cpu._is_amx_tile_supported():
-            torch.cpu._init_amx()  # Linux lets no process use AMX that has not asked, and vLLM's attention does not ask
+            torch.cpu._init_amx()  # a process must ask Linux for AMX before it uses it; vLLM's attention does not ask
         super()._init_executor()
 
 

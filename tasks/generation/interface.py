@@ -33,12 +33,12 @@ class RequestRefusedError(MistakeError):
 
 
 class ServedAdapter(NamedTuple):
-    """The LoRA adapter that all requests to an engine run."""
+    """The LoRA adapter that an engine applies to all requests."""
 
     rank: int
-    """The rank of its matrices."""
+    """Rank of the adapter."""
     layers: tuple[str, ...]
-    """Names of the linear layers that it is of, such as `q_proj`; the engine leaves others, and experts, alone."""
+    """Names of the adapted linear layers, such as `q_proj`."""
 
 
 @dataclass(frozen=True)
@@ -201,14 +201,14 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """One weight update of an engine: how long it took, and what arrived."""
+    """Describes a finished weight update of an engine."""
 
     pause_seconds: float
     """Time in which generation was paused."""
     total_seconds: float
     """Time from the call to the return."""
     contents: Contents
-    """The contents of the tensors that the engine handed to its model."""
+    """Contents of the tensors that the engine loaded."""
 
 
 @dataclass

@@ -52,7 +52,7 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
     Attributes:
         unused: names of the last file's tensors that no weight of the model was loaded from.
         unfilled: names of the model's weights, as vLLM has them, that the last file had nothing for.
-        contents: what the tensors that were handed to the model contain.
+        contents: contents of the tensors that were loaded.
     """
 
     init_info_cls = SafetensorsInitInfo
@@ -107,7 +107,7 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
 
 
 def _digested(file: Any, digest: TensorDigest) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a file by name, and digest those that are taken."""
+    """Yield the name and value of each tensor in a safetensors file, and add it to `digest`."""
     for name in file.keys():  # noqa: SIM118 not a mapping
         tensor = file.get_tensor(name)
         digest.add(name, tensor)

@@ -1,8 +1,8 @@
 """The type of weights and activations that `dtype: auto` stands for.
 
 On GPUs it is bfloat16. Processors differ: one without instructions for it (AVX2 alone: most laptops) computes bfloat16
-several times slower than float32, and there float32 is used. `RLVR_CPU_DTYPE=bfloat16` or `=float32` decides instead of
-the processor: so a test of one kind of processor runs on the other.
+several times slower than float32, and there float32 is used. `RLVR_CPU_DTYPE=bfloat16` or `=float32` overrides this, to
+test on one kind of processor what happens on the other.
 
 The type that `auto` becomes is a property of the machine and no part of a stage's input: results are cached under
 `auto`. A local cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. To cache
@@ -23,7 +23,7 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 Auto = Literal["auto"]
 
 CPU_DTYPE = "RLVR_CPU_DTYPE"
-"""Environment variable that names the type of processes without a GPU for `auto`."""
+"""Environment variable: the type that `auto` becomes without a GPU, instead of the processor's."""
 SLOWER_AT_MOST = 1.5
 """Largest time of a bfloat16 matrix product, in times of float32's, at which bfloat16 is used for its smaller memory.
 
@@ -74,7 +74,7 @@ def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def _asked() -> str | None:
-    """The type that the environment asks for; None: the processor decides."""
+    """Return the type that `RLVR_CPU_DTYPE` names, or None if it is not set."""
     asked = os.environ.get(CPU_DTYPE) or None
     if asked not in (None, "bfloat16", "float32"):
         raise MistakeError(f"{CPU_DTYPE} = {asked}: without a GPU, auto can be bfloat16 or float32")

@@ -1,7 +1,7 @@
-"""Digests of named tensors, by which those who hand weights on know that the same ones arrived.
+"""Computes digests of named tensors, to verify that a receiver got the weights that were sent.
 
-The hash is XXH3, at about the speed of memory: it finds faults of machines and of code, and is no protection from an
-adversary.
+The hash is XXH3, which runs at about the speed of memory. It detects faults of machines and code, but is not secure
+against an adversary.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 THREADS = 2
-"""Threads that hash while tensors are handed on; one hashes about 10 GB/s."""
+"""Threads that hash tensors while the caller goes on."""
 
 
 class Contents(NamedTuple):
-    """The contents of a set of named tensors."""
+    """Identifies the contents of a set of named tensors."""
 
     tensors: int
     """Number of tensors."""
     digest: str
-    """Digest of their names, types, shapes and values, in any order; 32 hexadecimal digits."""
+    """Digest of names, types, shapes and values, whatever the order of the tensors; 32 hexadecimal digits."""
 
     def differs_from(self, other: Contents) -> str:
-        """Return how these tensors differ from `other`, for a sentence."""
+        """Describe these tensors by how they differ from `other`, for an error message."""
         if self.tensors != other.tensors:
             return f"{self.tensors:,} of {other.tensors:,} tensors"
         return f"{self.tensors:,} tensors with other values"
 
 
 NOTHING = Contents(0, "0" * 32)
-"""The contents of no tensors."""
+"""Contents of an empty set."""
 
 
 class TensorDigest:
-    """Digests tensors in the background while they are handed on; they may not change until `contents` returns."""
+    """Computes the digest of tensors in background threads; tensors must not change until `contents` returns."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS)
         self._lines: dict[str, Future[str]] = {}
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Begin to digest a tensor in main memory."""
+        """Start hashing a tensor, which must be in main memory."""
         self._lines[name] = self._threads.submit(_line, name, tensor)
 
     def contents(self) -> Contents:
-        """Wait until all tensors are digested, and return the digest of them together."""
+        """Wait for all hashes, and return the contents of all tensors."""
         from xxhash import xxh3_128_hexdigest
 
         self._threads.shutdown()
@@ -59,7 +59,7 @@ class TensorDigest:
 
 
 def contents_of(tensors: Mapping[str, Tensor]) -> Contents:
-    """Return what named tensors in main memory contain."""
+    """Return the contents of tensors in main memory."""
     digest = TensorDigest()
     for name, tensor in tensors.items():
         digest.add(name, tensor)

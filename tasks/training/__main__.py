@@ -74,8 +74,7 @@ def run(
 ) -> None:
     """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
 
-    The same command again resumes what was interrupted; other options are another run. Before the first step the model
-    is checked, as by `check`.
+    The same command again resumes what was interrupted; other options are another run. The command `check` runs first.
     """
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.evaluations import pinned_recipe

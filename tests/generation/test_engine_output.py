@@ -47,7 +47,7 @@ def test_a_refused_model_is_told_from_a_fault_of_the_machine(tmp_path, line, ref
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
-def test_a_process_that_a_signal_ended_is_told_by_its_name_whatever_was_printed_before(tmp_path, name):
+def test_the_signal_that_killed_an_engine_is_named_whatever_was_printed_before(tmp_path, name):
     output = EngineOutput(tmp_path / "output.txt")
     with output.captured():
         process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
@@ -56,12 +56,12 @@ def test_a_process_that_a_signal_ended_is_told_by_its_name_whatever_was_printed_
     output._path.write_text("ValueError: an earlier one\n")
     os.kill(process.pid, signal.Signals[name])
     process.join()
-    assert re.fullmatch(rf"{name} \(.*\) ended its process", output.reason_or(DEAD))
+    assert re.fullmatch(rf"killed by {name} \(.*\)", output.reason_or(DEAD))
     assert not output.names_refusal
 
 
-@pytest.mark.parametrize(("code", "told"), [(-4, "SIGILL (Illegal instruction) ended its process"), (1, None)])
-def test_a_signal_in_the_middle_of_a_start_is_in_vllms_own_error(tmp_path, code, told):
+@pytest.mark.parametrize(("code", "told"), [(-4, "killed by SIGILL (Illegal instruction)"), (1, None)])
+def test_a_signal_during_the_start_is_read_from_vllms_error(tmp_path, code, told):
     error = RuntimeError(f"Engine core initialization failed. Failed core proc(s): {{'EngineCore': {code}}}")
     assert EngineOutput(tmp_path / "none").reason_or(error) == (told or str(error))
     output = EngineOutput(tmp_path / "output.txt")

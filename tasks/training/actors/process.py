@@ -58,8 +58,8 @@ class Actor(Protocol):
         `keep_cache`: whether unfinished responses continue with the KV cache that older weights computed.
 
         Raises:
-            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one; or vLLM does not serve the
-                adapter.
+            WeightsNotTakenError: the engine has no use for a tensor, got none for one of its weights, or does not serve
+                the adapter.
         """
 
     async def sleep(self) -> None:

@@ -113,7 +113,7 @@ class WeightUpdates:
         """Let the actor of `slot` take the newest weights on its node, and return their version.
 
         Raises:
-            ActorLostError: it does not answer, or what arrived is not what the learner sent.
+            ActorLostError: it does not answer, or loaded other weights than the learner wrote.
         """
         with self._weights.open(node) as (version, path):
             update = await within(
@@ -124,7 +124,7 @@ class WeightUpdates:
             )
         if update.contents != (expected := self._weights.contents(version)):
             raise ActorLostError(
-                f"what arrived at actor {slot.index} is not version {version} of the policy but "
+                f"actor {slot.index} loaded other weights than version {version} of the policy: "
                 f"{update.contents.differs_from(expected)}"
             )
         self._receiver.on_update(update)

@@ -178,7 +178,7 @@ class Weights(ABC):
             await self._changed.wait_for(lambda: self.newest_on(node) > version)
 
     def contents(self, version: int) -> Contents:
-        """Return what the published weights of `version` contain, as their sender had them."""
+        """Return the contents of the published weights of `version`, as the learner wrote them."""
         return self._contents[version]
 
     async def _make_newest(self, version: int, contents: Contents) -> None:
@@ -196,8 +196,8 @@ class Weights(ABC):
 
         Args:
             version: number of the policy.
-            node: id of the node on which its file is complete; empty: it has none, as that of the initial checkpoint.
-            contents: what the file contains.
+            node: id of the node that has the file, or "" for the initial checkpoint, which has none.
+            contents: contents of the file.
         """
 
     @abstractmethod

@@ -112,13 +112,13 @@ class TurnsCheck:
             began = time.perf_counter()
             update = await engine.update_weights(weights, version)
             figures[f"engine wakes and takes weights, {turn} time, s"] = time.perf_counter() - began
-            findings.require(update.contents == written, f"Other weights arrived than those of version {version}.")
+            findings.require(update.contents == written, f"The engine loaded other weights than version {version}.")
             versions = {completion.versions[-1].version for completion in await asyncio.gather(*waiting)}
             findings.require(versions == {version}, f"Responses end under versions {versions}, not {version}.")
             self._sampled[turn] = weights.parent, await sampled_responses(engine, [prompt] * sizes.responses)
 
     def _learn(self, findings: Findings, trainer: Trainer, weights: Path, turn: str) -> Contents:
-        """Take a step, write the weights into a model folder of their own, and leave the GPU; return what they are."""
+        """Take a step, write the policy to a new model folder, and leave the GPU; return the weights' contents."""
         rows = self._learner.rows(self._sizes.short_row)
         trainer.step(rows, float(sum(row.mask.sum() for row in rows)), 1e-4)
         weights.parent.mkdir()
@@ -130,7 +130,7 @@ class TurnsCheck:
         return written
 
     def _compare(self, findings: Findings) -> None:
-        """Compare what the engine sampled with the written weights' log-probabilities in float32, beside 16 bits'."""
+        """Compare the engine's log-probabilities with those of the written weights in float32."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         for turn, (folder, sampled) in self._sampled.items():
             model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)

@@ -30,8 +30,8 @@ _NAME = "default"
 def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
     """Put A, random, and B, zero, beside the linear layers that `config` names, and freeze the rest.
 
-    Without names they are all but the head. Experts that transformers joins in one tensor are no linear layers, and
-    stay as they are: engines take no adapter of them in that form.
+    Without names, these are all linear layers but the head. Experts that transformers stores in one tensor are not
+    linear layers and get no adapter.
 
     Raises:
         ValueError: `target_modules` has a name that no linear layer of the model has; peft would ignore it.
@@ -42,7 +42,7 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
 
 
 def served_adapter(folder: str | Path, config: LoraConfig) -> ServedAdapter:
-    """Return the adapter of the model in a folder as an engine is told of it; no weights are loaded.
+    """Return what an engine needs to know of the adapter of the model in `folder`, without loading weights.
 
     Raises:
         MistakeError: as `add_adapter`.
@@ -127,7 +127,7 @@ def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfi
     """Write an adapter's folder as peft does; it appears, or replaces an older one, when it is complete.
 
     Returns:
-        What its file contains.
+        Contents of its file.
     """
     from safetensors.torch import save_file
 

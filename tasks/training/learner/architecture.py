@@ -68,9 +68,9 @@ def without_randomness(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def freeze_constants(model: PreTrainedModel) -> None:
-    """Freeze the parameters that the model's class declares without a gradient, such as a router's correction.
+    """Freeze parameters that the model's class declares with `requires_grad=False`, such as a router's correction bias.
 
-    transformers makes them trainable when it loads a checkpoint; an optimizer would let them decay.
+    transformers loses this flag when it loads a checkpoint, and weight decay would then shrink them.
     """
     with torch.device("meta"):
         declared = AutoModelForCausalLM.from_config(model.config)

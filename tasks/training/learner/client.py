@@ -103,12 +103,12 @@ class StepReport:
 
 
 class WrittenWeights(NamedTuple):
-    """Weights that the learner has written for actors."""
+    """Describes weights that the learner wrote for actors."""
 
     node: str
-    """Id of the node that has them."""
+    """Id of the node that has the file."""
     contents: Contents
-    """Their contents, as the learner had them in memory."""
+    """Contents of the weights, computed in the learner's memory."""
 
 
 class Learner(Protocol):

@@ -55,8 +55,8 @@ class LoraConfig(Config):
     alpha: int = Field(gt=0)
     """Scale of the update, which is `alpha / rank * B A`."""
     target_modules: list[str] | None = Field(None, min_length=1)
-    """Names of the linear layers that get an adapter, such as `q_proj`. None: all but the head; experts that
-    transformers joins in one tensor are no linear layers, and stay as they are."""
+    """Names of the linear layers that get an adapter, such as `q_proj`. None: all but the head. Experts that
+    transformers stores in one tensor are not linear layers and get no adapter."""
 
     @model_validator(mode="after")
     def _no_head(self) -> Self:

@@ -117,8 +117,8 @@ class Policy(nn.Module):
                 if error.args != (name,):
                     raise
                 raise ModelError(
-                    f"model {folder}: the learner cannot compute models of the type `{config.model_type}`: their "
-                    "attention comes from a table of their own, and takes no packed rows"
+                    f"model {folder}: the learner does not support models of the type `{config.model_type}`: their "
+                    "attention cannot be replaced by one for packed rows; use another model"
                 ) from error
         model.config.use_cache = False
         freeze_constants(model)
@@ -186,7 +186,7 @@ class Policy(nn.Module):
                 input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
             )[0]
         head = self.model.get_output_embeddings()
-        # some models, such as Mamba 2, keep a float32 residual stream, and round it before the head
+        # Mamba 2 has float32 hidden states, and casts them to the type of the head before it
         chosen = hidden[0].index_select(0, sources[mask]).to(head.weight.dtype)  # [trained, H]
         logprobs, entropy = token_logprobs(
             chosen,
@@ -246,9 +246,9 @@ def _alone(tensor: Tensor) -> Tensor:
 
 
 def attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:
-    """Return the name of the attention of a model's packed rows on this machine: that of `attention_for`, mostly.
+    """Return the name of the attention for packed rows of this model on this machine.
 
-    It is transformers' plain one where scores are capped and the attention of this machine cannot cap them.
+    It is that of `attention_for`, or transformers' plain attention if the model caps scores and the other cannot.
     """
     name = attention_for(dtype)
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)

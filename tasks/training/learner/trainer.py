@@ -242,7 +242,7 @@ class Trainer:
         writes.
 
         Returns:
-            What the weights contain, as they are in memory; `NOTHING` on other ranks.
+            Contents of the weights in memory on rank 0, `NOTHING` on other ranks.
 
         Raises:
             LearnerLostError: a weight is NaN or infinite.

@@ -1,4 +1,4 @@
-"""Runs a model in another type than its weights have, one layer at a time: a 32B model needs no second copy."""
+"""Runs a model in another type than that of its weights, casting one layer at a time to save memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 @contextlib.contextmanager
 def computing_in(model: PreTrainedModel, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
-    """Let forward passes within a block run in `dtype`, without gradients.
+    """Run forward passes in `dtype` within the block, without gradients.
 
-    A layer has its weights in `dtype` while it computes; embeddings, final norm and head have them for the whole block.
-    Tensors that the model keeps in another type than its own, such as a router's float32 bias, stay as they are.
+    The weights of a layer are cast while the layer runs, those of embeddings, final norm and head for the whole block.
+    Tensors whose type is not the model's, such as a router's float32 bias, are not cast.
 
     Args:
-        model: left as it was at the end of the block.
-        dtype: type of weights and activations.
-        rounded: type to which weights are rounded before; None: they are not.
+        model: a causal language model, which has its own weights again after the block.
+        dtype: type of weights and activations in the block.
+        rounded: type that weights are rounded to before they are cast to `dtype`. Default: the model's type.
     """
     own = model.dtype
     rounded = rounded or own
@@ -57,7 +57,7 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype, rounded: torch.dtyp
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of a model, each of which transformers can compute a second time in the backward pass."""
+    """Yield the decoder layers, which are transformers' units of gradient checkpointing."""
     for child in module.children():
         if isinstance(child, GradientCheckpointingLayer):
             yield child

@@ -1,4 +1,4 @@
-"""Names the likely cause of a learner that differs from its model's own forward pass in float32."""
+"""Finds the likely cause if the learner and the model's own forward pass differ in float32."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from tasks.training.model_check.learner import LearnerCheck
 
 LIKELY = "; the likely cause is"
-"""Words between a difference and its cause."""
+"""Start of the end of a message."""
 RANDOM = "dropout, or another part that is random in training"
 """Cause of a learner that differs from itself."""
 
 
 class Causes:
-    """Comparisons that tell causes apart, on a learner that computes in float32."""
+    """Compares parts of the computation to find the cause; the learner must compute in float32."""
 
     def __init__(self, check: LearnerCheck) -> None:
         self._check = check
 
     def sentence(self, sequences: Sequence[TokenSequence]) -> str:
-        """Return the end of a message about these sequences: two short ones, with the longest between them."""
+        """Return the end of an error message. `sequences` are a short one, the longest, and another short one."""
         return f"{LIKELY} {self._cause(sequences)}"
 
     def _cause(self, sequences: Sequence[TokenSequence]) -> str:

@@ -23,9 +23,8 @@ from tasks.training.model_check.text import text_tokens
 def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -> dict[str, Difference]:
     """Check that learner, the model's own forward pass, export and engine agree on one model.
 
-    The learner's part is `LearnerCheck`. The engine samples from the initial checkpoint and, after an update of every
-    tensor in flight, from the updated one, or with the initial and the updated adapter; its log-probabilities are
-    compared with the learner's both times (`EngineComparison`).
+    `LearnerCheck` compares the learner with the model. Then an engine samples from the initial checkpoint and, after a
+    weight update, from the updated one, and `EngineComparison` compares its log-probabilities with the learner's.
 
     Args:
         folder: a Hugging Face model folder.
@@ -39,7 +38,7 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
         ModelCheckError: two of them differ by more than rounding; the message names the likely cause.
         ModelError: the learner cannot compute the model.
         EngineOptionsError: vLLM does not serve the model, or its adapter.
-        WeightsNotTakenError: the engine has no use for one of the learner's tensors, or lacks one.
+        WeightsNotTakenError: the engine has no use for a tensor, or got none for one of its weights.
         EngineError: it died.
     """
     dtypes = [precision.resolve(dtype, gpu=has_gpu()) for dtype in (options.learner.dtype, options.engine.dtype)]

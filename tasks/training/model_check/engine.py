@@ -1,4 +1,4 @@
-"""An engine beside the learner: before and after a weight update, it samples with the learner's log-probabilities."""
+"""Compares an engine with the learner, before and after a weight update."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tasks.training.model_check.learner import LearnerCheck
 from tasks.training.model_check.renewal import old_group
 
 RESPONSE = 16
-"""Tokens that an engine samples to each prompt."""
+"""Tokens of each sampled response."""
 PROMPT = 8
-"""Tokens of a prompt, beside those of the learner's check."""
+"""Tokens of a prompt."""
 TOKENS = {"float32": 100, "bfloat16": 1024, "float16": 1024}
-"""Tokens that an engine samples in all: in 16 bits enough for `renewal`, in float32 a few show everything."""
+"""Tokens that an engine samples in all. `renewal` needs many in 16 bits; in float32 any fault exceeds rounding."""
 RECOMPUTED = "; the engine computes this model in another way"
-"""End of the message where an engine differs before any update."""
+"""End of the message if an engine differs before the update."""
 HEAD, EMBEDDING = "the tied head", "the tied embedding without the head"
-"""Names of the two sides of a tied embedding, of which an engine may renew one."""
+"""Names of the two uses of a tied embedding. An engine may keep the old values for one of them."""
 NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weights, that the engine does not renew"
-"""End of the message where an engine differs after one."""
+"""End of the message if an engine differs after the update."""
 
 
 async def sampled_responses(engine: Engine, prompts: Sequence[list[int]]) -> list[TokenSequence]:
-    """Return a sampled response to each prompt, with the engine's log-probabilities."""
+    """Sample a response to each prompt; the result has the engine's log-probabilities."""
     length = max(min(RESPONSE, engine.config.max_model_len // 2), 1)
     sampling = SamplingConfig(max_tokens=length)
     asked = [prompt[: max(engine.config.max_model_len - length, 1)] for prompt in prompts]
@@ -42,45 +42,45 @@ async def sampled_responses(engine: Engine, prompts: Sequence[list[int]]) -> lis
 
 
 def prompts_for(learner: LearnerCheck, dtype: Dtype) -> list[list[int]]:
-    """Return the prompts that an engine in `dtype` continues."""
+    """Return the prompts for an engine in `dtype`."""
     return learner.prompts(TOKENS[dtype] // RESPONSE, PROMPT)
 
 
 class EngineComparison:
-    """The comparison of an engine in `dtype` with the learner, whose float32 log-probabilities are the exact ones.
+    """Compares an engine with the learner, whose log-probabilities in float32 are taken as exact.
 
     Args:
-        learner: its check is done, so that it has the updated weights.
+        learner: a finished check, so that the policy has the updated weights.
         dtype: type of the engine's weights and activations.
     """
 
     def __init__(self, learner: LearnerCheck, dtype: Dtype) -> None:
         self._learner = learner
         self._dtype: torch.dtype = getattr(torch, dtype)
-        # An engine in float32 may have read weights that the learner rounds to 16 bits.
+        # A float32 engine loads the checkpoint unrounded, but a 16-bit learner rounds it.
         self._coarser = learner.dtype if self._dtype == torch.float32 else self._dtype
 
     def _exact(self, sampled: Sequence[TokenSequence]) -> list[Tensor]:
-        """Return the float32 log-probabilities of the weights as the engine has them, rounded to its type."""
+        """Return log-probabilities in float32, with the weights rounded to the engine's type."""
         return self._learner.exact(sampled, rounded=self._dtype)
 
     def compare_initial(self, sampled: Sequence[TokenSequence]) -> None:
-        """Compare what an engine sampled with the initial checkpoint.
+        """Compare responses that an engine sampled from the initial checkpoint.
 
         Raises:
-            ModelCheckError: its log-probabilities are off by more than rounding.
+            ModelCheckError: the log-probabilities differ by more than rounding.
         """
         with self._learner.initial_weights():
             self._require("the learner and an engine", sampled, self._exact(sampled), RECOMPUTED)
 
     def compare_updated(self, sampled: Sequence[TokenSequence]) -> None:
-        """Compare what an engine sampled after the update that the learner's check makes.
+        """Compare responses that an engine sampled after the weight update.
 
         Raises:
-            ModelCheckError: it has old values of some tensors, or its log-probabilities are off by more than rounding.
+            ModelCheckError: the engine still uses old values, or the log-probabilities differ by more than rounding.
         """
         exact = self._exact(sampled)
-        if self._coarser != torch.float32:  # there, rounding hides nothing
+        if self._coarser != torch.float32:  # in float32, old values differ by far more than rounding
             self._require_new_values(sampled, torch.cat(exact))
         self._require("the learner and an engine after a weight update", sampled, exact, NOT_RENEWED)
 
@@ -88,12 +88,12 @@ class EngineComparison:
         errors = (torch.cat(_reported(sampled)) - exact).numpy()
         if (group := old_group(errors, self.changes(sampled, exact))) is not None:
             self._learner.figures.refuse(
-                f"an engine has old values of some tensors ({group}) after a weight update: its errors are what they "
-                f"would make them{NOT_RENEWED}"
+                f"after a weight update an engine still uses old values of some tensors ({group}): its errors "
+                f"correlate with the change that these values would make{NOT_RENEWED}"
             )
 
     def changes(self, sampled: Sequence[TokenSequence], exact: Tensor) -> dict[str, Floats]:
-        """Return how the log-probabilities of all tokens change if a group of tensors is old, nats, by group."""
+        """Return the change of all tokens' log-probabilities if a group of tensors has old values, nats, by group."""
         learner = self._learner
         old = {group: learner.old_weights(names) for group, names in learner.groups.items()}
         if tied := learner.tied:

@@ -1,4 +1,4 @@
-"""A model's own forward pass: transformers' plain attention, each sequence alone."""
+"""Runs a model as transformers does: plain attention, and one sequence at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tasks.training.learner.policy import EAGER
 
 
 def plain_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-    """Return the log-probabilities of each response, nats, float32 in main memory, without dropout or gradients."""
+    """Return the log-probabilities of each response, nats, float32 `[n]` in main memory, without gradients."""
     with torch.no_grad(), as_it_is(model) as own:
         return [_chosen(own(ids_of(s, own.device), use_cache=False).logits, s) for s in sequences]
 
 
 @contextlib.contextmanager
 def as_it_is(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Give the model transformers' plain attention, and no dropout, for the length of a block."""
+    """Switch the model to transformers' plain attention and to evaluation mode within the block."""
     before, training = model.config._attn_implementation, model.training
     model.set_attn_implementation(EAGER)
     try:

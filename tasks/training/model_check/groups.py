@@ -1,4 +1,4 @@
-"""Groups of a model's tensors that an engine may hold in old form: by kind, and by blocks of layers."""
+"""Divides a model's tensors into groups, by kind and by blocks of layers, of which an engine may keep old values."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from torch import Tensor
 
 LAYER = re.compile(r"\.(\d+)\.(.+)$")
-"""The number of a layer in a tensor's name, and the rest of the name."""
+"""Matches the number of a layer in a tensor's name, and the rest of the name."""
 BLOCK = 4
-"""Layers of a block: fewer would take more forward passes, more would hide a single layer among them."""
+"""Layers of a block. Larger blocks take fewer forward passes, but a single old layer is harder to detect."""
 MOST_BLOCKS = 8
 """Most blocks of a model."""
 
 
 def kind_of(name: str, tensor: Tensor) -> str:
-    """Return what a tensor is: `norms and biases`, `experts`, the module of a layer, such as `mlp`, or its own name."""
+    """Return `norms and biases`, `experts` or a module such as `mlp` for tensors of layers, else the tensor's name."""
     match = LAYER.search(name)
     if match is None:
         return name.removesuffix(".weight")
@@ -26,11 +26,7 @@ def kind_of(name: str, tensor: Tensor) -> str:
 
 
 def groups_of(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Return the names of a model's tensors by kind, and again by blocks of layers where there are several.
-
-    Args:
-        tensors: the trained tensors, by name.
-    """
+    """Return the names of `tensors` by kind and, if there are several layers, also by blocks of layers."""
     groups: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
         groups.setdefault(kind_of(name, tensor), []).append(name)

@@ -1,11 +1,11 @@
-"""The learner beside the model's own forward pass: the same function in float32, and rounding in 16 bits.
+"""Compares the learner with the model's own forward pass.
 
-    structure   float32: learner = model's own forward pass, before and after an update, and = the export read back
-    rounding    16 bits: the learner is as far from float32 as the model's own forward pass is
+    structure   in float32, learner, model and export must agree, before and after an update
+    rounding    in 16 bits, the learner's distance from float32 must be about that of the model
 
-Packing, RoPE, head, dropout and names are matters of structure, which float32 shows at a thousandth of what 16 bits
-would. Layers are cast to float32 one at a time. Needs no engine, no Ray and no DeepSpeed: one process, one copy of the
-model and its gradients. It is computed on a GPU that holds them, and without one by the CPU.
+Faults of packing, RoPE, head, dropout or names are faults of structure. In float32 they are found even if they are a
+thousand times smaller than the rounding of 16 bits. The check needs one process with one copy of the model and its
+gradients, and no engine, Ray or DeepSpeed. It runs on a GPU if that has the memory, else on the CPU.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from tasks.training.model_check.groups import groups_of, kind_of
 from tasks.training.model_check.text import STRIDE, cut, cuttings
 
 STEP = 0.005
-"""Smallest size of the update of a weight, in root mean squares of its tensor."""
+"""Smallest step of the update, as a multiple of the root mean square of the tensor."""
 LARGEST_STEP = 8 * STEP
-"""Largest size of one: several times the rounding of bfloat16, so that a third of it is an update, too."""
+"""Largest step of the update. A third of it is still more than the rounding of bfloat16."""
 SHORT, SHORTER = 24, 17
-"""Tokens of the sequences that are packed beside the longest."""
+"""Tokens of the short sequences."""
 LONGEST = 4200
 """Tokens up to which a sequence longer than the original RoPE window is affordable."""
 LONGEST_PRODUCT = 1e13
 """Largest product of tokens and weights without a GPU: a minute of 64 cores."""
 ROUNDING_LENGTHS = (24, 48, 80, 17, 33, 64, 100)
-"""Tokens of the sequences on which rounding is measured, in turn."""
+"""Tokens of the sequences that rounding is measured on."""
 ROUNDING_TOKENS = 2000
-"""Predicted tokens of these sequences: over 40 cuttings of a text, the median error varies by a tenth."""
+"""Predicted tokens of these sequences in all. With this many, the median error varies by a tenth over texts."""
 MEMORY = 3
 """Free memory that a GPU must have to compute the check, in sizes of the weights: they, their gradients, the rest."""
 ADAPTER, INITIAL_ADAPTER = "adapter", "initial_adapter"
@@ -70,12 +70,12 @@ ADAPTER, INITIAL_ADAPTER = "adapter", "initial_adapter"
 
 
 class LearnerCheck:
-    """The checks of one model in one type that need no engine.
+    """Checks a model in the learner, without an engine.
 
     Attributes:
         policy: the model as the learner has it; `check` leaves its weights updated.
         dtype: the learner's type.
-        figures: the differences, by what was compared.
+        figures: the measured differences, by what was compared.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LearnerCheck:
 
         Args:
             folder: a Hugging Face model folder.
-            tokens: of a text, from which the sequences are cut.
+            tokens: tokens of a text, from which sequences are cut.
             dtype: the learner's type.
             longest: the context of the engines, tokens.
             lora: the adapter that is trained in place of the weights.
@@ -122,8 +122,7 @@ class LearnerCheck:
         """Run all checks, and return the differences, by what was compared.
 
         Args:
-            export: folder to which the updated policy is written, with the initial and the updated adapter where there
-                is one; None: a temporary one.
+            export: folder for the updated policy and, with LoRA, for both adapters. Default: a temporary folder.
 
         Raises:
             ModelCheckError: two of them differ by more than rounding.
@@ -164,12 +163,12 @@ class LearnerCheck:
         return logprobs.cpu()
 
     def plain(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """Return the same from the model's own forward pass of each sequence alone."""
+        """Return the log-probabilities of the model's own forward pass, one sequence at a time."""
         return plain_logprobs(self.policy.model, sequences)
 
     @contextlib.contextmanager
     def computing_in(self, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
-        """Let learner and model compute in `dtype` for the length of a block, as the function `computing_in` does."""
+        """Run learner and model in `dtype` within the block; see `casting.computing_in`."""
         with computing_in(self.policy.model, dtype, rounded):
             self._set_attention(dtype)
             try:
@@ -178,14 +177,14 @@ class LearnerCheck:
                 self._set_attention(self.dtype)
 
     def _set_attention(self, dtype: torch.dtype) -> None:
-        """Give the model the attention that the learner has for `dtype` on the device of the check."""
+        """Set the attention that the learner uses for `dtype` on this device."""
         model = self.policy.model
         name = attention.NAME if self._device.type == "cpu" else attention_of(model.config, dtype)
         if model.config._attn_implementation != name:
             model.set_attn_implementation(name)
 
     def exact(self, sequences: Sequence[TokenSequence], rounded: torch.dtype | None = None) -> list[Tensor]:
-        """Return the learner's log-probabilities in float32, nats, with weights that are `rounded` to a type."""
+        """Return the learner's log-probabilities in float32, nats, with weights rounded to the type `rounded`."""
         with self.computing_in(torch.float32, rounded):
             return self.logprobs(sequences)
 
@@ -195,28 +194,28 @@ class LearnerCheck:
             return typical_error(self.plain(sequences), exact)
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
-        """Return prompts for an engine: the sequences of this check, and `count` more of `length` tokens."""
+        """Return prompts for an engine: all sequences of this check, and `count` prompts of `length` tokens."""
         more = [cut(self._tokens, length, number * STRIDE) for number in range(count)]
         return [[*s.prompt_ids, *map(int, s.response_ids)] for s in [*self.sequences(), *more]]
 
     def leave_device(self) -> None:
-        """Move the policy to main memory, from which `return_to_device` brings it back."""
+        """Move the policy to main memory; `return_to_device` undoes this."""
         self.policy.cpu()
         torch.cuda.empty_cache()
 
     def return_to_device(self) -> None:
-        """Bring the policy back to the device of the check."""
+        """Move the policy back to the device of the check."""
         self.policy.to(self._device)
 
     @contextlib.contextmanager
     def initial_weights(self) -> Iterator[None]:
-        """Give the policy its weights of before the update for the length of a block."""
+        """Use the weights from before the update within the block."""
         with self.old_weights([name for name, _ in self._trained()]):
             yield
 
     @contextlib.contextmanager
     def old_weights(self, names: Iterable[str]) -> Iterator[None]:
-        """Give the policy the tensors of these names as they were before the update, for the length of a block."""
+        """Use the values from before the update for the named tensors within the block."""
         tensors = dict(self._trained())
         names = list(names)
         self._swap(tensors, names)
@@ -227,14 +226,14 @@ class LearnerCheck:
 
     @property
     def tied(self) -> str | None:
-        """Name of the embedding that is the head, too, and is trained; None: there is none."""
+        """Name of the embedding if it is trained and also the head's weight, else None."""
         model = self.policy.model
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         return next((name for name, tensor in self._trained() if tensor is embedding is head), None)
 
     @contextlib.contextmanager
     def old_tied(self, name: str, *, head: bool) -> Iterator[None]:
-        """Give the policy the old values of a tied embedding in its head alone, or in all but its head."""
+        """Use the old values of a tied embedding within the block, in the head only or in the embedding only."""
         module = self.policy.model.get_output_embeddings()
         tied = module.weight
         values = self._other_version[name] if head else tied
@@ -257,11 +256,11 @@ class LearnerCheck:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Names of the trained tensors, by groups of which an engine may keep the old form (`groups_of`)."""
+        """Names of the trained tensors by group (`groups_of`)."""
         return groups_of(dict(self._trained()))
 
     def sequences(self) -> list[TokenSequence]:
-        """Two short sequences and, where it is possible and affordable, one beyond the original RoPE window."""
+        """Return two short sequences and, between them, one beyond the RoPE window if that is affordable."""
         config = self.policy.model.config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
         window = rope.get("original_max_position_embeddings") or getattr(config, "sliding_window", None) or 0
@@ -273,7 +272,7 @@ class LearnerCheck:
         ]
 
     def _affordable(self, tokens: int) -> int:
-        """Return `tokens`, or as many as the CPU computes within a minute or so, where there is no GPU."""
+        """Return `tokens`, or less if there is no GPU and the CPU would need more than about a minute."""
         if self._device.type != "cpu":
             return tokens
         weights = sum(parameter.numel() for parameter in self.policy.parameters())
@@ -289,10 +288,10 @@ class LearnerCheck:
 
     @contextlib.contextmanager
     def _computable(self) -> Iterator[None]:
-        """Report what the layers of a model raise that take no packed rows, in the block of the first comparison.
+        """Replace errors of layers that do not support packed rows within the block.
 
         Raises:
-            ModelError: instead of their errors.
+            ModelError: instead of these errors.
         """
         try:
             yield
@@ -300,13 +299,13 @@ class LearnerCheck:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ModelError(
-                f"model {self._folder}: the learner cannot compute models of the type "
-                f"`{self.policy.model.config.model_type}`, whose layers ask for something else than packed rows give "
-                f"({type(error).__name__}: {one_line(error)})"
+                f"model {self._folder}: the learner does not support models of the type "
+                f"`{self.policy.model.config.model_type}`; use another model. Its forward pass on packed rows failed "
+                f"with {type(error).__name__}: {one_line(error)}"
             ) from error
 
     def _check_rounding(self) -> None:
-        """Compare the learner in 16 bits with float32, beside the model's own forward pass in 16 bits."""
+        """Compare the learner's error in 16 bits with that of the model's own forward pass."""
         sequences = self._rounding_sequences()
         with self.computing_in(torch.float32):
             exact = self.plain(sequences)
@@ -320,9 +319,9 @@ class LearnerCheck:
         )
 
     def _update(self, sequences: Sequence[TokenSequence], *, last: bool) -> None:
-        """Change every trained tensor by the sign of a gradient that the learner's code path computes.
+        """Change every trained tensor by the sign of its gradient, which the learner's code path computes.
 
-        Steps are larger for kinds of tensors that move the policy less, so that one that an engine does not take shows.
+        Steps are larger for kinds of tensors that change the policy less, so that old values of any kind are detected.
 
         Raises:
             ModelCheckError: a tensor has no gradient in the `last` update.
@@ -377,7 +376,7 @@ class LearnerCheck:
             )
 
     def _read_back(self, folder: Path, sequences: Sequence[TokenSequence], ours: list[Tensor]) -> None:
-        """Load the export by transformers, and compare it in float32 with the policy that was written: `ours`."""
+        """Load the export with transformers, and compare it in float32 with the policy, whose result was `ours`."""
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=self.policy.model.dtype, attn_implementation=EAGER, output_loading_info=True
         )
@@ -391,14 +390,14 @@ class LearnerCheck:
         model.to(self._device)
         with computing_in(model, torch.float32):
             theirs = plain_logprobs(model, sequences)
-        if self._lora:  # merged, and so rounded to the type of the weights
+        if self._lora:  # merging rounded the weights
             with self._merged(), self.computing_in(torch.float32):
                 ours = self.plain(sequences)
         self.figures.require("the learner and the export, read back,", apart(theirs, ours), FLOAT32, str)
 
     @contextlib.contextmanager
     def _merged(self) -> Iterator[None]:
-        """Give the policy the weights into which its adapter is merged, and switch the adapter off, for a block."""
+        """Use merged weights instead of the adapter within the block."""
         base = dict(self.policy.checkpoint_parameters())
         assert self._lora is not None
         values = merged(_in_memory(base.items()), _in_memory(self.policy.adapter_parameters()), self._lora)
@@ -418,7 +417,7 @@ class LearnerCheck:
 
 
 def _size(parameter: Tensor) -> float:
-    """Return the unit of the update's steps: a tensor's root mean square, or 1 where it is 0."""
+    """Return the root mean square of a tensor, or 1 if that is 0."""
     return float(parameter.detach().float().square().mean().sqrt()) or 1.0
 
 

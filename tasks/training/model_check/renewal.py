@@ -1,9 +1,8 @@
-"""Finds weights that an engine goes on with in their old form, however small that makes its error.
+"""Detects that an engine still uses old values of some weights, even if its errors are smaller than rounding.
 
-An engine in 16 bits is off by rounding, and weights that it did not renew may move its log-probabilities by less. But
-rounding has no direction. With e the engine's errors token by token, and d_G the change of the exact log-probabilities
-where the tensors of a group G take their old values again, an engine that keeps old values of G has e = d_G + rounding.
-Then e and d_G go together over many tokens, and otherwise they do not.
+Let e be the engine's errors, one per token, and d_G the change of the exact log-probabilities if the tensors of group G
+get their old values back. If the engine uses old values of G, then e = d_G + rounding, so e and d_G correlate over many
+tokens. If it uses new values, e is rounding alone, which does not correlate with d_G.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import numpy as np
 from tasks.training.learner.packing import Floats
 
 SIGMAS = 6.0
-"""Rank correlation that is no chance, in standard deviations of that of unrelated values, 1 / sqrt(n)."""
+"""Smallest correlation that counts, in standard deviations under independence, 1 / sqrt(n)."""
 
 
 def correlation(errors: Floats, changes: Floats) -> float:
-    """Return Spearman's rank correlation, to which a token with a large error counts no more than others.
+    """Return Spearman's rank correlation, which outliers do not dominate.
 
-    0 where there are fewer than two values, or all of one side are equal.
+    It is 0 if there are fewer than two values, or if all errors or all changes are equal.
     """
     from scipy.stats import spearmanr
 
@@ -32,16 +31,16 @@ def correlation(errors: Floats, changes: Floats) -> float:
 
 
 def least_correlation(tokens: int) -> float:
-    """Return the correlation over so many tokens above which a group counts as old."""
+    """Return the smallest correlation over this number of tokens that counts; it is above 1 below 36 tokens."""
     return SIGMAS / math.sqrt(tokens) if tokens else math.inf
 
 
 def old_group(errors: Floats, changes: Mapping[str, Floats]) -> str | None:
-    """Return the group of tensors that an engine most likely has in old form; None: no group.
+    """Return the group of tensors whose old values an engine most likely uses, or None.
 
     Args:
-        errors: float32 `[n]`, log-probabilities of the engine less the exact ones, nats.
-        changes: float32 `[n]` for each group, exact ones with its old values less the exact ones, nats.
+        errors: float32 `[n]`, log-probabilities of the engine minus the exact ones, nats.
+        changes: float32 `[n]` by group, exact log-probabilities with its old values minus the exact ones, nats.
     """
     correlations = {group: correlation(errors, values) for group, values in changes.items()}
     group = max(correlations, key=lambda name: correlations[name], default=None)

@@ -1,4 +1,4 @@
-"""The text that models are checked on, and the sequences that are cut from it."""
+"""Provides the text that models are checked on, and cuts sequences from it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def mean(values: list[float]) -> float:
 {"city": "Zürich", "population": 443037} Wie spät ist es? Il est déjà midi. 你好, 世界! Что это такое?
 First, let x = 7 and y = -3. Then 2x + y^2 = 14 + 9 = 23, so the answer is 23. <think>Wait, is that right?</think>
 """
-"""Text whose tokens models are checked on: prose, mathematics, code, JSON, several scripts."""
+"""Text with prose, mathematics, code, JSON and several scripts."""
 PROMPT = 4
 """Tokens of a sequence that are not predicted."""
 STRIDE = 37
-"""Tokens between the beginnings of two cuttings; prime, so that they begin anywhere in the text."""
+"""Tokens between the starts of two sequences. It is prime, so that the starts are spread over the text."""
 
 
 def text_tokens(folder: Path) -> list[int]:
@@ -30,9 +30,9 @@ def text_tokens(folder: Path) -> list[int]:
 
 
 def cut(tokens: Sequence[int], length: int, start: int = 0) -> TokenSequence:
-    """Return `length` tokens from `start` on, two at least; a short text repeats.
+    """Return `length` tokens, at least two, from index `start` on; the text repeats at its end.
 
-    The first `PROMPT` are not predicted, or fewer where nothing would be.
+    The first `PROMPT` tokens are the prompt, or fewer if no token would be left to predict.
     """
     ids = [tokens[(start + index) % len(tokens)] for index in range(max(length, 2))]
     prompt = min(PROMPT, len(ids) - 1)
@@ -40,7 +40,7 @@ def cut(tokens: Sequence[int], length: int, start: int = 0) -> TokenSequence:
 
 
 def cuttings(tokens: Sequence[int], lengths: Sequence[int], total: int) -> list[TokenSequence]:
-    """Return sequences of these lengths, in turn, that begin at different places, until they predict `total` tokens."""
+    """Return sequences of these lengths, in turn, with at least `total` predicted tokens in all."""
     sequences: list[TokenSequence] = []
     for number, length in enumerate(itertools.cycle(lengths)):
         if sum(len(sequence.response_ids) for sequence in sequences) >= total:

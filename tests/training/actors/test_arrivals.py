@@ -1,4 +1,4 @@
-"""An actor whose engine was handed other weights than the learner sent is replaced, at any version."""
+"""An actor that loads other weights than the learner wrote is replaced, at any version."""
 
 import pytest
 
@@ -15,7 +15,7 @@ ARRIVALS = {
 
 
 class Forgetful(ScriptedActor):
-    """An actor that is handed something else in its second update."""
+    """An actor that loads other weights in its second update."""
 
     def __init__(self, arrival):
         super().__init__(always("right", "wrong"))
@@ -38,7 +38,7 @@ def test_such_an_actor_is_replaced_and_the_run_goes_on(tmp_path, caplog, arrival
     assert [actor.killed for actor in made[:1]] == [True]
     assert len(made) == 2
     lost = made[0].updates[-1]
-    assert f"what arrived at actor 0 is not version {lost} of the policy but" in caplog.text
+    assert f"actor 0 loaded other weights than version {lost} of the policy: " in caplog.text
     assert made[1].updates[0] == lost  # the replacement takes what was lost
 
 
@@ -48,5 +48,5 @@ def test_an_engine_that_never_takes_the_weights_ends_the_run_with_the_reason(tmp
             return NOTHING
 
     options = config(steps=6, actors=ActorsConfig(count=1, max_restarts=2))
-    with pytest.raises(ActorLostError, match=r"what arrived at actor 0 is not version \d of the policy but 0 of 1"):
+    with pytest.raises(ActorLostError, match=r"actor 0 loaded other weights than version \d of the policy: 0 of 1"):
         Run(tmp_path, options, prompts(40), make_actor=lambda _: Deaf(always("right", "wrong"))).play()

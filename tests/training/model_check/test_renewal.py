@@ -1,4 +1,4 @@
-"""Old values of tensors are found in 16 bits, where they move log-probabilities by less than rounding does."""
+"""Old values of tensors are detected in 16 bits, even if they change log-probabilities by less than rounding does."""
 
 import contextlib
 
@@ -151,7 +151,7 @@ def test_an_engine_with_old_tensors_is_refused_by_their_group(engine, model, gro
         Sequence(s.prompt_ids, s.response_ids, values.tolist(), 0.0)
         for s, values in zip(stand_in.sampled, theirs, strict=True)
     ]
-    with pytest.raises(ModelCheckError, match=rf"an engine has old values of some tensors \({group}.*\)"):
+    with pytest.raises(ModelCheckError, match=rf"an engine still uses old values of some tensors \({group}.*\)"):
         EngineComparison(stand_in.check, "bfloat16").compare_updated(answers)
 
 
