@@ -95,6 +95,8 @@ BROKEN = [
     ("mixtral", policy, "revert_weight_conversion", lambda model, tensors: tensors, "names a tensor .*experts"),
 ]
 """A family, what the learner does for it, what takes its place here, and the cause that the check then names."""
+OF_NAMES = ("checkpoint_buffers", "revert_weight_conversion")
+"""Variants whose names are wrong; they change no log-probability, and have no strength."""
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -106,9 +108,30 @@ def test_a_learner_without_its_mend_is_refused_with_the_cause(
     check = check_of(folder(family), dtype=dtype)
     with pytest.raises(ModelCheckError, match=cause):
         check.check()
-    if name not in ("checkpoint_buffers", "revert_weight_conversion"):  # those are no matter of log-probabilities
-        # the difference is linear in those of the tokens: a fault of a third of the size makes a third of it
-        assert structure(check.figures) / 3 > FLOAT32
+    if name not in OF_NAMES:
+        assert structure(check.figures) > 10 * FLOAT32
+
+
+def a_third_of_the_fault(check, sequences):
+    """The learner's log-probabilities, nearer to the model's own by two thirds of their distance."""
+    pairs = zip(broken_logprobs(check, sequences), check.plain(sequences), strict=True)
+    return [own + (broken - own) / 3 for broken, own in pairs]
+
+
+broken_logprobs = LearnerCheck.logprobs
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("family", "owner", "name", "instead", "cause"),
+    [variant for variant in BROKEN if variant[2] not in OF_NAMES],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_third_of_the_fault_is_found_too(folder, monkeypatch, family, owner, name, instead, cause, dtype):
+    monkeypatch.setattr(owner, name, instead)
+    monkeypatch.setattr(LearnerCheck, "logprobs", a_third_of_the_fault)
+    with pytest.raises(ModelCheckError, match="the learner and the model's own forward pass differ"):
+        check_of(folder(family), dtype=dtype).check()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
