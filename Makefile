@@ -7,9 +7,8 @@ UV := $(BIN)/uv
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 # Bytecode is made once: where Python may not write it, each of the processes of a run would compile torch and vLLM anew.
-INSTALL_INTO = $(UV) pip install --quiet --compile-bytecode $(TORCH) \
-	--constraints images/lock-cpu.txt --overrides images/overrides-cpu.txt --python
-INSTALL = $(INSTALL_INTO) $(BIN)/python
+INSTALL = $(UV) pip install --quiet --compile-bytecode $(TORCH) \
+	--constraints images/lock-cpu.txt --overrides images/overrides-cpu.txt --python $(BIN)/python
 # Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
 export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
 export PYTHONWARNINGS ?= ignore
@@ -17,10 +16,10 @@ export PYTHONWARNINGS ?= ignore
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 
-IMAGES := data generation  # training has the image of generation
+IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
+.PHONY: environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server clean
 
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
@@ -50,7 +49,7 @@ test-recipes: $(VENV)/.ready  ## every recipe and data file that ships, shrunk, 
 test-mistakes: $(VENV)/.ready  ## every mistake and fault of the table, as a person meets it on a terminal: 20 minutes
 	@$(BIN)/pytest -n 2 --dist load tests/mistakes
 
-test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images: their pins, and every task's container command
+test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images of both kinds (Python 3.11 and 3.12), and every task's container command
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py
 
 chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS_SEEDS=20), and training's container command
@@ -117,17 +116,22 @@ EXTRAS =
 CONFIG = $(HOME)/.flyte/config.yaml
 PROJECT = flytesnacks
 DOMAIN = development
-REGISTERED = $(foreach name,data generation training,--image $(name)=$(REGISTRY)/rlvr-$(name):$(TAG))
-images: | registry-is-named  ## builds the images of all tasks and pushes them (REGISTRY=... [TAG=... EXTRAS=harness,wandb,mlflow])
-	@for name in data generation training; do image=$(REGISTRY)/rlvr-$$name:$(TAG); \
-		docker build -f images/Dockerfile --target $$name --build-arg image=$$image --build-arg extras=$(EXTRAS) -t $$image . \
-		&& docker push $$image || exit 1; done
+ACCELERATOR = cuda
+TAGGED = $(TAG)$(if $(filter none,$(ACCELERATOR)),-cpu)
+REGISTERED = $(foreach name,data generation training,--image $(name)=$(REGISTRY)/rlvr-$(name):$(TAGGED))
+images: | registry-is-named accelerator-is-known  ## builds the images of all tasks and pushes them (REGISTRY=... [ACCELERATOR=none TAG=... EXTRAS=harness,wandb,mlflow])
+	@for name in data generation training; do image=$(REGISTRY)/rlvr-$$name:$(TAGGED); \
+		docker build -f images/Dockerfile --target $$name --build-arg accelerator=$(ACCELERATOR) --build-arg image=$$image \
+		--build-arg extras=$(EXTRAS) -t $$image . && docker push $$image || exit 1; done
 
-register: $(VENV)/.ready | registry-is-named config-exists  ## registers the workflows with these images ([CONFIG= PROJECT= DOMAIN=])
+register: $(VENV)/.ready | registry-is-named accelerator-is-known config-exists  ## registers the workflows with these images ([ACCELERATOR=none CONFIG= PROJECT= DOMAIN=])
 	@$(BIN)/pyflyte --config $(CONFIG) register workflows --copy all --project $(PROJECT) --domain $(DOMAIN) $(REGISTERED)
 
 registry-is-named:
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is missing: make images REGISTRY=registry.example/team"; exit 1; } >&2
+
+accelerator-is-known:
+	@case "$(ACCELERATOR)" in cuda|none) ;; *) echo "ACCELERATOR = $(ACCELERATOR) is neither cuda nor none"; exit 1;; esac >&2
 
 config-exists:
 	@test -f "$(CONFIG)" || { echo "CONFIG = $(CONFIG) is no file: make register CONFIG=the configuration of flytectl"; exit 1; } >&2
@@ -155,14 +159,9 @@ $(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt imag
 	@$(BIN)/python -m images.nltk_data
 	@touch $@
 
-# The environments of the images, on a machine without a GPU.
-.images/data/.ready: EXTRA := data
-.images/generation/.ready: EXTRA := cpu
-.images/%/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt images/nltk-data.txt | $(UV)
+.images/%/.ready: images/Dockerfile pyproject.toml images/lock-cpu.txt images/lock-cuda.txt images/overrides-cpu.txt | $(VENV)/.ready
 	@echo "installing into .images/$* ..."
-	@$(UV) venv --quiet --clear --python $(PYTHON) .images/$*
-	@$(INSTALL_INTO) .images/$*/bin/python -e '.[$(EXTRA)]'
-	@$(BIN)/python -m images.nltk_data .images/$*/share/nltk_data
+	@$(BIN)/python -m tests.images.environments $* .images/$*
 	@touch $@
 
 $(VENV)/.all-ready: $(VENV)/.ready

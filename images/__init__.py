@@ -1,8 +1,8 @@
 """The images of the tasks, one per set of dependencies, by name.
 
 `pyflyte register --image data=... --image generation=... --image training=...` says which container each name stands
-for; `images/Dockerfile` builds all three. Each holds what its tasks import (`EXTRAS`): `make test-images` runs every
-task in an environment of its image.
+for; `images/Dockerfile` builds all three, for machines with GPUs or for those without. Each holds what its tasks import
+(`EXTRAS`): `make test-images` runs every task in an environment of its image.
 """
 
 DATA = "{{.image.data.fqn}}:{{.image.data.version}}"
@@ -14,5 +14,8 @@ GENERATION = "{{.image.generation.fqn}}:{{.image.generation.version}}"
 TRAINING = "{{.image.training.fqn}}:{{.image.training.version}}"
 """vLLM, DeepSpeed and Ray: training."""
 
-EXTRAS = {"data": "data", "generation": "gpu", "training": "gpu"}
-"""The extra of pyproject.toml that an image installs; those with CUDA install `liger` beside it."""
+EXTRAS = {
+    "cuda": {"data": "data", "generation": "gpu", "training": "gpu"},
+    "none": {"data": "data", "generation": "cpu", "training": "cpu"},
+}
+"""The extra of pyproject.toml that an image installs, by accelerator; those with CUDA install `liger` beside it."""

@@ -32,3 +32,32 @@ def test_on_another_system_one_sentence_comes_before_any_installation(tmp_path, 
     sentence, *_ = done.stderr.splitlines()
     assert sentence.startswith(f"rlvr-flyte runs on Linux on x86-64, and this is {machine}: use WSL 2")
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(("accelerator", "suffix"), [("none", "-cpu"), ("cuda", "")])
+@pytest.mark.parametrize("target", ["images", "register"])
+def test_images_of_both_kinds_are_built_and_registered_under_names_of_their_own(tmp_path, target, accelerator, suffix):
+    said = dry_run(tmp_path, target, f"ACCELERATOR={accelerator}")
+    assert said.returncode == 0, said.stderr
+    assert f"rlvr-data:v1{suffix}" in said.stdout.replace("$name", "data")
+    if target == "images":
+        assert f"--build-arg accelerator={accelerator}" in said.stdout
+
+
+def test_an_accelerator_without_images_is_one_sentence(tmp_path):
+    refused = subprocess.run(
+        ["make", "images", "REGISTRY=registry.example", "ACCELERATOR=rocm"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode != 0
+    assert refused.stderr.splitlines()[0] == "ACCELERATOR = rocm is neither cuda nor none"
+
+
+def dry_run(tmp_path, target, *variables):
+    """What `make` would run."""
+    config = tmp_path / "config.yaml"
+    config.touch()
+    given = ["REGISTRY=registry.example", "TAG=v1", f"CONFIG={config}", *variables]
+    return subprocess.run(["make", "-n", target, *given], cwd=ROOT, capture_output=True, text=True)  # noqa: S607

@@ -20,8 +20,8 @@ from tasks.generation.task import prepare_model
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.fingerprints import fingerprinted
-from tasks.inputs.memory_needs import judge_gpus, weights_gib
 from tasks.inputs.preflight import longest_prompt, sampled_as_trained, unfiltered
+from tasks.inputs.stage_pods import judging_pod, rollout_pod
 from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.pods import overrides
@@ -119,18 +119,14 @@ def data(
         """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all."""
         split = split_by_length(suffix, checkpoint, spec)
         judging = judging_digest(verifiers, "initial") if spec.stop_at is not None else ""
-        gpus = training.cluster.gpus_of(difficulty.engine)
-        weights, judge = weights_gib(training.model), judge_gpus(data) if training.cluster.gpus_per_node else 0
-        beside = judge if spec.stop_at is not None else 0  # the judge of what is being sampled
-        sampling_pod = overrides(difficulty.pod.sized(gpus + beside, weights_gib=weights))
-        judging_pod = overrides(difficulty.pod.sized(judge, weights_gib=weights)) if verifiers.serves else pod
+        sampled_in = rollout_pod(data, training, difficulty, judges=spec.stop_at is not None)
         sampled = map_task(
             partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=model, verifiers=verifiers),
             concurrency=difficulty.shards_at_once,
-        )(prompts=split.shards).with_overrides(node_name=f"roll-out{suffix}", **sampling_pod)
+        )(prompts=split.shards).with_overrides(node_name=f"roll-out{suffix}", **overrides(sampled_in))
         judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=model, verifiers=verifiers))(
             prompts=split.shards, responses=sampled
-        ).with_overrides(node_name=f"judge{suffix}", **judging_pod)
+        ).with_overrides(node_name=f"judge{suffix}", **overrides(judging_pod(data, training, difficulty)))
         collected = collect_rollouts(responses=sampled, rollouts=judged, spec=spec, verifiers=verifiers).with_overrides(
             node_name=f"collect{suffix}", **pod
         )

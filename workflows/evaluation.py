@@ -17,7 +17,7 @@ from tasks.generation.task import prepare_model
 from tasks.inputs.evaluations import with_digests
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.fingerprints import fingerprinted
-from tasks.inputs.memory_needs import judge_gpus, weights_gib
+from tasks.inputs.stage_pods import evaluation_pod
 from tasks.pods import overrides
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 from workflows.questions import sourced_questions
@@ -61,10 +61,7 @@ def evaluation(
     check_server(evaluation)
     evaluation = with_digests(evaluation)
     verifiers = fingerprinted(data.verifiers)
-    gpus = training.cluster.gpus_of(evaluation.engine)
-    if training.cluster.gpus_per_node:
-        gpus += judge_gpus(data, evaluation.benchmarks)  # responses are judged while others are sampled
-    pod = overrides(evaluation.pod.sized(gpus, weights_gib=weights_gib(training.model)))
+    pod = overrides(evaluation_pod(data, training, evaluation))
     sourced = sourced_questions(evaluation.benchmarks, overrides(data.pod))
     questions = [known.prompts for known in sourced]
     # Names of nodes are short, because `evaluation-0-` stands before them, and have numbers: see `workflows.data`.

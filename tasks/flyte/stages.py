@@ -27,7 +27,7 @@ from tasks.flyte import patches
 from tasks.flyte.cache_policy import CodeDigest
 from tasks.flyte.lost_outputs import opens
 from tasks.flyte.registration import check_code, options
-from tasks.lineage.provenance import image
+from tasks.machine.image import image
 from tasks.machine.memory_limit import MemoryLimitError, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores

@@ -78,7 +78,7 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
         "driver and Ray": DRIVER,
         "the rest": REST,
     }
-    if judge := _served_judge(data):
+    if judge := served_judge(data):
         needs["judge's engine"] = ENGINE + _judge(judge, model, dtype)
     return needs
 
@@ -173,7 +173,7 @@ def _bytes(option: str, auto: str) -> int:
     return 4 if (auto if option == "auto" else option) == "float32" else 2
 
 
-def _served_judge(data: DataFile) -> JudgeConfig | None:
+def served_judge(data: DataFile) -> JudgeConfig | None:
     """Return the judge that training serves itself; None: it needs none, or an endpoint or a reward model judges."""
     judge = data.verifiers.judge
     is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in data.used_sources)

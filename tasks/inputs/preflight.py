@@ -33,6 +33,7 @@ from tasks.inputs.judges import (
 from tasks.inputs.memory_needs import check_memory, judge_gpus
 from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.rewards import check_rewards
+from tasks.inputs.stage_pods import check_images
 from tasks.inputs.written import written_options
 from tasks.machine.local_ray import check_machine
 from tasks.machine.resources import has_gpu
@@ -94,6 +95,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     as_given = training, evaluation
     data = sampled_as_trained(data, training)
     check_together(data, training, evaluation)  # before the hub is asked for anything
+    check_images(data, training, evaluation)
     on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
     if on_this_machine:
         check_machine()
@@ -148,10 +150,13 @@ def check_variants(experiment: Experiment) -> Experiment:
 
     Raises:
         SpecError: as `preflight.check` raises it, after the variant's name.
+        ImageError: the images that are registered have no engines for the machines of a variant.
     """
     for name, files in experiment.variants.items():
         try:
-            check(sampled_as_trained(files.data, files.training), files.training, files.evaluation)
+            data = sampled_as_trained(files.data, files.training)
+            check_images(data, files.training, files.evaluation)
+            check(data, files.training, files.evaluation)
         except SpecError as error:
             raise SpecError(f"{experiment.name}: variants.{name}: {error}") from None
     return experiment

@@ -11,8 +11,6 @@ image         the container image that the stage ran in, by name
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,21 +18,8 @@ from pydantic import BaseModel
 
 from tasks.config import result_options
 from tasks.lineage.code_digest import code_digest
+from tasks.machine.image import image
 from tasks.tables.schemas import canonical_json
-
-IMAGE = "FLYTE_INTERNAL_IMAGE"
-"""Environment variable: the name of a container's image. `images/Dockerfile` sets it, as Flyte's own images do."""
-
-_IN_A_POD = "FLYTE_INTERNAL_EXECUTION_ID"
-"""Environment variable that Flyte gives to every pod."""
-
-
-def image() -> str:
-    """Return the name of the container image that this process runs in, or a description of another environment."""
-    if name := os.environ.get(IMAGE):
-        return name
-    where = f"an image that does not say its name in {IMAGE}" if _IN_A_POD in os.environ else "this environment"
-    return f"{where}, Python {platform.python_version()}"
 
 
 def made_from(

@@ -29,6 +29,11 @@ def process_cores() -> Machine:
     return Machine(cores)
 
 
+def gpus_of_pod() -> int:
+    """Return the number of GPUs that this process's machine or container has, also where torch is built for CPUs."""
+    return len([device for device in Path("/dev").glob("nvidia*") if device.name[6:].isdigit()]) or int(has_gpu())
+
+
 def has_gpu() -> bool:
     """Return whether torch sees an accelerator; False where torch is not installed, as in the base install."""
     if importlib.util.find_spec("torch") is None:
@@ -43,6 +48,13 @@ def process_resources() -> Machine:
     import torch
 
     return Machine(process_cores().cores, float(torch.cuda.device_count()))
+
+
+def gpus_of_ray() -> float:
+    """Return the number of GPUs of the Ray cluster, also where torch is built for CPUs."""
+    import ray
+
+    return float(ray.cluster_resources().get("GPU", 0.0))
 
 
 def ray_resources() -> Machine:

@@ -340,7 +340,7 @@ class StageSummary:
         headline: one sentence for people.
         facts: further figures for the report and for programs: JSON values.
         run: the run in which the stage ran (`tasks.flyte.stages.run_id`); in another run it came from the cache.
-        image: the container image in which the stage ran (`tasks.lineage.provenance.image`).
+        image: the container image in which the stage ran (`tasks.machine.image.image`).
         cores: CPU cores that it held for `seconds` (`tasks.machine.resources`).
         gpus: GPUs that it held for `seconds`.
     """

@@ -99,6 +99,6 @@ def test_an_image_without_a_host_is_on_docker_hub(repository, expected):
 def test_every_base_image_has_a_full_tag(monkeypatch):
     text = (ROOT / "images" / "Dockerfile").read_text()
     found = {base[2]: base[3] for base in digests.BASE.finditer(text)}
-    assert found == {"python": "3.12.11-slim-bookworm", "nvidia/cuda": "13.0.1-devel-ubuntu24.04"}
+    assert found == {"python": "3.11.13-slim-bookworm", "nvidia/cuda": "13.0.1-devel-ubuntu24.04"}
     monkeypatch.setattr(digests, "digest", lambda *_: DIGEST)
     assert digests.pinned(text).count(f"@{DIGEST} AS ") == len(found)

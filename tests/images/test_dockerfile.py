@@ -2,30 +2,50 @@
 
 import re
 
-from tests.paths import ROOT
-
-TEXT = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", "")
-STAGES = {stage.split()[2]: stage for stage in re.split(r"^FROM ", TEXT, flags=re.MULTILINE)[1:]}
+from tests.images.environments import DOCKERFILE, ENVIRONMENTS, STAGES
 
 
 def test_every_image_ends_as_one_user_who_is_not_root_and_owns_the_working_directory():
-    assert set(STAGES) == {"data", "generation", "training"}
-    assert "USER" not in STAGES["training"]  # generation's
-    for name in ("data", "generation"):
-        assert re.findall(r"^USER (\w+)$", STAGES[name], re.MULTILINE) == ["10001"]
+    assert set(STAGES) == {*ENVIRONMENTS, "generation", "training"}
+    assert not any("USER" in STAGES[name] for name in ("generation", "training"))  # that of the stage before
+    for name in ENVIRONMENTS:
+        assert re.findall(r"^USER (\w+)$", STAGES[name], re.MULTILINE)[-1] == "10001"
+        assert "chown --recursive 10001 /root" in STAGES[name]
+    for name in ("data", "generation-cuda"):
         assert "useradd --uid 10001 --home-dir /root --no-create-home rlvr" in STAGES[name]
-        assert "chown --recursive 10001 /root && chmod 755 /root" in STAGES[name]
+        assert "chmod 755 /root" in STAGES[name]
         assert "HOME=/root" in STAGES[name]
 
 
-def test_nothing_that_is_installed_leaves_a_cache():
+def test_every_image_says_its_name_and_its_accelerator():
+    assert DOCKERFILE.splitlines().index("ARG accelerator=cuda") < DOCKERFILE.splitlines().index(
+        f"FROM {STAGES['data'].splitlines()[0]}"
+    )
+    assert STAGES["generation"].startswith("generation-$accelerator AS ")
     for name in ("data", "generation"):
-        assert "UV_NO_CACHE=1" in STAGES[name]
+        assert "ARG image accelerator" in STAGES[name]
+        assert "ENV FLYTE_INTERNAL_IMAGE=$image RLVR_ACCELERATOR=$accelerator" in STAGES[name]
+    assert "ENV FLYTE_INTERNAL_IMAGE=$image" in STAGES["training"]
+
+
+def test_nothing_that_is_installed_leaves_a_cache():
+    for name in ENVIRONMENTS:
+        assert "UV_NO_CACHE=1" in STAGES[name] or STAGES[name].startswith("data AS ")
         assert "rm -rf /var/lib/apt/lists/*" in STAGES[name]
-    assert all("--no-cache-dir" in line for line in TEXT.splitlines() if re.search(r"(^|\s)pip install .*uv==", line))
+    by_pip = [line for line in DOCKERFILE.splitlines() if re.search(r"(^|\s)pip install .*uv==", line)]
+    assert all("--no-cache-dir" in line for line in by_pip)
+
+
+def installed(name):
+    """What a stage installs by apt."""
+    return set(re.search(r"apt-get install -y --no-install-recommends (.*?)&&", STAGES[name])[1].split())
 
 
 def test_the_gpu_image_has_what_kuberay_and_nccl_need():
     """KubeRay's probes call wget; without these libraries NCCL would talk TCP between nodes."""
-    installed = re.search(r"apt-get install -y --no-install-recommends (.*?)&&", STAGES["generation"])[1].split()
-    assert {"wget", "libibverbs1", "ibverbs-providers", "librdmacm1", "bubblewrap"} <= set(installed)
+    assert {"wget", "libibverbs1", "ibverbs-providers", "librdmacm1", "bubblewrap"} <= installed("generation-cuda")
+
+
+def test_the_cpu_image_has_what_kuberay_and_vllm_need():
+    """vLLM's kernels for CPUs are linked with libnuma, which slim images lack."""
+    assert {"wget", "libnuma1"} <= installed("generation-none")

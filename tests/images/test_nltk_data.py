@@ -8,8 +8,7 @@ import pytest
 
 from images import nltk_data
 from tasks.verifiers.instructions.needs import NLTK_NEEDS, TAGGER
-
-ROOT = Path(__file__).parents[2]
+from tests.images.environments import ENVIRONMENTS, STAGES
 
 
 @pytest.fixture
@@ -46,14 +45,14 @@ def test_the_packages_are_pinned_by_version_and_hash():
     assert all(re.fullmatch(r"[a-z0-9-]+==[\d.]+ +--hash=sha256:[0-9a-f]{64}", line) for line in pinned)
 
 
-def test_both_environments_of_the_images_install_the_data():
-    stages = re.split(r"^FROM ", (ROOT / "images" / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
-    installing = [stage.splitlines()[0].split(" AS ")[1] for stage in stages if "-m images.nltk_data" in stage]
-    assert installing == ["data", "generation"]
+def test_each_image_has_the_data():
+    installing = {name for name, stage in STAGES.items() if "-m images.nltk_data" in stage}
+    assert installing == {"data", "generation-cuda"}
+    assert STAGES["generation-none"].startswith("data AS ")
 
 
 @pytest.mark.skipif("RLVR_IMAGES" not in os.environ, reason="the environments of the images: make test-images")
-@pytest.mark.parametrize("name", ["data", "generation"])
+@pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_the_environment_of_an_image_holds_the_data(name):
     folder = Path(os.environ["RLVR_IMAGES"]) / name / "share" / "nltk_data"
     assert all((folder / path).exists() for path in nltk_data.DATA)

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from images import EXTRAS, pins
 from images.pins import CPU, CUDA
 from tests import image_environment
+from tests.images.environments import ENVIRONMENTS, STAGES, install_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,13 +90,25 @@ def test_a_file_holds_how_it_was_made_and_otherwise_pins_alone(lock):
 
 
 def test_each_image_installs_with_its_file_and_is_compared_with_it():
-    text = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", "")
-    installs = [line for line in text.splitlines() if "uv pip install" in line]
-    for line, file in zip(installs, (CPU.path, CUDA.path), strict=True):
-        assert f"--constraints {file} " in line
-        assert f"python3 -m images.pins {file}" in line
-    assert f"[{EXTRAS['data']}]" in installs[0]
-    assert f"[{EXTRAS['generation']},liger${{extras:+,$extras}}]" in installs[1]
+    for accelerator, lock in (("none", CPU), ("cuda", CUDA)):
+        install = install_of(f"generation-{accelerator}")
+        assert (install.python, install.lock) == (lock.python, lock.path)
+        assert install.arguments[install.arguments.index("--constraints") + 1] == lock.path
+        liger = ",liger" if lock is CUDA else ""
+        assert install.arguments[-1] == f".[{EXTRAS[accelerator]['generation']}{liger}]"
+        assert "${extras:+,$extras}]" in STAGES[f"generation-{accelerator}"]
+    data = install_of("data")
+    assert (data.python, data.lock, data.arguments) == (
+        CPU.python,
+        CPU.path,
+        ["--constraints", CPU.path, f".[{EXTRAS['cuda']['data']}]"],
+    )
+
+
+def test_the_image_for_cpus_leaves_out_what_the_environment_of_the_tests_does():
+    arguments = install_of("generation-none").arguments
+    assert arguments[arguments.index("--overrides") + 1] == "images/overrides-cpu.txt"
+    assert "--torch-backend=cpu" in arguments
 
 
 @pytest.mark.long
@@ -107,12 +120,13 @@ def test_what_an_image_needs_has_its_pinned_version_here():
 
 
 @pytest.mark.skipif("RLVR_IMAGES" not in os.environ, reason="make test-images makes the environments of images")
-@pytest.mark.parametrize("image", ["data", "generation"])
-def test_the_environment_of_an_image_holds_what_its_file_gives_and_nothing_else(image):
-    [site] = (Path(os.environ["RLVR_IMAGES"]) / image / "lib").glob("python3.*/site-packages")
+@pytest.mark.parametrize("stage", ENVIRONMENTS)
+def test_the_environment_of_an_image_holds_what_its_file_gives_and_nothing_else(stage):
+    install = install_of(stage)
+    site = Path(os.environ["RLVR_IMAGES"]) / stage / "lib" / f"python{install.python}" / "site-packages"
     installed = pins.installed([str(site)])
     assert len(installed) > 50
-    assert pins.departures(installed, pins.read(ROOT / CPU.path), CPU.path) == []
+    assert pins.departures(installed, pins.read(ROOT / install.lock), install.lock) == []
 
 
 def test_a_departure_names_the_distribution_and_both_versions():

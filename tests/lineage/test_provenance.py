@@ -4,7 +4,8 @@ import platform
 
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.lineage.code_digest import code_digest
-from tasks.lineage.provenance import IMAGE, image, made_from
+from tasks.lineage.provenance import made_from
+from tasks.machine.image import NAME, image
 from tasks.tables.parquet import read_metadata, table_from_rows, write_table
 from tasks.tables.schemas import PROMPTS
 
@@ -16,7 +17,7 @@ def footer(**spec):
 
 
 def test_a_footer_has_inputs_specification_seed_code_and_image(tmp_path, monkeypatch):
-    monkeypatch.setenv(IMAGE, "registry.example/team/rlvr-data:v1")
+    monkeypatch.setenv(NAME, "registry.example/team/rlvr-data:v1")
     table = table_from_rows([], PROMPTS, "here")
     said = read_metadata(write_table(tmp_path / "t.parquet", table, PROMPTS, footer(max_pass_rate=0.5)))
     assert (said["inputs"], said["spec"], said["seed"]) == ({"prompts": "a" * 64}, {"max_pass_rate": 0.5}, 3)
@@ -32,7 +33,7 @@ def test_the_digest_of_a_specification_leaves_out_how_a_stage_runs():
 
 
 def test_without_an_image_it_is_this_environment_and_a_pod_says_what_is_missing(monkeypatch):
-    monkeypatch.delenv(IMAGE, raising=False)
+    monkeypatch.delenv(NAME, raising=False)
     assert image() == f"this environment, Python {platform.python_version()}"
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "a1b2")
     assert image().startswith("an image that does not say its name in FLYTE_INTERNAL_IMAGE, Python")

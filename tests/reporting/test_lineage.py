@@ -7,7 +7,8 @@ import yaml
 
 from tasks.lineage.code_digest import code_digest
 from tasks.lineage.differences import differences
-from tasks.lineage.provenance import image, made_from
+from tasks.lineage.provenance import made_from
+from tasks.machine.image import image
 from tasks.reporting.index import write_index
 from tasks.reporting.lineage import Output, images, model_card, rows
 from tasks.tables.schemas import StageSummary

@@ -18,6 +18,7 @@ from flytekit.models.literals import Literal
 
 import images
 from tests import image_environment
+from tests.images.environments import IMAGES
 from tests.object_store import KEYS, object_store
 from tests.paths import ROOT
 from tests.workflows.propeller import IMAGE, Literals, Propeller, package
@@ -25,8 +26,8 @@ from tests.workflows.propeller import IMAGE, Literals, Propeller, package
 FOLDERS = re.findall(r"^COPY (\w+) \1$", (ROOT / "images" / "Dockerfile").read_text(), re.MULTILINE)
 """What an image holds of the project."""
 
-EXTRAS_HERE = images.EXTRAS | {"generation": "cpu", "training": "cpu"}
-"""The extras of images for a machine without a GPU."""
+EXTRAS = images.EXTRAS["none"]
+"""The extras of images for machines without a GPU."""
 
 
 def image_environments(folder: Path) -> dict[str, Path]:
@@ -36,10 +37,9 @@ def image_environments(folder: Path) -> dict[str, Path]:
     made in `folder` of links into the environment of the tests (`tests/image_environment.py`).
     """
     if made := os.environ.get("RLVR_IMAGES"):
-        names = {"data": "data", "generation": "generation", "training": "generation"}
-        return {IMAGE.format(name): Path(made) / environment / "bin" for name, environment in names.items()}
-    built = {extra: image_environment.build(folder / extra, extra) for extra in sorted(set(EXTRAS_HERE.values()))}
-    return {IMAGE.format(name): built[extra] for name, extra in EXTRAS_HERE.items()}
+        return {IMAGE.format(name): Path(made) / stage / "bin" for name, stage in IMAGES["none"].items()}
+    built = {extra: image_environment.build(folder / extra, extra) for extra in sorted(set(EXTRAS.values()))}
+    return {IMAGE.format(name): built[extra] for name, extra in EXTRAS.items()}
 
 
 def make_root(folder: Path) -> None:

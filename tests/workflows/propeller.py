@@ -50,7 +50,7 @@ def package(bin_folder: Path, output: Path, cwd: Path, environment: Mapping[str,
     Their images are `IMAGE` with the name filled in.
     """
     command = [str(bin_folder / "pyflyte"), "--pkgs", "workflows", "package", "--force", "--output", str(output)]
-    images = [f"--image={name}={IMAGE.format(name)}" for name in EXTRAS]
+    images = [f"--image={name}={IMAGE.format(name)}" for name in EXTRAS["none"]]
     images.append(f"--image={IMAGE.format('default')}")
     done = subprocess.run([*command, *images], cwd=cwd, env=dict(environment), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -252,7 +252,8 @@ class Propeller:
                 "FLYTE_INTERNAL_EXECUTION_DOMAIN": "development",
                 "FLYTE_INTERNAL_EXECUTION_ID": attempt.execution,
                 "FLYTE_ATTEMPT_NUMBER": str(attempt.number),
-                "FLYTE_INTERNAL_IMAGE": container.image,  # as images/Dockerfile sets it
+                "FLYTE_INTERNAL_IMAGE": container.image,  # as images/Dockerfile sets it, and the next
+                "RLVR_ACCELERATOR": "none",
                 **self.store.environment,  # for Flyte's files; the next three for files that a source names
                 "AWS_ENDPOINT_URL": self.store.endpoint,
                 "AWS_ACCESS_KEY_ID": KEYS["aws_access_key_id"],

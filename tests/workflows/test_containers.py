@@ -4,10 +4,13 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
+from flytekit.types.directory import FlyteDirectory
 
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.machine.image import ACCELERATOR
 from tasks.sourcing.loaders import batches
 from tasks.tables.parquet import read_metadata
+from tasks.training.model_check.options import CheckedOptions
 from tests.training.mixtures import HAS_AN_E
 from tests.workflows.containers import FOLDERS, files_of, literals, python
 from tests.workflows.propeller import IMAGE, FailedError
@@ -49,6 +52,26 @@ def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluste
         cluster.run_task("tasks.inputs.preflight.preflight", inputs)
 
 
+@pytest.mark.complete
+@pytest.mark.parametrize(
+    ("image", "task"),
+    [("data", "tasks.inputs.preflight.preflight"), ("training", "tasks.training.model_check.task.check_model")],
+)
+def test_images_whose_engines_cannot_run_are_refused_in_a_sentence(cluster, tiny_model, monkeypatch, image, task):
+    data, training, evaluation = quickstart()
+    everything = literals(
+        data=data,
+        training=training,
+        evaluation=evaluation,
+        model=FlyteDirectory(str(tiny_model)),
+        options=CheckedOptions.of(training),
+    )
+    inputs = cluster.entities[f"task/{task}"].template.interface.inputs.variables
+    monkeypatch.setattr(cluster, "variables", {ACCELERATOR: "cuda"})
+    with pytest.raises(FailedError, match=rf"image {IMAGE.format(image)} .*=cuda.* make images ACCELERATOR=none"):
+        cluster.run_task(task, {name: everything[name] for name in inputs})
+
+
 OF_OTHER_RUNS = {
     "take_all",  # where a data file has `difficulty: null`
     "evaluate_by_harness",  # where an evaluation file has a `harness`
@@ -82,6 +105,7 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
     }
     training = {
         "model": {"source": {"kind": "folder", "path": str(tiny_model)}},
+        "cluster": {"gpus_per_node": 0},
         "steps": 2,
         "checkpoint_every": 1,
         "groups_per_step": 2,
