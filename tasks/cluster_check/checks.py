@@ -88,8 +88,12 @@ def machine_checks(
         measured = network.reduction(training.learner.ranks, gpus=bool(gpus))
         network.check_network(findings, measured, working)
 
+    def images(findings: Findings) -> None:
+        nodes.check_images(findings, machines, os.environ.get(CODE))
+        nodes.check_accelerator(findings, gpus)
+
     return {
-        "images of training": lambda findings: nodes.check_images(findings, machines, os.environ.get(CODE)),
+        "images of training": images,
         "GPUs and driver": lambda findings: nodes.check_gpus(findings, machines, gpus),
         "shared memory": lambda findings: nodes.check_shared_memory(findings, working, weights),
         "network": all_reduce,

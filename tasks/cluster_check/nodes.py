@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.lineage.code_digest import code_digest
+from tasks.machine.image import ImageError, check_engine_image
 from tasks.pod_templates import SHARED_MEMORY
 from tasks.training.cluster.sizes import GIB
 from tasks.training.gpu_check.results import Findings, SkippedError
@@ -132,6 +133,14 @@ def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str
                 findings.faults.append(f"{node.name} has {name} {other}, and {first.name} has {own}.")
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     findings.note = f"{_count(nodes)} with code {first.code[:12]}, {versions}."
+
+
+def check_accelerator(findings: Findings, gpus: int) -> None:
+    """Check that the image of this pod has engines for machines of training that have `gpus` GPUs together."""
+    try:
+        check_engine_image(gpus)
+    except ImageError as error:
+        findings.faults.append(f"{error}.".replace("image", "Image", 1))
 
 
 def check_gpus(findings: Findings, nodes: Sequence[NodeFacts], needed: int) -> None:

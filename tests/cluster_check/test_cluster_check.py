@@ -15,6 +15,7 @@ from tasks.cluster_check.nodes import NodeFacts
 from tasks.cluster_check.services import HubName
 from tasks.config import load_yaml, parse
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
+from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME
 from tasks.training.gpu_check.results import Findings, SkippedError, carry_out, table
 from tests.paths import ROOT
 
@@ -59,6 +60,18 @@ def test_other_code_than_was_registered_is_a_fault():
     status, sentence = found(nodes.check_images, [NODE], "beef" * 16)
     assert status == "failed"
     assert sentence.startswith("The image on node-a has code c0dec0dec0de, and beefbeefbeef is registered: register")
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "status"), [("cuda", 0, "failed"), ("none", 8, "failed"), ("none", 0, "passed")]
+)
+def test_an_image_without_engines_for_the_recipes_machines_is_a_fault(monkeypatch, kind, gpus, status):
+    monkeypatch.setenv(IN_A_POD, "a1b2")
+    monkeypatch.setenv(NAME, "registry.example/rlvr-training:v1")
+    monkeypatch.setenv(ACCELERATOR, kind)
+    found_status, sentence = found(nodes.check_accelerator, gpus)
+    assert found_status == status
+    assert status == "passed" or sentence.startswith("Image registry.example/rlvr-training:v1 has engines for ")
 
 
 # GPUs and driver
