@@ -31,7 +31,7 @@ IMAGES = {
 
 
 class Install(NamedTuple):
-    """How a stage installs its packages: the version of Python, the arguments of `uv pip install`, and its pins."""
+    """Describes how a stage installs packages: version of Python, arguments of `uv pip install`, file of pins."""
 
     python: str
     arguments: list[str]
@@ -39,25 +39,25 @@ class Install(NamedTuple):
 
 
 def install_of(stage: str) -> Install:
-    """Read it from the Dockerfile; the optional extras are left out."""
+    """Read a stage's installation from the Dockerfile, without the optional extras."""
     text = STAGES[stage]
     base = text.split()[0]
     [python] = set(re.findall(r"python:?(3\.\d+)", STAGES.get(base, "") + text))
-    [line] = re.findall(r"^RUN uv pip install --system (.*?) && python3 -m images\.pins (\S+)", text, re.MULTILINE)
+    [line] = re.findall(r"uv pip install --system (.*?) && python3 -m images\.pins (\S+)", text, re.MULTILINE)
     arguments = shlex.split(line[0].replace("${extras:+,$extras}", ""))
     return Install(python, [each for each in arguments if each != "--break-system-packages"], line[1])
 
 
 def copied() -> list[str]:
-    """What the Dockerfile copies from a checkout."""
+    """Return the files and folders that the Dockerfile copies from a checkout."""
     lines = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     return [name for names in lines for name in names.split()]
 
 
 def install(stage: str, folder: Path) -> None:
-    """Make the environment of a stage at `folder`.
+    """Make the environment of a stage in `folder`.
 
-    Where pip is told of a folder of wheels, torch's build for CPUs comes from there, and not from PyTorch's own index.
+    If `UV_FIND_LINKS` names a folder of wheels, torch's build for CPUs comes from there instead of PyTorch's index.
     """
     given = install_of(stage)
     arguments = [each for each in given.arguments if not (os.environ.get("UV_FIND_LINKS") and "torch-backend" in each)]

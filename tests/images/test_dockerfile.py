@@ -37,8 +37,16 @@ def test_nothing_that_is_installed_leaves_a_cache():
 
 
 def installed(name):
-    """What a stage installs by apt."""
-    return set(re.search(r"apt-get install -y --no-install-recommends (.*?)&&", STAGES[name])[1].split())
+    """Return the packages that a stage installs by apt, without those that it removes again."""
+    lines = re.findall(r"apt-get install -y --no-install-recommends (.*?)&&", STAGES[name])
+    removed = re.findall(r"apt-get purge -y --auto-remove (.*?)&&", STAGES[name])
+    return {package for line in lines for package in line.split()} - {each for line in removed for each in line.split()}
+
+
+def test_images_without_cuda_end_without_a_compiler():
+    """Programs that models write run in pods; a distribution without wheels needs a compiler while it is installed."""
+    assert "apt-get install -y --no-install-recommends gcc libc6-dev " in STAGES["data"]
+    assert "gcc" not in installed("data") | installed("generation-none")
 
 
 def test_the_gpu_image_has_what_kuberay_and_nccl_need():

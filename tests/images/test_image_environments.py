@@ -1,4 +1,4 @@
-"""What runs in the environments of the images, as `make test-images` installs them on a machine without a GPU."""
+"""The environments of the images import every module, and the one for CUDA refuses to start an engine without a GPU."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ load(sys.argv[1], EngineConfig(), EngineOutput(pathlib.Path("output")), updatabl
 
 
 def python(stage, code, *arguments, cwd, **variables):
-    """Runs a program in the environment of a stage, outside of the checkout."""
+    """Run a program in the environment of a stage, outside of the checkout."""
     program = Path(os.environ["RLVR_IMAGES"]) / stage / "bin" / "python"
     given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     return subprocess.run([program, "-c", code, *arguments], cwd=cwd, env=given, capture_output=True, text=True)
