@@ -37,11 +37,11 @@ def test_on_another_system_one_sentence_comes_before_any_installation(tmp_path, 
 @pytest.mark.parametrize(("accelerator", "suffix"), [("none", "-cpu"), ("cuda", "")])
 @pytest.mark.parametrize("target", ["images", "register"])
 def test_images_of_both_kinds_are_built_and_registered_under_names_of_their_own(tmp_path, target, accelerator, suffix):
-    said = dry_run(tmp_path, target, f"ACCELERATOR={accelerator}")
-    assert said.returncode == 0, said.stderr
-    assert f"rlvr-data:v1{suffix}" in said.stdout.replace("$name", "data")
+    done = dry_run(tmp_path, target, f"ACCELERATOR={accelerator}")
+    assert done.returncode == 0, done.stderr
+    assert f"rlvr-data:v1{suffix}" in done.stdout.replace("$name", "data")
     if target == "images":
-        assert f"--build-arg accelerator={accelerator}" in said.stdout
+        assert f"--build-arg accelerator={accelerator}" in done.stdout
 
 
 def test_an_accelerator_without_images_is_one_sentence(tmp_path):
@@ -56,7 +56,7 @@ def test_an_accelerator_without_images_is_one_sentence(tmp_path):
 
 
 def dry_run(tmp_path, target, *variables):
-    """What `make` would run."""
+    """Have `make` print the commands of a target without running them."""
     config = tmp_path / "config.yaml"
     config.touch()
     given = ["REGISTRY=registry.example", "TAG=v1", f"CONFIG={config}", *variables]

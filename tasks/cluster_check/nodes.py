@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.lineage.code_digest import code_digest
-from tasks.machine.image import ImageError, check_engine_image
+from tasks.machine.image import ImageError, check_image
 from tasks.pod_templates import SHARED_MEMORY
 from tasks.training.cluster.sizes import GIB
 from tasks.training.gpu_check.results import Findings, SkippedError
@@ -136,11 +136,11 @@ def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str
 
 
 def check_accelerator(findings: Findings, gpus: int) -> None:
-    """Check that the image of this pod has engines for machines of training that have `gpus` GPUs together."""
+    """Check that engines of this pod's image run on the machines of a recipe that asks for `gpus` GPUs."""
     try:
-        check_engine_image(gpus)
+        check_image(gpus, f"the recipe asks for {gpus} GPUs")
     except ImageError as error:
-        findings.faults.append(f"{error}.".replace("image", "Image", 1))
+        findings.faults.append(f"{error}.")
 
 
 def check_gpus(findings: Findings, nodes: Sequence[NodeFacts], needed: int) -> None:

@@ -11,7 +11,7 @@ from tasks.evaluation.harness_spec import HarnessBenchmark, check_installed
 from tasks.flyte.stages import RESULT, Folder, Parquet, Stopwatch, content_digest, local, shown_stage, write_output
 from tasks.generation.config import EngineConfig
 from tasks.lineage.provenance import made_from
-from tasks.machine.image import check_engine_image
+from tasks.machine.image import check_image_of_pod
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, StageSummary
 
 
@@ -36,10 +36,10 @@ def evaluate_by_harness(
         engine: the options of the evaluation's engine.
     """
     from tasks.evaluation.harness import ask, questions, request_of, rollouts
-    from tasks.machine.resources import gpus_of_pod, has_gpu, process_resources
+    from tasks.machine.resources import has_gpu, process_resources
 
     check_installed()
-    check_engine_image(gpus_of_pod())
+    check_image_of_pod()
     watch = Stopwatch(f"harness: {benchmark.name}")
     documents = ask(request_of(benchmark, engine, local(policy), gpu=has_gpu()))
     digest = content_digest(policy)

@@ -9,10 +9,10 @@ from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics, ServedAdapter
 from tasks.machine import precision
-from tasks.machine.image import check_engine_image
+from tasks.machine.image import check_image_of_pod
 from tasks.machine.large_imports import large_imports
 from tasks.machine.memory_limit import with_cause
-from tasks.machine.resources import gpus_of_pod, has_gpu
+from tasks.machine.resources import has_gpu
 from tasks.storage.model_folder import has_experts
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def load(
     Raises:
         EngineError: it could not start, with the reason that its process printed.
         EngineOptionsError: it does not accept the model or the options.
-        ImageError: the image is for machines with GPUs, and this one has none, or the other way round.
+        ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
     """
-    check_engine_image(gpus_of_pod())
+    check_image_of_pod()
     if not has_gpu() and config.vllm.get("enable_chunked_prefill"):
         raise EngineOptionsError(
             "engine.vllm.enable_chunked_prefill: without a GPU prompts are computed whole, as vLLM cannot rewind a "

@@ -35,6 +35,7 @@ from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.stage_pods import check_images
 from tasks.inputs.written import written_options
+from tasks.machine.image import ImageError
 from tasks.machine.local_ray import check_machine
 from tasks.machine.resources import has_gpu
 from tasks.sourcing import loaders
@@ -150,15 +151,15 @@ def check_variants(experiment: Experiment) -> Experiment:
 
     Raises:
         SpecError: as `preflight.check` raises it, after the variant's name.
-        ImageError: the images that are registered have no engines for the machines of a variant.
+        ImageError: as `check_images` raises it, after the variant's name.
     """
     for name, files in experiment.variants.items():
         try:
             data = sampled_as_trained(files.data, files.training)
             check_images(data, files.training, files.evaluation)
             check(data, files.training, files.evaluation)
-        except SpecError as error:
-            raise SpecError(f"{experiment.name}: variants.{name}: {error}") from None
+        except (SpecError, ImageError) as error:
+            raise type(error)(f"{experiment.name}: variants.{name}: {error}") from None
     return experiment
 
 

@@ -1,30 +1,30 @@
-"""The pods of the stages that run engines, from the three files, and whether the registered images suit them."""
+"""Computes the pods of stages with engines from the three files, and checks that the images have such engines."""
 
 from __future__ import annotations
 
 from tasks.difficulty.spec import DifficultySpec
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus, served_judge, weights_gib
-from tasks.machine.image import ACCELERATOR, BUILD_FOR, ImageError, accelerator, image
+from tasks.machine.image import check_image
 from tasks.pods import PodConfig
 from tasks.training.cluster.pods import checking_pod
 
 
 def rollout_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec, *, judges: bool) -> PodConfig:
-    """Return the pod in which a shard of difficulty's prompts is sampled, and with `judges` judged meanwhile."""
+    """Return the pod that samples a shard of difficulty's rollouts, and with `judges` also serves their judge."""
     gpus = training.cluster.gpus_of(difficulty.engine) + (_judge_gpus(data, training) if judges else 0)
     return difficulty.pod.sized(gpus, weights_gib=weights_gib(training.model))
 
 
 def judging_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec) -> PodConfig:
-    """Return the pod in which a shard of difficulty's rollouts is judged."""
+    """Return the pod that judges a shard of difficulty's rollouts."""
     if not data.verifiers.serves:
         return data.pod
     return difficulty.pod.sized(_judge_gpus(data, training), weights_gib=weights_gib(training.model))
 
 
 def evaluation_pod(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> PodConfig:
-    """Return the pod in which a policy answers the evaluation's prompts, and its responses are judged meanwhile."""
+    """Return the pod that samples and judges the responses of one policy."""
     gpus = training.cluster.gpus_of(evaluation.engine)
     if training.cluster.gpus_per_node:
         gpus += judge_gpus(data, evaluation.benchmarks)
@@ -32,29 +32,20 @@ def evaluation_pod(data: DataFile, training: Recipe, evaluation: EvaluationFile)
 
 
 def check_images(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
-    """Check that the set of images that this pod's is one of has engines for the pods that the files ask for.
+    """Check that engines of the registered images run on the machines that the three files ask for.
 
-    Nothing is checked where the image does not say of which set it is, and in local runs.
+    The image of this pod stands for all: images are built and registered together. Images that do not say their kind,
+    and local runs, are not checked.
 
     Raises:
-        ImageError: stages with engines ask for GPUs, and the images are without CUDA, or the other way round.
+        ImageError: a stage with an engine asks for GPUs and the images are for CPUs, or the other way round.
     """
-    if (kind := accelerator()) is None:
-        return
-    asked = _gpus_of_engines(data, training, evaluation)
-    unfit = {where: gpus for where, gpus in asked.items() if bool(gpus) != (kind == "cuda")}
-    if not unfit:
-        return
-    if kind == "cuda":
-        lack = f"on GPUs alone, and no GPUs are asked for by {', '.join(unfit)}"
-    else:
-        lack = f"without GPUs, and GPUs are asked for by {', '.join(f'{where} ({n})' for where, n in unfit.items())}"
-    way_out = BUILD_FOR["none" if kind == "cuda" else "cuda"]
-    raise ImageError(f"image {image()} is of a set whose engines run {lack} ({ACCELERATOR}={kind}): {way_out}")
+    for stage, gpus in _gpus_of_engines(data, training, evaluation).items():
+        check_image(gpus, f"{stage} asks for {gpus} GPUs")
 
 
 def _gpus_of_engines(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, int]:
-    """Return the GPUs of a pod, by the stage, of the stages that start an engine; of training those of a machine."""
+    """Return the GPUs that each stage with an engine asks for, per pod; for training, those of a machine."""
     pods = {}
     if (difficulty := data.difficulty) is not None:
         if difficulty.engine.server is None:
@@ -65,7 +56,7 @@ def _gpus_of_engines(data: DataFile, training: Recipe, evaluation: EvaluationFil
         pods["evaluation"] = evaluation_pod(data, training, evaluation)
     if training.model_check:
         pods["the model check"] = checking_pod(training, training.cluster)
-    return {"training": training.cluster.gpus_per_node} | {where: pod.gpus or 0 for where, pod in pods.items()}
+    return {"training": training.cluster.gpus_per_node} | {stage: pod.gpus or 0 for stage, pod in pods.items()}
 
 
 def _judge_gpus(data: DataFile, training: Recipe) -> int:

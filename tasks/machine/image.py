@@ -6,13 +6,14 @@ import os
 import platform
 
 from tasks.failures import MistakeError
+from tasks.machine.resources import gpus_of_pod
 
 NAME = "FLYTE_INTERNAL_IMAGE"
 """Environment variable: the name of a container's image. `images/Dockerfile` sets it, as Flyte's own images do."""
 
 ACCELERATOR = "RLVR_ACCELERATOR"
-"""Environment variable: the set of images that a container's is one of, `cuda` or `none`. `images/Dockerfile` sets it.
-An image without the variable may be of any kind."""
+"""Environment variable: the kind of a container's image, `cuda` or `none`, which `images/Dockerfile` sets. An image
+without it is not checked."""
 
 IN_A_POD = "FLYTE_INTERNAL_EXECUTION_ID"
 """Environment variable that Flyte gives to every pod."""
@@ -21,11 +22,11 @@ BUILD_FOR = {
     "cuda": "make images, and make register, without ACCELERATOR=none",
     "none": "make images ACCELERATOR=none, and make register ACCELERATOR=none",
 }
-"""Commands that build and register the images of a set."""
+"""Commands that build and register images, by kind."""
 
 
 class ImageError(MistakeError):
-    """The image of a stage has no packages for the machine that the stage runs on."""
+    """Engines of a pod's image do not run on the machines that a run asks for or has."""
 
 
 def image() -> str:
@@ -37,7 +38,7 @@ def image() -> str:
 
 
 def accelerator() -> str | None:
-    """Return the set of images that this pod's is one of, `cuda` or `none`; None: it does not say, or this is no pod.
+    """Return the kind of this pod's image, `cuda` or `none`, or None if it does not say or this is not a pod.
 
     Raises:
         ImageError: the variable has another value.
@@ -50,23 +51,32 @@ def accelerator() -> str | None:
     return given
 
 
-def check_engine_image(gpus: float) -> None:
-    """Check that the packages of this pod's image can run an engine here.
+def check_image(gpus: float, reason: str) -> None:
+    """Check that engines of this pod's image run on machines with this number of GPUs.
+
+    Images that do not say their kind, and local runs, are not checked.
 
     Args:
-        gpus: those of the machines on which the engine is to run, whether or not this image has packages for them.
+        gpus: number of GPUs.
+        reason: the part of the error message with this number, such as "this pod has 0 GPUs".
 
     Raises:
-        ImageError: it is of the other set.
+        ImageError: the image is for machines with GPUs and `gpus` is 0, or the other way round.
     """
     kind = accelerator()
-    if kind == "cuda" and not gpus:
-        raise ImageError(
-            f"image {image()} has engines for GPUs ({ACCELERATOR}=cuda), and this pod has none: give it one, or build "
-            f"and register images without CUDA: {BUILD_FOR['none']}"
-        )
-    if kind == "none" and gpus:
-        raise ImageError(
-            f"image {image()} has engines for CPUs ({ACCELERATOR}=none), and this pod has {gpus:g} GPUs: build and "
-            f"register images with CUDA: {BUILD_FOR['cuda']}"
-        )
+    if kind is None or (gpus > 0) == (kind == "cuda"):
+        return
+    engines, other = ("GPUs", "none") if kind == "cuda" else ("CPUs", "cuda")
+    raise ImageError(
+        f"image {image()} has engines for {engines} ({ACCELERATOR}={kind}), and {reason}: {BUILD_FOR[other]}"
+    )
+
+
+def check_image_of_pod() -> None:
+    """Check that engines of this pod's image run on this pod.
+
+    Raises:
+        ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
+    """
+    gpus = gpus_of_pod()
+    check_image(gpus, f"this pod has {gpus} GPUs")

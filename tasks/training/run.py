@@ -15,7 +15,7 @@ from tasks.environments.episode import EpisodePlayer
 from tasks.failures import PASSING, MistakeError
 from tasks.generation.sample_and_score import check_prompts
 from tasks.machine import memory_limit, precision
-from tasks.machine.image import check_engine_image
+from tasks.machine.image import check_image
 from tasks.machine.resources import gpus_of_ray, ray_resources
 from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
@@ -129,10 +129,11 @@ def train(inputs: RunInputs) -> TrainingResult:
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
         MemoryLimitError: the kernel killed processes of the run for memory, more than once.
-        ImageError: the image is for machines with GPUs, and the cluster has none, or the other way round.
+        ImageError: the image is for machines with GPUs and the cluster has none, or the other way round.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
-    check_engine_image(gpus_of_ray())
+    gpus = gpus_of_ray()
+    check_image(gpus, f"the Ray cluster has {gpus:g} GPUs")
     config, folder = _placed(inputs.config, inputs.model), inputs.folder
     resuming = Checkpoints.newest_in(folder / "checkpoints") is not None
     check_resources(config, resuming=resuming)

@@ -71,7 +71,7 @@ def test_an_image_without_engines_for_the_recipes_machines_is_a_fault(monkeypatc
     monkeypatch.setenv(ACCELERATOR, kind)
     found_status, sentence = found(nodes.check_accelerator, gpus)
     assert found_status == status
-    assert status == "passed" or sentence.startswith("Image registry.example/rlvr-training:v1 has engines for ")
+    assert status == "passed" or sentence.startswith("image registry.example/rlvr-training:v1 has engines for ")
 
 
 # GPUs and driver

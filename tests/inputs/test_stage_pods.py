@@ -1,4 +1,4 @@
-"""Whether the images that are registered have engines for the pods that the three files ask for."""
+"""Files whose stages ask for GPUs are refused in images for CPUs, and the other way round."""
 
 import pytest
 
@@ -16,7 +16,7 @@ ON_CPUS = {path.stem for path in RECIPES.glob("quickstart*.yaml")}
 @pytest.fixture
 def pod(monkeypatch):
     monkeypatch.setenv(IN_A_POD, "a1b2")
-    monkeypatch.setenv(NAME, "registry.example/rlvr-data:v1")
+    monkeypatch.setenv(NAME, "rlvr-data:v1")
     return lambda kind: monkeypatch.setenv(ACCELERATOR, kind)
 
 
@@ -31,7 +31,7 @@ def test_each_recipe_runs_in_one_set_of_images_and_is_refused_in_the_other(pod, 
     pod(own)
     check_images(*files(recipe))
     pod(other)
-    with pytest.raises(ImageError, match=r"image registry.example/rlvr-data:v1 .*GPUs are asked for by training"):
+    with pytest.raises(ImageError, match=r"image rlvr-data:v1 .*training asks for [08124]+ GPUs: make images"):
         check_images(*files(recipe))
 
 
@@ -40,7 +40,7 @@ def test_the_stages_that_do_not_fit_are_named_and_no_others(pod):
     pod("none")
     with pytest.raises(ImageError) as refused:
         check_images(data, training, evaluation.model_copy(update={"pod": PodConfig(gpus=2)}))
-    assert "asked for by evaluation (2) (RLVR_ACCELERATOR=none): make images" in str(refused.value)
+    assert "(RLVR_ACCELERATOR=none), and evaluation asks for 2 GPUs: make images" in str(refused.value)
 
 
 def test_rollouts_of_a_server_need_no_engine_in_the_image(pod):
@@ -49,7 +49,7 @@ def test_rollouts_of_a_server_need_no_engine_in_the_image(pod):
     elsewhere = EngineConfig(server=EndpointConfig(url="https://host/v1", model="policy"))
     pod("cuda")
     rolled_out = DifficultySpec(pod=PodConfig(gpus=0))
-    with pytest.raises(ImageError, match="no GPUs are asked for by difficulty "):
+    with pytest.raises(ImageError, match="and difficulty asks for 0 GPUs: "):
         check_images(data.model_copy(update={"difficulty": rolled_out} | judged_elsewhere), training, evaluation)
     served = rolled_out.model_copy(update={"engine": elsewhere})
     check_images(data.model_copy(update={"difficulty": served} | judged_elsewhere), training, evaluation)

@@ -1,4 +1,4 @@
-"""Images for machines with GPUs, and for those without: an engine starts where its packages can run it."""
+"""An engine does not start in a pod whose image is for machines of the other kind."""
 
 import pytest
 
@@ -6,18 +6,18 @@ from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.engine_start import load
 from tasks.machine import image
-from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME, ImageError, check_engine_image
+from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME, ImageError, check_image
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.chat.server import serving
 
 
 @pytest.fixture
 def pod(monkeypatch):
-    """Makes this process one of a pod of an image of `kind`."""
+    """A function that makes this process one of a pod, whose image is of the kind that it is given."""
 
     def of(kind):
         monkeypatch.setenv(IN_A_POD, "a1b2")
-        monkeypatch.setenv(NAME, "registry.example/rlvr-training:v1")
+        monkeypatch.setenv(NAME, "rlvr-training:v1")
         monkeypatch.setenv(ACCELERATOR, kind)
 
     return of
@@ -26,21 +26,29 @@ def pod(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "gpus", "sentence"),
     [
-        ("cuda", 0, r"image registry.example/rlvr-training:v1 has engines for GPUs .*=cuda.*ACCELERATOR=none"),
-        ("none", 8, r"image registry.example/rlvr-training:v1 has engines for CPUs .*=none.* 8 GPUs.*ACCELERATOR=none"),
-        ("rocm", 8, "RLVR_ACCELERATOR of image registry.example/rlvr-training:v1 is 'rocm'"),
+        (
+            "cuda",
+            0,
+            r"image rlvr-training:v1 has engines for GPUs .*=cuda.* this pod has 0 GPUs: .*ACCELERATOR=none",
+        ),
+        (
+            "none",
+            8,
+            r"image rlvr-training:v1 has engines for CPUs .*=none.* this pod has 8 GPUs: .*ACCELERATOR=none",
+        ),
+        ("rocm", 8, "RLVR_ACCELERATOR of image rlvr-training:v1 is 'rocm'"),
     ],
 )
 def test_an_engine_is_refused_in_an_image_that_cannot_run_it(pod, kind, gpus, sentence):
     pod(kind)
     with pytest.raises(ImageError, match=sentence):
-        check_engine_image(gpus)
+        check_image(gpus, f"this pod has {gpus} GPUs")
 
 
 @pytest.mark.parametrize(("kind", "gpus"), [("cuda", 1), ("none", 0), ("", 0), ("", 8)])
 def test_an_engine_starts_where_the_image_suits_it_or_does_not_say(pod, kind, gpus):
     pod(kind)
-    check_engine_image(gpus)
+    check_image(gpus, f"this pod has {gpus} GPUs")
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
@@ -48,13 +56,12 @@ def test_an_engine_starts_where_the_image_suits_it_or_does_not_say(pod, kind, gp
 def test_local_runs_are_untouched(monkeypatch, kind, gpus):
     monkeypatch.setenv(ACCELERATOR, kind)
     monkeypatch.delenv(IN_A_POD, raising=False)
-    check_engine_image(gpus)
+    check_image(gpus, f"this pod has {gpus} GPUs")
 
 
 def test_engines_and_judges_that_a_stage_serves_ask_before_they_start(pod, monkeypatch, tmp_path):
     pod("none")
-    monkeypatch.setattr("tasks.generation.engine_start.gpus_of_pod", lambda: 1)
-    monkeypatch.setattr("tasks.verifiers.chat.server.gpus_of_pod", lambda: 1)
+    monkeypatch.setattr(image, "gpus_of_pod", lambda: 1)
     with pytest.raises(ImageError):
         load("model", EngineConfig(), EngineOutput(tmp_path / "output"), updatable=False, adapter=None, can_sleep=False)
     with pytest.raises(ImageError), serving(JudgeConfig(model="model")):

@@ -130,7 +130,7 @@ class TurnsCheck:
         return written
 
     def _compare(self, findings: Findings) -> None:
-        """Compare the engine's log-probabilities with those of the written weights in float32."""
+        """Compare the engine's log-probabilities with a forward pass of the written weights in float32."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         for turn, (folder, sampled) in self._sampled.items():
             model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)

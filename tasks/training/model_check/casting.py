@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 def computing_in(model: PreTrainedModel, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
     """Run forward passes in `dtype` within the block, without gradients.
 
-    The weights of a layer are cast while the layer runs, those of embeddings, final norm and head for the whole block.
+    A layer's weights are cast while the layer runs. Embeddings, final norm and head are cast for the whole block.
     Tensors whose type is not the model's, such as a router's float32 bias, are not cast.
 
     Args:

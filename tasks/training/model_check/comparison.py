@@ -65,7 +65,7 @@ def tolerance_of(usual: float, times: float) -> float:
 
 
 class Figures(dict[str, Difference]):
-    """Collects the differences that were measured, by what was compared, and refuses those that are too large."""
+    """Stores the measured differences, by what was compared, and raises an error if one is too large."""
 
     def __init__(self, model: object) -> None:
         super().__init__()

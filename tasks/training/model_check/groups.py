@@ -1,4 +1,4 @@
-"""Divides a model's tensors into groups, by kind and by blocks of layers, of which an engine may keep old values."""
+"""Groups a model's tensors by kind and by blocks of layers, because an engine may keep old values of such a group."""
 
 from __future__ import annotations
 

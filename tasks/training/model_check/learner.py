@@ -92,7 +92,7 @@ class LearnerCheck:
 
         Args:
             folder: a Hugging Face model folder.
-            tokens: tokens of a text, from which sequences are cut.
+            tokens: token ids of a text; the check cuts it into sequences.
             dtype: the learner's type.
             longest: the context of the engines, tokens.
             lora: the adapter that is trained in place of the weights.

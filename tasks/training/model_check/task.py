@@ -8,8 +8,8 @@ from flytekit import Resources
 
 from images import TRAINING
 from tasks.flyte.stages import RESULT, Folder, Stopwatch, local, show, shown_stage
-from tasks.machine.image import check_engine_image
-from tasks.machine.resources import gpus_of_pod, process_resources, return_freed_memory
+from tasks.machine.image import check_image_of_pod
+from tasks.machine.resources import process_resources, return_freed_memory
 from tasks.tables.schemas import StageSummary
 from tasks.training.model_check.options import CheckedOptions
 
@@ -32,7 +32,7 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
     from tasks import charts
     from tasks.training.model_check.check import check_model as check
 
-    check_engine_image(gpus_of_pod())  # before the learner is checked
+    check_image_of_pod()  # before the learner is checked
     watch = Stopwatch(STAGE)
     differences = check(local(model), options)
     return_freed_memory()  # locally, the stages after this one run in the same process

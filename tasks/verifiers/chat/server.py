@@ -18,9 +18,9 @@ from typing import IO
 
 from tasks.failures import InfrastructureError
 from tasks.machine import cpu_environment, precision
-from tasks.machine.image import check_engine_image
+from tasks.machine.image import check_image_of_pod
 from tasks.machine.memory_limit import watch, with_cause
-from tasks.machine.resources import gpus_of_pod, has_gpu
+from tasks.machine.resources import has_gpu
 from tasks.storage.model_folder import check_model_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 
@@ -58,13 +58,13 @@ def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
 
     Raises:
         ValueError: a model folder that is not one, or a hub id without a revision.
-        ImageError: the image is for machines with GPUs, and this one has none, or the other way round.
+        ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
         ServerError: the server ended while it started, or did not start in time.
     """
     if isinstance(config, RewardModelConfig) or config.url is not None:
         yield config
         return
-    check_engine_image(gpus_of_pod())
+    check_image_of_pod()
     options = _options(config)
     variable = KEY_PREFIX + secrets.token_hex(4).upper()
     os.environ[variable] = secrets.token_urlsafe(32)
