@@ -2,7 +2,9 @@
 
 import re
 
+from images import pins
 from tests.images.environments import DOCKERFILE, ENVIRONMENTS, STAGES
+from tests.paths import ROOT
 
 
 def test_every_image_ends_as_one_user_who_is_not_root_and_owns_the_working_directory():
@@ -41,6 +43,12 @@ def installed(name):
     lines = re.findall(r"apt-get install -y --no-install-recommends (.*?)&&", STAGES[name])
     removed = re.findall(r"apt-get purge -y --auto-remove (.*?)&&", STAGES[name])
     return {package for line in lines for package in line.split()} - {each for line in removed for each in line.split()}
+
+
+def test_what_the_base_image_has_of_pinned_distributions_is_removed():
+    """Images of Python 3.11 come with setuptools, and a build fails if a version is not the pinned one."""
+    assert "setuptools" in pins.read(ROOT / pins.CPU.path)
+    assert "pip uninstall --yes setuptools" in STAGES["data"]
 
 
 def test_images_without_cuda_end_without_a_compiler():
