@@ -6,8 +6,9 @@ register` make, and an HTTP server behind its signed addresses.
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 from threading import Thread
 
 import grpc
+import msgpack
 from flyteidl.admin import execution_pb2, launch_plan_pb2, task_pb2, workflow_pb2
 from flyteidl.core import compiler_pb2, identifier_pb2, literals_pb2
 from flyteidl.core import execution_pb2 as core_execution_pb2
@@ -24,8 +26,15 @@ from flyteidl.service import admin_pb2_grpc, dataproxy_pb2, dataproxy_pb2_grpc
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import Literal
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
+from pydantic import BaseModel
 
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+
+FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
+"""The files that a workflow takes, by the name of the input."""
 IMAGES = "images:\n  default: registry.example/default:v1\n  data: registry.example/data:v1\n"
 IMAGES += "  generation: registry.example/generation:v1\n  training: registry.example/training:v1\n"
 """The images that the client's configuration names."""
@@ -83,11 +92,33 @@ class Admin:
 
     def inputs(self, execution: int = -1, **kinds: type) -> dict[str, object]:
         """Inputs of an execution as values of these types, by name."""
-        context, literals = FlyteContextManager.current_context(), self.executions[execution].inputs.literals
-        return {
-            name: TypeEngine.to_python_value(context, Literal.from_flyte_idl(literals[name]), kind)
-            for name, kind in kinds.items()
-        }
+        return values(self.executions[execution].inputs.literals, kinds)
+
+    def relaunched(self, execution: int = -1, **kinds: type) -> dict[str, object]:
+        """Inputs of an execution that the console launches again with what its form shows of this one."""
+        shown = self.executions[execution].inputs.literals
+        return values({name: console_form(literal) for name, literal in shown.items()}, kinds)
+
+
+def values(literals: Mapping[str, literals_pb2.Literal], kinds: Mapping[str, type]) -> dict[str, object]:
+    """Values of literals by name, as a task gets them."""
+    context = FlyteContextManager.current_context()
+    return {
+        name: TypeEngine.to_python_value(context, Literal.from_flyte_idl(literals[name]), kind)
+        for name, kind in kinds.items()
+    }
+
+
+def as_json(files: Mapping[str, BaseModel]) -> dict[str, str]:
+    """The text of each file, in which 24 and 24.0 differ."""
+    return {name: json.dumps(file.model_dump(mode="json"), sort_keys=True) for name, file in files.items()}
+
+
+def console_form(literal: literals_pb2.Literal) -> literals_pb2.Literal:
+    """The literal that the console's form sends for one that it shows: a `Struct`, in which all numbers are doubles."""
+    scalar = literal.scalar
+    shown = msgpack.unpackb(scalar.binary.value) if scalar.HasField("binary") else MessageToDict(scalar.generic)
+    return literals_pb2.Literal(scalar=literals_pb2.Scalar(generic=ParseDict(shown, Struct())))
 
 
 class _Service(admin_pb2_grpc.AdminServiceServicer):

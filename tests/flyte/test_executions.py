@@ -14,10 +14,9 @@ from google.protobuf.struct_pb2 import Struct
 from tasks.config import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.tables.content_digest import MANIFEST, seal
-from tests.flyte.admin_stand_in import Ended, admin
+from tests.flyte.admin_stand_in import FILES, Ended, admin, as_json
 from tests.paths import ROOT
 
-FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 STORED = "s3://bucket/raw/a1b2"
 SUMMARY = {
     "title": "mine",
@@ -66,6 +65,7 @@ def test_a_registered_launch_plan_takes_a_recipe_of_ones_own(registered, tmp_pat
         "training": load_yaml(Recipe, recipe),
         "evaluation": load_yaml(EvaluationFile, EVALUATIONS / "dapo.yaml"),
     }
+    assert as_json(registered.relaunched(**FILES)) == as_json(registered.inputs(**FILES))
     execution = registered.executions[-1]
     assert (execution.spec.launch_plan.name, execution.spec.launch_plan.version) == ("rlvr_quickstart", "v1")
     assert dict(execution.spec.labels.values) == {"recipe": "my_recipe", "data": "mbpp", "evaluation": "dapo"}

@@ -8,10 +8,8 @@ from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
-from tests.flyte.admin_stand_in import admin
+from tests.flyte.admin_stand_in import FILES, admin, as_json
 from tests.workflows.test_registered_workflows import IMAGES
-
-FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 
 
 @pytest.fixture
@@ -21,11 +19,13 @@ def backend(tmp_path):
 
 
 def launch(backend, *, files=(), options=()):
-    """The three files of the execution that this command line launches."""
+    """The three files of the execution that this command line launches; the console's Relaunch has the same."""
     command = ["--config", str(backend.config), "run", "--remote", *options, "workflows/rlvr.py", "rlvr", *files]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
-    return backend.inputs(**FILES)
+    inputs = backend.inputs(**FILES)
+    assert as_json(backend.relaunched(**FILES)) == as_json(inputs)
+    return inputs
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from tasks.tables.schemas import StageSummary
 from tasks.training.cluster.pods import ray_job
 from tasks.training.task import train_policy
 from tests import image_environment
+from tests.flyte.admin_stand_in import FILES, as_json, console_form, values
 from tests.paths import ROOT
 from tests.workflows.propeller import IMAGE, package
 
@@ -146,6 +147,18 @@ def test_each_recipe_has_a_launch_plan(registered):
         assert {"data", "training", "evaluation"} == set(inputs)
     dapo = registered["launch plan/rlvr_dapo_qwen25_32b"].spec.default_inputs.parameters
     assert b"dapo-math-17k" in dapo["data"].SerializeToString()
+
+
+def test_a_launch_plan_launched_from_the_console_has_the_files_of_its_recipe(registered):
+    """The console's form sends the defaults back with every number as a double, and Relaunch sends those again."""
+    for path in sorted(RECIPES.glob("*.yaml")):
+        defaults = registered[f"launch plan/rlvr_{path.stem}"].spec.default_inputs.parameters
+        shown = {name: parameter.default for name, parameter in defaults.items()}
+        launched = {name: console_form(literal) for name, literal in shown.items()}
+        again = {name: console_form(literal) for name, literal in launched.items()}
+        files = values(shown, FILES)
+        assert files["training"] == load_yaml(Recipe, path)
+        assert as_json(values(launched, FILES)) == as_json(values(again, FILES)) == as_json(files)
 
 
 def test_the_check_of_a_cluster_has_a_launch_plan_that_takes_a_recipes_files(registered):
