@@ -159,7 +159,7 @@ $(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt imag
 	@$(BIN)/python -m images.nltk_data
 	@touch $@
 
-.images/%/.ready: images/Dockerfile pyproject.toml images/lock-cpu.txt images/lock-cuda.txt images/overrides-cpu.txt | $(VENV)/.ready
+.images/%/.ready: images/Dockerfile pyproject.toml images/lock-cpu.txt images/lock-cuda.txt images/overrides-cpu.txt images/nltk-data.txt | $(VENV)/.ready
 	@echo "installing into .images/$* ..."
 	@$(BIN)/python -m tests.images.environments $* .images/$*
 	@touch $@
