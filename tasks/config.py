@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from tasks.config_fields import YAML, models_in, tags, with_paths
+from tasks.config_fields import YAML, has_an_order, in_one_order, models_in, tags, with_paths
 from tasks.docstrings import read_from_syntax_trees
 from tasks.failures import MistakeError
 
@@ -35,9 +35,18 @@ class SpecError(MistakeError):
 
 
 class Config(BaseModel):
-    """Base class of specifications and options: immutable, and an unknown key is an error."""
+    """Base class of specifications and options: immutable, and an unknown key is an error.
+
+    The order of a mapping has no part in it, unless its type is `InItsOrder`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*")
+    @classmethod
+    def _mappings_in_one_order(cls, value: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[str(info.field_name)]
+        return in_one_order(value) if isinstance(value, dict) and not has_an_order(field) else value
 
 
 class Extendable(Config):
@@ -123,12 +132,21 @@ def result_options(value: Any) -> Any:
     """Return a configuration as JSON values without its `RunTime` options at any depth: what a result depends on."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        return {name: result_options(getattr(value, name)) for name in fields if not is_run_time(fields[name])}
+        return {
+            name: result_options(_ordered(fields[name], getattr(value, name)))
+            for name in fields
+            if not is_run_time(fields[name])
+        }
     if isinstance(value, dict):
         return {key: result_options(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [result_options(item) for item in value]
     return value
+
+
+def _ordered(field: FieldInfo, value: Any) -> Any:
+    """Return the value of an option, as a list if it is a mapping whose order counts."""
+    return [{key: item} for key, item in value.items()] if has_an_order(field) else value
 
 
 def non_default_options(value: Any) -> Any:
@@ -140,7 +158,7 @@ def non_default_options(value: Any) -> Any:
         options = result_options(value)
         fields = {name: field for name, field in type(value).model_fields.items() if name in options}
         return {
-            name: non_default_options(getattr(value, name))
+            name: non_default_options(_ordered(field, getattr(value, name)))
             for name, field in fields.items()
             if name == "kind" or options[name] != result_options(field.get_default(call_default_factory=True))
         }

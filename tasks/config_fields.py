@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, GetPydanticSchema
+from pydantic import BaseModel, BeforeValidator, GetPydanticSchema, SerializerFunctionWrapHandler, WrapSerializer
 from pydantic.fields import FieldInfo
 
 Value = TypeVar("Value")
@@ -54,6 +54,65 @@ Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[st
 """The type of an option that holds a library's own arguments by name; their values are those that JSON has.
 
 For flytekit it is a plain `dict`, as `Where` of a source is."""
+
+
+EXACT = 2**53
+"""Number below which a double, the only number of the console's forms, holds every integer."""
+
+
+def in_one_order(value: Any) -> Any:
+    """Return a value of a free mapping with the keys of all mappings sorted, and doubles that are integers as integers.
+
+    The console's forms give mappings back in another order, and 2 as 2.0; neither may change a key of the cache.
+    """
+    if isinstance(value, dict):
+        return {key: in_one_order(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [in_one_order(item) for item in value]
+    is_integer = isinstance(value, float) and value.is_integer() and abs(value) < EXACT
+    return int(value) if is_integer else value
+
+
+@dataclass(frozen=True)
+class _InItsOrder:
+    """The mark in a field's metadata of a mapping whose order is part of the result."""
+
+
+def _from_list(value: Any) -> Any:
+    """Return the mapping that a list of mappings of one key stands for; anything else as it is.
+
+    Raises:
+        ValueError: a key occurs twice, or a mapping has another number of keys.
+    """
+    if not isinstance(value, list):
+        return value
+    mapping: dict[Any, Any] = {}
+    for item in value:
+        if not isinstance(item, dict) or len(item) != 1 or mapping.keys() & item.keys():
+            raise ValueError("must be a mapping, or a list of mappings of one key each, whose keys differ")
+        mapping |= item
+    return mapping
+
+
+def _as_list(value: dict[str, Any], serialize: SerializerFunctionWrapHandler) -> Any:
+    mapping = serialize(value)
+    return [{key: item} for key, item in mapping.items()] if len(mapping) > 1 else mapping
+
+
+AsWritten = Annotated[Value, _InItsOrder()]
+"""The type of a mapping that stays in the order in which the user wrote it."""
+
+InItsOrder = Annotated[AsWritten[Value], BeforeValidator(_from_list), WrapSerializer(_as_list, when_used="json")]
+"""The type of a mapping whose order is part of the result, such as that of the columns of a table.
+
+As JSON, one of several keys is a list of mappings of one key each, because the mappings of Flyte's forms have no order.
+A file may write it in either form.
+"""
+
+
+def has_an_order(field: FieldInfo) -> bool:
+    """Return whether an option is declared as `InItsOrder` or `AsWritten`."""
+    return _InItsOrder() in field.metadata
 
 
 def models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime
+from tasks.config_fields import InItsOrder
 from tasks.difficulty.stopping import Bounds
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.models import ModelSpec
@@ -63,7 +64,7 @@ class DifficultySpec(Config):
     max_unjudged: float = Field(0.1, ge=0, le=1)
     """Largest share of a shard's rollouts, in [0, 1], that may be unjudged, because a verifier, its service or a reward
     function failed. Above it the stage fails; verdicts that exist are kept, and another run judges the rest."""
-    compared: dict[str, Variant] = Field(default={})
+    compared: InItsOrder[dict[str, Variant]] = Field(default={})
     """Variants by name: other checkpoints, or other variables of the chat template. Their pass rates become a table of
     their own (`compared`) and select no prompt."""
     pod: RunTime[PodConfig] = PodConfig()

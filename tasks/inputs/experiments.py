@@ -17,7 +17,7 @@ from tasks.config import (
     merged,
     must_be_one_of,
 )
-from tasks.config_fields import YAML, Arguments, NameOrFile
+from tasks.config_fields import YAML, Arguments, AsWritten, InItsOrder, NameOrFile
 from tasks.inputs.files import ROOT, DataFile, EvaluationFile, Recipe
 
 MODELS: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
@@ -35,11 +35,11 @@ class Changes(Config):
     to begin with.
     """
 
-    data: Arguments = {}  # noqa: RUF012 (pydantic copies defaults)
+    data: AsWritten[Arguments] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Changes of the data file: another mixture, say."""
-    training: Arguments = {}  # noqa: RUF012 (pydantic copies defaults)
+    training: AsWritten[Arguments] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Changes of the recipe: of the objective, say, or of the initial checkpoint."""
-    evaluation: Arguments = {}  # noqa: RUF012 (pydantic copies defaults)
+    evaluation: AsWritten[Arguments] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Changes of the evaluation file: benchmarks, say."""
 
 
@@ -56,7 +56,7 @@ class ExperimentFile(Extendable, Changes):
     recipe: NameOrFile[str]
     """The recipe, with its data and evaluation file: a path that ends in .yaml, relative to this file, or the name of
     one that ships."""
-    variants: dict[VariantName, Changes] = Field(min_length=2)
+    variants: InItsOrder[dict[VariantName, Changes]] = Field(min_length=2)
     """The variants by name, each with its changes; `{}` is the recipe as it is."""
     baseline: str | None = None
     """Name of the variant from which the differences of all others are taken. null: the first."""
@@ -133,7 +133,7 @@ class Experiment(Composed):
     """Name of the experiment."""
     baseline: str
     """Name of the variant from which the differences of all others are taken."""
-    variants: dict[str, Variant]
+    variants: InItsOrder[dict[str, Variant]]
     """The variants by name."""
 
     @classmethod

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from tasks.cleaning.spec import CleaningSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
-from tasks.config_fields import NameOrFile
+from tasks.config_fields import InItsOrder, NameOrFile
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
@@ -66,7 +66,7 @@ class EvaluationFile(Extendable, EvaluationSpec):
     harness: list[HarnessBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
     """Benchmarks that the package lm-eval (lm-evaluation-harness) asks every policy, as in `{name: mmlu, tasks: [mmlu],
     num_fewshot: 5}`; they are compared as the others are."""
-    policies: dict[str, ModelSpec] = {}  # noqa: RUF012 (pydantic copies defaults)
+    policies: InItsOrder[dict[str, ModelSpec]] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Models by name that are evaluated beside `before`, the initial checkpoint, and `after`, the trained policy."""
     baseline: str = BEFORE
     """Name of the policy from which the differences of all others are taken."""
