@@ -3,11 +3,14 @@
 pyflyte run workflows/checking.py checking --model FOLDER [--training FILE]
 """
 
+from typing import Annotated
+
 from flytekit import Resources
 
 from images import DATA
-from tasks.flyte.stages import Folder, Stopwatch, composed
+from tasks.flyte.stages import RESULT, Folder, Stopwatch, composed
 from tasks.inputs.files import Recipe, quickstart
+from tasks.inputs.handed_on import contents_of, hand_to_check
 from tasks.inputs.memory_needs import weights_gib
 from tasks.pods import overrides
 from tasks.tables.schemas import StageSummary
@@ -19,7 +22,7 @@ RECIPE = quickstart()[1]
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
-def checking(model: Folder, training: Recipe = RECIPE) -> StageSummary:
+def checking(model: Folder, training: Annotated[Recipe, RESULT] = RECIPE) -> StageSummary:
     """Check the model as the recipe trains it, on a machine of the recipe's `cluster`.
 
     Args:
@@ -30,6 +33,7 @@ def checking(model: Folder, training: Recipe = RECIPE) -> StageSummary:
         return Stopwatch(STAGE).summary("not checked: model_check is false")
     cluster = training.cluster
     pod = checking_pod(training, cluster, weights_gib(training.model))
-    return check_model(model=model, options=CheckedOptions.of(training)).with_overrides(
-        node_name="check", **overrides(pod)
-    )
+    handed = hand_to_check(
+        model=model, options=CheckedOptions.of(training), contents=contents_of(model)
+    ).with_overrides(node_name="inputs")
+    return check_model(model=handed.model, options=handed.options).with_overrides(node_name="check", **overrides(pod))

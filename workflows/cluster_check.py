@@ -7,7 +7,7 @@ from flytekit import Resources, workflow
 
 from images import DATA
 from tasks.cluster_check.task import check_machines, check_pod, conclude
-from tasks.flyte.stages import composed
+from tasks.flyte.stages import uncached_composed
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
 from tasks.pods import overrides
@@ -17,7 +17,7 @@ from tasks.training.cluster.pods import controller_overrides, ray_job
 FILES = quickstart()
 
 
-@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+@uncached_composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def check_for(data: DataFile, training: Recipe) -> StageSummary:
     """Check the pods that the recipe's run will have: the machines of training, and one pod of the data stages.
 

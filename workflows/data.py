@@ -4,32 +4,32 @@ pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from flytekit import Resources, map_task
+from flytekit import Resources, map_task, workflow
 
 from images import DATA
 from tasks.cleaning.control_tokens import TOKENIZER_FILES, control_tokens
 from tasks.cleaning.task import count_questions, merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
-from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.task import compare_variants, select_prompts, take_all
-from tasks.flyte.stages import Folder, Parquet, composed, read_members
+from tasks.flyte.stages import RESULT, Folder, Parquet, composed, read_members
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
-from tasks.inputs.fingerprints import fingerprinted
+from tasks.inputs.handed_on import contents_of, hand_on_rollouts, hand_on_screening, hand_to_difficulty
+from tasks.inputs.pin_tasks import pin_data
+from tasks.inputs.pinning import check_pinned
 from tasks.inputs.preflight import longest_prompt, sampled_as_trained, unfiltered
 from tasks.inputs.stage_pods import judging_pod, rollout_pod
 from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.pods import overrides
 from tasks.sourcing.loaders import batches
+from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.task import source_prompts
 from tasks.tables.schemas import StageSummary
-from tasks.verifiers.config import VerifiersConfig
-from tasks.verifiers.instructions import needs
 from workflows.questions import sourced_questions
 
 FILES = quickstart()
@@ -57,11 +57,11 @@ class Curated(NamedTuple):
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
-def data(
+def compose_data(
     model: Folder,
-    data: DataFile = FILES[0],
-    training: Recipe = FILES[1],
-    evaluation: EvaluationFile = FILES[2],
+    data: Annotated[DataFile, RESULT],
+    training: Annotated[Recipe, RESULT],
+    evaluation: Annotated[EvaluationFile, RESULT],
 ) -> Curated:
     """Make the training mixture and the held-out prompts; every stage on the way is cached on its own.
 
@@ -75,11 +75,22 @@ def data(
     # Nodes have numbers, not the names in the file: where `data-0-` and a node's name have more than 20 characters
     # together, Flyte puts a hash in their place, and its console never knows the node's state.
     data = sampled_as_trained(data, training)
-    pod = overrides(data.pod)
-    verifiers = fingerprinted(data.verifiers)
-    filtering = data.difficulty is not None
+    benchmarks = _benchmarks(training, evaluation)
     difficulty = data.difficulty or unfiltered(training)
+    variants = difficulty.compared.values()
+    check_pinned(
+        "workflows/data.py data",
+        data.verifiers,
+        [*_sources(data), *(benchmark.source for benchmark in benchmarks)],
+        [variant.model for variant in variants if variant.model is not None],
+    )
+    pod = overrides(data.pod)
+    filtering = data.difficulty is not None
     room, within = longest_prompt(data.difficulty, training)
+    handed = hand_to_difficulty(
+        model=model, spec=difficulty.rollout_spec, verifiers=data.verifiers, contents=contents_of(model)
+    ).with_overrides(node_name="inputs")
+    initial, verifiers = handed.model, handed.verifiers
     merged = _merged(data, verifiers, control_tokens(read_members(model, TOKENIZER_FILES)))
     limits = Limits(
         limits=[
@@ -88,7 +99,6 @@ def data(
             if source.top_up is not None and source.limit is not None
         ]
     )
-    benchmarks = _benchmarks(training, evaluation)
     if benchmarks:
         questions = [known.prompts for known in sourced_questions(benchmarks, pod)]
         asked = count_questions(
@@ -98,7 +108,7 @@ def data(
         node_name="check", **pod
     )
 
-    def split_by_length(suffix: str, checkpoint: Folder, spec: RolloutSpec) -> Any:
+    def split_by_length(suffix: str, checkpoint: Any, spec: Any) -> Any:
         """Add the node that divides the prompts that fit into shards; return its outputs."""
         split = split_prompts(
             prompts=merged.prompts,
@@ -107,7 +117,7 @@ def data(
             rows=difficulty.shard_prompts,
             room=room,
             within=within,
-            available=needs.available(),
+            available=data.available or [],
             verifiers=verifiers,
         ).with_overrides(node_name=f"split{suffix}", **pod)
         checked >> split.shards
@@ -115,16 +125,19 @@ def data(
             asked >> split.shards
         return split
 
-    def rolled_out(suffix: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
-        """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all."""
+    def rolled_out(suffix: str, checkpoint: Any, spec: Any, *, stops: bool = False) -> tuple[Any, Any]:
+        """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all.
+
+        `stops` tells whether verdicts may end the sampling of a prompt (`spec.stop_at`).
+        """
         split = split_by_length(suffix, checkpoint, spec)
-        judging = judging_digest(verifiers, "initial") if spec.stop_at is not None else ""
-        sampled_in = rollout_pod(data, training, difficulty, judges=spec.stop_at is not None)
+        judging = judging_digest(data.verifiers, "initial") if stops else ""
+        sampled_in = rollout_pod(data, training, difficulty, judges=stops)
         sampled = map_task(
-            partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=model, verifiers=verifiers),
+            partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=initial, verifiers=verifiers),
             concurrency=difficulty.shards_at_once,
         )(prompts=split.shards).with_overrides(node_name=f"roll-out{suffix}", **overrides(sampled_in))
-        judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=model, verifiers=verifiers))(
+        judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=initial, verifiers=verifiers))(
             prompts=split.shards, responses=sampled
         ).with_overrides(node_name=f"judge{suffix}", **overrides(judging_pod(data, training, difficulty)))
         collected = collect_rollouts(responses=sampled, rollouts=judged, spec=spec, verifiers=verifiers).with_overrides(
@@ -133,26 +146,27 @@ def data(
         return split, collected
 
     if filtering:
-        split, collected = rolled_out("", model, difficulty.rollout_spec)
+        split, collected = rolled_out("", initial, handed.spec, stops=difficulty.rollout_spec.stop_at is not None)
         graded = select_prompts(
             prompts=merged.prompts, rollouts=collected.rollouts, set_aside=split.set_aside, bounds=difficulty.bounds
         ).with_overrides(node_name="select", **pod)
     else:
-        split = split_by_length("", model, difficulty.rollout_spec)
+        split = split_by_length("", initial, handed.spec)
         graded = collected = take_all(prompts=merged.prompts, set_aside=split.set_aside).with_overrides(
             node_name="select", **pod
         )
-    variants = []
-    for number, variant in enumerate(difficulty.compared.values()):
+    rollouts_of_variants = []
+    for number, variant in enumerate(variants):
         checkpoint = (
-            model
+            initial
             if variant.model is None
             else prepare_model(spec=variant.model).with_overrides(node_name=f"model-{number}").model
         )
-        variants.append(rolled_out(f"-{number}", checkpoint, difficulty.rollout_spec_of(variant))[1].rollouts)
+        spec = hand_on_rollouts(spec=difficulty.rollout_spec_of(variant)).with_overrides(node_name=f"inputs-{number}")
+        rollouts_of_variants.append(rolled_out(f"-{number}", checkpoint, spec)[1].rollouts)
     compared = compare_variants(
         prompts=merged.prompts,
-        rollouts=[collected.rollouts, *variants] if variants else [],
+        rollouts=[collected.rollouts, *rollouts_of_variants] if variants else [],
         variants=["initial", *difficulty.compared] if variants else [],
     ).with_overrides(node_name="compare", **pod)
     mixed = mix_prompts(
@@ -178,6 +192,25 @@ def data(
     )
 
 
+@workflow
+def data(
+    model: Folder,
+    data: DataFile = FILES[0],
+    training: Recipe = FILES[1],
+    evaluation: EvaluationFile = FILES[2],
+) -> Curated:
+    """Make the training mixture and the held-out prompts, without the rest of the pipeline."""
+    pinned = pin_data(data=data, training=training, evaluation=evaluation).with_overrides(node_name="pin")
+    return compose_data(
+        model=model, data=pinned.data, training=pinned.training, evaluation=pinned.evaluation
+    ).with_overrides(node_name="data")
+
+
+def _sources(data: DataFile) -> list[SourceSpec]:
+    """Return the sources of the prompts, and those of the evaluation sets."""
+    return [*data.used_sources, *(known.source for known in data.evaluation_sets)]
+
+
 def _benchmarks(training: Recipe, evaluation: EvaluationFile) -> list[BenchmarkFile]:
     """Return the benchmarks of both files; two that ask the same questions are one."""
     by_source: dict[str, BenchmarkFile] = {}
@@ -186,7 +219,7 @@ def _benchmarks(training: Recipe, evaluation: EvaluationFile) -> list[BenchmarkF
     return list(by_source.values())
 
 
-def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> Any:
+def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> Any:
     """Add the nodes that read, screen and merge all sources; return the outputs of `merge_sources`."""
     pod = overrides(data.pod)
     evaluated = [
@@ -194,6 +227,8 @@ def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> An
         for number, batch in enumerate(batches([known.source for known in data.evaluation_sets]))
     ]
     screening = data.cleaning.screening(evaluated=bool(evaluated))
+    if screening is not None:
+        handed = hand_on_screening(spec=screening).with_overrides(node_name="screening")
     prompts, set_aside = [], []
     for number, batch in enumerate(batches(data.used_sources)):
         sourced = source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
@@ -205,7 +240,7 @@ def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> An
             screened = screen_prompts(
                 prompts=sourced.prompts,
                 evaluation_sets=[known.prompts for known in evaluated],
-                spec=screening,
+                spec=handed,
                 control_tokens=tokens,
                 verifiers=verifiers,
             ).with_overrides(node_name=f"screen-{number}", **pod)

@@ -4,19 +4,20 @@ pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --
 """
 
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from flytekit import Resources
+from flytekit import Resources, workflow
 
 from images import DATA
 from tasks.evaluation.harness_task import evaluate_by_harness
 from tasks.evaluation.spec import check_server
 from tasks.evaluation.task import compare_policies, evaluate_policy
-from tasks.flyte.stages import Folder, Parquet, composed
+from tasks.flyte.stages import RESULT, Folder, Parquet, composed
 from tasks.generation.task import prepare_model
-from tasks.inputs.evaluations import with_digests
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
-from tasks.inputs.fingerprints import fingerprinted
+from tasks.inputs.handed_on import contents_of, hand_on_benchmark, hand_to_evaluation
+from tasks.inputs.pin_tasks import pin_evaluation
+from tasks.inputs.pinning import check_pinned
 from tasks.inputs.stage_pods import evaluation_pod
 from tasks.pods import overrides
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
@@ -40,13 +41,13 @@ class Comparison(NamedTuple):
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
-def evaluation(
+def compose_evaluation(
     model: Folder,
     policy: Folder,
     heldout: Parquet,
-    data: DataFile = FILES[0],
-    training: Recipe = FILES[1],
-    evaluation: EvaluationFile = FILES[2],
+    data: Annotated[DataFile, RESULT],
+    training: Annotated[Recipe, RESULT],
+    evaluation: Annotated[EvaluationFile, RESULT],
 ) -> Comparison:
     """Sample and score the initial checkpoint, the trained policy and any others, and compare them.
 
@@ -59,32 +60,44 @@ def evaluation(
         evaluation: what policies are asked, how they are sampled, and which others there are.
     """
     check_server(evaluation)
-    evaluation = with_digests(evaluation)
-    verifiers = fingerprinted(data.verifiers)
+    sources = [benchmark.source for benchmark in evaluation.benchmarks]
+    check_pinned("workflows/evaluation.py evaluation", data.verifiers, sources, evaluation.policies.values())
     pod = overrides(evaluation_pod(data, training, evaluation))
     sourced = sourced_questions(evaluation.benchmarks, overrides(data.pod))
     questions = [known.prompts for known in sourced]
     # Names of nodes are short, because `evaluation-0-` stands before them, and have numbers: see `workflows.data`.
-    checkpoints = _checkpoints(model, policy, training, evaluation)
+    handed = hand_to_evaluation(
+        model=model,
+        policy=policy,
+        heldout=heldout,
+        config=evaluation.of_a_policy,
+        verifiers=data.verifiers,
+        contents=contents_of(model, policy, heldout),
+    ).with_overrides(node_name="inputs")
+    checkpoints = _checkpoints(handed.model, handed.policy, training, evaluation)
     evaluated = {
         name: evaluate_policy(
             policy=checkpoint,
-            prompts=heldout,
-            config=evaluation.of_a_policy,
-            initial=model,
-            verifiers=verifiers,
+            prompts=handed.heldout,
+            config=handed.config,
+            initial=handed.model,
+            verifiers=handed.verifiers,
             questions=questions,
             asked=evaluation.asked,
         ).with_overrides(node_name=name if name in (BEFORE, AFTER) else f"eval-{number}", **pod)
         for number, (name, checkpoint) in enumerate(checkpoints.items())
     }
     number = count()
+    asked_by_harness = [
+        hand_on_benchmark(benchmark=benchmark).with_overrides(node_name=f"inputs-{index}")
+        for index, benchmark in enumerate(evaluation.harness)
+    ]
     harnessed = {
         name: [
-            evaluate_by_harness(policy=checkpoint, benchmark=benchmark, engine=evaluation.engine).with_overrides(
+            evaluate_by_harness(policy=checkpoint, benchmark=benchmark, engine=handed.engine).with_overrides(
                 node_name=f"lm-{next(number)}", **pod
             )
-            for benchmark in evaluation.harness
+            for benchmark in asked_by_harness
         ]
         for name, checkpoint in checkpoints.items()
     }
@@ -92,7 +105,7 @@ def evaluation(
     compared = compare_policies(
         policies=list(of_policy),
         rollouts=[done.rollouts for done in of_policy.values()],
-        prompts=heldout,
+        prompts=handed.heldout,
         baseline=evaluation.baseline,
         questions=[*questions, *(done.questions for done in harnessed[BEFORE])],
         benchmarks=evaluation.compared,
@@ -117,7 +130,28 @@ def evaluation(
     )
 
 
-def _checkpoints(model: Folder, policy: Folder, training: Recipe, evaluation: EvaluationFile) -> dict[str, Any]:
+@workflow
+def evaluation(
+    model: Folder,
+    policy: Folder,
+    heldout: Parquet,
+    data: DataFile = FILES[0],
+    training: Recipe = FILES[1],
+    evaluation: EvaluationFile = FILES[2],
+) -> Comparison:
+    """Compare the initial checkpoint, a trained policy and any others, without the rest of the pipeline."""
+    pinned = pin_evaluation(data=data, training=training, evaluation=evaluation).with_overrides(node_name="pin")
+    return compose_evaluation(
+        model=model,
+        policy=policy,
+        heldout=heldout,
+        data=pinned.data,
+        training=pinned.training,
+        evaluation=pinned.evaluation,
+    ).with_overrides(node_name="evaluation")
+
+
+def _checkpoints(model: Any, policy: Any, training: Recipe, evaluation: EvaluationFile) -> dict[str, Any]:
     """Return the model folder of every policy by name; one of two names with the same model is enough."""
     others = {
         name: prepare_model(spec=spec).with_overrides(node_name=f"load-{number}").model

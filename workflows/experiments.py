@@ -12,7 +12,7 @@ from flytekit import LaunchPlan, Resources, workflow
 
 from images import DATA
 from tasks.evaluation.runs_task import compare_trained
-from tasks.flyte.stages import Html, Parquet, composed
+from tasks.flyte.stages import Html, Parquet, uncached_composed
 from tasks.inputs.experiments import Experiment, quickstart_experiment
 from tasks.inputs.preflight import check_variants
 from tasks.reporting.task import report_experiment
@@ -30,7 +30,7 @@ class Experimented(NamedTuple):
     evaluation: Parquet
 
 
-@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), node_dependency_hints=[PIPELINE])
+@uncached_composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), node_dependency_hints=[PIPELINE])
 def run_variants(experiment: Experiment) -> Experimented:
     """Run the pipeline with the files of every variant, and compare what they trained.
 

@@ -16,9 +16,9 @@ from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.preflight import preflight
 from tasks.reporting.task import report
 from workflows.checking import checking
-from workflows.data import data as curate
-from workflows.evaluation import evaluation as evaluate
-from workflows.training import train
+from workflows.data import compose_data
+from workflows.evaluation import compose_evaluation
+from workflows.training import compose_training
 
 DATA, TRAINING, EVALUATION = quickstart()
 
@@ -59,10 +59,10 @@ def rlvr(
     files = {"data": checked.data, "training": checked.training}
     initial = prepare_model(spec=checked.model).with_overrides(node_name="model")
     verified = checking(model=initial.model, training=checked.training).with_overrides(node_name="model-check")
-    curated = curate(**files, evaluation=checked.evaluation, model=initial.model).with_overrides(node_name="data")
+    curated = compose_data(**files, evaluation=checked.evaluation, model=initial.model).with_overrides(node_name="data")
     verified >> curated.mixture
-    trained = train(**files, model=initial.model, mixture=curated.mixture).with_overrides(node_name="train")
-    evaluated = evaluate(
+    trained = compose_training(**files, model=initial.model, mixture=curated.mixture).with_overrides(node_name="train")
+    evaluated = compose_evaluation(
         **files, evaluation=checked.evaluation, model=initial.model, policy=trained.policy, heldout=curated.heldout
     ).with_overrides(node_name="evaluation")
     tables = {

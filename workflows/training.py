@@ -3,13 +3,17 @@
 pyflyte run workflows/training.py train --model FOLDER --mixture FILE [--data FILE] [--training FILE]
 """
 
-from flytekit import Resources
+from typing import Annotated
+
+from flytekit import Resources, workflow
 
 from images import DATA
-from tasks.flyte.stages import Folder, Parquet, composed
+from tasks.flyte.stages import RESULT, Folder, Parquet, composed
 from tasks.inputs.files import DataFile, Recipe, quickstart
-from tasks.inputs.fingerprints import fingerprinted
+from tasks.inputs.handed_on import contents_of, hand_to_training
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
+from tasks.inputs.pin_tasks import pin_training
+from tasks.inputs.pinning import check_pinned
 from tasks.pods import overrides
 from tasks.training.cluster.pods import controller_overrides, ray_job
 from tasks.training.task import Trained, train_policy
@@ -19,7 +23,12 @@ FILES = quickstart()
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
-def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Trained:
+def compose_training(
+    model: Folder,
+    mixture: Parquet,
+    data: Annotated[DataFile, RESULT],
+    training: Annotated[Recipe, RESULT],
+) -> Trained:
     """Train the initial checkpoint on the mixture as the recipe says.
 
     Args:
@@ -28,12 +37,30 @@ def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: 
         data: the data file, for how responses are judged.
         training: the recipe, with its machines.
     """
+    sources = [benchmark.source for benchmark in training.benchmarks]
+    check_pinned("workflows/training.py train", data.verifiers, sources)
     holding = training, training.cluster, judge_gpus(data, training.benchmarks), weights_gib(training.model)
-    return train_policy(
+    handed = hand_to_training(
         model=model,
         mixture=mixture,
         config=training.run,
-        verifiers=fingerprinted(data.verifiers),
+        verifiers=data.verifiers,
+        contents=contents_of(model, mixture),
+    ).with_overrides(node_name="inputs")
+    return train_policy(
+        model=handed.model,
+        mixture=handed.mixture,
+        config=handed.config,
+        verifiers=handed.verifiers,
         questions=[known.prompts for known in sourced_questions(training.benchmarks, overrides(data.pod))],
         asked=training.asked,
     ).with_overrides(node_name="learn", task_config=ray_job(*holding), **controller_overrides(*holding))
+
+
+@workflow
+def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Trained:
+    """Train the initial checkpoint on a mixture, without the rest of the pipeline."""
+    pinned = pin_training(data=data, training=training).with_overrides(node_name="pin")
+    return compose_training(model=model, mixture=mixture, data=pinned.data, training=pinned.training).with_overrides(
+        node_name="train"
+    )

@@ -23,7 +23,6 @@ from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.summaries import Totals, describe_sampling, joined
 from tasks.flyte.stages import (
     RESULT,
-    RUN_TIME,
     Folder,
     Parquet,
     Stopwatch,
@@ -64,7 +63,7 @@ class Collected(NamedTuple):
     judging: StageSummary
 
 
-@shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
+@shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"), ignored_inputs=("verifiers",))
 def split_prompts(
     prompts: Parquet,
     model: Folder,
@@ -73,7 +72,7 @@ def split_prompts(
     room: int,
     within: str,
     available: list[str],
-    verifiers: Annotated[VerifiersConfig, RUN_TIME] = DEFAULTS,
+    verifiers: VerifiersConfig = DEFAULTS,
 ) -> Split:
     """Divide the prompts that fit and can be judged into shards, and set the others aside.
 
@@ -130,14 +129,15 @@ def split_prompts(
     container_image=GENERATION,
     requests=Resources(cpu="2", mem="8Gi"),
     ignored_code=("tasks.verifiers",),
+    ignored_inputs=("initial", "verifiers"),
 )
 def roll_out(
     prompts: Parquet,
     model: Folder,
     spec: Annotated[RolloutSpec, RESULT],
     judging: str,
-    initial: Annotated[FlyteDirectory, RUN_TIME],
-    verifiers: Annotated[VerifiersConfig, RUN_TIME] = DEFAULTS,
+    initial: FlyteDirectory,
+    verifiers: VerifiersConfig = DEFAULTS,
 ) -> Parquet:
     """Sample responses to every prompt of a shard from one checkpoint; cached responses are not generated again.
 

@@ -9,6 +9,9 @@ from flytekit.core.cache import VersionParameters
 
 from tasks.lineage.code_digest import code_digest
 
+BACKENDS_ALONE = "backends-alone-"
+"""The beginning of the version of a task that is cached by backends, and never on this machine."""
+
 
 class CodeDigest:
     """A cache policy by which the version of a task is the `code_digest` of the module that defines it."""

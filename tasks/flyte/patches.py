@@ -28,6 +28,7 @@ from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
 from tasks.flyte import backend, command_line_options
+from tasks.flyte.cache_policy import BACKENDS_ALONE
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
@@ -93,11 +94,16 @@ def _addresses(literal: Literal) -> Iterator[str]:
 
 
 def _misses_without_files(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
-    """Make a look-up in the local cache a miss where a file or folder of the cached result no longer exists."""
+    """Make a look-up in the local cache a miss where a file or folder of the cached result no longer exists.
+
+    Of a task that backends alone cache, it is always one.
+    """
 
     @wraps(get)
-    def existing(*args: Any, **kwargs: Any) -> LiteralMap | None:
-        cached = get(*args, **kwargs)
+    def existing(task_name: str, cache_version: str, *args: Any, **kwargs: Any) -> LiteralMap | None:
+        if cache_version.startswith(BACKENDS_ALONE):
+            return None
+        cached = get(task_name, cache_version, *args, **kwargs)
         is_remote = FlyteContextManager.current_context().file_access.is_remote
         addresses = [a for literal in (cached.literals if cached else {}).values() for a in _addresses(literal)]
         return cached if all(is_remote(a) or Path(a).exists() for a in addresses) else None

@@ -24,9 +24,10 @@ from flytekit.types.file import FlyteFile
 from tasks.config import Config, result_options
 from tasks.failures import cause_in_infrastructure
 from tasks.flyte import patches
-from tasks.flyte.cache_policy import CodeDigest
+from tasks.flyte.cache_policy import BACKENDS_ALONE, CodeDigest
 from tasks.flyte.lost_outputs import opens
 from tasks.flyte.registration import check_code, options
+from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import image
 from tasks.machine.memory_limit import MemoryLimitError, watch
 from tasks.machine.quiet import silence_libraries
@@ -58,6 +59,23 @@ def content_digest(value: Any) -> str:
 
 
 @opens
+def stored_digest(value: Any) -> str:
+    """Return the content digest of a Flyte file or folder without downloading it.
+
+    Of a remote one without a stored digest it is a digest of names, sizes and checksums as the storage reports them.
+    """
+    address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
+    if not access.is_remote(address):
+        return file_digest(address)
+    system = access.get_filesystem_for_path(address)
+    if digest := claimed(system, address):
+        return digest
+    files = sorted(system.find(address, detail=True).items())
+    reported = [(name, info["size"], str(system.checksum(name))) for name, info in files]
+    return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
+
+
+@opens
 def footer(value: Any) -> dict[str, Any]:
     """Return the metadata in a table's footer (see `tasks.tables.parquet.write_table`), without reading its rows."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
@@ -82,14 +100,11 @@ def config_digest(config: Config) -> str:
 RESULT = HashMethod(config_digest)
 """Annotation of a configuration that a stage takes or returns: its run-time options have no part in cache keys."""
 
-RUN_TIME = HashMethod(lambda _: "run-time")
-"""Annotation of an input that changes how a stage works and not its result; it has no part in cache keys."""
-
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    Parquet = Html = JsonLines = FlyteFile
-    Folder = FlyteDirectory
+    Parquet = Html = JsonLines = HandedTable = FlyteFile
+    Folder = HandedFolder = FlyteDirectory
 else:
     # Hashing content, not addresses, is what lets a stage hit its cache when an earlier one ran again to the same
     # result, and what lets a file given on the command line stand for the output of an earlier run.
@@ -97,6 +112,9 @@ else:
     Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(content_digest)]
     JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(content_digest)]
     Folder = Annotated[FlyteDirectory, HashMethod(content_digest)]
+    # The same for stages that only hand on, and download nothing for the hash (`tasks.inputs.handed_on`).
+    HandedFolder = Annotated[FlyteDirectory, HashMethod(stored_digest)]
+    HandedTable = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(stored_digest)]
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,16 +152,22 @@ def recoverable(message: str) -> FlyteRecoverableException | MemoryLimitError:
 
 
 def stage(
-    function: Callable[..., Any] | None = None, *, retries: int = 2, ignored_code: tuple[str, ...] = (), **given: Any
+    function: Callable[..., Any] | None = None,
+    *,
+    retries: int = 2,
+    ignored_code: tuple[str, ...] = (),
+    ignored_inputs: tuple[str, ...] = (),
+    **given: Any,
 ) -> Any:
     """Make a task whose result is cached for as long as its inputs and all code that it depends on stay the same.
 
     Flyte retries it where the infrastructure failed (`tasks.failures`), on a cluster alone. `ignored_code` names
-    packages whose code does not affect the result; they are left out of the cache version.
+    packages whose code does not affect the result; they are left out of the cache version. `ignored_inputs` change how
+    the stage works and not its result; they have no part in cache keys.
     """
     if function is None:
-        return partial(stage, retries=retries, ignored_code=ignored_code, **given)
-    policy = Cache(policies=[CodeDigest(ignored_code)], serialize=True)
+        return partial(stage, retries=retries, ignored_code=ignored_code, ignored_inputs=ignored_inputs, **given)
+    policy = Cache(policies=[CodeDigest(ignored_code)], serialize=True, ignored_inputs=ignored_inputs)
     return uncached_stage(function, cache=policy, retries=retries, **given)
 
 
@@ -154,8 +178,27 @@ def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable
     return make(_guarded(function), **options(function.__module__), **given)
 
 
-composed = partial(uncached_stage, make=dynamic)
-"""Declare a dynamic task: it composes other stages once its inputs are known, as one box of the graph."""
+def cached_by_backends(
+    function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any
+) -> Any:
+    """Declare a task that a backend caches as it does a stage, and that always runs on this machine.
+
+    Its outputs are those of other stages, so that here the cache must not name files that these would make again.
+    """
+    if function is None:
+        return partial(cached_by_backends, make=make, **given)
+    version = f"{BACKENDS_ALONE}{code_digest(function.__module__)}"
+    return uncached_stage(function, make=make, cache=Cache(version=version), **given)
+
+
+composed = partial(cached_by_backends, make=dynamic)
+"""Declare a dynamic task: it composes other stages once its inputs are known, as one box of the graph.
+
+It starts stages alone, and reads nothing but its inputs, in which preflight has put the digests of all that they name.
+"""
+
+uncached_composed = partial(uncached_stage, make=dynamic)
+"""Declare a dynamic task that composes others and is never cached, such as one that starts executions."""
 
 
 shown_stage = partial(stage, enable_deck=True, deck_fields=())

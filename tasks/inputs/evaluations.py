@@ -1,17 +1,13 @@
-"""Checks the benchmarks of an evaluation file and a recipe against the data file, and pins what they name."""
+"""Checks the benchmarks of an evaluation file and a recipe against the data file, and reads what the first names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.config import SpecError
 from tasks.evaluation.spec import check_server
-from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.inputs.fingerprints import fingerprinted_model
 from tasks.inputs.judges import check_has_judge
-from tasks.sourcing import loaders
 from tasks.tables.content_digest import file_digest
 
 
@@ -33,38 +29,6 @@ def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFil
                 f"evaluation: benchmarks: {name!r} is a domain of {data.name}, which has figures of its own: give the "
                 "benchmark another name"
             )
-
-
-def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
-    """Return the evaluation file with commits of the hub in place of branches, and with a digest of local models.
-
-    Raises:
-        SpecError: a repository of the hub that cannot be read.
-        ModelError: as `fingerprinted_model` raises it.
-    """
-    evaluation = with_digests(evaluation)
-    return evaluation.model_copy(
-        update={
-            "benchmarks": _pinned(evaluation.benchmarks),
-            "policies": {name: fingerprinted_model(model) for name, model in evaluation.policies.items()},
-        }
-    )
-
-
-def pinned_recipe(training: Recipe) -> Recipe:
-    """Return the recipe with commits of the hub in place of branches in the benchmarks of its validation.
-
-    Raises:
-        SpecError: a repository of the hub that cannot be read.
-    """
-    if training.validation is None:
-        return training
-    pinned = training.validation.model_copy(update={"benchmarks": _pinned(training.benchmarks)})
-    return training.model_copy(update={"validation": pinned})
-
-
-def _pinned(benchmarks: Sequence[BenchmarkFile]) -> list[BenchmarkFile]:
-    return [benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)}) for benchmark in benchmarks]
 
 
 def with_digests(evaluation: EvaluationFile) -> EvaluationFile:

@@ -47,6 +47,11 @@ class DataFile(Extendable, DataSpec):
     mixture: MixtureSpec = MixtureSpec()
     pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
     """The pods on a cluster in which sources are read and prompts are cleaned, selected and mixed."""
+    available: list[str] | None = None
+    """Packages and NLTK data of checkers that the data image has, which is filled in before a run."""
+    composed_again: str | None = None
+    """Mark that `compose_again` left last, which is filled in before a run: with another one, parts of the pipeline are
+    not taken from the cache."""
 
     @property
     def sourcing(self) -> DataSpec:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.lineage.code_digest import LOCK, pinned_version
-from tasks.sourcing.hub import resolve_revision
+from tasks.sourcing.hub import COMMIT, resolve_revision
 from tasks.tables.content_digest import file_digest
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.chat.config import ClassifierConfig, JudgeConfig
@@ -35,6 +35,12 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
             "image to hold"
         )
     return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
+
+
+def is_pinned(spec: ModelSpec) -> bool:
+    """Return whether a model is one of `fingerprinted_model`."""
+    source = spec.source
+    return bool(COMMIT.fullmatch(source.revision)) if isinstance(source, HubModel) else spec.fingerprint is not None
 
 
 def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 from flytekit import FlyteContextManager, Resources
 
@@ -14,14 +13,14 @@ from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.harness_spec import check_installed
 from tasks.failures import MistakeError
-from tasks.flyte.stages import show, uncached_stage
+from tasks.flyte.stages import RESULT, show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
 from tasks.inputs.environments import check_environment
-from tasks.inputs.evaluations import check_evaluation, pinned_evaluation, pinned_recipe
+from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
+from tasks.inputs.fingerprints import fingerprinted_model
 from tasks.inputs.heldout import check_heldout
 from tasks.inputs.judges import (
     check_has_judge,
@@ -32,6 +31,15 @@ from tasks.inputs.judges import (
 )
 from tasks.inputs.memory_needs import check_memory, judge_gpus
 from tasks.inputs.own_verifiers import check_own_verifiers
+from tasks.inputs.pinning import (
+    fingerprinted_data,
+    fingerprinted_evaluation,
+    fingerprinted_recipe,
+    of_all_sources,
+    pinned_evaluation,
+    pinned_recipe,
+    with_commits,
+)
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.stage_pods import check_images
 from tasks.inputs.written import written_options
@@ -48,8 +56,6 @@ from tasks.training.learner.config import check_liger
 from tasks.training.telemetry import trackers
 
 logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 SAMPLING_OF_TRAINING = (
     "max_tokens",
@@ -70,16 +76,16 @@ class CheckedFiles(NamedTuple):
     """The three files after the checks, with the revisions and digests of what they name, as the other tasks take them.
 
     Attributes:
-        data: the data file; branches of the hub are commits, and models have a digest of their content.
-        training: the recipe; branches of the hub that its benchmarks name are commits.
-        evaluation: the evaluation file; branches of the hub are commits, and models have a digest of their content.
+        data: the data file; branches of the hub are commits, and sources and models have a digest of their content.
+        training: the recipe; the same holds for the sources of its benchmarks.
+        evaluation: the evaluation file; the same holds for its benchmarks and models.
         model: the recipe's model with a digest of its content.
         written: by `data`, `training` and `evaluation`: the options that are not at their defaults.
     """
 
-    data: DataFile
-    training: Recipe
-    evaluation: EvaluationFile
+    data: Annotated[DataFile, RESULT]
+    training: Annotated[Recipe, RESULT]
+    evaluation: Annotated[EvaluationFile, RESULT]
     model: ModelSpec
     written: dict
 
@@ -102,17 +108,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
         check_machine()
         check_folders()
     check_memory(data, training, on_this_machine=on_this_machine)
-    pinned = data.model_copy(
-        update={
-            "sources": _of_all(data, loaders.pinned),
-            "leave_out": [],
-            "difficulty": _fingerprinted_variants(data.difficulty),
-            "evaluation_sets": [
-                known.model_copy(update={"loader": loaders.pinned(known.source).loader})
-                for known in data.evaluation_sets
-            ],
-        }
-    )
+    pinned = with_commits(data)
     training, evaluation = pinned_recipe(training), pinned_evaluation(evaluation)
     first_rows = check(pinned, training, evaluation)
     check_heldout(pinned, first_rows)
@@ -134,9 +130,9 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     deck = charts.page(_figures(pinned, training, evaluation), charts.table(_sources(pinned, lacking), "Sources"))
     show("preflight", deck)
     return CheckedFiles(
-        data=pinned.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
-        training=training,
-        evaluation=evaluation,
+        data=fingerprinted_data(pinned),
+        training=fingerprinted_recipe(training),
+        evaluation=fingerprinted_evaluation(evaluation),
         model=model,
         written={
             name: written_options(spec, absolute=on_this_machine)
@@ -180,7 +176,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     """
     check_together(data, training, evaluation)
     names = [source.name for source in data.used_sources]
-    first_rows = dict(zip(names, _of_all(data, partial(_opened, data)), strict=True))
+    first_rows = dict(zip(names, of_all_sources(data, partial(_opened, data)), strict=True))
     for known in data.evaluation_sets:
         loaders.check(known.source)
     for benchmark in (*evaluation.benchmarks, *training.benchmarks):
@@ -188,27 +184,6 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     for model in (training.model, *evaluation.policies.values()):
         fingerprinted_model(model)
     return first_rows
-
-
-def _of_all(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result]:
-    """Return the results of `call` for all sources that are read.
-
-    Raises:
-        SpecError: the mistakes of all sources for which `call` raises it, and the option that leaves these out.
-    """
-    results, mistakes = [], {}
-    for source in data.used_sources:
-        try:
-            results.append(call(source))
-        except SpecError as error:
-            mistakes[source.name] = error
-    if not mistakes:
-        return results
-    sentence = "; ".join(map(str, mistakes.values()))
-    if len(mistakes) < len(data.used_sources):
-        names = ", ".join([*data.leave_out, *mistakes])
-        sentence = f"{sentence}; leave_out: [{names}] in the data file runs without"
-    raise SpecError(sentence) from next(iter(mistakes.values()))
 
 
 def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
@@ -320,19 +295,6 @@ def longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) 
     name, (limit, response) = min(limits.items(), key=lambda item: item[1][0] - item[1][1])
     tokens = limit - response
     return tokens, f"{tokens} fit beside a response of {response} ({name} is {limit})"
-
-
-def _fingerprinted_variants(difficulty: DifficultySpec | None) -> DifficultySpec | None:
-    """Return the difficulty filter, the models of the variants that it compares with a digest of their content."""
-    if difficulty is None:
-        return None
-    compared = {
-        name: variant
-        if variant.model is None
-        else variant.model_copy(update={"model": fingerprinted_model(variant.model)})
-        for name, variant in difficulty.compared.items()
-    }
-    return difficulty.model_copy(update={"compared": compared})
 
 
 def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:

@@ -122,6 +122,24 @@ def fingerprint(source: SourceSpec) -> str:
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
 
 
+def fingerprinted(source: SourceSpec) -> SourceSpec:
+    """Return the source with the fingerprint of its content as it is now."""
+    return source.model_copy(update={"fingerprint": fingerprint(source)})
+
+
+def check_unchanged(source: SourceSpec) -> None:
+    """Check that a source's content is that of its fingerprint, so that no result gets the cache key of another.
+
+    Raises:
+        SpecError: it is not.
+    """
+    if fingerprint(source) != source.fingerprint:
+        raise SpecError(
+            f"{_of(source)}: its rows, or the code of yours that it names, have changed since the run was checked: "
+            "start the run again"
+        )
+
+
 def pinned(source: SourceSpec) -> SourceSpec:
     """Return the source with a commit in place of a branch or tag, and names in place of patterns of configurations."""
     loader = source.loader
@@ -139,17 +157,14 @@ def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
     """Group the sources into the batches that one task each reads.
 
     Small sources share a batch, because a pod takes longer to start than a small source takes to be read. Small are
-    generators, and sources whose files have up to `SMALL_BYTES` together; a data set of the hub never is. Revisions of
-    the hub are replaced by commits.
+    generators, and sources whose files have up to `SMALL_BYTES` together; a data set of the hub never is.
+
+    Args:
+        sources: with their fingerprints.
     """
-    sources = [pinned(source) for source in sources]
     small = [source for source in sources if _is_small(source)]
     alone = [[source] for source in sources if source not in small]
-    return [
-        SourceBatch(sources=batch, contents=[fingerprint(source) for source in batch])
-        for batch in (small, *alone)
-        if batch
-    ]
+    return [SourceBatch(sources=batch) for batch in (small, *alone) if batch]
 
 
 def _is_small(source: SourceSpec) -> bool:

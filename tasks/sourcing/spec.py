@@ -145,6 +145,9 @@ class SourceSpec(Config):
     all prompts are sampled for difficulty. None: `limit` rows are read, and fewer prompts remain."""
     seed: int = 0
     """Seed of the sample (`limit`) and of the generators; where it is not given, the seed of the data file."""
+    fingerprint: str | None = None
+    """Digest of all that the source reads (rows, and the user's code), which is filled in before a run, so that a
+    changed file misses the cache."""
 
     @property
     def rows_to_read(self) -> int | None:
@@ -300,6 +303,8 @@ class EvaluationSet(Config):
     """Import path of a function that rewrites rows, as of a source; None: rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Values of columns, or lists of them, that a row must have to be read; other rows are skipped."""
+    fingerprint: str | None = None
+    """Digest of all that is read, which is filled in before a run, as of a source."""
 
     @property
     def source(self) -> SourceSpec:
@@ -312,6 +317,7 @@ class EvaluationSet(Config):
             transform=self.transform,
             where=self.where,
             columns=Columns(prompt=self.prompt),
+            fingerprint=self.fingerprint,
         )
 
     @model_validator(mode="after")
@@ -371,6 +377,12 @@ class SourceBatch(Config):
     """Sources that are read in one task."""
 
     sources: list[SourceSpec] = Field(min_length=1)
-    """The sources to read."""
-    contents: list[str]
-    """Digest of the content that each source reads (`loaders.fingerprint`), so that a changed file misses the cache."""
+    """The sources to read, each with its fingerprint."""
+
+    @field_validator("sources")
+    @classmethod
+    def _have_fingerprints(cls, sources: list[SourceSpec]) -> list[SourceSpec]:
+        for source in sources:
+            if source.fingerprint is None:
+                raise ValueError(f"source {source.name!r} has no fingerprint, without which changed rows are not seen")
+        return sources

@@ -27,10 +27,16 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
     Args:
         batch: the sources.
         max_prompt_chars: characters of a prompt, at most; longer ones are set aside.
+
+    Raises:
+        SpecError: the content of a source is not that of its fingerprint, or cannot be read.
     """
     from tasks.charts import decks
+    from tasks.sourcing.loaders import check_unchanged
     from tasks.sourcing.prompts import build_prompts
 
+    for source in batch.sources:
+        check_unchanged(source)
     watch = Stopwatch(f"sourcing: {', '.join(source.name for source in batch.sources)}")
     built = {source.name: build_prompts(source, max_prompt_chars) for source in batch.sources}
     prompts = pa.concat_tables([source.prompts for source in built.values()])
@@ -38,7 +44,7 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
     read = sum(source.counts["read"] for source in built.values())
     lineage = made_from(
         __name__,
-        inputs={"contents": batch.contents},
+        inputs={"contents": [str(source.fingerprint) for source in batch.sources]},
         seed={source.name: source.seed for source in batch.sources},
         sources=[source.model_dump(mode="json") for source in batch.sources],
         max_prompt_chars=max_prompt_chars,

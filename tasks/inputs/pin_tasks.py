@@ -1,0 +1,71 @@
+"""Tasks that pin the files of a part of the pipeline which is started by itself, as preflight does for all of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, NamedTuple
+
+from flytekit import Resources
+
+from images import DATA
+from tasks.flyte.stages import RESULT, uncached_stage
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.pinning import (
+    fingerprinted_data,
+    fingerprinted_evaluation,
+    fingerprinted_recipe,
+    pinned_evaluation,
+    pinned_recipe,
+    with_commits,
+    with_judges,
+)
+
+pinning = partial(uncached_stage, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
+"""Declare a task that is never cached, because it looks at what the files name."""
+
+
+class PinnedFiles(NamedTuple):
+    data: Annotated[DataFile, RESULT]
+    training: Annotated[Recipe, RESULT]
+    evaluation: Annotated[EvaluationFile, RESULT]
+
+
+class PinnedTraining(NamedTuple):
+    data: Annotated[DataFile, RESULT]
+    training: Annotated[Recipe, RESULT]
+
+
+@pinning
+def pin_data(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> PinnedFiles:
+    """Pin the sources, and the benchmarks whose questions are counted among them.
+
+    Raises:
+        SpecError: something that a file names cannot be read.
+        ModelError: a model folder that is not usable.
+    """
+    return PinnedFiles(
+        fingerprinted_data(with_commits(data)),
+        fingerprinted_recipe(pinned_recipe(training)),
+        fingerprinted_evaluation(pinned_evaluation(evaluation)),
+    )
+
+
+@pinning
+def pin_training(data: DataFile, training: Recipe) -> PinnedTraining:
+    """Pin the judges, and the benchmarks of validation; sources are not read.
+
+    Raises:
+        SpecError: something that a file names cannot be read.
+    """
+    return PinnedTraining(with_judges(data), fingerprinted_recipe(pinned_recipe(training)))
+
+
+@pinning
+def pin_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> PinnedFiles:
+    """Pin the judges, and the benchmarks and policies of the evaluation; nothing else of the files is read.
+
+    Raises:
+        SpecError: something that a file names cannot be read.
+        ModelError: a model folder that is not usable.
+    """
+    return PinnedFiles(with_judges(data), training, fingerprinted_evaluation(pinned_evaluation(evaluation)))

@@ -1,0 +1,186 @@
+"""Puts into the three files what names in them stand for: commits, and digests of all that the stages will read.
+
+    branch of the hub               its commit
+    files, functions, environments  `fingerprint` of the source that names them
+    models in folders               `fingerprint` of the model
+    packages of checkers            `available` of the data file
+
+The parts of the pipeline are cached by backends, and read nothing but these files: what is not in a digest could change
+without being seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from tasks.config import SpecError
+from tasks.difficulty.spec import DifficultySpec
+from tasks.generation.models import ModelSpec
+from tasks.inputs.benchmarks import BenchmarkFile
+from tasks.inputs.composed_again import last_mark
+from tasks.inputs.evaluations import with_digests
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model, is_pinned
+from tasks.sourcing import loaders
+from tasks.sourcing.spec import EvaluationSet, SourceSpec
+from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.instructions import needs
+
+Result = TypeVar("Result")
+
+
+def of_all_sources(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result]:
+    """Return the results of `call` for all sources that are read.
+
+    Raises:
+        SpecError: the mistakes of all sources for which `call` raises it, and the option that leaves these out.
+    """
+    results, mistakes = [], {}
+    for source in data.used_sources:
+        try:
+            results.append(call(source))
+        except SpecError as error:
+            mistakes[source.name] = error
+    if not mistakes:
+        return results
+    sentence = "; ".join(map(str, mistakes.values()))
+    if len(mistakes) < len(data.used_sources):
+        names = ", ".join([*data.leave_out, *mistakes])
+        sentence = f"{sentence}; leave_out: [{names}] in the data file runs without"
+    raise SpecError(sentence) from next(iter(mistakes.values()))
+
+
+def with_commits(data: DataFile) -> DataFile:
+    """Return the data file, without the sources that are left out, with commits of the hub in place of branches.
+
+    Raises:
+        SpecError: a repository of the hub that cannot be read.
+    """
+    return data.model_copy(
+        update={
+            "sources": of_all_sources(data, loaders.pinned),
+            "leave_out": [],
+            "evaluation_sets": [_pinned_set(known) for known in data.evaluation_sets],
+        }
+    )
+
+
+def pinned_recipe(training: Recipe) -> Recipe:
+    """Return the recipe with commits of the hub in place of branches in the benchmarks of its validation.
+
+    Raises:
+        SpecError: a repository of the hub that cannot be read.
+    """
+    return _with_benchmarks(training, [_pinned(benchmark) for benchmark in training.benchmarks])
+
+
+def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
+    """Return the evaluation file with commits of the hub in place of branches, and with a digest of local models.
+
+    Raises:
+        SpecError: a repository of the hub that cannot be read.
+        ModelError: as `fingerprinted_model` raises it.
+    """
+    evaluation = with_digests(evaluation)
+    return evaluation.model_copy(
+        update={
+            "benchmarks": [_pinned(benchmark) for benchmark in evaluation.benchmarks],
+            "policies": {name: fingerprinted_model(model) for name, model in evaluation.policies.items()},
+        }
+    )
+
+
+def fingerprinted_data(data: DataFile) -> DataFile:
+    """Return the data file of `with_commits` with the digests of all that its stages will read.
+
+    Raises:
+        SpecError: something that it names cannot be read.
+        ModelError: as `fingerprinted_model` raises it.
+    """
+    return with_judges(data).model_copy(
+        update={
+            "sources": of_all_sources(data, loaders.fingerprinted),
+            "evaluation_sets": [
+                known.model_copy(update={"fingerprint": loaders.fingerprint(known.source)})
+                for known in data.evaluation_sets
+            ],
+            "difficulty": _with_variants(data.difficulty),
+            "available": needs.available(),
+        }
+    )
+
+
+def with_judges(data: DataFile) -> DataFile:
+    """Return the data file with the digests of judges and reward models, and the last mark of `compose_again`."""
+    return data.model_copy(update={"verifiers": fingerprinted(data.verifiers), "composed_again": last_mark()})
+
+
+def fingerprinted_recipe(training: Recipe) -> Recipe:
+    """Return the recipe with digests of the questions of its benchmarks, and of the code of yours that judges them."""
+    return _with_benchmarks(training, _fingerprinted(training.benchmarks))
+
+
+def fingerprinted_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
+    """Return the evaluation file with digests of the questions of its benchmarks, and of the code that judges them."""
+    return evaluation.model_copy(update={"benchmarks": _fingerprinted(evaluation.benchmarks)})
+
+
+def check_pinned(
+    workflow: str,
+    verifiers: VerifiersConfig,
+    sources: Iterable[SourceSpec] = (),
+    models: Iterable[ModelSpec] = (),
+) -> None:
+    """Check that all that a part of the pipeline reads outside of its inputs has a digest in them.
+
+    Args:
+        workflow: the one that fills the digests in and then starts this part.
+        verifiers: the options by which responses are judged.
+        sources: that the part reads.
+        models: that it loads.
+
+    Raises:
+        SpecError: a digest is missing, so that the result would be cached under a key that knows nothing of a change.
+    """
+    lacking = [f"source {source.name!r}" for source in sources if source.fingerprint is None]
+    lacking += [f"model {model.name!r}" for model in models if not is_pinned(model)]
+    if fingerprinted(verifiers) != verifiers:
+        lacking.append("a model of verifiers")
+    if lacking:
+        raise SpecError(
+            f"{lacking[0]} has no digest of its content, by which a change of it is seen: start {workflow}, which "
+            "fills it in and then starts this task"
+        )
+
+
+def _pinned_set(known: EvaluationSet) -> EvaluationSet:
+    return known.model_copy(update={"loader": loaders.pinned(known.source).loader})
+
+
+def _pinned(benchmark: BenchmarkFile) -> BenchmarkFile:
+    return benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)})
+
+
+def _fingerprinted(benchmarks: Sequence[BenchmarkFile]) -> list[BenchmarkFile]:
+    return [known.model_copy(update={"source": loaders.fingerprinted(known.source)}) for known in benchmarks]
+
+
+def _with_benchmarks(training: Recipe, benchmarks: list[BenchmarkFile]) -> Recipe:
+    if training.validation is None:
+        return training
+    validation = training.validation.model_copy(update={"benchmarks": benchmarks})
+    return training.model_copy(update={"validation": validation})
+
+
+def _with_variants(difficulty: DifficultySpec | None) -> DifficultySpec | None:
+    """Return the difficulty filter, the models of the variants that it compares with a digest of their content."""
+    if difficulty is None:
+        return None
+    compared = {
+        name: variant
+        if variant.model is None
+        else variant.model_copy(update={"model": fingerprinted_model(variant.model)})
+        for name, variant in difficulty.compared.items()
+    }
+    return difficulty.model_copy(update={"compared": compared})
