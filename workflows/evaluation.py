@@ -89,7 +89,7 @@ def compose_evaluation(
     }
     number = count()
     asked_by_harness = [
-        hand_on_benchmark(benchmark=benchmark).with_overrides(node_name=f"inputs-{index}")
+        hand_on_benchmark(benchmark=benchmark).with_overrides(node_name=f"in-{index}")
         for index, benchmark in enumerate(evaluation.harness)
     ]
     harnessed = {

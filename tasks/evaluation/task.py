@@ -84,7 +84,7 @@ def evaluate_policy(
     initial: Folder,
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
     questions: list[Parquet] = NO_QUESTIONS,
-    asked: Annotated[AskedBenchmarks, RESULT] = NO_BENCHMARKS,
+    asked: AskedBenchmarks = NO_BENCHMARKS,
 ) -> Evaluated:
     """Sample and score responses from one policy: to the held-out prompts, and to the questions of benchmarks.
 

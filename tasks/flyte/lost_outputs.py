@@ -44,6 +44,9 @@ WRITERS = {
 }
 """The module and the task that write an output, by the name of its file or folder, where one task alone does."""
 
+COMPOSE_AGAIN = "pyflyte run --remote tasks/inputs/composed_again.py compose_again"
+"""The command after which the parts of the pipeline are composed again, from stages that are cached."""
+
 _POD = re.compile(r"/([a-z][a-z0-9-]*-\d+)/[^/]+/[^/]+$")
 """The end of an address of Flyte's: the pod's name (execution, node and attempt), a hash, and the output's name."""
 
@@ -82,8 +85,11 @@ def sentence(location: str) -> str:
     """Return the sentence on an output that is gone from the address `location`."""
     pod, task = _POD.search(location), WRITERS.get(PurePosixPath(location).name)
     writer = f", which pod {pod[1]} wrote," if pod else ""
-    alone = f"; `pyflyte run --remote --overwrite-cache {task}` on its inputs makes it alone" if task else ""
+    alone = (
+        f"; `pyflyte run --remote --overwrite-cache {task}` on its inputs makes it alone, and after "
+        f"`{COMPOSE_AGAIN}` the next launch takes it"
+    )
     return (
         f"{location}{writer} is no longer on the storage: where it was cached, a lifecycle rule has deleted it, and "
-        f"Flyte's cache still names it{alone}; a launch with --overwrite-cache makes all stages again"
+        f"Flyte's cache still names it{alone if task else ''}; a launch with --overwrite-cache makes all stages again"
     )

@@ -27,7 +27,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.model_check.options import CheckedOptions
 from tasks.verifiers.config import VerifiersConfig
 
-handing = partial(cached_by_backends, container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+handing = partial(cached_by_backends, container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), retries=2)
 """Declare a stage that hands on; here there is nothing to run, and an address must not stand for another."""
 
 

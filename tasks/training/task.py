@@ -68,7 +68,7 @@ def train_policy(
     config: Annotated[TrainingConfig, RESULT],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
     questions: list[Parquet] = NO_QUESTIONS,
-    asked: Annotated[AskedBenchmarks, RESULT] = NO_BENCHMARKS,
+    asked: AskedBenchmarks = NO_BENCHMARKS,
 ) -> Trained:
     """Train the initial model on the mixture; an interrupted run is resumed from its last checkpoint.
 

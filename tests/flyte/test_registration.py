@@ -9,7 +9,7 @@ from tasks.cleaning.task import merge_sources
 from tasks.flyte.registration import CODE, SECRETS, OtherCodeError, check_code, options
 from tasks.lineage.code_digest import code_digest
 from tasks.storage.locations import RUNS
-from workflows.data import data
+from workflows.data import compose_data
 
 MODULE = "tasks.cleaning.task"
 
@@ -24,7 +24,7 @@ def test_a_pod_with_other_code_than_was_registered_runs_nothing(monkeypatch):
 
 def test_the_digest_of_the_code_is_in_the_environment_of_the_pod():
     assert merge_sources.environment == {CODE: code_digest(MODULE)}
-    assert data.environment == {CODE: code_digest("workflows.data")}
+    assert compose_data.environment == {CODE: code_digest("workflows.data")}
     assert len({code_digest(name) for name in (MODULE, "workflows.data", "workflows.training")}) == 3
 
 

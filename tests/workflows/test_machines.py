@@ -1,10 +1,6 @@
 """The machines that a recipe and the other two files ask for, as Flyte is told of them while a run goes."""
 
 import pytest
-from flytekit import FlyteContextManager
-from flytekit.configuration import Image, ImageConfig, SerializationSettings
-from flytekit.core.context_manager import ExecutionState
-from flytekit.core.type_engine import TypeEngine
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 from google.protobuf.json_format import MessageToDict
@@ -12,18 +8,25 @@ from google.protobuf.json_format import MessageToDict
 from tasks.cluster_check.task import check_machines
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
+from tasks.inputs.pinning import (
+    fingerprinted_data,
+    fingerprinted_evaluation,
+    fingerprinted_recipe,
+    pinned_evaluation,
+    pinned_recipe,
+    with_commits,
+)
 from tasks.pod_templates import SHARED_MEMORY
 from tasks.pods import PodConfig
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
+from tests.workflows.jobs import literals, run
 from workflows.checking import checking
 from workflows.cluster_check import check_for
-from workflows.data import data as curate
-from workflows.evaluation import evaluation as evaluate
-from workflows.training import train
+from workflows.data import compose_data as curate
+from workflows.evaluation import compose_evaluation as evaluate
+from workflows.training import compose_training as train
 
-IMAGES = {name: Image(name, f"registry.example/{name}", "v1") for name in ("data", "generation", "training")}
-SETTINGS = SerializationSettings(image_config=ImageConfig(IMAGES["data"], list(IMAGES.values())))
 NODE = {"cpu": 8, "memory_gib": 100, "accelerator": "nvidia-h100", "shared_memory_gib": 10, "disk_gib": 200}
 
 
@@ -47,16 +50,13 @@ def nodes(monkeypatch, tmp_path):
 
     def compiled(dynamic, **inputs):
         given = dict(zip(("data", "training", "evaluation"), quickstart(), strict=True)) | inputs
+        given["data"] = fingerprinted_data(with_commits(given["data"]))
+        given["training"] = fingerprinted_recipe(pinned_recipe(given["training"]))
+        given["evaluation"] = fingerprinted_evaluation(pinned_evaluation(given["evaluation"]))
         given |= {"model": FlyteDirectory(str(tmp_path)), "policy": FlyteDirectory(str(tmp_path))}
         given |= {"mixture": FlyteFile(str(tmp_path / "file")), "heldout": FlyteFile(str(tmp_path / "file"))}
         types = dynamic.python_interface.inputs
-        dynamic._wf = None  # a pod compiles it once
-        context = FlyteContextManager.current_context()
-        state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
-        builder = context.with_serialization_settings(SETTINGS).with_execution_state(state)
-        with FlyteContextManager.with_context(builder) as context:
-            literals = TypeEngine.dict_to_literal_map(context, {name: given[name] for name in types}, types)
-            job = dynamic.dispatch_execute(context, literals).to_flyte_idl()
+        job = run(dynamic, literals(dynamic, **{name: given[name] for name in types}))
         training = [task for task in job.tasks if task.id.name.endswith(("train_policy", "check_machines"))]
         return {node.id: node for node in job.nodes}, training
 
@@ -188,6 +188,7 @@ def test_judging_has_a_gpu_only_where_it_serves_the_judge(nodes):
 def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     found, _ = nodes(curate)
     assert list(found) == [
+        "inputs",
         "source-0",
         "merge",
         "check",
@@ -215,7 +216,7 @@ def test_sources_are_screened_each_by_itself_where_something_is_asked_of_them(no
     named = {"name": "halves", "loader": {"kind": "jsonl", "path": str(questions)}}
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"evaluation_sets": [named]}))
     assert {"eval-set-0", "source-0", "screen-0"} <= set(found)
-    assert set(found["screen-0"].upstream_node_ids) == {"eval-set-0", "source-0"}
+    assert set(found["screen-0"].upstream_node_ids) == {"inputs", "screening", "eval-set-0", "source-0"}
     assert "screen-0" in found["merge"].upstream_node_ids
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"cleaning": {"filters": {"max_words": 9}}}))
     assert "screen-0" in found
@@ -235,7 +236,7 @@ def test_a_node_has_an_id_that_the_console_knows_whatever_names_the_files_hold(n
     questions = {"name": f"{LONG}-as-well", "loader": {"kind": "jsonl", "path": str(tmp_path / "questions.jsonl")}}
     hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
     source = {"name": LONG, "domain": "math", "verifier": "math", "loader": hub}
-    compared = {LONG: {"model": {"source": {"kind": "hub", "name": "owner/model", "revision": "main"}}}}
+    compared = {LONG: {"model": {"source": {"kind": "hub", "name": "owner/model", "revision": "0" * 40}}}}
     spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
     spec["sources"].append(source)
     spec["evaluation_sets"] = [questions]
@@ -248,8 +249,8 @@ def test_a_node_has_an_id_that_the_console_knows_whatever_names_the_files_hold(n
 
 def test_no_rollout_is_sampled_before_it_is_known_that_the_mixture_can_be_filled(nodes):
     found, _ = nodes(curate)
-    assert set(found["split"].upstream_node_ids) == {"merge", "check"}
-    assert set(found["roll-out"].upstream_node_ids) == {"split"}
+    assert set(found["split"].upstream_node_ids) == {"inputs", "merge", "check"}
+    assert set(found["roll-out"].upstream_node_ids) == {"inputs", "split"}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ def longest(name: ast.expr) -> int:
 
 def node_names(module: str) -> list[ast.expr]:
     tree = ast.parse((ROOT / "workflows" / f"{module}.py").read_text())
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    inner = [node for node in functions if module == "rlvr" or "workflow" not in map(ast.unparse, node.decorator_list)]
+    calls = (node for function in inner for node in ast.walk(function) if isinstance(node, ast.Call))
     return [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "node_name"]
 
 

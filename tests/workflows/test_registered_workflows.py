@@ -13,6 +13,7 @@ from flytekit.configuration import Image, ImageConfig, SerializationSettings
 from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
+from tasks.flyte.cache_policy import BACKENDS_ALONE
 from tasks.inputs.files import RECIPES, Recipe
 from tasks.tables.schemas import StageSummary
 from tasks.training.cluster.pods import ray_job
@@ -31,14 +32,18 @@ LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 EXPERIMENT = {"check_variants", "run_variants", "report_experiment"}
 CLUSTER_CHECK = {"check_for", "check_machines", "check_pod", "conclude"}
-UNCACHED = {"preflight", "checking", "data", "train", "evaluation", "report", *EXPERIMENT, *CLUSTER_CHECK}
+PINS = {"pin_data", "pin_training", "pin_evaluation"}
+UNCACHED = {"preflight", "compose_again", "report", *PINS, *EXPERIMENT, *CLUSTER_CHECK}
+COMPOSED = {"checking", "compose_data", "compose_training", "compose_evaluation"}
+HANDED = {"hand_to_check", "hand_to_difficulty", "hand_to_training", "hand_to_evaluation"}
+HANDED |= {"hand_on_rollouts", "hand_on_screening", "hand_on_benchmark"}
 ENGINES = {"check_model", "roll_out", "evaluate_policy", "evaluate_by_harness", "train_policy"}
 IMAGES = {
+    **dict.fromkeys(COMPOSED | HANDED | PINS, "data"),
     "preflight": "data",
+    "compose_again": "data",
     "prepare_model": "generation",
-    "checking": "data",
     "check_model": "training",
-    "data": "data",
     "source_prompts": "data",
     "screen_prompts": "data",
     "count_questions": "data",
@@ -56,8 +61,6 @@ IMAGES = {
     "evaluate_policy": "generation",
     "evaluate_by_harness": "generation",
     "compare_policies": "data",
-    "train": "data",
-    "evaluation": "data",
     "report": "data",
     "check_for": "data",
     "check_machines": "training",
@@ -126,8 +129,9 @@ def test_all_but_what_looks_at_the_run_itself_is_cached_under_a_digest(tasks):
     cached = {name for name, template in tasks.items() if template.metadata.discoverable}
     assert cached == set(tasks) - UNCACHED
     for name in cached:
-        assert len(tasks[name].metadata.discovery_version) == 64, name
-        assert tasks[name].metadata.cache_serializable, name
+        by_backends = BACKENDS_ALONE if name in COMPOSED | HANDED else ""
+        assert re.fullmatch(f"{by_backends}[0-9a-f]{{64}}", tasks[name].metadata.discovery_version), name
+        assert tasks[name].metadata.cache_serializable or by_backends, name
 
 
 def test_what_has_an_engine_is_retried(tasks):
