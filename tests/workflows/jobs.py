@@ -26,7 +26,10 @@ Literals = dict[str, literals_pb2.Literal]
 def in_a_pod() -> FlyteContext.Builder:
     """The context in which a pod runs a task."""
     context = FlyteContextManager.current_context()
-    state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+    user = context.user_space_params.builder()
+    user.output_metadata_prefix = context.file_access.get_random_local_directory()  # of the deck
+    mode = ExecutionState.Mode.TASK_EXECUTION
+    state = context.new_execution_state().with_params(mode=mode, user_space_params=user.build())
     return context.with_serialization_settings(SETTINGS).with_execution_state(state)
 
 
