@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
-from flytekit.types.directory import FlyteDirectory
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
@@ -20,6 +19,7 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     local,
+    output_folder,
     read_input,
     read_input_batches,
     sampling_progress,
@@ -279,7 +279,7 @@ def compare_policies(
         write_output("evaluation_prompts.parquet", prompts_of_all, EVALUATION_PROMPTS, lineage),
         write_output("evaluation_rollouts.parquet", _all_rollouts(files, pages), EVALUATION_ROLLOUTS, lineage),
         write_output("set_aside.parquet", _set_aside(set_aside), SET_ASIDE, lineage),
-        FlyteDirectory(str(pages.write(scratch("benchmarks")))),
+        output_folder(pages.write(scratch("benchmarks"))),
         watch.summary(
             evaluation.headline(),
             **evaluation.facts(),

@@ -251,6 +251,15 @@ def write_output(
     return FlyteFile(str(write_batches(scratch(name), parts, schema, lineage, last)))
 
 
+def output_folder(folder: Path) -> FlyteDirectory:
+    """Return a folder as an output of the stage, whose address on blob storage ends in its name, as a file's does."""
+    context = FlyteContextManager.current_context()
+    if context.execution_state is None or context.execution_state.is_local_execution():
+        return FlyteDirectory(str(folder))
+    address = context.file_access.get_random_remote_directory()
+    return FlyteDirectory(str(folder), remote_directory=f"{address}/{folder.name}")
+
+
 def storage_location(name: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system that stores `name` (`tasks.storage.locations`), and its path or address there."""
     access = FlyteContextManager.current_context().file_access

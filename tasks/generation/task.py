@@ -6,10 +6,9 @@ import json
 from typing import NamedTuple
 
 from flytekit import Resources
-from flytekit.types.directory import FlyteDirectory
 
 from images import GENERATION
-from tasks.flyte.stages import Folder, Stopwatch, scratch, show, shown_stage
+from tasks.flyte.stages import Folder, Stopwatch, output_folder, scratch, show, shown_stage
 from tasks.generation.models import ModelSpec
 from tasks.storage.model_folder import weight_bytes
 from tasks.tables.content_digest import seal
@@ -38,4 +37,4 @@ def prepare_model(spec: ModelSpec) -> PreparedModel:
         {"key": key, "value": value} for key, value in sorted(shape.items()) if not isinstance(value, dict | list)
     ]
     show("model", charts.page(figures, charts.table(options, "Configuration")))
-    return PreparedModel(FlyteDirectory(str(folder)), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))
+    return PreparedModel(output_folder(folder), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))

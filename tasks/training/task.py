@@ -8,7 +8,6 @@ from typing import Annotated, Any, NamedTuple
 
 from flytekit import FlyteContextManager, Resources
 from flytekit.exceptions.user import FlyteRecoverableException
-from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from images import TRAINING
@@ -23,6 +22,7 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     local,
+    output_folder,
     progress,
     read_input,
     show,
@@ -142,10 +142,10 @@ def train_policy(
     show("training", charts.deck(charts.training_curves(rows)))
     summary = _summary(watch, config, rows, result.resumed_from, folder)
     return Trained(
-        FlyteDirectory(str(seal(result.policy))),
+        output_folder(seal(result.policy)),
         FlyteFile(str(result.ledger)),
         FlyteFile(str(result.metrics)),
-        FlyteDirectory(str(seal(result.tensorboard))),
+        output_folder(seal(result.tensorboard)),
         summary,
     )
 

@@ -13,7 +13,6 @@ import pytest
 from flytekit import current_context
 from flytekit.core import local_cache
 from flytekit.core.testing import task_mock
-from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.difficulty.rollout_tasks import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
@@ -22,9 +21,10 @@ from tasks.evaluation.answers import with_answers
 from tasks.evaluation.harness_task import Harnessed, evaluate_by_harness
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.flyte.ray_job import RayJobTask
-from tasks.flyte.stages import run_id
+from tasks.flyte.stages import local, output_folder, run_id
 from tasks.generation.models import PackagedGguf
 from tasks.generation.task import PreparedModel, prepare_model
+from tasks.tables.content_digest import seal
 from tasks.tables.parquet import read_table, table_from_rows, validate, write_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.training.model_check.task import check_model
@@ -68,7 +68,7 @@ class StandIns:
         folder = self.new("prepare_model")
         folder.mkdir()
         (folder / "weights").write_text("initial" if isinstance(spec.source, PackagedGguf) else spec.name)
-        return PreparedModel(FlyteDirectory(str(folder)), summary("model"))
+        return PreparedModel(output_folder(seal(folder)), summary("model"))
 
     def check_model(self, model, options):
         self.ran["check_model"] += 1
@@ -88,7 +88,7 @@ class StandIns:
                 "error": None,
                 "policy": policy,
             }
-            for row in read_table(prompts.path, PROMPTS).to_pylist()
+            for row in read_table(local(prompts), PROMPTS).to_pylist()
             for sample in range(samples)
         ]
         return table_from_rows(rows, ROLLOUTS, "stand-in")
@@ -101,7 +101,7 @@ class StandIns:
         return FlyteFile(str(write_table(path, validate(table, schema, stage), schema, {SUMMARY: made.as_json()})))
 
     def split_prompts(self, prompts, model, spec, rows, room, within, available, verifiers):
-        path = shutil.copy(prompts.path, self.new("split_prompts.parquet"))
+        path = shutil.copy(local(prompts), self.new("split_prompts.parquet"))
         return Split([FlyteFile(str(path))], FlyteFile(str(self.none)))
 
     def roll_out(self, prompts, model, spec, judging, initial, verifiers):
@@ -122,21 +122,21 @@ class StandIns:
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "reward": 0.5, "seconds": 1.0}) + "\n")
         ledger = write_table(folder / "ledger.parquet", table_from_rows([], LEDGER, "none"), LEDGER)
         return Trained(
-            FlyteDirectory(str(folder / "policy")),
+            output_folder(seal(folder / "policy")),
             FlyteFile(str(ledger)),
             FlyteFile(str(folder / "metrics.jsonl")),
-            FlyteDirectory(str(folder / "tensorboard")),
+            output_folder(folder / "tensorboard"),
             summary("training"),
         )
 
     def evaluate_policy(self, policy, prompts, config, initial, verifiers, questions, asked):
-        weights = (Path(policy.path) / "weights").read_text()
+        weights = (local(policy) / "weights").read_text()
         path = self.new("evaluate_policy.parquet")
         ways = {"heldout": config.sampling, **{one.name: one.sampling for one in asked.benchmarks}}
         parts = [
             with_answers(
                 self.rollouts(file, sampling.samples, weights, able=weights.startswith("trained")),
-                read_table(file.path, PROMPTS),
+                read_table(local(file), PROMPTS),
                 name,
             )
             for file, (name, sampling) in zip((prompts, *questions), ways.items(), strict=True)
@@ -145,7 +145,7 @@ class StandIns:
         return Evaluated(FlyteFile(str(table)), FlyteFile(str(self.none)), summary("evaluation"))
 
     def evaluate_by_harness(self, policy, benchmark, engine):
-        able = (Path(policy.path) / "weights").read_text().startswith("trained")
+        able = (local(policy) / "weights").read_text().startswith("trained")
         documents = [
             {
                 "task": benchmark.tasks[0],
