@@ -1,6 +1,7 @@
 """A valid specification stays the same on its way through Flyte, after which all its fields are set."""
 
 import json
+import random
 
 import pytest
 from flytekit import FlyteContextManager
@@ -10,13 +11,15 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from tasks.config import SpecError, extended, read_yaml
-from tasks.difficulty.spec import RolloutSpec
+from tasks.config import SpecError, extended, load_yaml, read_yaml
+from tasks.difficulty.spec import DifficultySpec, RolloutSpec
 from tasks.flyte.stages import config_digest
+from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.mixing.spec import MixtureSpec
+from tasks.sourcing.loader_specs import Loader
 from tasks.sourcing.loaders import batches, fingerprinted
 from tasks.verifiers import VerifiersConfig
 
@@ -107,6 +110,75 @@ def test_a_file_launched_from_the_console_is_the_same_with_the_same_digest():
         values = (made.model_dump(mode="json") for made in (launched, spec))
         assert len({json.dumps(value, sort_keys=True) for value in values}) == 1  # 24 and 24.0 are equal, not the same
         assert config_digest(launched) == config_digest(spec)
+
+
+ORDERED = ("variants", "policies", "compared")
+"""Mappings whose order is part of the result."""
+EXPERIMENTS = [Experiment.of(load_yaml(ExperimentFile, path)) for path in sorted(ExperimentFile.folder.glob("*.yaml"))]
+
+
+def shuffled(value, chance, *, ordered=False):
+    """The value with the keys of its mappings in a random order, but for those whose order counts."""
+    if isinstance(value, list):
+        return [shuffled(each, chance) for each in value]
+    if not isinstance(value, dict):
+        return value
+    keys = list(value) if ordered else chance.sample(list(value), len(value))
+    return {key: shuffled(value[key], chance, ordered=key in ORDERED) for key in keys}
+
+
+def literal_of(spec):
+    kind = type(spec)
+    made = TypeEngine.to_literal(FlyteContextManager.current_context(), spec, kind, TypeEngine.to_literal_type(kind))
+    return made.to_flyte_idl().SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_a_files_mappings_has_no_part_in_its_digest_or_its_literal(seed):
+    chance, context = random.Random(seed), FlyteContextManager.current_context()
+    dumped = [(Experiment, experiment.model_dump(mode="json")) for experiment in EXPERIMENTS]
+    for model, content in (*FILES, *dumped):
+        spec = model.model_validate(content)
+        other = model.model_validate(shuffled(content, chance))
+        shown = shuffled(json.loads(spec.model_dump_json()), chance)
+        launched = Literal(scalar=Scalar(generic=json_format.ParseDict(shown, Struct())))
+        for read in (other, TypeEngine.to_python_value(context, launched, model)):
+            assert literal_of(read) == literal_of(spec)
+            assert config_digest(read) == config_digest(spec)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "item"),
+    [
+        (EvaluationFile, "policies", {}),
+        (DifficultySpec, "compared", {"chat_template_kwargs": {"enable_thinking": True}}),
+    ],
+)
+def test_the_order_of_policies_and_variants_is_part_of_the_result_and_is_kept_on_the_way(model, name, item):
+    one, other = (model.model_validate({name: dict.fromkeys(names, item)}) for names in (("b", "a"), ("a", "b")))
+    assert config_digest(one) != config_digest(other)
+    context = FlyteContextManager.current_context()
+    for launched in (through_flyte(one), TypeEngine.to_python_value(context, form(one), model)):
+        assert list(getattr(launched, name)) == ["b", "a"]
+    with pytest.raises(ValidationError, match="a list of mappings of one key each, whose keys differ"):
+        model.model_validate({name: [{"a": item}, {"a": item}]})
+
+
+def test_the_order_of_an_experiments_variants_is_kept_on_the_way():
+    context = FlyteContextManager.current_context()
+    for experiment in EXPERIMENTS:
+        launched = TypeEngine.to_python_value(context, form(experiment), Experiment)
+        assert list(launched.variants) == list(experiment.variants)
+        assert launched == experiment
+
+
+def test_integral_doubles_of_a_free_mapping_are_integers_and_no_others():
+    def config(**values):
+        loader = {"kind": "reasoning_gym", "dataset": "products", "size": 1, "config": values}
+        return TypeAdapter(Loader).validate_python(loader).config
+
+    assert repr(config(b=2.0, a=[1.0, 0.5])) == "{'a': [1, 0.5], 'b': 2}"
+    assert repr(config(large=1e300)) == "{'large': 1e+300}", "no integer that a message holds"
 
 
 @pytest.mark.parametrize(
