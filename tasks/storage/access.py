@@ -55,7 +55,7 @@ def check_access(filesystem: AbstractFileSystem, address: str) -> None:
         doing = "deleted from"
         filesystem.rm_file(path)
     except Exception as error:  # fsspec's file systems share no kind of error
-        if not _is_refusal(error):
+        if not is_refusal(error):
             raise
         raise AccessError(
             f"the run cannot be kept at {address}, which cannot be {doing}: {_answer(error)}. RLVR_RUNS is the "
@@ -65,7 +65,8 @@ def check_access(filesystem: AbstractFileSystem, address: str) -> None:
         raise OSError(errno.EIO, f"{address} does not show what was written there a moment ago")
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
+    """Return whether a storage's error means that the address or the credentials are wrong for good."""
     if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # ValueError: not an address
         return True
     kinds = names_of_kinds(error)

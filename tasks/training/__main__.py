@@ -60,7 +60,8 @@ def main() -> None:
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Run folder, from which an interrupted run is resumed; without it: outputs/runs/<digest>, as the pipeline's.",
+    help="Run folder, from which an interrupted run is resumed; without it: outputs/runs/<digest>, as the pipeline's. "
+    "Another one is needed for fewer steps than the run there has taken.",
 )
 @click.option("--cluster", default="local", show_default=True, help="Address of a Ray cluster; local: this machine.")
 def run(
@@ -74,7 +75,8 @@ def run(
 ) -> None:
     """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
 
-    The same command again resumes what was interrupted; other options are another run. The command `check` runs first.
+    The same command again resumes what was interrupted, and more steps go on from it; other options are another run,
+    fewer steps too. The command `check` runs first.
     """
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.evaluations import pinned_recipe
@@ -82,6 +84,7 @@ def run(
     from tasks.training.attempt import reported
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.attached import attached
+    from tasks.training.records.shorter_runs import RunLocation, location_of_run
     from tasks.training.run import RunInputs, make_run_folder, train
 
     config = with_overrides(recipe, overrides)
@@ -91,8 +94,10 @@ def run(
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
     benchmarks = [Benchmark(benchmark.asked, questions(benchmark)) for benchmark in pinned_recipe(config).benchmarks]
     digests = [benchmark.digest for benchmark in benchmarks]
-    folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers, digests))
-    make_run_folder(folder)
+    name = run_name(inputs["model"], inputs["mixture"], config.run, verifiers, digests)
+    named = RunLocation(folder, address_of(folder.name, "")) if folder else None
+    location = named or location_of_run(name, config.run, "", filesystem_of)
+    make_run_folder(folder := location.folder)
     start_ray(cluster, log_to_driver=False)
     if config.model_check:
         check_once(config, model, inputs["model"], folder)
@@ -108,9 +113,8 @@ def run(
         inputs_of_run = RunInputs(
             config.run, model, mixture, folder, judged_by, benchmarks, lineage=lineage, on_step=on_step
         )
-        address = address_of(folder.name, "")
         with (
-            attached(folder, address, filesystem_of, config.checkpoint_every) as held,
+            attached(folder, location.address, filesystem_of, config.checkpoint_every, location.begin) as held,
             reported(folder, config.run, advance),
         ):
             result = train(replace(inputs_of_run, lease=held.lease, on_saved=held.on_saved, parts=held.parts))

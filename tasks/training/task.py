@@ -31,7 +31,7 @@ from tasks.flyte.stages import (
 from tasks.generation.asked import AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import ray_resources
-from tasks.storage.locations import address_of, folder_of
+from tasks.storage.locations import address_of
 from tasks.tables.content_digest import seal
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.schemas import PROMPTS, StageSummary
@@ -73,7 +73,8 @@ def train_policy(
     """Train the initial model on the mixture; an interrupted run is resumed from its last checkpoint.
 
     The run's name is a digest of what it depends on (`run_name`), so that a retry, a recovered execution or a second
-    start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
+    start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage. More steps
+    go on from it; fewer than it has taken are a run of their own, which begins from a copy (`shorter_runs`).
 
     Args:
         model: the initial checkpoint.
@@ -87,6 +88,7 @@ def train_policy(
     from tasks.training.attempt import reported
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.attached import attached
+    from tasks.training.records.shorter_runs import location_of_run
     from tasks.training.run import RunInputs, train
     from tasks.training.telemetry.step_metrics import note
 
@@ -95,9 +97,13 @@ def train_policy(
     tables = [read_input(file, PROMPTS) for file in questions]
     benchmarks = [Benchmark(*pair) for pair in zip(asked.benchmarks, tables, strict=True)]
     digests = [benchmark.digest for benchmark in benchmarks]
-    folder = folder_of(run_name(inputs["model"], inputs["mixture"], config, verifiers, digests))
+    name = run_name(inputs["model"], inputs["mixture"], config, verifiers, digests)
     access = FlyteContextManager.current_context().file_access
-    address = address_of(folder.name, access.raw_output_prefix)
+    try:
+        location = location_of_run(name, config, access.raw_output_prefix, access.get_filesystem_for_path)
+    except InfrastructureError as error:
+        raise FlyteRecoverableException(str(error)) from error
+    folder, every = location.folder, config.checkpoint_every
     inputs["questions"] = [content_digest(file) for file in questions]
     lineage = made_from(
         __name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers, benchmarks=asked
@@ -117,7 +123,7 @@ def train_policy(
 
         try:
             with (
-                attached(folder, address, access.get_filesystem_for_path, config.checkpoint_every) as held,
+                attached(folder, location.address, access.get_filesystem_for_path, every, location.begin) as held,
                 reported(folder, config, advance),
             ):
                 result = train(

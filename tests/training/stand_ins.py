@@ -32,7 +32,7 @@ from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.objective import ShapingConfig
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import run_setup
-from tasks.training.records.journal import Journal
+from tasks.training.records.journal import Journal, cut_back_rows
 from tasks.training.records.ledger import Ledger, cut_back
 from tasks.training.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
 from tasks.training.records.run_state import RunState
@@ -275,6 +275,7 @@ class Run:
     make_actor: Callable[[int], ScriptedActor] | None = None
     questions: list[Question] = field(default_factory=list)
     episodes: Episodes | None = None
+    on_saved: Callable[[Path], None] = lambda _: None
     attempts: list[tuple[int, int]] = field(default_factory=list)
     actors: list[ScriptedActor] = field(default_factory=list)
 
@@ -284,11 +285,11 @@ class Run:
         return self
 
     async def run(self) -> None:
-        checkpoints = Checkpoints(self.folder / "checkpoints")
+        checkpoints = Checkpoints(self.folder / "checkpoints", self.on_saved, every=self.config.checkpoint_every)
         checkpoint = checkpoints.newest()
         state = RunState.read(checkpoint) if checkpoint else RunState.beginning(run_setup(self.config))
         cut_back(self.folder / "ledger.jsonl", state.ledger_bytes)
-        cut_back(self.folder / "metrics.jsonl", state.journal_bytes)
+        cut_back_rows(self.folder / "metrics.jsonl", state.version)
         self.weights = WeightStore(self.folder / "weights")
         rollouts = RolloutFiles(self.folder / "rollouts", state.rollout_files)
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)

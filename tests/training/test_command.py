@@ -108,6 +108,16 @@ def test_a_run_that_is_resumed_says_from_which_step(prompts, tiny_model, tmp_pat
     assert "training: steps: 2/4" in done.output
 
 
+def test_fewer_steps_than_the_run_has_taken_are_trained_in_a_folder_of_their_own(prompts, tiny_model, tmp_path, given):
+    folder = default_folder(tiny_model, prompts, tmp_path)
+    (folder / "checkpoints" / "step_00000008").mkdir(parents=True)
+    done = invoke(tiny_model, prompts, "steps=4")
+    assert given[0].folder == folder.with_name(f"{folder.name}-4")
+    assert "has taken 8 steps: 4 steps are a run of their own, from the beginning, as it has no" in done.output
+    invoke(tiny_model, prompts, "steps=9")
+    assert given[1].folder == folder
+
+
 @pytest.mark.parametrize(
     ("saved", "line"),
     [(2, "2 of 4 steps are in the checkpoint in"), (0, "before the first checkpoint (checkpoint_every is 7)")],

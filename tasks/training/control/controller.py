@@ -121,8 +121,9 @@ class Controller:
         groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
         self.lifecycle.restore(*groups, state.next_group, state.replays)
         self.lifecycle.counters.restore(state.unrecorded)
-        self.validation.restore(state.validated)
-        self._watch.recall(earlier)
+        rows = list(earlier)
+        self.validation.restore(state.validated, state.version, rows[-1] if rows else {})
+        self._watch.recall(rows)
         self._elapsed_before = self._recorded_at = state.elapsed
         self.version = self._begun = state.version
         await self._learner.load(Checkpoints.learner_in(checkpoint))
@@ -161,6 +162,8 @@ class Controller:
         await self._ledger.rollouts.flush()
 
     async def _learn(self) -> None:
+        if self.version >= self._config.steps:
+            await self._make_up_validation()
         waited = 0.0  # seconds without a batch, since the last step
         while (step := self.version) < self._config.steps:
             started = self._loop.time()
@@ -306,6 +309,15 @@ class Controller:
             self._stall_limit,
             progress=lambda: self.validation.responses,
         )
+
+    async def _make_up_validation(self) -> None:
+        """Wait for the validation of the last version, if a run that has nothing left to train lacks it.
+
+        Its checkpoint was taken by a run of more steps, and stays as it is: a retry has the figures from the metrics.
+        """
+        await self._validated(self.validation.finish())
+        if figures := self.validation.take_metrics():
+            await asyncio.to_thread(self._journal.add_validation, figures)
 
     async def _export(self) -> None:
         """Export the policy where it is due, and where it is or may turn out to be the best that was validated."""

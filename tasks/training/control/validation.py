@@ -94,9 +94,21 @@ class Validation:
         """Return the mean scores by version, for a checkpoint."""
         return {str(version): score for version, score in self._scores.items()}
 
-    def restore(self, state: Mapping[str, float]) -> None:
-        """Continue with the scores that `state` returned."""
-        self._scores = {int(version): score for version, score in state.items()}
+    def restore(self, state: Mapping[str, float], version: int, last: Mapping[str, float]) -> None:
+        """Continue with the scores that `state` returned.
+
+        The last version of the run counts as validated only if its figures are in the metrics, to be seen there.
+
+        Args:
+            state: the scores.
+            version: the version that the run goes on from.
+            last: the metrics of the step that made it.
+        """
+        self._scores = {int(validated): score for validated, score in state.items()}
+        if version >= self._config.steps:
+            self._scores.pop(version, None)
+            if last.get("validation/version") == version:
+                self._scores[version] = last["validation/score"]
 
     @property
     def best(self) -> int | None:

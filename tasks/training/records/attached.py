@@ -30,7 +30,11 @@ class Attached:
 
 @contextlib.contextmanager
 def attached(
-    folder: Path, address: str | None, filesystem_of: Callable[[str], AbstractFileSystem], every: int
+    folder: Path,
+    address: str | None,
+    filesystem_of: Callable[[str], AbstractFileSystem],
+    every: int,
+    begin: Callable[[RunStore | None], None] = lambda _: None,
 ) -> Iterator[Attached]:
     """Hold the lease of the run in `folder`, and synchronise the run with blob storage if it has an address there.
 
@@ -41,6 +45,8 @@ def attached(
         address: of the run on blob storage; None: it is in its folder alone.
         filesystem_of: returns the fsspec file system of an address.
         every: `checkpoint_every`, the steps between two checkpoints that can be gone back to.
+        begin: called with the run's address, if it has one, once the lease is held and before anything is downloaded
+            (`shorter_runs`).
 
     Raises:
         AccessError: a run cannot be stored at this address, or with these credentials.
@@ -50,9 +56,11 @@ def attached(
     folder.mkdir(parents=True, exist_ok=True)
     if address is None:
         with Lease.of_folder(folder) as lease:
+            begin(None)
             yield Attached(lease)
         return
     with RunStore(filesystem_of(address), address, folder, every=every) as store:
+        begin(store)
         store.restore()
         yield Attached(store.lease, store.save, store.parts)
         store.finish()

@@ -110,7 +110,7 @@ class Checkpoints:
         of_every = [path for path in complete if int(path.name.removeprefix("step_")) % self._every == 0]
         for old in complete[:-KEEP]:
             if old not in of_every[-1:]:
-                await asyncio.to_thread(shutil.rmtree, old)
+                await asyncio.to_thread(_delete, old)
         needed = {name for path in _complete(self._folder) for name in RunState.read(path).policies}
         for policy in superseded:
             if policy.name not in needed:
@@ -140,6 +140,13 @@ class Checkpoints:
         """Return the newest complete checkpoint in `folder`, which another process may be writing to."""
         complete = _complete(folder)
         return complete[-1] if complete else None
+
+
+def _delete(checkpoint: Path) -> None:
+    """Delete a checkpoint, which counts as complete to the last: a run of fewer steps may be copying it."""
+    doomed = checkpoint.with_suffix(PARTIAL)
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def _complete(folder: Path) -> list[Path]:

@@ -28,8 +28,9 @@ def run_name(
     """Return the name of a run: 16 hex digits over its inputs, by which an attempt finds what earlier ones left.
 
     Run-time options and the code are not part of the name, nor is the number of steps unless the learning rate depends
-    on it: a run is resumed on other hardware, under repaired code, and for more steps. Options at their default are
-    left out as well, so that code with one more option gives the same name.
+    on it: a run is resumed on other hardware, under repaired code, and for more steps. For fewer steps than it has
+    taken there is a run of its own, beside it (`shorter_runs`). Options at their default are left out as well, so that
+    code with one more option gives the same name.
 
     Args:
         model: digest of the initial model.
@@ -82,7 +83,8 @@ def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> Non
     here = run_setup(config)
     if state.version > config.steps:
         raise OtherRunError(
-            f"{checkpoint}: the run has taken {state.version} steps, steps = {config.steps}; {SEED_ADVICE}"
+            f"{checkpoint}: the run has taken {state.version} steps, steps = {config.steps}: fewer steps are a run of "
+            f"their own, in a folder of their own"
         )
     if (state.zero_stage == 3) != (here.zero_stage == 3):
         raise OtherRunError(

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from tasks.failures import MistakeError
+from tasks.storage.durable import whole
 from tasks.tables.json_lines import read_json_lines
+from tasks.training.records.ledger import cut_back
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+VALIDATION = "validation/"
+"""Beginning of the names of a validation's metrics."""
 
 
 class Metrics(Protocol):
@@ -15,6 +25,9 @@ class Metrics(Protocol):
 
     def record(self, metrics: dict[str, float]) -> None:
         """Record the metrics of step `metrics["step"]`."""
+
+    def add_validation(self, figures: dict[str, float]) -> None:
+        """Add the figures of a validation to the metrics of the last step."""
 
     def sync(self) -> int:
         """Flush the metrics to the disk and return their length in bytes, for a checkpoint."""
@@ -24,29 +37,54 @@ class Journal:
     """The files `metrics.jsonl` and `tensorboard/` of a run folder, to which each step's metrics are appended.
 
     Args:
-        folder: the run folder; lines that `metrics.jsonl` has already are kept.
+        folder: the run folder; lines that `metrics.jsonl` has already are kept. Without `tensorboard/`, which a copy of
+            a checkpoint does not have, that is written from these lines.
 
     Attributes:
         path: of `metrics.jsonl`.
     """
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self.path = folder / "metrics.jsonl"
         self._file = self.path.open("ab")
-        steps = [row["step"] for row in self.rows()]
+        self._board_folder = folder / "tensorboard"
+        self._board = self._open_board()
+
+    def _open_board(self) -> SummaryWriter:
+        from torch.utils.tensorboard import SummaryWriter
+
+        rows, lacks_board = self.rows(), not self._board_folder.exists()
         # purge_step hides, after a resume, the events of steps that were lost
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=max(steps, default=-1) + 1)
+        purged_from = int(max((row["step"] for row in rows), default=-1)) + 1
+        board = SummaryWriter(str(self._board_folder), purge_step=purged_from)
+        for row in rows if lacks_board else ():
+            _draw(board, row)
+        board.flush()
+        return board
 
     def record(self, metrics: dict[str, float]) -> None:
         """Append the metrics of step `metrics["step"]`; every value is a finite number."""
         self._file.write(json.dumps(metrics, allow_nan=False).encode() + b"\n")
         self._file.flush()
-        for name, value in metrics.items():
-            if name != "step":
-                self._board.add_scalar(name, value, int(metrics["step"]))
+        _draw(self._board, metrics)
         self._board.flush()
+
+    def add_validation(self, figures: dict[str, float]) -> None:
+        """Add the figures of a validation to the last line; those of another one go to the line before, if it has none.
+
+        A checkpoint knows shorter lines: `cut_back_rows` therefore counts lines. TensorBoard's files are made again.
+        """
+        rows = self.rows()
+        others = {name: value for name, value in rows[-1].items() if name.startswith(VALIDATION)}
+        if others and len(rows) > 1 and not any(name.startswith(VALIDATION) for name in rows[-2]):
+            rows[-2] |= others
+        rows[-1] = {name: value for name, value in rows[-1].items() if name not in others} | figures
+        self.close()
+        shutil.rmtree(self._board_folder)
+        with whole(self.path, durable=True) as partial:
+            partial.write_text("".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows))
+        self._file = self.path.open("ab")
+        self._board = self._open_board()
 
     def rows(self) -> list[dict[str, float]]:
         """Return the metrics of all steps so far, including those of earlier attempts."""
@@ -62,3 +100,22 @@ class Journal:
         """Close both files."""
         self._file.close()
         self._board.close()
+
+
+def _draw(board: SummaryWriter, metrics: dict[str, float]) -> None:
+    for name, value in metrics.items():
+        if name != "step":
+            board.add_scalar(name, value, int(metrics["step"]))
+
+
+def cut_back_rows(path: Path, rows: int) -> None:
+    """Cut the file `metrics.jsonl` back to its first `rows` lines, one for each step that a checkpoint has taken.
+
+    Raises:
+        MistakeError: the file has fewer.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    complete = sum(line.endswith(b"\n") for line in lines)
+    if complete < rows:
+        raise MistakeError(f"{path} holds {complete} steps, the checkpoint recorded {rows}: the run folder was changed")
+    cut_back(path, sum(map(len, lines[:rows])))

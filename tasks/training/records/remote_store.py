@@ -137,6 +137,21 @@ class RunStore:
             self._upload.result()
         self._upload = in_thread(self._save, checkpoint)
 
+    def put(self, checkpoint: Path) -> None:
+        """Upload a complete checkpoint as `save` does, and return when that has ended."""
+        self._save(checkpoint)
+
+    def has_checkpoint(self) -> bool:
+        """Return whether the storage holds a complete checkpoint of this run.
+
+        Raises:
+            StoreError: the storage does not answer.
+        """
+        try:
+            return bool(self._persistently(self._complete))
+        except Exception as error:  # fsspec's file systems share no kind of error
+            raise StoreError(f"{self._address} cannot be read: {error}") from error
+
     def restore(self) -> int | None:
         """Download the newest complete checkpoint into the run folder, unless the folder has one as new.
 
@@ -152,7 +167,7 @@ class RunStore:
         except Exception as error:  # fsspec's file systems share no kind of error
             raise StoreError(f"{self._address} cannot be read: {error}") from error
         for upload in reversed(uploads):
-            version = _version(upload)
+            version = version_of(upload)
             if newest_here is not None and version <= newest_here:
                 return None
             try:
@@ -212,7 +227,7 @@ class RunStore:
             )
             return
         self._put_beside("policies on the way", self._policies)
-        self._tidy(KEEP, _version(checkpoint.name))
+        self._tidy(KEEP, version_of(checkpoint.name))
 
     def _tidy(self, keep: int, up_to: int) -> None:
         try:
@@ -239,7 +254,7 @@ class RunStore:
 
     def _policies(self) -> list[Path]:
         complete = [folder for folder in (self._folder / "policies").glob("step_*") if folder.suffix != PARTIAL]
-        return [path for folder in sorted(complete) for path in _files_below(folder)]
+        return [path for folder in sorted(complete) for path in files_below(folder)]
 
     def _put(self, checkpoint: Path) -> None:
         self._put_each_once(self._responses())
@@ -250,7 +265,7 @@ class RunStore:
             files[name] = digest(path, length)
             self._put_file(f"{self._address}/{upload}/{name}", path, length)
             self._files_put += 1
-        manifest = Manifest(version=_version(checkpoint.name), files=files)
+        manifest = Manifest(version=version_of(checkpoint.name), files=files)
         self._fs.pipe_file(f"{self._address}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
 
     def _put_file(self, address: str, path: Path, length: int) -> None:
@@ -267,24 +282,11 @@ class RunStore:
         yield "metrics.jsonl", self._folder / "metrics.jsonl", state.journal_bytes
         policies = [self._folder / "policies" / name for name in state.policies]
         for below in (checkpoint, self._folder / "tensorboard", *policies):
-            for path in _files_below(below):
+            for path in files_below(below):
                 yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
 
-    def _uploads(self) -> dict[str, bool]:
-        """Return the names of all uploads, oldest version first, with True for those that have a manifest."""
-        self._fs.invalidate_cache()
-        root = self._fs._strip_protocol(self._address)
-        try:
-            paths = self._fs.find(root)
-        except FileNotFoundError:
-            return {}
-        names = [PurePosixPath(path).relative_to(root).parts for path in paths]
-        manifests = {parts[0] for parts in names if parts[1:] == (MANIFEST,)}
-        uploads = {parts[0] for parts in names if _is_upload(parts[0])}
-        return {upload: upload in manifests for upload in sorted(uploads)}
-
     def _complete(self) -> list[str]:
-        return [upload for upload, is_complete in self._uploads().items() if is_complete]
+        return [upload for upload, is_complete in uploads_at(self._fs, self._address).items() if is_complete]
 
     def _delete_old(self, keep: int, up_to: int) -> None:
         """Delete all uploads but the newest `keep` complete ones, and those that are newer than these.
@@ -292,13 +294,13 @@ class RunStore:
         Where several are kept, the newest of `every` steps stays as well. Versions beyond `up_to` stay: ranks may be
         uploading their parts of one.
         """
-        uploads = self._uploads()
+        uploads = uploads_at(self._fs, self._address)
         complete = [upload for upload, is_complete in uploads.items() if is_complete]
         newest = complete[-keep:]
         if keep > 1:
-            newest = [*[upload for upload in complete if _version(upload) % self._every == 0][-1:], *newest]
+            newest = [*[upload for upload in complete if version_of(upload) % self._every == 0][-1:], *newest]
         for upload in uploads:
-            if newest and upload not in newest and _version(upload) <= min(up_to, _version(newest[-1])):
+            if newest and upload not in newest and version_of(upload) <= min(up_to, version_of(newest[-1])):
                 if uploads[upload]:  # first, so that a kill in the middle leaves nothing that looks complete
                     self._fs.rm_file(f"{self._address}/{upload}/{MANIFEST}")
                 for path in self._fs.find(f"{self._address}/{upload}"):
@@ -338,7 +340,7 @@ class RunStore:
                 logger.warning("%s is of no use: %s", local, error)
                 shutil.rmtree(local)
             else:
-                return _version(local.name)
+                return version_of(local.name)
         return None
 
     def _move_in(self, arriving: Path, checkpoint: str) -> None:
@@ -366,7 +368,22 @@ class RunStore:
         )
 
 
-def _files_below(folder: Path) -> list[Path]:
+def uploads_at(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
+    """Return the names of all uploads at a run's address, oldest version first, with True for the complete ones."""
+    filesystem.invalidate_cache()
+    root = filesystem._strip_protocol(address)
+    try:
+        paths = filesystem.find(root)
+    except FileNotFoundError:
+        return {}
+    names = [PurePosixPath(path).relative_to(root).parts for path in paths if path.startswith(f"{root}/")]
+    manifests = {parts[0] for parts in names if parts[1:] == (MANIFEST,)}
+    uploads = {parts[0] for parts in names if _is_upload(parts[0])}
+    return {upload: upload in manifests for upload in sorted(uploads)}
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and in those below it."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -375,5 +392,6 @@ def _is_upload(name: str) -> bool:
     return head.startswith("step_") and head[5:].isdecimal() and bool(upload)
 
 
-def _version(name: str) -> int:
+def version_of(name: str) -> int:
+    """Return the version in the name of a checkpoint or of an upload."""
     return int(name.removeprefix("step_").partition(".")[0])

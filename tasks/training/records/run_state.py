@@ -71,7 +71,7 @@ class RunState(RunSetup):
     ledger_bytes: int
     """Length of `ledger.jsonl`; resuming cuts the file back to it."""
     journal_bytes: int
-    """Length of `metrics.jsonl`; resuming cuts the file back to it."""
+    """Length of `metrics.jsonl`, up to which it is uploaded; resuming cuts the file back to `version` lines."""
     rollout_files: int
     """Number of files in `rollouts/`; resuming removes those beyond."""
 

@@ -127,6 +127,24 @@ def test_a_kill_between_the_last_byte_and_the_name_leaves_the_previous_checkpoin
     assert Checkpoints(tmp_path).newest().name == "step_00000001"
 
 
+def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path, monkeypatch):
+    """A run of fewer steps may copy it at this moment."""
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    save(checkpoints, 2)
+
+    def killed(folder):
+        assert folder.name == "step_00000001.partial"
+        raise KilledError
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KilledError):
+        save(checkpoints, 3)
+    monkeypatch.undo()
+    Checkpoints(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000002", "step_00000003"]
+
+
 @pytest.mark.parametrize("damage", ['{"version": 1', "", None])
 def test_a_damaged_state_is_one_error_that_names_the_checkpoint(tmp_path, damage):
     checkpoints = Checkpoints(tmp_path)

@@ -42,7 +42,7 @@ def state(version=7, **made):
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (state(version=21), r"the run has taken 21 steps, steps = 20; `seed` with another value is a run of its own"),
+        (state(version=21), r"the run has taken 21 steps, steps = 20: fewer steps are a run of their own, in a folder"),
         (
             state(zero_stage=3),
             r"holds the learner's state for learner\.zero_stage = 3, not 2: DeepSpeed's universal checkpoints lead "

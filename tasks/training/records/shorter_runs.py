@@ -1,0 +1,254 @@
+"""Runs of fewer steps than the run of their recipe has taken: each begins from a copy of that run's checkpoint.
+
+    <run>      step 4 ────────► step 8 ──► goes on for more steps; is read alone, while it trains, too
+                 │ copied
+    <run>-4    step 4           a folder and an address of its own, with a lease of its own
+
+A run's name does not contain its number of steps, so that more steps go on from fewer. Fewer steps cannot: the records
+and the policies of the longer run are beyond them. Of its checkpoint of exactly that many steps the copy has everything
+that training up to there leaves, but for TensorBoard's files, which the journal writes again. The checkpoint is put in
+its place last, and on blob storage its manifest, so that a copy that was interrupted does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from tasks.failures import MistakeError
+from tasks.storage.access import is_refusal
+from tasks.storage.durable import PARTIAL, whole
+from tasks.storage.locations import address_of, folder_of
+from tasks.storage.retries import WAITS, retrying
+from tasks.storage.stored_files import StoreError
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.parts import MANIFEST, PARTS
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.remote_store import Manifest, RunStore, files_below, uploads_at, version_of
+from tasks.training.records.run_state import RunState
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+BOARD = "tensorboard/"
+"""Beginning of the names of TensorBoard's files, which the journal writes again."""
+
+Result = TypeVar("Result")
+FileSystemOf = Callable[[str], "AbstractFileSystem"]
+"""A function that returns the fsspec file system of an address."""
+
+
+@dataclass(frozen=True)
+class RunLocation:
+    """The folder and the address of a run, and what is copied to them before it begins."""
+
+    folder: Path
+    """The run folder."""
+    address: str | None
+    """Address of the run on blob storage; None: it is in its folder alone."""
+    begin: Callable[[RunStore | None], None] = lambda _: None
+    """Called with the run's address, if it has one, once its lease is held and before anything is read (`attached`)."""
+
+
+def location_of_run(
+    name: str, config: TrainingConfig, raw_output_prefix: str, filesystem_of: FileSystemOf
+) -> RunLocation:
+    """Return the location of the run called `name`; if that has taken more steps, one for the steps of `config` alone.
+
+    Args:
+        name: of the run, whatever its steps (`run_name`).
+        config: the options of training.
+        raw_output_prefix: as of `locations.address_of`.
+        filesystem_of: returns the fsspec file system of an address.
+
+    Raises:
+        StoreError: the storage does not answer.
+    """
+    folder, address = folder_of(name), address_of(name, raw_output_prefix)
+    newest = Checkpoints.newest_in(folder / "checkpoints")
+    stored = _stored_versions(filesystem_of(address), address) if address else []
+    taken = max([*stored, version_of(newest.name) if newest else 0])
+    if taken <= config.steps:
+        return RunLocation(folder, address)
+    name = f"{name}-{config.steps}"
+    own = folder_of(name)
+    shorter = ShorterRun(own, folder, address, taken, config.steps, rerolls=config.prompts.reroll is not None)
+    return RunLocation(own, address_of(name, raw_output_prefix), shorter.begin)
+
+
+def _stored_versions(filesystem: AbstractFileSystem, address: str) -> list[int]:
+    """Return the versions of the complete uploads at an address; none if it is refused, as `RunStore` says which."""
+    try:
+        uploads = _persistently(partial(uploads_at, filesystem, address), address)
+    except Exception as error:  # fsspec's file systems share no kind of error
+        if is_refusal(error):
+            return []
+        raise StoreError(f"{address} cannot be read: {error}") from error
+    return [version_of(upload) for upload, is_complete in uploads.items() if is_complete]
+
+
+@dataclass(frozen=True)
+class ShorterRun:
+    """A run of `steps` steps, of whose recipe there is a run that has taken more."""
+
+    folder: Path
+    """The run folder."""
+    longer: Path
+    """Folder of the longer run."""
+    longer_address: str | None
+    """Address of the longer run on blob storage, if it has one."""
+    taken: int
+    """Number of steps that the longer run has taken."""
+    steps: int
+    """Number of steps of this run."""
+    rerolls: bool
+    """True: the prompts of the first steps depend on how many there are (`prompts.reroll`)."""
+
+    def begin(self, store: RunStore | None) -> None:
+        """Copy the longer run's checkpoint, unless this run has one, and print what this run begins from.
+
+        Args:
+            store: the run's own address, whose lease is held; None: it is in its folder alone.
+
+        Raises:
+            StoreError: the storage does not answer.
+        """
+        if Checkpoints.newest_in(self.folder / "checkpoints") or (store and store.has_checkpoint()):
+            beginning = ""  # `attempt.reported` names the step
+        elif self.rerolls:
+            beginning = ", from the beginning, as prompts.reroll waits for a share of the steps"
+        elif self._copied_from_folder(store) or (store and self._copied_on_storage(store)):
+            beginning = f", from a copy of its checkpoint of step {self.steps}"
+        else:
+            beginning = f", from the beginning, as it has no checkpoint of step {self.steps}"
+        print(
+            f"training: the run of this recipe has taken {self.taken} steps: {self.steps} steps are a run of their own"
+            f"{beginning}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _copied_from_folder(self, store: RunStore | None) -> bool:
+        """Copy the checkpoint in the longer run's folder; return False if there is none, or it is deleted meanwhile.
+
+        One whose learner's part is at the longer run's address is left to `_copied_on_storage`.
+        """
+        name = f"step_{self.steps:08d}"
+        source, target = self.longer / "checkpoints" / name, self.folder / "checkpoints" / name
+        if not source.is_dir() or (store and (Checkpoints.learner_in(source) / f"{PARTS}.json").exists()):
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with whole(target, durable=True) as unfinished:
+                _copy(source, unfinished)
+                state = RunState.read(unfinished)
+                self._copy_records(state)
+                if store:  # this machine may lack those of earlier attempts
+                    files = partial(self._copy_beside, store.parts.filesystem, state.rollout_files, store.parts.address)
+                    _persistently(files, self._source)
+                if not source.is_dir():  # what it needs is deleted after it
+                    raise FileNotFoundError(source)
+        except (OSError, MistakeError):
+            if source.is_dir():
+                raise
+            return False
+        if store:
+            store.put(target)
+        return True
+
+    def _copy_records(self, state: RunState) -> None:
+        """Copy the files that a checkpoint with this state needs beside it."""
+        for name in ("ledger.jsonl", "metrics.jsonl"):  # resuming cuts them back
+            with whole(self.folder / name, durable=True) as unfinished:
+                shutil.copyfile(self.longer / name, unfinished)
+        shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
+        for name in ("rollouts", "policies"):
+            (self.folder / name).mkdir(exist_ok=True)
+        for path in (self.longer / "rollouts").glob("*.parquet"):
+            if self._is_earlier(f"rollouts/{path.name}", state.rollout_files):
+                with whole(self.folder / "rollouts" / path.name, durable=True) as unfinished:
+                    shutil.copyfile(path, unfinished)
+        exported = [path.name for path in (self.longer / "policies").glob("step_*") if path.suffix != PARTIAL]
+        earlier = [name for name in exported if self._is_earlier(f"policies/{name}", state.rollout_files)]
+        for name in (*earlier, *state.policies):
+            with whole(self.folder / "policies" / name, durable=True) as unfinished:
+                _copy(self.longer / "policies" / name, unfinished)
+
+    def _copied_on_storage(self, store: RunStore) -> bool:
+        """Copy the upload at the longer run's address; return False if there is none, or it is deleted meanwhile."""
+        filesystem, source = store.parts.filesystem, self._source
+        try:
+            uploads = _persistently(partial(uploads_at, filesystem, source), source)
+            complete = [upload for upload, is_complete in uploads.items() if is_complete]
+            for upload in complete:
+                if version_of(upload) == self.steps:
+                    _persistently(partial(self._copy_upload, filesystem, upload, store.parts.address), source)
+                    return True
+        except (FileNotFoundError, ValidationError):  # the latter: its manifest is damaged
+            return False
+        except Exception as error:  # fsspec's file systems share no kind of error
+            raise StoreError(f"{source} cannot be copied to {store.parts.address}: {error}") from error
+        return False
+
+    def _copy_upload(self, filesystem: AbstractFileSystem, upload: str, own: str) -> None:
+        """Copy an upload to the address `own`, under its name, as its checkpoint names that of the ranks' parts."""
+        source, target = f"{self._source}/{upload}", f"{own}/{upload}"
+        manifest = Manifest.model_validate_json(filesystem.cat_file(f"{source}/{MANIFEST}"))
+        state = filesystem.cat_file(f"{source}/checkpoints/step_{self.steps:08d}/state.json")
+        self._copy_beside(filesystem, json.loads(state).get("rollout_files", 0), own)
+        for name in _names_at(filesystem, source):
+            if name != MANIFEST and not name.startswith(BOARD):
+                filesystem.cp_file(f"{source}/{name}", f"{target}/{name}")
+        filesystem.invalidate_cache()
+        if not filesystem.exists(f"{source}/{MANIFEST}"):  # the first that is deleted
+            raise FileNotFoundError(source)
+        files = {name: file for name, file in manifest.files.items() if not name.startswith(BOARD)}
+        copied = manifest.model_copy(update={"files": files})
+        filesystem.pipe_file(f"{target}/{MANIFEST}", copied.model_dump_json().encode())
+
+    def _copy_beside(self, filesystem: AbstractFileSystem, rollout_files: int, own: str) -> None:
+        """Copy the responses and the exported policies of the first steps to the address `own`."""
+        for folder in ("rollouts", "policies"):
+            for name in _names_at(filesystem, f"{self._source}/{folder}"):
+                if self._is_earlier(f"{folder}/{name}", rollout_files):
+                    filesystem.cp_file(f"{self._source}/{folder}/{name}", f"{own}/{folder}/{name}")
+
+    def _is_earlier(self, name: str, rollout_files: int) -> bool:
+        """Return whether a file of responses, or an exported policy, was written before the checkpoint."""
+        folder, item = PurePosixPath(name).parts[:2]
+        number = PurePosixPath(item).stem.removeprefix("step_")
+        first_after = rollout_files if folder == "rollouts" else self.steps + 1
+        return number.isdecimal() and int(number) < first_after
+
+    @property
+    def _source(self) -> str:
+        assert self.longer_address is not None  # as this run has one
+        return self.longer_address
+
+
+def _names_at(filesystem: AbstractFileSystem, address: str) -> list[str]:
+    """Return the paths of all files below an address, relative to it; none if there is nothing."""
+    root = filesystem._strip_protocol(address)
+    try:
+        return [path.removeprefix(f"{root}/") for path in filesystem.find(root) if path.startswith(f"{root}/")]
+    except FileNotFoundError:
+        return []
+
+
+def _persistently(do: Callable[[], Result], address: str) -> Result:
+    """Return what `do` returns; repeat it after pauses, unless the storage refuses it or lacks a file."""
+    return retrying(do, WAITS, lambda error: not is_refusal(error), address)
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in files_below(source):
+        (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target / path.relative_to(source))
