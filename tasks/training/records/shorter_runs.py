@@ -13,6 +13,7 @@ its place last, and on blob storage its manifest, so that a copy that was interr
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Callable
@@ -37,6 +38,8 @@ from tasks.training.records.run_state import RunState
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+logger = logging.getLogger(__name__)
 
 BOARD = "tensorboard/"
 """Beginning of the names of TensorBoard's files, which the journal writes again."""
@@ -148,14 +151,13 @@ class ShorterRun:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with whole(target, durable=True) as unfinished:
+                state = RunState.read(source)
                 _copy(source, unfinished)
-                state = RunState.read(unfinished)
                 self._copy_records(state)
-                if store:  # this machine may lack those of earlier attempts
-                    files = partial(self._copy_beside, store.parts.filesystem, state.rollout_files, store.parts.address)
-                    _persistently(files, self._source)
                 if not source.is_dir():  # what it needs is deleted after it
                     raise FileNotFoundError(source)
+                if store:  # this machine may lack those of earlier attempts
+                    self._copy_beside(store.parts.filesystem, state.rollout_files, store.parts.address)
         except (OSError, MistakeError):
             if source.is_dir():
                 raise
@@ -195,6 +197,9 @@ class ShorterRun:
         except (FileNotFoundError, ValidationError):  # the latter: its manifest is damaged
             return False
         except Exception as error:  # fsspec's file systems share no kind of error
+            if is_refusal(error):  # such as copies within the storage alone
+                logger.warning("%s cannot be copied to %s: %s", source, store.parts.address, error)
+                return False
             raise StoreError(f"{source} cannot be copied to {store.parts.address}: {error}") from error
         return False
 
@@ -203,23 +208,36 @@ class ShorterRun:
         source, target = f"{self._source}/{upload}", f"{own}/{upload}"
         manifest = Manifest.model_validate_json(filesystem.cat_file(f"{source}/{MANIFEST}"))
         state = filesystem.cat_file(f"{source}/checkpoints/step_{self.steps:08d}/state.json")
-        self._copy_beside(filesystem, json.loads(state).get("rollout_files", 0), own)
-        for name in _names_at(filesystem, source):
-            if name != MANIFEST and not name.startswith(BOARD):
-                filesystem.cp_file(f"{source}/{name}", f"{target}/{name}")
+        wanted = {
+            name: size
+            for name, size in _sizes_at(filesystem, source).items()
+            if name != MANIFEST and not name.startswith(BOARD)
+        }
+        for name, _ in sorted(wanted.items() - _sizes_at(filesystem, target).items()):
+            filesystem.cp_file(f"{source}/{name}", f"{target}/{name}")
         filesystem.invalidate_cache()
         if not filesystem.exists(f"{source}/{MANIFEST}"):  # the first that is deleted
             raise FileNotFoundError(source)
+        for name, _ in wanted.items() - _sizes_at(filesystem, target).items():  # Azure copies after the answer
+            raise OSError(f"{target}/{name} is not copied yet")
+        self._copy_beside(filesystem, json.loads(state).get("rollout_files", 0), own)
         files = {name: file for name, file in manifest.files.items() if not name.startswith(BOARD)}
         copied = manifest.model_copy(update={"files": files})
         filesystem.pipe_file(f"{target}/{MANIFEST}", copied.model_dump_json().encode())
 
     def _copy_beside(self, filesystem: AbstractFileSystem, rollout_files: int, own: str) -> None:
         """Copy the responses and the exported policies of the first steps to the address `own`."""
-        for folder in ("rollouts", "policies"):
-            for name in _names_at(filesystem, f"{self._source}/{folder}"):
-                if self._is_earlier(f"{folder}/{name}", rollout_files):
-                    filesystem.cp_file(f"{self._source}/{folder}/{name}", f"{own}/{folder}/{name}")
+
+        def copy() -> None:
+            for folder in ("rollouts", "policies"):
+                for name in _sizes_at(filesystem, f"{self._source}/{folder}"):
+                    if self._is_earlier(f"{folder}/{name}", rollout_files):
+                        filesystem.cp_file(f"{self._source}/{folder}/{name}", f"{own}/{folder}/{name}")
+
+        try:
+            _persistently(copy, self._source)
+        except Exception as error:  # the run is complete without them
+            logger.warning("responses and policies of the first steps were not copied to %s: %s", own, error)
 
     def _is_earlier(self, name: str, rollout_files: int) -> bool:
         """Return whether a file of responses, or an exported policy, was written before the checkpoint."""
@@ -234,13 +252,14 @@ class ShorterRun:
         return self.longer_address
 
 
-def _names_at(filesystem: AbstractFileSystem, address: str) -> list[str]:
-    """Return the paths of all files below an address, relative to it; none if there is nothing."""
+def _sizes_at(filesystem: AbstractFileSystem, address: str) -> dict[str, int]:
+    """Return the sizes in bytes of all files below an address, by their paths from there; none if there is nothing."""
     root = filesystem._strip_protocol(address)
     try:
-        return [path.removeprefix(f"{root}/") for path in filesystem.find(root) if path.startswith(f"{root}/")]
+        files = filesystem.find(root, detail=True)
     except FileNotFoundError:
-        return []
+        return {}
+    return {path.removeprefix(f"{root}/"): about["size"] for path, about in files.items()}
 
 
 def _persistently(do: Callable[[], Result], address: str) -> Result:
