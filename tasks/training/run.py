@@ -45,8 +45,8 @@ from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import check_fits, needs_conversion, run_setup
-from tasks.training.records.journal import Journal, cut_back_rows
-from tasks.training.records.ledger import Ledger, cut_back
+from tasks.training.records.journal import Journal, cut_back_records
+from tasks.training.records.ledger import Ledger
 from tasks.training.records.response_files import RolloutFiles
 from tasks.training.records.run_state import RunState
 from tasks.training.rewards import RewardClient
@@ -318,8 +318,7 @@ def _open_records(
     stack: contextlib.ExitStack, folder: Path, state: RunState, lease: Lease, *, keep_rollouts: bool
 ) -> tuple[Ledger, Journal]:
     """Open the files of groups, responses and metrics, cut back to their lengths in `state`; `stack` closes them."""
-    cut_back(folder / "ledger.jsonl", state.ledger_bytes)
-    cut_back_rows(folder / "metrics.jsonl", state.version)
+    cut_back_records(folder, state)
     rollouts = RolloutFiles(folder / "rollouts", state.rollout_files, keep=keep_rollouts, may_write=lease.check)
     ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))
     journal = stack.enter_context(contextlib.closing(Journal(folder)))

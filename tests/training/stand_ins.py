@@ -32,8 +32,8 @@ from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.objective import ShapingConfig
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import run_setup
-from tasks.training.records.journal import Journal, cut_back_rows
-from tasks.training.records.ledger import Ledger, cut_back
+from tasks.training.records.journal import Journal, cut_back_records
+from tasks.training.records.ledger import Ledger
 from tasks.training.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
 from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import load_groups
@@ -288,8 +288,7 @@ class Run:
         checkpoints = Checkpoints(self.folder / "checkpoints", self.on_saved, every=self.config.checkpoint_every)
         checkpoint = checkpoints.newest()
         state = RunState.read(checkpoint) if checkpoint else RunState.beginning(run_setup(self.config))
-        cut_back(self.folder / "ledger.jsonl", state.ledger_bytes)
-        cut_back_rows(self.folder / "metrics.jsonl", state.version)
+        cut_back_records(self.folder, state)
         self.weights = WeightStore(self.folder / "weights")
         rollouts = RolloutFiles(self.folder / "rollouts", state.rollout_files)
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)

@@ -12,6 +12,7 @@ from tasks.failures import MistakeError
 from tasks.storage.durable import whole
 from tasks.tables.json_lines import read_json_lines
 from tasks.training.records.ledger import cut_back
+from tasks.training.records.run_state import RunState
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -106,6 +107,12 @@ def _draw(board: SummaryWriter, metrics: dict[str, float]) -> None:
     for name, value in metrics.items():
         if name != "step":
             board.add_scalar(name, value, int(metrics["step"]))
+
+
+def cut_back_records(folder: Path, state: RunState) -> None:
+    """Cut the ledger and the metrics in a run folder back to what the checkpoint with this state knew."""
+    cut_back(folder / "ledger.jsonl", state.ledger_bytes)
+    cut_back_rows(folder / "metrics.jsonl", state.version)
 
 
 def cut_back_rows(path: Path, rows: int) -> None:
