@@ -79,8 +79,8 @@ def run(
     fewer steps too. The command `check` runs first.
     """
     from tasks.inputs.benchmarks import questions
-    from tasks.inputs.evaluations import pinned_recipe
     from tasks.inputs.fingerprints import fingerprinted
+    from tasks.inputs.pinning import pinned_recipe
     from tasks.training.attempt import reported
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.attached import attached
