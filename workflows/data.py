@@ -83,6 +83,7 @@ def compose_data(
         data.verifiers,
         [*_sources(data), *(benchmark.source for benchmark in benchmarks)],
         [variant.model for variant in variants if variant.model is not None],
+        {"the image of checkers": data.available is None},
     )
     pod = overrides(data.pod)
     filtering = data.difficulty is not None

