@@ -284,9 +284,7 @@ def test_whatever_lacks_a_digest_is_named(files, work):
         compose_evaluation, evaluation=EvaluationFile.model_validate(options), training=recipe
     )
     options |= {"harness": [], "policies": {"base": {"source": {"kind": "hub", "name": "a/b", "revision": "main"}}}}
-    assert (
-        "model 'b@main' has" in refused(compose_evaluation, evaluation=EvaluationFile.model_validate(options)) or True
-    )
+    assert "model 'a/b@main' has" in refused(compose_evaluation, evaluation=EvaluationFile.model_validate(options))
 
 
 def test_run_time_options_and_machines_hit(files):
