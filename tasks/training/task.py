@@ -99,10 +99,7 @@ def train_policy(
     digests = [benchmark.digest for benchmark in benchmarks]
     name = run_name(inputs["model"], inputs["mixture"], config, verifiers, digests)
     access = FlyteContextManager.current_context().file_access
-    try:
-        location = location_of_run(name, config, access.raw_output_prefix, access.get_filesystem_for_path)
-    except InfrastructureError as error:
-        raise FlyteRecoverableException(str(error)) from error
+    location = location_of_run(name, config, access.raw_output_prefix, access.get_filesystem_for_path)
     folder, every = location.folder, config.checkpoint_every
     inputs["questions"] = [content_digest(file) for file in questions]
     lineage = made_from(
