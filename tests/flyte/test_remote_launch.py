@@ -42,7 +42,7 @@ def test_a_recipe_of_ones_own_is_launched_with_the_data_and_evaluation_that_it_n
     assert dict(execution.spec.labels.values) == {"recipe": "my_recipe"}
     assert execution.spec.launch_plan.name == "workflows.rlvr.rlvr"
     # What the nodes of the pipeline itself run in; dynamic tasks bring the others.
-    for name in ("preflight", "prepare_model", "data", "train", "evaluation", "report"):
+    for name in ("preflight", "prepare_model", "compose_data", "compose_training", "compose_evaluation", "report"):
         container = backend.task(name).template.container
         assert container.image == f"registry.example/{IMAGES[name]}:v1"
         requested = MessageToDict(container.resources)
@@ -71,6 +71,6 @@ def test_the_console_has_a_description_of_the_workflow_and_of_each_task(backend)
     assert workflow.description.long_description.value.startswith("Train a model with verifiable rewards")
     descriptions = {name: spec.description for (name, _), spec in backend.tasks.items()}
     assert all(description.long_description.value for description in descriptions.values())
-    data = descriptions["workflows.data.data"].long_description.value
+    data = descriptions["workflows.data.compose_data"].long_description.value
     assert data.startswith("Make the training mixture")
     assert "Args" not in data

@@ -174,7 +174,7 @@ def test_what_cannot_be_scored_is_an_error_by_name(folders, reward_pool, tmp_pat
         ("reward_model", "no", {"reward_model": "safe"}),
     ]
     unknown, alone = reward_pool.score_many(answered)
-    assert unknown.error == "no reward model is called 'kind'; there are: helpful, safe, chatty, likely"
+    assert unknown.error == "no reward model is called 'kind'; there are: chatty, helpful, likely, safe"
     assert "without the conversation" in alone.error
     model = AutoModelForSequenceClassification.from_pretrained(folders["bert"])
     with torch.no_grad():
@@ -191,7 +191,7 @@ def test_what_cannot_be_scored_is_an_error_by_name(folders, reward_pool, tmp_pat
 def test_a_prompt_that_names_no_configured_model_lacks_it(config):
     assert missing_resources("reward_model", {"reward_model": "safe"}, config) == []
     [missing] = missing_resources("reward_model", {"reward_model": "kind"}, config)
-    assert missing == "a reward model 'kind' (verifiers.reward_models has helpful, safe, chatty, likely)"
+    assert missing == "a reward model 'kind' (verifiers.reward_models has chatty, helpful, likely, safe)"
     parts = [
         {"verifier": "reward_model", "weight": 1, "ground_truth": {"reward_model": name}} for name in ("safe", "b")
     ]
