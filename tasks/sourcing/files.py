@@ -29,6 +29,9 @@ class Malformed:
     value: str
 
 
+CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5")
+"""Names under which fsspec's file systems report a checksum of a file's content: S3, Azure and HTTP, the hub, GCS."""
+
 Item = dict[str, Any] | Malformed | None
 """An entry of a source: a row by column, one that is malformed, or None for one that is passed over (a blank line)."""
 
@@ -46,8 +49,15 @@ class File:
         return isinstance(self.filesystem, fsspec.get_filesystem_class("file"))
 
     def digest(self) -> str:
-        """Return the digest of a local file's content, or the checksum that a remote file system reports."""
-        return file_digest(self.path) if self.is_local else str(self.filesystem.checksum(self.path))
+        """Return the digest of a local file's content, or the checksum that a remote file system reports.
+
+        A checksum of the content comes first: what a file system says besides depends on what it was asked before.
+        """
+        if self.is_local:
+            return file_digest(self.path)
+        about = self.filesystem.info(self.path)
+        checksum = next((about[name] for name in CHECKSUMS if about.get(name)), None)
+        return str(checksum or self.filesystem.checksum(self.path))
 
 
 def named_files(loader: Loader, where: str) -> list[File]:

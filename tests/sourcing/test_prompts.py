@@ -7,15 +7,18 @@ import shutil
 import subprocess
 import sys
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from tasks.config import SpecError, load_yaml
 from tasks.inputs.files import DataFile
-from tasks.sourcing.loaders import check, fingerprint
+from tasks.sourcing.files import File
+from tasks.sourcing.loaders import check, check_unchanged, fingerprint, fingerprinted
 from tasks.sourcing.prompts import build_prompts
-from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.tables.parquet import write_table
 from tasks.tables.schemas import PROMPTS, prompt_id
 from tests.cleaning.prompts import merged
@@ -217,6 +220,28 @@ def test_a_broken_line_costs_itself_alone_whatever_loader_reads_it(tmp_path):
         assert (made.counts["usable"], made.reasons) == (1, {"not valid JSON": 1})
 
 
+def test_a_source_that_changed_since_the_run_was_checked_is_not_read(tmp_path):
+    source = jsonl(tmp_path, {"prompt": "1?", "ground_truth": "1"})
+    pinned = fingerprinted(source)
+    check_unchanged(pinned)
+    jsonl(tmp_path, {"prompt": "2?", "ground_truth": "2"})
+    with pytest.raises(SpecError, match=r"its rows, or the code of yours .*, have changed since the run was checked"):
+        check_unchanged(pinned)
+    with pytest.raises(ValidationError, match="has no fingerprint, without which changed rows are not seen"):
+        SourceBatch(sources=[source])
+
+
+def test_a_remote_file_counts_by_the_checksum_of_its_content_whatever_else_is_reported(monkeypatch):
+    reported = {"size": 3, "ETag": "one"}
+    storage = fsspec.filesystem("memory")
+    monkeypatch.setattr(storage, "info", lambda _, **__: dict(reported))
+    before = File(storage, "/rows.jsonl").digest()
+    reported["last_commit"] = None
+    assert File(storage, "/rows.jsonl").digest() == before
+    reported["ETag"] = "another"
+    assert File(storage, "/rows.jsonl").digest() != before
+
+
 def test_the_fingerprint_changes_with_the_content_and_not_with_the_time(tmp_path):
     source = jsonl(tmp_path, GOOD)
     before = fingerprint(source)
@@ -343,7 +368,7 @@ def test_sourcing_loads_no_engine_even_where_one_is_installed(tmp_path):
     program = f"""
 import sys
 from tasks.sourcing.prompts import build_prompts
-from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.spec import SourceBatch, SourceSpec
 for loader in ({{"kind": "huggingface", "files": {str(tmp_path / "rows.jsonl")!r}}},
                {{"kind": "reasoning_gym", "dataset": "products", "size": 3}}):
     build_prompts(SourceSpec(name="a", domain="math", verifier="math", loader=loader), 900)
