@@ -121,7 +121,7 @@ TAGGED = $(TAG)$(if $(filter none,$(ACCELERATOR)),-cpu)
 REGISTERED = $(foreach name,data generation training,--image $(name)=$(REGISTRY)/rlvr-$(name):$(TAGGED))
 images: | registry-is-named accelerator-is-known  ## builds the images of all tasks and pushes them (REGISTRY=... [ACCELERATOR=none TAG=... EXTRAS=harness,wandb,mlflow])
 	@for name in data generation training; do image=$(REGISTRY)/rlvr-$$name:$(TAGGED); \
-		docker build -f images/Dockerfile --target $$name --build-arg accelerator=$(ACCELERATOR) --build-arg image=$$image \
+		DOCKER_BUILDKIT=1 docker build -f images/Dockerfile --target $$name --build-arg accelerator=$(ACCELERATOR) --build-arg image=$$image \
 		--build-arg extras=$(EXTRAS) -t $$image . && docker push $$image || exit 1; done
 
 register: $(VENV)/.ready | registry-is-named accelerator-is-known config-exists  ## registers the workflows with these images ([ACCELERATOR=none CONFIG= PROJECT= DOMAIN=])

@@ -16,6 +16,7 @@ import yaml
 
 from tasks.config import Config, load_yaml
 from tasks.flyte import backend, executions
+from tasks.flyte.labels import labels_of
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.machine.error_report import run_command
 from tasks.reporting.index import write_index
@@ -66,12 +67,11 @@ def launch(
     The code that runs is that which was registered; the code here reads and checks the files.
     """
     inputs = {key: load_yaml(FILES[key], path) for key, path in given.items() if path is not None}
-    labels = {key: path.stem for key, path in given.items() if path is not None}
     recipe = inputs.get("training")
     if isinstance(recipe, Recipe):
         inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile), **inputs}
-        labels = {"data": Path(recipe.data).stem, "evaluation": Path(recipe.evaluation).stem, **labels}
-        labels["recipe"] = labels.pop("training")
+    names = {key: str(path) for key, path in given.items() if path is not None}
+    labels = labels_of(names, recipe if isinstance(recipe, Recipe) else None)
     address = executions.launch(
         remote, name, inputs, version=version, labels=labels, execution=execution, overwrite_cache=overwrite_cache
     )

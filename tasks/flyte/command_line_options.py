@@ -11,7 +11,11 @@ import rich_click as click
 from click.core import ParameterSource
 
 from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
+from tasks.flyte.labels import GIVEN
 from tasks.flyte.literals import config_class
+
+QUICKSTART = "quickstart"
+"""Name of the recipe that is taken if a command line gives none."""
 
 
 class ConfigFile(click.ParamType):
@@ -26,10 +30,18 @@ class ConfigFile(click.ParamType):
         """Return the value as the model; click calls it with the user's text, or with the default as JSON."""
         if isinstance(value, self.model):
             return value
+        if ctx and param and param.name and (name := self._name(value, ctx.get_parameter_source(param.name))):
+            ctx.meta.setdefault(GIVEN, {})[param.name] = name
         try:
             return parse(self.model, value)
         except SpecError as error:
             raise SpecError(f"{param.opts[0] if param else 'the value'}: {error}") from None
+
+    def _name(self, value: Any, source: ParameterSource | None) -> str | None:
+        """Return the name of the file that a value comes from; None: it is the text of one, or a file's companion."""
+        if source is ParameterSource.DEFAULT:
+            return QUICKSTART if issubclass(self.model, RecipeFile) else None
+        return value if isinstance(value, str) and not value.lstrip().startswith("{") else None
 
 
 class ListOf(click.ParamType):

@@ -27,7 +27,7 @@ from flytekit.models.task import Container, Resources
 from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
-from tasks.flyte import backend, command_line_options
+from tasks.flyte import archive, backend, command_line_options, labels
 from tasks.flyte.cache_policy import BACKENDS_ALONE
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
@@ -257,6 +257,12 @@ PATCHES = (
         NONE_KNOWN,
     ),
     Patch(
+        "flytekit.clis.sdk_in_container.run:run_remote",
+        labels.with_labels,
+        "an execution of `pyflyte run --remote` would have no labels of its files, as one of `launch` has",
+        NONE_KNOWN,
+    ),
+    Patch(
         "flytekit.clis.sdk_in_container.utils:pretty_print_exception",
         on_the_terminal,
         "an error would end a local run with a traceback",
@@ -272,6 +278,12 @@ PATCHES = (
         "flytekit.remote.remote:FlyteRemote.upload_file",
         _explained_uploads,
         "a launch whose code cannot be uploaded would end with a traceback that names a temporary archive",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.tools.fast_registration:ls_files",
+        archive.all_files,
+        "an archive would be sent whatever its size, and be listed by looking at each file of every environment",
         NONE_KNOWN,
     ),
     Patch(

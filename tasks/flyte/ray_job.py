@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,12 @@ from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.extend import TaskPlugins
 from google.protobuf.json_format import MessageToDict, ParseDict
 
+from tasks.flyte.archive import unpacked_files
 from tasks.machine.local_ray import start_ray
 from tasks.pod_templates import primary, with_resources
 
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
 """Names that Kubernetes has for the fields of `Resources`."""
-
-NOT_CODE = shutil.ignore_patterns("__pycache__", ".*")
-"""Files and folders within a folder of code that are not shipped to the nodes."""
 
 
 @dataclass
@@ -116,19 +114,32 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
 
 
 def copy_code(source: Path, target: Path) -> int:
-    """Copy the Python code of a working directory into the folder `target`; return its size in bytes.
+    """Copy the code of a working directory into the folder `target`; return its size in bytes.
 
-    Code are the modules in it, and its folders that hold a module, with all files in these. In a pod the directory may
-    be the home folder: caches, models and outputs are not code, and neither is what is hidden.
+    Code are the files of the archive that was unpacked there. Where the image holds the code, they are the modules in
+    the directory, and its folders that hold a module, with all files in these: it may be the home folder, and caches,
+    models and outputs are not code, nor is what is hidden.
     """
-    for entry in source.iterdir():
+    files = unpacked_files(source)
+    for path in _code_of_image(source) if files is None else files:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / path, target / path)
+    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+
+
+def _code_of_image(folder: Path) -> Iterator[Path]:
+    for entry in folder.iterdir():
         if entry.name.startswith("."):
             continue
         if entry.is_dir() and any(entry.glob("*.py")):
-            shutil.copytree(entry, target / entry.name, ignore=NOT_CODE)
+            below = (path.relative_to(folder) for path in entry.rglob("*") if path.is_file())
+            yield from (path for path in below if not any(_is_no_code(name) for name in path.parts))
         elif entry.suffix == ".py":
-            shutil.copy2(entry, target)
-    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+            yield entry.relative_to(folder)
+
+
+def _is_no_code(name: str) -> bool:
+    return name == "__pycache__" or name.startswith(".")
 
 
 def _pod(container: str, resources: Resources, template: PodTemplate | None) -> K8sPod:

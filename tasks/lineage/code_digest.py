@@ -32,6 +32,7 @@ Machines without a GPU have the same releases: `make check` compares their pins 
 
 DISPLAY = (
     "tasks.charts",  # figures on decks
+    "tasks.flyte.archive",  # which files are sent to a cluster; the code that a stage reaches is in its digest
     "tasks.flyte.cache_policy",  # decides when a stage runs again, not what it returns
     "tasks.flyte.lost_outputs",  # what an error says of a file that is gone
     "tasks.flyte.patches",  # how flytekit reads options, prints results and errors, and looks into its local cache

@@ -15,7 +15,7 @@ def test_code_is_shipped_and_what_else_lies_in_a_home_folder_is_not(tmp_path):
         ".cache/huggingface/model.safetensors": "x" * 1000,
         ".venv/lib.py": "x",
         "outputs/flyte/raw/rows.parquet": "x" * 1000,
-        "fast123.tar.gz": "x" * 1000,
+        "older.tar.gz": "x" * 1000,
     }
     for name, text in files.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)

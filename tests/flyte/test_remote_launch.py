@@ -1,5 +1,8 @@
 """A launch from a checkout on a backend: the same three files as a local run has, and what is registered with them."""
 
+import io
+import tarfile
+
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -30,16 +33,16 @@ def launch(backend, *, files=(), options=()):
 
 @pytest.mark.long
 def test_a_recipe_of_ones_own_is_launched_with_the_data_and_evaluation_that_it_names(backend, tmp_path):
-    recipe = tmp_path / "my_recipe.yaml"
+    recipe = tmp_path / "my recipe (2).yaml"
     recipe.write_text(yaml.safe_dump({"extends": "grpo", "data": "mbpp", "evaluation": "dapo", "steps": 3}))
-    inputs = launch(backend, options=["--labels", "recipe=my_recipe"], files=["--training", str(recipe)])
+    inputs = launch(backend, options=["--copy", "all", "--labels", "data=mine"], files=["--training", str(recipe)])
     assert inputs == {
         "data": load_yaml(DataFile, DATA_SPECS / "mbpp.yaml"),
         "training": load_yaml(Recipe, recipe),
         "evaluation": load_yaml(EvaluationFile, EVALUATIONS / "dapo.yaml"),
     }
     [execution] = backend.executions
-    assert dict(execution.spec.labels.values) == {"recipe": "my_recipe"}
+    assert dict(execution.spec.labels.values) == {"recipe": "my-recipe-2", "data": "mine", "evaluation": "dapo"}
     assert execution.spec.launch_plan.name == "workflows.rlvr.rlvr"
     # What the nodes of the pipeline itself run in; dynamic tasks bring the others.
     for name in ("preflight", "prepare_model", "compose_data", "compose_training", "compose_evaluation", "report"):
@@ -47,7 +50,11 @@ def test_a_recipe_of_ones_own_is_launched_with_the_data_and_evaluation_that_it_n
         assert container.image == f"registry.example/{IMAGES[name]}:v1"
         requested = MessageToDict(container.resources)
         assert {entry["name"] for entry in requested["requests"]} >= {"CPU", "MEMORY"}
-    assert any(address.endswith(".tar.gz") for address in backend.uploads)
+    [archive] = [content for address, content in backend.uploads.items() if address.endswith(".tar.gz")]
+    with tarfile.open(fileobj=io.BytesIO(archive)) as sent:
+        names = sent.getnames()
+    assert {"workflows/rlvr.py", "tasks/flyte/archive.py", "images/lock-cuda.txt"} <= set(names)
+    assert not [name for name in names if name.startswith(("tests/", "docs/", "outputs/", "."))]
 
 
 @pytest.mark.long
@@ -62,6 +69,9 @@ def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
 @pytest.mark.long
 def test_without_files_the_quickstart_is_launched(backend):
     assert tuple(launch(backend).values()) == quickstart()
+    [execution] = backend.executions
+    assert set(execution.spec.labels.values.values()) == {"quickstart"}
+    assert set(execution.spec.labels.values) == {"recipe", "data", "evaluation"}
 
 
 @pytest.mark.long

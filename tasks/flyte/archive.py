@@ -1,0 +1,100 @@
+"""The archive of code that is sent to a cluster: the files of a working directory that belong into it.
+
+    pyflyte run --remote --copy all ...   the working directory, without what git ignores or `.flyteignore` names
+        ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, beside the archive itself
+                                          ──► the other nodes of a Ray cluster: the same files (`ray_job.copy_code`)
+
+A user's modules, packages and small files are among them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from tasks.failures import MistakeError
+
+MOST_MB = 50
+"""Largest size in megabytes of the files of an archive: every pod of a run fetches it."""
+ARCHIVES = "fast*.tar.gz"
+"""The name that flytekit gives an archive, as a pattern."""
+SHOWN = 5
+"""Entries that the refusal of an archive names."""
+
+
+class ArchiveError(MistakeError):
+    """The files that would be sent to a cluster are too large together."""
+
+
+def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[..., tuple[list[str], str]]:
+    """Make flytekit's list of the files of an archive that of `files_of`: a patch of its `ls_files`."""
+    from flytekit.constants import CopyFileDetection
+
+    @wraps(list_files)
+    def listed(source: str, style: Any, deref_symlinks: bool = False, ignore: Any = None) -> tuple[list[str], str]:
+        if style is not CopyFileDetection.ALL or ignore is None:
+            return list_files(source, style, deref_symlinks, ignore)
+        root = Path(source)
+        paths = [path for path in files_of(root) if not ignore.is_ignored(str(path.relative_to(root)))]
+        check_size(root, paths)
+        digest = hashlib.sha256()
+        for path in paths:
+            digest.update(f"{path.relative_to(root)}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        return [str(path) for path in paths], digest.hexdigest()
+
+    return listed
+
+
+def files_of(root: Path) -> list[Path]:
+    """Return the files in a folder and in those below it, sorted; in a git checkout, without those that git ignores."""
+    names = os.listdir(root)
+    if git := shutil.which("git"):
+        command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=root, capture_output=True, check=False)  # noqa: S603 no shell reads it
+        if listed.returncode == 0:
+            names = listed.stdout.decode().split("\0")[:-1]
+    return sorted({path for name in names for path in _files_below(root / name)})
+
+
+def check_size(root: Path, paths: list[Path]) -> None:
+    """Check that files are not too large to be sent together.
+
+    Raises:
+        ArchiveError: they are; its message names the largest entries of the folder `root`.
+    """
+    sizes: Counter[str] = Counter()
+    for path in paths:
+        parts = path.relative_to(root).parts
+        sizes["/".join(parts[:2])] += path.stat().st_size
+    if (total := sum(sizes.values())) > MOST_MB * 1e6:
+        largest = ", ".join(f"{name} ({size / 1e6:,.1f} MB)" for name, size in sizes.most_common(SHOWN))
+        raise ArchiveError(
+            f"{root}: the files that would be sent to the cluster are {total / 1e6:,.1f} MB, and at most {MOST_MB} are "
+            f"sent; the largest are {largest}: name what no task reads in .flyteignore, and put data and models into "
+            "storage"
+        )
+
+
+def unpacked_files(folder: Path) -> list[Path] | None:
+    """Return the files of the archive that was unpacked into a folder, relative to it; None if none was."""
+    archives = sorted(folder.glob(ARCHIVES), key=lambda path: path.stat().st_mtime)
+    if not archives:
+        return None
+    with tarfile.open(archives[-1]) as archive:
+        return [Path(member.name) for member in archive if member.isfile()]
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    elif path.is_dir() and path.name not in (".git", ".venv"):
+        for name in os.listdir(path):
+            yield from _files_below(path / name)

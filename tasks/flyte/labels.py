@@ -1,0 +1,54 @@
+"""The labels of an execution and its pods: the names of the recipe, the data file and the evaluation file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import PurePath
+from typing import Any
+
+import rich_click as click
+
+from tasks.config import RecipeFile
+
+LONGEST = 63
+"""Characters of a label's value, at most, as Kubernetes has it; it begins and ends with a letter or a digit."""
+GIVEN = "rlvr.files"
+"""Key in click's `meta` of the names of files that a command line gives, by the name of the input."""
+
+_REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def labels_of(given: Mapping[str, str], recipe: RecipeFile | None) -> dict[str, str]:
+    """Return the labels of an execution.
+
+    Args:
+        given: names or paths of the files that it is launched with, by the inputs `data`, `training`, `evaluation`.
+        recipe: the one among them, which names the others unless they are given.
+    """
+    named = {name: getattr(recipe, name) for name in ("data", "evaluation") if hasattr(recipe, name)}
+    names = {"recipe" if name == "training" else name: value for name, value in {**named, **given}.items()}
+    fitting = {name: fit(PurePath(value).stem) for name, value in names.items()}
+    return {name: value for name, value in fitting.items() if value}
+
+
+def fit(name: str) -> str:
+    """Return a name as Kubernetes takes it for the value of a label; an empty text if it has no letter or digit."""
+    return _REFUSED.sub("-", name).strip("_.-")[:LONGEST].rstrip("_.-")
+
+
+def with_labels(run_remote: Callable[..., Any]) -> Callable[..., Any]:
+    """Give an execution that `pyflyte run --remote` starts its labels; those of `--labels` win: a patch of flytekit."""
+
+    @wraps(run_remote)
+    def run(
+        remote: Any, entity: Any, project: str, domain: str, inputs: Any, run_level_params: Any, **kwargs: Any
+    ) -> Any:
+        recipe = next((value for value in inputs.values() if isinstance(value, RecipeFile)), None)
+        context = click.get_current_context(silent=True)
+        given = context.meta.get(GIVEN, {}) if context else {}
+        run_level_params.labels = labels_of(given, recipe) | (run_level_params.labels or {})
+        return run_remote(remote, entity, project, domain, inputs, run_level_params, **kwargs)
+
+    return run
