@@ -6,6 +6,7 @@ python -m workflows fetch EXECUTION [OUTPUT]...
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from tasks.config import Config, load_yaml
 from tasks.flyte import backend, executions
 from tasks.flyte.labels import labels_of
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.user_modules import MODULES, digests_of
 from tasks.machine.error_report import run_command
 from tasks.reporting.index import write_index
 from tasks.reporting.publication import new_run
@@ -64,7 +66,8 @@ def launch(
 ) -> None:
     """Launch the registered launch plan NAME, such as rlvr_quickstart, with files of your own in place of its own.
 
-    The code that runs is that which was registered; the code here reads and checks the files.
+    The code that runs is that which was registered; the code here reads and checks the files. The modules of yours that
+    they name must be registered as they are here.
     """
     inputs = {key: load_yaml(FILES[key], path) for key, path in given.items() if path is not None}
     recipe = inputs.get("training")
@@ -72,8 +75,16 @@ def launch(
         inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile), **inputs}
     names = {key: str(path) for key, path in given.items() if path is not None}
     labels = labels_of(names, recipe if isinstance(recipe, Recipe) else None)
+    digests = digests_of(inputs.values())
     address = executions.launch(
-        remote, name, inputs, version=version, labels=labels, execution=execution, overwrite_cache=overwrite_cache
+        remote,
+        name,
+        inputs,
+        version=version,
+        labels=labels,
+        execution=execution,
+        overwrite_cache=overwrite_cache,
+        environment={MODULES: json.dumps(digests)} if digests else {},
     )
     click.echo(f"launched    {address}")
 

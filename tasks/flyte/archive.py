@@ -20,6 +20,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from flytekit.constants import CopyFileDetection
+from flytekit.tools.ignore import FlyteIgnore, IgnoreGroup, StandardIgnore
+
 from tasks.failures import MistakeError
 
 MOST_MB = 50
@@ -36,14 +39,13 @@ class ArchiveError(MistakeError):
 
 def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[..., tuple[list[str], str]]:
     """Make flytekit's list of the files of an archive that of `files_of`: a patch of its `ls_files`."""
-    from flytekit.constants import CopyFileDetection
 
     @wraps(list_files)
-    def listed(source: str, style: Any, deref_symlinks: bool = False, ignore: Any = None) -> tuple[list[str], str]:
-        if style is not CopyFileDetection.ALL or ignore is None:
-            return list_files(source, style, deref_symlinks, ignore)
+    def listed(source: str, style: Any, *args: Any, **kwargs: Any) -> tuple[list[str], str]:
+        if style is not CopyFileDetection.ALL:
+            return list_files(source, style, *args, **kwargs)
         root = Path(source)
-        paths = [path for path in files_of(root) if not ignore.is_ignored(str(path.relative_to(root)))]
+        paths = sent_files(root)
         check_size(root, paths)
         digest = hashlib.sha256()
         for path in paths:
@@ -62,6 +64,12 @@ def files_of(root: Path) -> list[Path]:
         if listed.returncode == 0:
             names = listed.stdout.decode().split("\0")[:-1]
     return sorted({path for name in names for path in _files_below(root / name)})
+
+
+def sent_files(root: Path) -> list[Path]:
+    """Return the files of a folder that are sent to a cluster: `files_of` without what `.flyteignore` names."""
+    ignored = IgnoreGroup(str(root), [StandardIgnore, FlyteIgnore])
+    return [path for path in files_of(root) if not ignored.is_ignored(str(path.relative_to(root)))]
 
 
 def check_size(root: Path, paths: list[Path]) -> None:

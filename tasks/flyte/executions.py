@@ -192,6 +192,7 @@ def launch(
     labels: Mapping[str, str] = {},
     execution: str | None = None,
     overwrite_cache: bool = False,
+    environment: Mapping[str, str] = {},
 ) -> str:
     """Launch the registered launch plan `name` with these inputs in the place of its own; return the console's address.
 
@@ -219,6 +220,7 @@ def launch(
             type_hints={key: type(value) for key, value in inputs.items()},
             execution_name=execution,
             overwrite_cache=overwrite_cache or None,
+            envs=dict(environment) or None,
             options=Options(labels=Labels(dict(labels))) if labels else None,
         )
     except FlyteValueException as error:

@@ -42,6 +42,7 @@ from tasks.inputs.pinning import (
 )
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.stage_pods import check_images
+from tasks.inputs.user_modules import check_registered
 from tasks.inputs.written import written_options
 from tasks.machine.image import ImageError
 from tasks.machine.local_ray import check_machine
@@ -99,6 +100,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     """
     from tasks import charts
 
+    check_registered()
     as_given = training, evaluation
     data = sampled_as_trained(data, training)
     check_together(data, training, evaluation)  # before the hub is asked for anything

@@ -13,6 +13,8 @@ from google.protobuf.struct_pb2 import Struct
 
 from tasks.config import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.user_modules import MODULES
+from tasks.lineage.user_code import user_code_digest
 from tasks.tables.content_digest import MANIFEST, seal
 from tests.flyte.admin_stand_in import FILES, Ended, admin, as_json
 from tests.paths import ROOT
@@ -69,6 +71,17 @@ def test_a_registered_launch_plan_takes_a_recipe_of_ones_own(registered, tmp_pat
     execution = registered.executions[-1]
     assert (execution.spec.launch_plan.name, execution.spec.launch_plan.version) == ("rlvr_quickstart", "v1")
     assert dict(execution.spec.labels.values) == {"recipe": "my_recipe", "data": "mbpp", "evaluation": "dapo"}
+
+
+@pytest.mark.long
+def test_the_versions_of_the_users_modules_are_sent_with_the_execution(registered, tmp_path):
+    source = {**quickstart()[0].sources[0].model_dump(mode="json"), "transform": "data_specs.transforms.dapo"}
+    data = tmp_path / "mine.yaml"
+    data.write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
+    done = run("workflows", registered, "launch", "rlvr_quickstart", "--data", str(data))
+    assert done.returncode == 0, done.stderr
+    sent = {each.key: each.value for each in registered.executions[-1].spec.envs.values}
+    assert json.loads(sent[MODULES]) == {"data_specs.transforms": user_code_digest("data_specs.transforms")}
 
 
 @pytest.mark.long

@@ -67,6 +67,19 @@ def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
 
 
 @pytest.mark.long
+def test_a_module_that_is_not_sent_is_refused_before_anything_is_uploaded(backend, tmp_path):
+    data = tmp_path / "my_data.yaml"
+    source = {**quickstart()[0].sources[0].model_dump(mode="json"), "transform": "nowhere.rows"}
+    data.write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
+    command = ["--config", str(backend.config), "run", "--remote", "--copy", "all", "workflows/rlvr.py", "rlvr"]
+    done = CliRunner().invoke(main, [*command, "--data", str(data)])
+    assert done.exit_code != 0
+    assert "module nowhere: " in done.output + str(done.exception)
+    assert not backend.uploads
+    assert not backend.executions
+
+
+@pytest.mark.long
 def test_without_files_the_quickstart_is_launched(backend):
     assert tuple(launch(backend).values()) == quickstart()
     [execution] = backend.executions

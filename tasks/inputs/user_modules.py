@@ -1,0 +1,110 @@
+"""The user's modules that the three files name: whether a cluster gets them, and whether it has the same ones.
+
+pyflyte run --remote    `check_sent`, before anything is uploaded: each module is in the archive
+launch                  `digests_of` here ──► environment of the execution ──► `check_registered` in preflight
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.config import SpecError
+from tasks.flyte.archive import sent_files
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.lineage.user_code import user_code_digest, user_files
+from tasks.sourcing.spec import SourceSpec
+from tasks.verifiers.scores import is_own
+
+MODULES = "RLVR_MODULES"
+"""Environment variable of an execution: JSON of the digests of the user's modules by name, where it was launched."""
+OF_IMAGES = "data_specs"
+"""The package that ships, and that images hold, whose functions data files may name."""
+
+
+def modules_of(files: Iterable[Any]) -> set[str]:
+    """Return the names of the user's modules that data files, recipes and evaluation files among `files` name."""
+    return {module for file in files for source in _sources(file) for module in _modules(source)}
+
+
+def check_sent(root: Path, files: Iterable[Any], *, whole: bool) -> None:
+    """Check that an archive of the folder `root` has the user's modules that files name, and what these import.
+
+    Args:
+        root: the folder that is sent.
+        files: the inputs of a launch.
+        whole: True: all of the folder is sent; False: only the modules that flytekit itself has loaded.
+
+    Raises:
+        SpecError: a module does not exist, lies outside of the folder, or is not among the files that are sent.
+    """
+    modules = sorted(modules_of(files))
+    if not whole and (modules := [name for name in modules if name.partition(".")[0] != OF_IMAGES]):
+        raise SpecError(f"module {modules[0]} is not sent to the cluster: give --copy all, which sends {root}")
+    sent = {path.resolve() for path in sent_files(root)}
+    for module in modules:
+        for name, path in _files(module).items():
+            if not path.resolve().is_relative_to(root.resolve()):
+                raise SpecError(f"module {name} lies outside of {root}, which is what is sent to the cluster: {path}")
+            if path.resolve() not in sent:
+                raise SpecError(
+                    f"module {name} is not sent to the cluster: git ignores {path}, or .flyteignore in {root} names it"
+                )
+
+
+def digests_of(files: Iterable[Any]) -> dict[str, str]:
+    """Return the digests of the user's modules that files name, each with what it imports, by name.
+
+    Raises:
+        SpecError: a module does not exist.
+    """
+    return {module: _digest(module) for module in sorted(modules_of(files)) if _files(module)}
+
+
+def check_registered() -> None:
+    """Check, in a pod, that its code has the modules with which the execution was launched.
+
+    Raises:
+        SpecError: one is missing, or differs.
+    """
+    for module, digest in json.loads(os.environ.get(MODULES, "{}")).items():
+        try:
+            here = _digest(module)
+        except SpecError:
+            here = None
+        if here != digest:
+            what = "is not in the code that is registered" if here is None else "is registered in another version"
+            raise SpecError(f"module {module} {what}: run make register in the folder that holds it, and launch again")
+
+
+def _sources(file: Any) -> Iterator[SourceSpec]:
+    match file:
+        case DataFile():
+            yield from file.used_sources
+            yield from (known.source for known in file.evaluation_sets)
+        case Recipe() | EvaluationFile():
+            yield from (benchmark.source for benchmark in file.benchmarks)
+
+
+def _modules(source: SourceSpec) -> Iterator[str]:
+    functions = source.code_of_the_user | ({source.transform} if source.transform else set())
+    for name in functions:
+        yield name if is_own(name) and name in source.verifiers else name.rpartition(".")[0]
+
+
+def _files(module: str) -> dict[str, Path]:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return user_files(module)
+    except ImportError as error:
+        raise SpecError(f"module {module}: {error} in {os.getcwd()} or the Python path") from None
+
+
+def _digest(module: str) -> str:
+    _files(module)
+    return user_code_digest(module)
