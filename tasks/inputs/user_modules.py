@@ -102,7 +102,7 @@ def _files(module: str) -> dict[str, Path]:
     try:
         return user_files(module)
     except ImportError as error:
-        raise SpecError(f"module {module}: {error} in {os.getcwd()} or the Python path") from None
+        raise SpecError(f"{error} in {os.getcwd()} or the Python path, from which a cluster would get it") from None
 
 
 def _digest(module: str) -> str:

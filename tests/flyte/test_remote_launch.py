@@ -74,7 +74,7 @@ def test_a_module_that_is_not_sent_is_refused_before_anything_is_uploaded(backen
     command = ["--config", str(backend.config), "run", "--remote", "--copy", "all", "workflows/rlvr.py", "rlvr"]
     done = CliRunner().invoke(main, [*command, "--data", str(data)])
     assert done.exit_code != 0
-    assert "module nowhere: " in done.output + str(done.exception)
+    assert "there is no module nowhere in" in done.output + str(done.exception)
     assert not backend.uploads
     assert not backend.executions
 

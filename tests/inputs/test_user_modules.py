@@ -64,7 +64,7 @@ def test_a_module_that_is_sent_passes_and_what_is_not_is_refused_by_name(project
         check_sent(root, given, whole=False)
     with pytest.raises(SpecError, match=r"module ignored\.secret_rewards is not sent .*: git ignores"):
         check_sent(root, [data("d", rewards=[{"function": "ignored.secret_rewards.score"}])], whole=True)
-    with pytest.raises(SpecError, match=r"module nowhere: .* or the Python path"):
+    with pytest.raises(SpecError, match=r"there is no module nowhere in .* or the Python path"):
         check_sent(root, [data("d", transform="nowhere.rows")], whole=True)
     (root / "models").mkdir()
     with pytest.raises(SpecError, match=rf"module {mine}\.(rewards|helpers) lies outside of .*models"):
