@@ -12,7 +12,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import fsspec
 import numpy as np
 import pandas as pd
 
@@ -20,6 +19,7 @@ from tasks.evaluation.intervals import Estimate
 from tasks.evaluation.length_controlled import Preferences, length_controlled_rate
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
+from tasks.storage.addresses import AddressRefusedError, open_address
 
 WIN_RATE, LENGTH_CONTROLLED = "win_rate", "length_controlled_win_rate"
 """Names of the metrics."""
@@ -57,15 +57,15 @@ def length_controls(benchmarks: Sequence[ComparedBenchmark]) -> dict[str, Length
 
 
 def text_of(path: str) -> str:
-    """Return the text of a file, as fsspec opens it.
+    """Return the text of a file, at a path or an address.
 
     Raises:
         MistakeError: it cannot be read.
     """
     try:
-        with fsspec.open(path, "r", encoding="utf-8") as file:
-            return str(file.read())
-    except (OSError, ValueError) as error:
+        filesystem, root = open_address(path)
+        return str(filesystem.cat_file(root).decode("utf-8"))
+    except (OSError, ValueError, AddressRefusedError) as error:
         raise MistakeError(f"{path}: length_control cannot be read: {error}") from None
 
 

@@ -138,6 +138,7 @@ def published_results(run_command: Callable[..., Any]) -> Callable[..., Any]:
         if not ctx.obj.is_remote:
             return run_command(ctx, LocalRun(entity))
         run, params = run_command(ctx, entity), ctx.obj
+        FlyteContextManager.push_context(params.remote_instance().context)  # files are read by the storage of --config
 
         @wraps(run)
         def checked(*args: Any, **inputs: Any) -> Any:

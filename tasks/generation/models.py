@@ -89,7 +89,7 @@ class StoredFolder(Config):
     """Kind of the source: a folder on blob storage."""
     address: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://\S+$")
     """Address of the folder, such as `s3://bucket/runs/policy`; the console and `python -m workflows fetch` give that
-    of an execution's output. Credentials are those of the environment."""
+    of an execution's output. Credentials are those of flytekit's configuration, then those of the environment."""
 
     def files(self) -> tuple[AbstractFileSystem, dict[str, dict[str, Any]]]:
         """Return the file system, and by their names in the folder what it reports of the files of the model.
@@ -97,10 +97,12 @@ class StoredFolder(Config):
         Raises:
             ModelError: the address is none that can be opened, or there is no model.
         """
-        from fsspec.core import url_to_fs
+        from tasks.storage.addresses import AddressRefusedError, open_address
 
         try:
-            system, root = url_to_fs(self.address)
+            system, root = open_address(self.address)
+        except AddressRefusedError as error:
+            raise ModelError(f"model: {error}") from None
         except (ValueError, ImportError) as error:
             raise ModelError(f"model: address = {self.address!r}: not an address that can be opened: {error}") from None
         root = root.rstrip("/")

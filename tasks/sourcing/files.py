@@ -11,6 +11,7 @@ import fsspec
 
 from tasks.config import SpecError
 from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader, Paths
+from tasks.storage.addresses import AddressRefusedError, open_address
 from tasks.tables.content_digest import file_digest
 
 
@@ -85,7 +86,9 @@ def _expand(path: str, field: str) -> list[File]:
     if os.path.isfile(path):
         return [File(fsspec.filesystem("file"), os.path.abspath(path))]
     try:
-        filesystem, root = fsspec.url_to_fs(path)
+        filesystem, root = open_address(path)
+    except AddressRefusedError as error:
+        raise SpecError(f"{field}: {error}") from None
     except (ValueError, ImportError) as error:
         raise SpecError(f"{field} = {path!r}: not a path that can be opened: {error}") from None
     if filesystem.isfile(root):

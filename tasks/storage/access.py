@@ -58,7 +58,7 @@ def check_access(filesystem: AbstractFileSystem, address: str) -> None:
         if not is_refusal(error):
             raise
         raise AccessError(
-            f"the run cannot be kept at {address}, which cannot be {doing}: {_answer(error)}. RLVR_RUNS is the "
+            f"the run cannot be kept at {address}, which cannot be {doing}: {answer(error)}. RLVR_RUNS is the "
             "location of runs; without it, they are in the bucket of the raw outputs"
         ) from error
     if read != content or filesystem._strip_protocol(path) not in listed:
@@ -75,7 +75,7 @@ def is_refusal(error: Exception) -> bool:
     return bool(kinds & OTHERS) or status in STATUSES or getattr(error, "errno", None) in REFUSALS or forbidden
 
 
-def _answer(error: Exception) -> str:
+def answer(error: Exception) -> str:
     """Return the storage's message in one line, after its error code where it gives one."""
     code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
     message = one_line(error)

@@ -3,7 +3,9 @@
 import io
 import tarfile
 
+import boto3
 import pytest
+import s3fs
 import yaml
 from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
@@ -11,7 +13,9 @@ from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
+from tasks.tables.content_digest import file_digest, seal
 from tests.flyte.admin_stand_in import FILES, admin, as_json
+from tests.object_store import BUCKET, KEYS, object_store
 from tests.workflows.test_registered_workflows import IMAGES
 
 
@@ -97,3 +101,26 @@ def test_the_console_has_a_description_of_the_workflow_and_of_each_task(backend)
     data = descriptions["workflows.data.compose_data"].long_description.value
     assert data.startswith("Make the training mixture")
     assert "Args" not in data
+
+
+@pytest.mark.long
+def test_an_address_on_the_command_line_is_read_by_the_storage_of_the_configuration(backend, tmp_path, monkeypatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    seal(tmp_path / "model")
+    with object_store() as store:
+        client = boto3.client("s3", endpoint_url=store.endpoint, **KEYS)
+        for path in (tmp_path / "model").iterdir():
+            client.upload_file(str(path), BUCKET, f"model/{path.name}")
+        connection = {"endpoint": store.endpoint, "access-key": "test", "secret-key": "test"}
+        with backend.config.open("a") as config:
+            config.write(yaml.safe_dump({"storage": {"connection": connection}}))
+        command = ["--config", str(backend.config), "run", "--remote", "workflows/checking.py", "checking"]
+        done = CliRunner().invoke(main, [*command, "--model", f"s3://{BUCKET}/model"])
+    assert done.exit_code == 0, done.output
+    [execution] = backend.executions
+    assert execution.inputs.literals["model"].hash == file_digest(tmp_path / "model")
