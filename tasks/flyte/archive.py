@@ -1,6 +1,6 @@
 """The archive of code that is sent to a cluster: the files of a working directory that belong into it.
 
-    pyflyte run --remote --copy all ...   the working directory, without what git ignores or `.flyteignore` names
+    pyflyte run --remote --copy all ...   the working directory, without what is hidden or ignored (`sent_files`)
         ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, beside the archive itself
                                           ──► the other nodes of a Ray cluster: the same files (`ray_job.copy_code`)
 
@@ -67,9 +67,13 @@ def files_of(root: Path) -> list[Path]:
 
 
 def sent_files(root: Path) -> list[Path]:
-    """Return the files of a folder that are sent to a cluster: `files_of` without what `.flyteignore` names."""
+    """Return the files of a folder that are sent to a cluster.
+
+    They are `files_of` without what is hidden, which may be a secret (`.env`), and what `.flyteignore` names.
+    """
     ignored = IgnoreGroup(str(root), [StandardIgnore, FlyteIgnore])
-    return [path for path in files_of(root) if not ignored.is_ignored(str(path.relative_to(root)))]
+    shown = (path for path in files_of(root) if not any(name[0] == "." for name in path.relative_to(root).parts))
+    return [path for path in shown if not ignored.is_ignored(str(path.relative_to(root)))]
 
 
 def check_size(root: Path, paths: list[Path]) -> None:
@@ -103,6 +107,6 @@ def unpacked_files(folder: Path) -> list[Path] | None:
 def _files_below(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
-    elif path.is_dir() and path.name not in (".git", ".venv"):
+    elif path.is_dir() and not path.is_symlink() and path.name[0] != ".":
         for name in os.listdir(path):
             yield from _files_below(path / name)

@@ -44,6 +44,7 @@ def project(tmp_path, request):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)
     (root / ".flyteignore").write_text((ROOT / ".flyteignore").read_text())
+    (root / "rooms" / "loop").symlink_to(root)
     if request.param == "a folder":
         (root / "models" / "weights.safetensors").unlink()  # only git knows of them
     else:
