@@ -16,7 +16,7 @@ from tasks.inputs.files import DATA_SPECS, RECIPES, EvaluationFile, Recipe
 from tests.workflows.containers import FOLDERS
 
 ROOT = Path(__file__).parents[2]
-NOT_IN_IT = {"Dockerfile"}
+NOT_IN_IT = {"Dockerfile", "Dockerfile.dockerignore"}
 """Files beside the code that are of use in a checkout alone."""
 
 PLUGIN = "rlvr_flytekit_plugin.py"
