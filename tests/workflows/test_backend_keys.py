@@ -33,6 +33,8 @@ from workflows.data import compose_data
 from workflows.evaluation import compose_evaluation
 from workflows.training import compose_training
 
+pytestmark = pytest.mark.long
+
 COMPOSED = (checking, compose_data, compose_training, compose_evaluation)
 PINS = {compose_data: pin_data, compose_training: pin_training, compose_evaluation: pin_evaluation}
 
@@ -202,7 +204,6 @@ READ = dict.fromkeys(CHANGES, ROWS) | {"a benchmark": ROWS | {("alone", "trainin
 """The parts that are composed again after a change; in the pipeline all of them are given the data file."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("changed", CHANGES)
 def test_what_is_read_outside_of_the_inputs_misses_when_it_changes(files, work, changed):
     before = keys(files)
@@ -229,7 +230,6 @@ def bucket(monkeypatch, tmp_path):
             yield boto3.client("s3", endpoint_url=store.endpoint, **KEYS)
 
 
-@pytest.mark.long
 def test_an_overwritten_object_misses(files, work, bucket):
     sources = [source("stored", f"s3://{BUCKET}/rows.jsonl")]
     files["data"] = DataFile.model_validate(files["data"].model_dump(mode="json") | {"sources": sources})
@@ -243,7 +243,6 @@ def test_an_overwritten_object_misses(files, work, bucket):
     assert missed == ROWS
 
 
-@pytest.mark.long
 def test_the_packages_of_checkers_and_the_mark_are_in_the_keys_of_what_is_given_the_data_file(files, monkeypatch, work):
     before = keys(files)
     monkeypatch.setattr("tasks.verifiers.instructions.needs.available", lambda: ["nltk"])
@@ -390,7 +389,6 @@ def test_the_version_of_a_composing_task_covers_all_code_that_it_composes(files,
         assert distributions(stage).items() <= distributions(module).items(), started.id.name
 
 
-@pytest.mark.long
 def test_a_relaunch_whose_mappings_are_in_another_order_hits(files):
     """A form of the console sends mappings as `Struct`, in whatever order, and every number as a double."""
     mixture = {"heldout": 4, "domains": {"math": {"emphasis": 2}, "games": {"emphasis": 1}}}
