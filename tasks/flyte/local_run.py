@@ -139,6 +139,7 @@ def published_results(run_command: Callable[..., Any]) -> Callable[..., Any]:
             return run_command(ctx, LocalRun(entity))
         run, params = run_command(ctx, entity), ctx.obj
         FlyteContextManager.push_context(params.remote_instance().context)  # files are read by the storage of --config
+        ctx.call_on_close(FlyteContextManager.pop_context)
 
         @wraps(run)
         def checked(*args: Any, **inputs: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 import s3fs
 import yaml
 from click.testing import CliRunner
+from flytekit import FlyteContextManager
 from flytekit.clis.sdk_in_container.pyflyte import main
 from google.protobuf.json_format import MessageToDict
 
@@ -28,7 +29,9 @@ def backend(tmp_path):
 def launch(backend, *, files=(), options=()):
     """The three files of the execution that this command line launches; the console's Relaunch has the same."""
     command = ["--config", str(backend.config), "run", "--remote", *options, "workflows/rlvr.py", "rlvr", *files]
+    before = FlyteContextManager.current_context()
     done = CliRunner().invoke(main, command)
+    assert FlyteContextManager.current_context() is before
     assert done.exit_code == 0, done.output
     inputs = backend.inputs(**FILES)
     assert as_json(backend.relaunched(**FILES)) == as_json(inputs)
