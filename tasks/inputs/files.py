@@ -157,6 +157,11 @@ class Recipe(RecipeFile, TrainingConfig):
     """The machines that training gets on a cluster."""
     validation: ValidationOptions | None = None
     """Validation on prompts that are never trained on, and on benchmarks. null: no validation."""
+    # No run-time option here, as it is of training: it decides whether `checking` starts a stage.
+    model_check: bool = True
+    """Compare learner, model and engine before the first rollout; a difference beyond rounding ends the run
+    (`docs/troubleshooting.md`). false: they are not compared, for a model whose differences are known and accepted.
+    Neither choice trains again."""
 
     @model_validator(mode="after")
     def _fits_its_cluster(self) -> Self:

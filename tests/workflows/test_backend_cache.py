@@ -79,6 +79,15 @@ def test_another_machine_runs_nothing_again_and_another_rate_what_depends_on_it(
     assert set(backend.ran) == {"preflight", "report"} | composed | handed - {"hand_to_check"} | again
 
 
+def test_a_model_that_was_not_checked_is_checked_once_the_recipe_asks_for_it(backend):
+    unchecked = quickstart()[1].model_copy(update={"model_check": False})
+    launch(backend, training=unchecked)
+    assert "check_model" not in backend.ran
+    launch(backend)
+    assert "check_model" in backend.ran
+    assert "train_policy" not in backend.ran
+
+
 def test_a_part_that_is_started_by_itself_is_taken_from_the_cache_as_a_whole(backend):
     made = launch(backend)
     inputs = literals(data, **files(), model=FlyteDirectory(made["model"].scalar.blob.uri))
