@@ -32,6 +32,7 @@ from tasks.machine.image import image
 from tasks.machine.memory_limit import MemoryLimitError, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
+from tasks.storage.addresses import reported_digest
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import claimed, file_digest
 from tasks.tables.parquet import columns_of, read_batches, read_metadata, read_table, with_user_columns, write_batches
@@ -62,7 +63,7 @@ def content_digest(value: Any) -> str:
 def stored_digest(value: Any) -> str:
     """Return the content digest of a Flyte file or folder without downloading it.
 
-    Of a remote one without a stored digest it is a digest of names, sizes and checksums as the storage reports them.
+    Of a remote one without a stored digest it is a digest of names and checksums as the storage reports them.
     """
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     if not access.is_remote(address):
@@ -70,9 +71,8 @@ def stored_digest(value: Any) -> str:
     system = access.get_filesystem_for_path(address)
     if digest := claimed(system, address):
         return digest
-    files = sorted(system.find(address, detail=True).items())
-    reported = [(name, info["size"], str(system.checksum(name))) for name, info in files]
-    return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
+    root = system._strip_protocol(address)
+    return reported_digest(system, {path.removeprefix(root): path for path in system.find(address)})
 
 
 @opens

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,6 +13,7 @@ from pydantic import Field
 from tasks.config import Config
 from tasks.config_fields import InFile
 from tasks.machine.quiet import silence_progress_bars
+from tasks.storage.addresses import AddressRefusedError, open_address, reported_digest
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
 
@@ -97,8 +96,6 @@ class StoredFolder(Config):
         Raises:
             ModelError: the address is none that can be opened, or there is no model.
         """
-        from tasks.storage.addresses import AddressRefusedError, open_address
-
         try:
             system, root = open_address(self.address)
         except AddressRefusedError as error:
@@ -113,10 +110,9 @@ class StoredFolder(Config):
         return system, files
 
     def digest(self) -> str:
-        """Return a digest of the names, sizes and checksums of the files, as the storage reports them."""
+        """Return a digest of the names and checksums of the files, as the storage reports them."""
         system, files = self.files()
-        content = [(name, info["size"], str(system.checksum(info["name"]))) for name, info in sorted(files.items())]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return reported_digest(system, {name: info["name"] for name, info in files.items()})
 
     def fetch(self, destination: Path) -> None:
         """Copy the files of the model into a folder."""

@@ -11,7 +11,7 @@ import fsspec
 
 from tasks.config import SpecError
 from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader, Paths
-from tasks.storage.addresses import AddressRefusedError, open_address
+from tasks.storage.addresses import AddressRefusedError, open_address, reported_checksum
 from tasks.tables.content_digest import file_digest
 
 
@@ -30,9 +30,6 @@ class Malformed:
     value: str
 
 
-CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5")
-"""Names under which fsspec's file systems report a checksum of a file's content: S3, Azure and HTTP, the hub, GCS."""
-
 Item = dict[str, Any] | Malformed | None
 """An entry of a source: a row by column, one that is malformed, or None for one that is passed over (a blank line)."""
 
@@ -50,15 +47,8 @@ class File:
         return isinstance(self.filesystem, fsspec.get_filesystem_class("file"))
 
     def digest(self) -> str:
-        """Return the digest of a local file's content, or the checksum that a remote file system reports.
-
-        A checksum of the content comes first: what a file system says besides depends on what it was asked before.
-        """
-        if self.is_local:
-            return file_digest(self.path)
-        about = self.filesystem.info(self.path)
-        checksum = next((about[name] for name in CHECKSUMS if about.get(name)), None)
-        return str(checksum or self.filesystem.checksum(self.path))
+        """Return the digest of a local file's content, or the checksum that a remote file system reports."""
+        return file_digest(self.path) if self.is_local else reported_checksum(self.filesystem, self.path)
 
 
 def named_files(loader: Loader, where: str) -> list[File]:

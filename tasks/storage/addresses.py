@@ -1,4 +1,4 @@
-"""Opens files and folders of the user's on blob storage, such as the rows of a source.
+"""Opens files and folders of the user's on blob storage, such as the rows of a source, and identifies their content.
 
 Flytekit's configuration of a storage comes first, by which Flyte reads and writes outputs, then the environment's: the
 rows may lie in the same storage, or in another one.
@@ -6,8 +6,10 @@ rows may lie in the same storage, or in another one.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -34,6 +36,31 @@ VARIABLES = {
 
 class AddressRefusedError(MistakeError):
     """A storage refuses to show what is at an address; the message has the variables with its credentials."""
+
+
+CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5")
+"""Names under which fsspec's file systems report a checksum of a file's content: S3, Azure and HTTP, the hub, GCS."""
+
+
+def reported_checksum(filesystem: AbstractFileSystem, path: str) -> str:
+    """Return what a file system reports of a file's content: a checksum, or what changes with the content.
+
+    A checksum comes first, because what is reported besides depends on what the file system was asked before.
+    """
+    about = filesystem.info(path)
+    checksum = next((about[name] for name in CHECKSUMS if about.get(name)), None)
+    return str(checksum or filesystem.checksum(path))
+
+
+def reported_digest(filesystem: AbstractFileSystem, files: Mapping[str, str]) -> str:
+    """Return a digest of files by what the storage reports; nothing is downloaded.
+
+    Args:
+        filesystem: of the files.
+        files: paths by the names that count.
+    """
+    reported = [(name, reported_checksum(filesystem, path)) for name, path in sorted(files.items())]
+    return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
 
 
 def open_address(address: str) -> tuple[AbstractFileSystem, str]:
