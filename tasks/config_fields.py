@@ -66,7 +66,7 @@ def in_one_order(value: Any) -> Any:
     The console's forms give mappings back in another order, and 2 as 2.0; neither may change a key of the cache.
     """
     if isinstance(value, dict):
-        return {key: in_one_order(value[key]) for key in sorted(value)}
+        return {key: in_one_order(value[key]) for key in sorted(value, key=str)}  # in a list, YAML's may be numbers
     if isinstance(value, list | tuple):
         return [in_one_order(item) for item in value]
     is_integer = isinstance(value, float) and value.is_integer() and abs(value) < EXACT

@@ -14,6 +14,8 @@ from tasks.config import RecipeFile
 
 LONGEST = 63
 """Characters of a label's value, at most, as Kubernetes has it; it begins and ends with a letter or a digit."""
+LABELS = {"recipe": "training", "data": "data", "evaluation": "evaluation"}
+"""The input whose file each label names."""
 GIVEN = "rlvr.files"
 """Key in click's `meta` of the names of files that a command line gives, by the name of the input."""
 
@@ -24,13 +26,13 @@ def labels_of(given: Mapping[str, str], recipe: RecipeFile | None) -> dict[str, 
     """Return the labels of an execution.
 
     Args:
-        given: names or paths of the files that it is launched with, by the inputs `data`, `training`, `evaluation`.
+        given: names or paths of the files that it is launched with, by the name of the input.
         recipe: the one among them, which names the others unless they are given.
     """
-    named = {name: getattr(recipe, name) for name in ("data", "evaluation") if hasattr(recipe, name)}
-    names = {"recipe" if name == "training" else name: value for name, value in {**named, **given}.items()}
-    fitting = {name: fit(PurePath(value).stem) for name, value in names.items()}
-    return {name: value for name, value in fitting.items() if value}
+    companions = {name: getattr(recipe, name) for name in ("data", "evaluation") if hasattr(recipe, name)}
+    names = {**companions, **given}
+    labels = {label: fit(PurePath(names[name]).stem) for label, name in LABELS.items() if name in names}
+    return {label: value for label, value in labels.items() if value}
 
 
 def fit(name: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 
 from tasks.config import SpecError
 from tasks.flyte.archive import sent_files
+from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.lineage.user_code import user_code_digest, user_files
-from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.verifiers.scores import is_own
 
 MODULES = "RLVR_MODULES"
@@ -27,7 +28,7 @@ OF_IMAGES = "data_specs"
 
 
 def modules_of(files: Iterable[Any]) -> set[str]:
-    """Return the names of the user's modules that data files, recipes and evaluation files among `files` name."""
+    """Return the names of the user's modules that the specifications among `files` name."""
     return {module for file in files for source in _sources(file) for module in _modules(source)}
 
 
@@ -88,6 +89,12 @@ def _sources(file: Any) -> Iterator[SourceSpec]:
             yield from (known.source for known in file.evaluation_sets)
         case Recipe() | EvaluationFile():
             yield from (benchmark.source for benchmark in file.benchmarks)
+        case SourceBatch():
+            yield from file.sources
+        case Experiment():
+            variants = file.variants.values()
+            files = (each for variant in variants for each in (variant.data, variant.training, variant.evaluation))
+            yield from (source for each in files for source in _sources(each))
 
 
 def _modules(source: SourceSpec) -> Iterator[str]:

@@ -21,4 +21,4 @@ def test_a_files_own_name_stands_before_the_one_that_the_recipe_has_and_one_with
     recipe = Recipe(data="gsm8k", evaluation="specs/my eval.yaml")
     given = {"training": "runs/mine.yaml", "data": "rows/other.yaml"}
     assert labels_of(given, recipe) == {"recipe": "mine", "data": "other", "evaluation": "my-eval"}
-    assert labels_of({"training": "???.yaml"}, None) == {}
+    assert labels_of({"training": "???.yaml", "spec": "mixture.yaml"}, None) == {}

@@ -7,8 +7,10 @@ import subprocess
 import pytest
 
 from tasks.config import SpecError
+from tasks.inputs.experiments import Experiment, Variant
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.user_modules import MODULES, check_registered, check_sent, digests_of, modules_of
+from tasks.sourcing.spec import SourceBatch
 from tests.paths import ROOT
 
 
@@ -54,6 +56,17 @@ def test_the_modules_of_functions_transforms_environments_tools_and_verifiers_ar
     }
     options = quickstart()[2].model_dump(mode="json") | asked
     assert modules_of([EvaluationFile.model_validate(options), Recipe(), "no file"]) == {"q"}
+
+
+def test_the_modules_of_an_experiments_variants_and_of_a_batch_are_named():
+    _, recipe, evaluation = quickstart()
+    variants = {
+        name: Variant(data=data(name, transform=f"{name}.rows"), training=recipe, evaluation=evaluation)
+        for name in ("one", "two")
+    }
+    batch = SourceBatch(sources=[data("d", transform="three.rows").sources[0].model_copy(update={"fingerprint": "x"})])
+    found = modules_of([Experiment(name="e", baseline="one", variants=variants), batch])
+    assert {"one", "two", "three"} <= found
 
 
 def test_a_module_that_is_sent_passes_and_what_is_not_is_refused_by_name(project):
