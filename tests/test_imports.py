@@ -142,8 +142,8 @@ FLOORS = (
         "training.gpu_check",
     ),
     *(
-        "training.attempt",
         "training.run",
+        "training.attempt",
         "training.task",
         "inputs",
         "cluster_check",

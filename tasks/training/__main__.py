@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +80,10 @@ def run(
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.fingerprints import fingerprinted
     from tasks.inputs.pinning import pinned_recipe
-    from tasks.training.attempt import reported
+    from tasks.training.attempt import train_at
     from tasks.training.control.questions import Benchmark
-    from tasks.training.records.attached import attached
     from tasks.training.records.shorter_runs import RunLocation, location_of_run
-    from tasks.training.run import RunInputs, make_run_folder, train
+    from tasks.training.run import RunInputs, make_run_folder
 
     config = with_overrides(recipe, overrides)
     judging = parse(DataFile, data) if data else config.companion(DataFile)
@@ -113,11 +111,7 @@ def run(
         inputs_of_run = RunInputs(
             config.run, model, mixture, folder, judged_by, benchmarks, lineage=lineage, on_step=on_step
         )
-        with (
-            attached(folder, location.address, filesystem_of, config.checkpoint_every, location.begin) as held,
-            reported(folder, config.run, advance),
-        ):
-            result = train(replace(inputs_of_run, lease=held.lease, on_saved=held.on_saved, parts=held.parts))
+        result = train_at(location, inputs_of_run, filesystem_of, advance)
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
     if config.keep_rollouts:
         click.echo(f"responses   {folder / 'rollouts'}")

@@ -1,15 +1,45 @@
-"""Lines on an attempt at a run: the step from which it is resumed, and, once it is interrupted, what is left."""
+"""An attempt at a run: it holds the run's folder and address, and prints from where it goes on, and what is left."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.machine.progress import Advance
 from tasks.training.config import TrainingConfig
+from tasks.training.records.attached import attached
 from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.shorter_runs import FileSystemOf, RunLocation
+
+if TYPE_CHECKING:
+    from tasks.training.run import RunInputs, TrainingResult
+
+
+def train_at(location: RunLocation, inputs: RunInputs, filesystem_of: FileSystemOf, advance: Advance) -> TrainingResult:
+    """Train a run at its location, which no other process may work on meanwhile.
+
+    Args:
+        location: its folder, and its address on blob storage if it has one.
+        inputs: what the run is given; its lease and its uploads are those of the location.
+        filesystem_of: returns the fsspec file system of an address.
+        advance: the progress of its steps (`track_progress`).
+
+    Raises:
+        AccessError, StoreError, RunInUseError: as `attached` raises them.
+        Exception: as `train` raises it.
+    """
+    from tasks.training.run import train
+
+    config = inputs.config
+    with (
+        attached(location.folder, location.address, filesystem_of, config.checkpoint_every, location.begin) as held,
+        reported(location.folder, config, advance),
+    ):
+        return train(replace(inputs, lease=held.lease, on_saved=held.on_saved, parts=held.parts))
 
 
 @contextlib.contextmanager

@@ -85,11 +85,10 @@ def train_policy(
         asked: the names and the sampling of these benchmarks, in the same order.
     """
     from tasks import charts
-    from tasks.training.attempt import reported
+    from tasks.training.attempt import train_at
     from tasks.training.control.questions import Benchmark
-    from tasks.training.records.attached import attached
     from tasks.training.records.shorter_runs import location_of_run
-    from tasks.training.run import RunInputs, train
+    from tasks.training.run import RunInputs
     from tasks.training.telemetry.step_metrics import note
 
     watch = Stopwatch("training")
@@ -100,13 +99,12 @@ def train_policy(
     name = run_name(inputs["model"], inputs["mixture"], config, verifiers, digests)
     access = FlyteContextManager.current_context().file_access
     location = location_of_run(name, config, access.raw_output_prefix, access.get_filesystem_for_path)
-    folder, every = location.folder, config.checkpoint_every
+    folder = location.folder
     inputs["questions"] = [content_digest(file) for file in questions]
     lineage = made_from(
         __name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers, benchmarks=asked
     )
     initial = local(model)
-    judged_by = verifiers.with_initial(initial)
     drawn_at = 0.0
 
     with progress("training: steps", config.steps) as advance:
@@ -118,26 +116,12 @@ def train_policy(
                 drawn_at = time.monotonic()
                 show("training", charts.deck(charts.training_curves(read_json_lines(folder / "metrics.jsonl"))))
 
+        judged_by = verifiers.with_initial(initial)
+        run = RunInputs(
+            config, initial, local(mixture), folder, judged_by, benchmarks, lineage=lineage, on_step=on_step
+        )
         try:
-            with (
-                attached(folder, location.address, access.get_filesystem_for_path, every, location.begin) as held,
-                reported(folder, config, advance),
-            ):
-                result = train(
-                    RunInputs(
-                        config,
-                        initial,
-                        local(mixture),
-                        folder,
-                        judged_by,
-                        benchmarks,
-                        lease=held.lease,
-                        lineage=lineage,
-                        on_step=on_step,
-                        on_saved=held.on_saved,
-                        parts=held.parts,
-                    )
-                )
+            result = train_at(location, run, access.get_filesystem_for_path, advance)
         except InfrastructureError as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
