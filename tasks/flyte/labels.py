@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
-
-import rich_click as click
 
 from tasks.config import RecipeFile
 
@@ -38,19 +34,3 @@ def labels_of(given: Mapping[str, str], recipe: RecipeFile | None) -> dict[str, 
 def fit(name: str) -> str:
     """Return a name as Kubernetes takes it for the value of a label; an empty text if it has no letter or digit."""
     return _REFUSED.sub("-", name).strip("_.-")[:LONGEST].rstrip("_.-")
-
-
-def with_labels(run_remote: Callable[..., Any]) -> Callable[..., Any]:
-    """Give an execution that `pyflyte run --remote` starts its labels; those of `--labels` win: a patch of flytekit."""
-
-    @wraps(run_remote)
-    def run(
-        remote: Any, entity: Any, project: str, domain: str, inputs: Any, run_level_params: Any, **kwargs: Any
-    ) -> Any:
-        recipe = next((value for value in inputs.values() if isinstance(value, RecipeFile)), None)
-        context = click.get_current_context(silent=True)
-        given = context.meta.get(GIVEN, {}) if context else {}
-        run_level_params.labels = labels_of(given, recipe) | (run_level_params.labels or {})
-        return run_remote(remote, entity, project, domain, inputs, run_level_params, **kwargs)
-
-    return run

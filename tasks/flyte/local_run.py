@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from flytekit import FlyteContextManager, current_context
-from flytekit.constants import CopyFileDetection
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
@@ -24,9 +23,6 @@ PUBLISHER = "tasks.reporting.parts:publish"
 
 A name and not an import: reporting stands above this package, and no stage's result depends on it.
 """
-
-CHECK_SENT = "tasks.inputs.user_modules:check_sent"
-"""Name of the function that checks that the archive of a launch has the user's modules."""
 
 INTERRUPTED = "interrupted: finished stages and sampled responses are cached; the same command goes on from them"
 """The line that is printed when Ctrl-C ends a run."""
@@ -128,27 +124,10 @@ def _paths(named: Mapping[str, Any], *, downloaded: bool = False) -> dict[str, P
 
 
 def published_results(run_command: Callable[..., Any]) -> Callable[..., Any]:
-    """Have `pyflyte run` publish and name the results of a run on this machine: a patch of flytekit's `run_command`.
-
-    A run on a backend is checked before anything is uploaded (`CHECK_SENT`).
-    """
+    """Have `pyflyte run` publish and name the results of a run on this machine: a patch of flytekit's `run_command`."""
 
     @wraps(run_command)
     def command(ctx: Any, entity: Any) -> Any:
-        if not ctx.obj.is_remote:
-            return run_command(ctx, LocalRun(entity))
-        run, params = run_command(ctx, entity), ctx.obj
-        FlyteContextManager.push_context(params.remote_instance().context)  # files are read by the storage of --config
-        ctx.call_on_close(FlyteContextManager.pop_context)
-
-        @wraps(run)
-        def checked(*args: Any, **inputs: Any) -> Any:
-            if params.copy is not CopyFileDetection.NO_COPY:
-                whole = params.copy_all or params.copy is CopyFileDetection.ALL
-                root = Path(params.computed_params.project_root)
-                pkgutil.resolve_name(CHECK_SENT)(root, inputs.values(), whole=whole)
-            return run(*args, **inputs)
-
-        return checked
+        return run_command(ctx, entity if ctx.obj.is_remote else LocalRun(entity))
 
     return command

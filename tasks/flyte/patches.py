@@ -27,7 +27,7 @@ from flytekit.models.task import Container, Resources
 from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
-from tasks.flyte import archive, backend, command_line_options, labels
+from tasks.flyte import archive, backend, command_line_options, remote_run
 from tasks.flyte.cache_policy import BACKENDS_ALONE
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
@@ -257,8 +257,15 @@ PATCHES = (
         NONE_KNOWN,
     ),
     Patch(
+        "flytekit.clis.sdk_in_container.run:run_command",
+        remote_run.checked_launches,
+        "a launch without a module of the user's would end in its first pod, after the upload, and an address be read "
+        "without the storage that --config names",
+        NONE_KNOWN,
+    ),
+    Patch(
         "flytekit.clis.sdk_in_container.run:run_remote",
-        labels.with_labels,
+        remote_run.labelled_executions,
         "an execution of `pyflyte run --remote` would have no labels of its files, as one of `launch` has",
         NONE_KNOWN,
     ),

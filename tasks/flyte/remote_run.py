@@ -1,0 +1,62 @@
+"""Checks and labels of what `pyflyte run --remote` launches on a backend."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+from flytekit import FlyteContextManager
+from flytekit.constants import CopyFileDetection
+
+from tasks.config import RecipeFile
+from tasks.flyte.labels import GIVEN, labels_of
+
+CHECK_SENT = "tasks.inputs.user_modules:check_sent"
+"""Name of the function that checks that the archive of a launch has the user's modules; this package is below it."""
+
+
+def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a launch before anything is uploaded, and read its inputs by the storage of `--config`.
+
+    It is a patch of flytekit's `run_command`, which returns what click calls with the inputs.
+    """
+
+    @wraps(run_command)
+    def command(ctx: Any, entity: Any) -> Any:
+        run, params = run_command(ctx, entity), ctx.obj
+        if not params.is_remote:
+            return run
+        FlyteContextManager.push_context(params.remote_instance().context)
+        ctx.call_on_close(FlyteContextManager.pop_context)
+
+        @wraps(run)
+        def checked(*args: Any, **inputs: Any) -> Any:
+            if params.copy is not CopyFileDetection.NO_COPY:
+                whole = params.copy_all or params.copy is CopyFileDetection.ALL
+                root = Path(params.computed_params.project_root)
+                pkgutil.resolve_name(CHECK_SENT)(root, inputs.values(), whole=whole)
+            return run(*args, **inputs)
+
+        return checked
+
+    return command
+
+
+def labelled_executions(run_remote: Callable[..., Any]) -> Callable[..., Any]:
+    """Give an execution the labels of its files; a label of `--labels` is kept. It is a patch of flytekit."""
+
+    @wraps(run_remote)
+    def run(
+        remote: Any, entity: Any, project: str, domain: str, inputs: Any, run_level_params: Any, **kwargs: Any
+    ) -> Any:
+        recipe = next((value for value in inputs.values() if isinstance(value, RecipeFile)), None)
+        context = click.get_current_context(silent=True)
+        given = context.meta.get(GIVEN, {}) if context else {}
+        run_level_params.labels = labels_of(given, recipe) | (run_level_params.labels or {})
+        return run_remote(remote, entity, project, domain, inputs, run_level_params, **kwargs)
+
+    return run
