@@ -1,7 +1,7 @@
-"""The archive of code that is sent to a cluster: the files of a working directory that belong into it.
+"""Choose the files of a working directory that are sent to a cluster as its archive of code.
 
     pyflyte run --remote --copy all ...   the working directory, without what is hidden or ignored (`sent_files`)
-        ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, beside the archive itself
+        ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, next to the archive
                                           ──► the other nodes of a Ray cluster: the same files (`ray_job.copy_code`)
 
 A user's modules, packages and small files are among them.
@@ -34,11 +34,11 @@ SHOWN = 5
 
 
 class ArchiveError(MistakeError):
-    """The files that would be sent to a cluster are too large together."""
+    """The files that would be sent to a cluster have too many megabytes."""
 
 
 def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[..., tuple[list[str], str]]:
-    """Make flytekit's list of the files of an archive that of `files_of`: a patch of its `ls_files`."""
+    """Patch flytekit's `ls_files`: an archive of all files contains `sent_files`, and is refused if it is too large."""
 
     @wraps(list_files)
     def listed(source: str, style: Any, *args: Any, **kwargs: Any) -> tuple[list[str], str]:
@@ -56,7 +56,7 @@ def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[...,
 
 
 def files_of(root: Path) -> list[Path]:
-    """Return the files in a folder and in those below it, sorted; in a git checkout, without those that git ignores."""
+    """Return all files below a folder, sorted. In a git checkout, files that git ignores are left out."""
     names = os.listdir(root)
     if git := shutil.which("git"):
         command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -96,7 +96,7 @@ def check_size(root: Path, paths: list[Path]) -> None:
 
 
 def unpacked_files(folder: Path) -> list[Path] | None:
-    """Return the files of the archive that was unpacked into a folder, relative to it; None if none was."""
+    """Return the paths in a folder of the files that an archive put there, or None if no archive was unpacked."""
     archives = sorted(folder.glob(ARCHIVES), key=lambda path: path.stat().st_mtime)
     if not archives:
         return None

@@ -38,7 +38,7 @@ class ConfigFile(click.ParamType):
             raise SpecError(f"{param.opts[0] if param else 'the value'}: {error}") from None
 
     def _name(self, value: Any, source: ParameterSource | None) -> str | None:
-        """Return the name of the file that a value comes from; None: it is the text of one, or a file's companion."""
+        """Return the name of the file that the user gave, or None for the text of a file and for a default."""
         if source is ParameterSource.DEFAULT:
             return QUICKSTART if issubclass(self.model, RecipeFile) else None
         return value if isinstance(value, str) and not value.lstrip().startswith("{") else None

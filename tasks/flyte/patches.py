@@ -96,7 +96,7 @@ def _addresses(literal: Literal) -> Iterator[str]:
 def _misses_without_files(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
     """Make a look-up in the local cache a miss where a file or folder of the cached result no longer exists.
 
-    Of a task that backends alone cache, it is always one.
+    The look-up of a task that only backends cache is always a miss.
     """
 
     @wraps(get)

@@ -1,4 +1,4 @@
-"""Checks and labels of what `pyflyte run --remote` launches on a backend."""
+"""Check and label what `pyflyte run --remote` launches on a backend."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CHECK_SENT = "tasks.inputs.user_modules:check_sent"
 
 
 def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a launch before anything is uploaded, and read its inputs by the storage of `--config`.
+    """Patch flytekit's `run_command`: a launch is checked before anything is uploaded.
 
-    It is a patch of flytekit's `run_command`, which returns what click calls with the inputs.
+    Addresses among its inputs are read with the storage that `--config` names.
     """
 
     @wraps(run_command)
@@ -47,7 +47,7 @@ def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def labelled_executions(run_remote: Callable[..., Any]) -> Callable[..., Any]:
-    """Give an execution the labels of its files; a label of `--labels` is kept. It is a patch of flytekit."""
+    """Patch flytekit's `run_remote`: an execution gets the labels of its files, unless `--labels` sets them."""
 
     @wraps(run_remote)
     def run(

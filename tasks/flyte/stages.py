@@ -183,7 +183,8 @@ def cached_by_backends(
 ) -> Any:
     """Declare a task that a backend caches as it does a stage, and that always runs on this machine.
 
-    Its outputs are those of other stages, so that here the cache must not name files that these would make again.
+    It returns the outputs of other stages. The cache of this machine would still name their files after they were
+    deleted, and the stages would not make them again.
     """
     if function is None:
         return partial(cached_by_backends, make=make, **given)
@@ -192,9 +193,9 @@ def cached_by_backends(
 
 
 composed = partial(cached_by_backends, make=dynamic)
-"""Declare a dynamic task: it composes other stages once its inputs are known, as one box of the graph.
+"""Declare a dynamic task, which composes stages once its inputs are known, as one box of the graph.
 
-It starts stages alone, and reads nothing but its inputs, in which preflight has put the digests of all that they name.
+It starts only cached stages and reads only its inputs. Preflight has put the digests of all that they name into them.
 """
 
 uncached_composed = partial(uncached_stage, make=dynamic)

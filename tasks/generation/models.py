@@ -88,7 +88,8 @@ class StoredFolder(Config):
     """Kind of the source: a folder on blob storage."""
     address: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://\S+$")
     """Address of the folder, such as `s3://bucket/runs/policy`; the console and `python -m workflows fetch` give that
-    of an execution's output. Credentials are those of flytekit's configuration, then those of the environment."""
+    of an execution's output. It is read with the credentials of flytekit's configuration, or else those of the
+    environment."""
 
     def files(self) -> tuple[AbstractFileSystem, dict[str, dict[str, Any]]]:
         """Return the file system, and by their names in the folder what it reports of the files of the model.

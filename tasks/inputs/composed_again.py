@@ -1,10 +1,9 @@
-"""The mark by which the parts of the pipeline are not taken from a backend's cache.
+"""Make a backend compose the parts of the pipeline again, with their stages from the cache.
 
 pyflyte run --remote tasks/inputs/composed_again.py compose_again
 
-Flyte overwrites a cached result of a dynamic task only together with those of all stages in it. Preflight puts the mark
-into the data file instead, and so into the cache keys of the parts alone: each is composed once more, and its stages
-are taken from the cache.
+`--overwrite-cache` would run a dynamic task and all stages in it again. Here a mark on the storage changes the cache
+keys of the dynamic tasks alone: preflight reads it into the data file.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NAME = "composed_again"
 
 
 def last_mark() -> str | None:
-    """Return the mark that `compose_again` left last on the storage; None: it left none."""
+    """Return the last mark that `compose_again` left on the storage, or None if there is none."""
     system, location = storage_location(NAME)
     try:
         return str(system.cat_file(location).decode())
@@ -32,10 +31,10 @@ def last_mark() -> str | None:
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def compose_again() -> str:
-    """Leave a new mark: after it, every part of the pipeline is composed again, from stages that are cached.
+    """Leave a new mark, after which each part of the pipeline is composed once more from cached stages.
 
     Raises:
-        MistakeError: the stages run on this machine, where nothing is to be forgotten.
+        MistakeError: the task runs on this machine, which caches no parts.
     """
     state = FlyteContextManager.current_context().execution_state
     if state is not None and state.is_local_execution():

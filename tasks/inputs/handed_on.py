@@ -1,4 +1,4 @@
-"""Stages that return what a composing task hands to the stages in it, each with the hash of its content.
+"""Hand inputs of a composing task on to its stages, each with the hash of its content.
 
 A composing task holds its inputs as values, and Flyte's binding of a value to an input has no field for a hash: a stage
 that is given one has its address and its run-time options in its cache key. The output of a node has a hash.
@@ -6,7 +6,7 @@ that is given one has its address and its run-time options in its cache key. The
     composing task ──► model, config ──► hand_to_... ──► model and config with hashes ──► stage
                        `contents`, their digests ──┘
 
-`contents` is in the key of the stage in between: the address alone would name what was there before.
+`contents` is part of the key of the stage in between, because another file may have been written to the address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tasks.training.model_check.options import CheckedOptions
 from tasks.verifiers.config import VerifiersConfig
 
 handing = partial(cached_by_backends, container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), retries=2)
-"""Declare a stage that hands on; here there is nothing to run, and an address must not stand for another."""
+"""Declare a stage that hands on. On this machine it is not cached: a cached address may hold other content by now."""
 
 
 def contents_of(*files: Any) -> list[str]:

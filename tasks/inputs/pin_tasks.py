@@ -1,4 +1,4 @@
-"""Tasks that pin the files of a part of the pipeline which is started by itself, as preflight does for all of it."""
+"""Pin the files of a part of the pipeline that is started by itself, as preflight does for the whole pipeline."""
 
 from __future__ import annotations
 

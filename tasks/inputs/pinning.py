@@ -137,10 +137,10 @@ def check_pinned(
 
     Args:
         workflow: the one that fills the digests in and then starts this part.
-        verifiers: the options by which responses are judged.
-        sources: that the part reads.
-        models: that it loads.
-        others: what else it reads, by what that is called; True: its digest is missing.
+        verifiers: options of the verifiers, whose judges may be local models.
+        sources: the sources that the part reads.
+        models: the models that it loads.
+        others: whether the digest of something else is missing, by its name in the message.
 
     Raises:
         SpecError: a digest is missing, so that the result would be cached under a key that knows nothing of a change.
@@ -152,8 +152,8 @@ def check_pinned(
     lacking += [what for what, is_missing in (others or {}).items() if is_missing]
     if lacking:
         raise SpecError(
-            f"{lacking[0]} has no digest of its content, by which a change of it is seen: start {workflow}, which "
-            "fills it in and then starts this task"
+            f"{lacking[0]} has no digest of its content, so that the cache could not see a change: start {workflow}, "
+            "which fills it in and then starts this task"
         )
 
 

@@ -1,4 +1,4 @@
-"""The user's modules that the three files name: whether a cluster gets them, and whether it has the same ones.
+"""Check that a cluster gets the user's modules that the three files name, and has the same version of them.
 
 pyflyte run --remote    `check_sent`, before anything is uploaded: each module is in the archive
 launch                  `digests_of` here ──► environment of the execution ──► `check_registered` in preflight
@@ -22,7 +22,7 @@ from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.verifiers.scores import is_own
 
 MODULES = "RLVR_MODULES"
-"""Environment variable of an execution: JSON of the digests of the user's modules by name, where it was launched."""
+"""Environment variable of an execution that holds the digests of the user's modules at its launch, as JSON by name."""
 OF_IMAGES = "data_specs"
 """The package that ships, and that images hold, whose functions data files may name."""
 
@@ -38,7 +38,7 @@ def check_sent(root: Path, files: Iterable[Any], *, whole: bool) -> None:
     Args:
         root: the folder that is sent.
         files: the inputs of a launch.
-        whole: True: all of the folder is sent; False: only the modules that flytekit itself has loaded.
+        whole: whether the whole folder is sent, or only the modules that flytekit has loaded.
 
     Raises:
         SpecError: a module does not exist, lies outside of the folder, or is not among the files that are sent.
@@ -67,7 +67,7 @@ def digests_of(files: Iterable[Any]) -> dict[str, str]:
 
 
 def check_registered() -> None:
-    """Check, in a pod, that its code has the modules with which the execution was launched.
+    """Check in a pod that its code has the modules of the launch, in the same version.
 
     Raises:
         SpecError: one is missing, or differs.
@@ -109,7 +109,7 @@ def _files(module: str) -> dict[str, Path]:
     try:
         return user_files(module)
     except ImportError as error:
-        raise SpecError(f"{error} in {os.getcwd()} or the Python path, from which a cluster would get it") from None
+        raise SpecError(f"{error} in {os.getcwd()} or the Python path, so that a cluster would not get it") from None
 
 
 def _digest(module: str) -> str:

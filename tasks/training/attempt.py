@@ -1,4 +1,4 @@
-"""An attempt at a run: it holds the run's folder and address, and prints from where it goes on, and what is left."""
+"""Make an attempt at a run, and print the step from which it is resumed and, if it is interrupted, what is left."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from flytekit.tools.fast_registration import fast_package as send
 
 from tasks.flyte.archive import ArchiveError, check_size, files_of
 from tasks.flyte.ray_job import copy_code
+from tasks.sourcing.files import named_files
+from tasks.sourcing.loader_specs import JsonlLoader
 from tests.paths import ROOT
 
 SENT = {
@@ -56,7 +58,7 @@ def names(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_a_user_added_is_in_the_pod_and_on_the_other_nodes_of_a_cluster(project, tmp_path):
+def test_what_a_user_added_is_in_the_pod_and_on_the_other_nodes_of_a_cluster(project, tmp_path, monkeypatch):
     every = FastPackageOptions([], copy_style=CopyFileDetection.ALL)
     archive, again = (send(project, folder, options=every) for folder in (tmp_path, project / "outputs"))
     assert Path(archive).name == Path(again).name, "equal files have one archive"
@@ -67,6 +69,9 @@ def test_what_a_user_added_is_in_the_pod_and_on_the_other_nodes_of_a_cluster(pro
     download_distribution(str(archive), str(pod))
     assert SENT.keys() <= names(pod)
     assert not KEPT.keys() & names(pod)
+    monkeypatch.chdir(pod)
+    [rows] = named_files(JsonlLoader(kind="jsonl", path="my_rows.jsonl"), "loader")
+    assert rows.filesystem.cat_file(rows.path).decode() == SENT["my_rows.jsonl"], "a source finds them in its pod"
     copy_code(pod, node)
     assert names(node) == SENT.keys()
     assert (node / "rooms" / "levels.json").read_text() == "[1, 2]"

@@ -19,7 +19,7 @@ from flytekit.models.literals import Literal, LiteralMap
 from flytekit.tools.translator import get_serializable
 
 from tests.workflows.jobs import SETTINGS, Literals, key, literals, run, template
-from tests.workflows.propeller import _MAPPED, Propeller
+from tests.workflows.propeller import MAPPED, Propeller
 
 
 @dataclass
@@ -79,7 +79,7 @@ class CachingBackend(Propeller):
         """The outputs of all items of an array node, each of which is cached by itself."""
         item = tasks_pb2.TaskTemplate()
         item.CopyFrom(started)
-        item.id.name = _MAPPED.sub(r"\1", started.id.name)
+        item.id.name = MAPPED.sub(r"\1", started.id.name)
         (size,) = {len(each.collection.literals) for name, each in inputs.items() if name not in bound}
         found: dict[str, list[literals_pb2.Literal]] = {each: [] for each in started.interface.outputs.variables}
         for index in range(size):

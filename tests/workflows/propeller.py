@@ -40,7 +40,7 @@ KINDS = {
 """Numbers in the names of a package's files."""
 
 IMAGE = "registry.example/{}:v1"
-_MAPPED = re.compile(r"map_(\w+)_[0-9a-f]{32}-arraynode$")
+MAPPED = re.compile(r"map_(\w+)_[0-9a-f]{32}-arraynode$")
 """What flytekit calls a mapped task."""
 
 
@@ -182,7 +182,7 @@ class Propeller:
         for index in range(size):
             item = tasks_pb2.TaskTemplate()
             item.CopyFrom(template)
-            item.id.name = _MAPPED.sub(r"\1", template.id.name)
+            item.id.name = MAPPED.sub(r"\1", template.id.name)
             for key, value in (("BATCH_JOB_ARRAY_INDEX_VAR_NAME", "FLYTE_INDEX"), ("FLYTE_INDEX", str(index))):
                 item.container.env.add(key=key, value=value)
             for name, literal in self._run_task(f"{where}[{index}]", item, inputs).items():

@@ -29,7 +29,7 @@ def run_name(
 
     Run-time options and the code are not part of the name, nor is the number of steps unless the learning rate depends
     on it: a run is resumed on other hardware, under repaired code, and for more steps. For fewer steps than it has
-    taken there is a run of its own, beside it (`shorter_runs`). Options at their default are left out as well, so that
+    taken there is a run of its own (`shorter_runs`). Options at their default are left out as well, so that
     code with one more option gives the same name.
 
     Args:

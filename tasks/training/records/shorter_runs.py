@@ -1,4 +1,4 @@
-"""Runs of fewer steps than the run of their recipe has taken: each begins from a copy of that run's checkpoint.
+"""Begin a run of fewer steps than the run of its recipe has taken, from a copy of that run's checkpoint.
 
     <run>      step 4 ────────► step 8 ──► goes on for more steps; is read alone, while it trains, too
                  │ copied
@@ -56,7 +56,7 @@ class RunLocation:
     folder: Path
     """The run folder."""
     address: str | None
-    """Address of the run on blob storage; None: it is in its folder alone."""
+    """Address of the run on blob storage, or None if it has a folder alone."""
     begin: Callable[[RunStore | None], None] = lambda _: None
     """Called with the run's address, if it has one, once its lease is held and before anything is read (`attached`)."""
 
@@ -113,13 +113,13 @@ class ShorterRun:
     steps: int
     """Number of steps of this run."""
     rerolls: bool
-    """True: the prompts of the first steps depend on how many there are (`prompts.reroll`)."""
+    """The prompts of the first steps depend on the number of steps (`prompts.reroll`)."""
 
     def begin(self, store: RunStore | None) -> None:
         """Copy the longer run's checkpoint, unless this run has one, and print what this run begins from.
 
         Args:
-            store: the run's own address, whose lease is held; None: it is in its folder alone.
+            store: the run's own address, whose lease is held, or None if it has a folder alone.
 
         Raises:
             StoreError: the storage does not answer.
@@ -157,7 +157,7 @@ class ShorterRun:
                 if not source.is_dir():  # what it needs is deleted after it
                     raise FileNotFoundError(source)
                 if store:  # this machine may lack those of earlier attempts
-                    self._copy_beside(store.parts.filesystem, state.rollout_files, store.parts.address)
+                    self._copy_responses_and_policies(store.parts.filesystem, state.rollout_files, store.parts.address)
         except (OSError, MistakeError):
             if source.is_dir():
                 raise
@@ -167,7 +167,7 @@ class ShorterRun:
         return True
 
     def _copy_records(self, state: RunState) -> None:
-        """Copy the files that a checkpoint with this state needs beside it."""
+        """Copy the records that a checkpoint with this state needs."""
         for name in ("ledger.jsonl", "metrics.jsonl"):  # resuming cuts them back
             with whole(self.folder / name, durable=True) as unfinished:
                 shutil.copyfile(self.longer / name, unfinished)
@@ -220,12 +220,12 @@ class ShorterRun:
             raise FileNotFoundError(source)
         for name, _ in wanted.items() - _sizes_at(filesystem, target).items():  # Azure copies after the answer
             raise OSError(f"{target}/{name} is not copied yet")
-        self._copy_beside(filesystem, json.loads(state).get("rollout_files", 0), own)
+        self._copy_responses_and_policies(filesystem, json.loads(state).get("rollout_files", 0), own)
         files = {name: file for name, file in manifest.files.items() if not name.startswith(BOARD)}
         copied = manifest.model_copy(update={"files": files})
         filesystem.pipe_file(f"{target}/{MANIFEST}", copied.model_dump_json().encode())
 
-    def _copy_beside(self, filesystem: AbstractFileSystem, rollout_files: int, own: str) -> None:
+    def _copy_responses_and_policies(self, filesystem: AbstractFileSystem, rollout_files: int, own: str) -> None:
         """Copy the responses and the exported policies of the first steps to the address `own`."""
 
         def copy() -> None:
