@@ -9,6 +9,7 @@ from flytekit.constants import CopyFileDetection
 from flytekit.tools.fast_registration import FastPackageOptions, download_distribution
 from flytekit.tools.fast_registration import fast_package as send
 
+from tasks.flyte import patches
 from tasks.flyte.archive import ArchiveError, check_size, files_of
 from tasks.flyte.ray_job import copy_code
 from tasks.sourcing.files import named_files
@@ -40,7 +41,8 @@ KEPT = {
 
 @pytest.fixture(params=["a git checkout", "a folder"])
 def project(tmp_path, request):
-    """A working directory of a user."""
+    """A working directory of a user, where `pyflyte` has loaded a workflow."""
+    patches.install()
     root = tmp_path / "project"
     for name, content in {**SENT, **KEPT, ".gitignore": "models/\n"}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
