@@ -123,19 +123,36 @@ option out (`result_options`).
 """
 
 
+@dataclass(frozen=True)
+class _ByContent:
+    """The mark in a field's metadata that `ByContent` leaves."""
+
+
+ByContent = Annotated[Value, _ByContent()]
+"""The type of an option that names files whose content is in a digest of the specification that holds the option.
+
+Cache keys have the digest, and leave out where the files lie.
+"""
+
+
 def is_run_time(field: FieldInfo) -> bool:
     """Return whether an option is declared as `RunTime`, so that cache keys leave it out."""
     return _RunTime() in field.metadata
 
 
+def is_in_keys(field: FieldInfo) -> bool:
+    """Return whether cache keys have the value of an option: it is neither `RunTime` nor `ByContent`."""
+    return not is_run_time(field) and _ByContent() not in field.metadata
+
+
 def result_options(value: Any) -> Any:
-    """Return a configuration as JSON values without its `RunTime` options at any depth: what a result depends on."""
+    """Return a configuration as JSON values, without options that are not in keys at any depth (`is_in_keys`)."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         return {
             name: result_options(_ordered(fields[name], getattr(value, name)))
             for name in fields
-            if not is_run_time(fields[name])
+            if is_in_keys(fields[name])
         }
     if isinstance(value, dict):
         return {key: result_options(item) for key, item in value.items()}

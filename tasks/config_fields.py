@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -18,21 +18,34 @@ YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
-class _InFile:
+class PathMark:
     """The mark in a field's metadata of an option that may hold a path relative to the file that it stands in."""
 
-    is_path: Callable[[str, Path], bool]
+    names: Literal["file", "files", "folder", "specification"]
+    """Kind of what the option names: one file; files by paths, globs and lists of them; a folder; a file of YAML."""
+    is_path: Callable[[str, Path], bool] = lambda *_: True
     """Takes the option's value and the folder of the file; returns whether the value is a path."""
 
 
-InFile = Annotated[Value, _InFile(lambda *_: True)]
-"""The type of an option that holds a path, or a list of paths, relative to the file in which the user wrote it."""
+InFile = Annotated[Value, PathMark("file")]
+"""The type of an option that holds the path of a file, relative to the file in which the user wrote it."""
 
-NameOrFile = Annotated[Value, _InFile(lambda value, _: value.endswith(YAML))]
+FilesInFile = Annotated[Value, PathMark("files")]
+"""The type of an option that holds a path or a glob of files, or a list of them, as `InFile` does."""
+
+FolderInFile = Annotated[Value, PathMark("folder")]
+"""The type of an option that holds the path of a folder, as `InFile` does."""
+
+NameOrFile = Annotated[Value, PathMark("specification", lambda value, _: value.endswith(YAML))]
 """The type of an option that holds the name of a file that ships, or a path as `InFile` does."""
 
-HubOrFolder = Annotated[Value, _InFile(lambda value, folder: (folder / value).is_dir())]
+HubOrFolder = Annotated[Value, PathMark("folder", lambda value, folder: (folder / value).is_dir())]
 """The type of an option that holds a model's id on the hub, or the path of a folder as `InFile` does."""
+
+
+def path_mark(field: FieldInfo) -> PathMark | None:
+    """Return the mark of an option that may hold a path, or None for another option."""
+    return next((mark for mark in field.metadata if isinstance(mark, PathMark)), None)
 
 
 def _as_json(value: Any) -> Any:
@@ -149,11 +162,11 @@ def with_paths(
     def changed_path(field: FieldInfo, value: Any) -> Any:
         if isinstance(value, list):
             return [changed_path(field, item) for item in value]
-        marks = [mark for mark in field.metadata if isinstance(mark, _InFile)]
+        mark = path_mark(field)
         is_relative = isinstance(value, str) and not (
             "://" in value or value.startswith("~") or Path(value).is_absolute()
         )
-        return change(value) if is_relative and marks and marks[0].is_path(value, folder) else value
+        return change(value) if is_relative and mark and mark.is_path(value, folder) else value
 
     def changed(models: list[type[BaseModel]], value: Any) -> Any:
         if isinstance(value, list):
@@ -174,3 +187,36 @@ def with_paths(
 
     result: dict[str, Any] = changed([model], data)
     return result
+
+
+def with_changed_files(
+    value: Any, change: Callable[[str, PathMark, Any], Any], where: str = "", unread: Collection[str] = ()
+) -> Any:
+    """Return a specification with `change` applied to all of its options that name files or folders.
+
+    Options that name other specifications are not among them: a specification contains what those files contain.
+
+    Args:
+        value: a model, or anything that may contain models.
+        change: takes the option's name, its mark and its value, and returns another value or the same.
+        where: the name of `value`, for that of its options.
+        unread: names of models in `value` that stay as they are; of a model they are its `leave_out`.
+    """
+    begin = f"{where}." if where else ""
+    if isinstance(value, list | tuple):
+        named = [(getattr(item, "name", str(number)), item) for number, item in enumerate(value)]
+        return [item if name in unread else with_changed_files(item, change, f"{begin}{name}") for name, item in named]
+    if isinstance(value, dict):
+        return {key: with_changed_files(item, change, f"{begin}{key}") for key, item in value.items()}
+    if not isinstance(value, BaseModel):
+        return value
+    changes = {}
+    for name, field in type(value).model_fields.items():
+        option, mark = getattr(value, name), path_mark(field)
+        if option is not None and mark is not None and mark.names != "specification":
+            changed = change(f"{begin}{name}", mark, option)
+        else:
+            changed = with_changed_files(option, change, f"{begin}{name}", getattr(value, "leave_out", ()))
+        if changed != option:
+            changes[name] = changed
+    return value.model_copy(update=changes) if changes else value

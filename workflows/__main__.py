@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 import rich_click as click
 import yaml
 
-from tasks.config import Config, load_yaml
+from tasks.config import Extendable, load_yaml
 from tasks.flyte import backend, executions
 from tasks.flyte.labels import labels_of
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.sending import with_sent_files
 from tasks.inputs.user_modules import MODULES, digests_of
+from tasks.inputs.written import written_options
 from tasks.machine.error_report import run_command
 from tasks.reporting.index import write_index
 from tasks.reporting.publication import new_run
@@ -28,7 +30,7 @@ from tasks.storage.locations import outputs_folder
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
-FILES: dict[str, type[Config]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
+FILES: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 """The inputs of the pipeline that are files of the user, by name."""
 
 COMPANION = "[default: the one that --training names; without it, the plan's]"
@@ -67,19 +69,20 @@ def launch(
     """Launch the registered launch plan NAME, such as rlvr_quickstart, with files of your own in place of its own.
 
     The code that runs is that which was registered; the code here reads and checks the files. The modules of yours that
-    they name must be registered as they are here.
+    they name must be registered as they are here; the files that they name are sent.
     """
     inputs = {key: load_yaml(FILES[key], path) for key, path in given.items() if path is not None}
     recipe = inputs.get("training")
     if isinstance(recipe, Recipe):
         inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile), **inputs}
+    digests = digests_of(inputs.values())
+    sent = with_sent_files(remote, inputs, say=click.echo)
     names = {key: str(path) for key, path in given.items() if path is not None}
     labels = labels_of(names, recipe if isinstance(recipe, Recipe) else None)
-    digests = digests_of(inputs.values())
     address = executions.launch(
         remote,
         name,
-        inputs,
+        sent,
         version=version,
         labels=labels,
         execution=execution,
@@ -109,7 +112,8 @@ def fetch(remote: FlyteRemote, execution: str, outputs: tuple[str, ...]) -> None
             if not target.exists():
                 executions.download(remote, output, target)
             click.echo(f"{output.name:<22} {final / output.file_name}")
-        for name, options in executions.input_files(ended, FILES):
+        for name, file in executions.input_files(ended, FILES):
+            options = written_options(file, absolute=False)
             (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to that of the earlier call
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))
     write_index(runs)

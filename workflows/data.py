@@ -13,7 +13,7 @@ from tasks.cleaning.control_tokens import TOKENIZER_FILES, control_tokens
 from tasks.cleaning.task import count_questions, merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.task import compare_variants, select_prompts, take_all
-from tasks.flyte.stages import RESULT, Folder, Parquet, composed, read_members
+from tasks.flyte.stages import RESULT, Folder, Parquet, composed, config_digest, read_members
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.inputs.benchmarks import BenchmarkFile
@@ -224,7 +224,9 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> Any:
     """Add the nodes that read, screen and merge all sources; return the outputs of `merge_sources`."""
     pod = overrides(data.pod)
     evaluated = [
-        source_prompts(batch=batch, max_prompt_chars=ANY_LENGTH).with_overrides(node_name=f"eval-set-{number}", **pod)
+        source_prompts(batch=batch, content=config_digest(batch), max_prompt_chars=ANY_LENGTH).with_overrides(
+            node_name=f"eval-set-{number}", **pod
+        )
         for number, batch in enumerate(batches([known.source for known in data.evaluation_sets]))
     ]
     screening = data.cleaning.screening(evaluated=bool(evaluated))
@@ -232,9 +234,9 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> Any:
         handed = hand_on_screening(spec=screening).with_overrides(node_name="screening")
     prompts, set_aside = [], []
     for number, batch in enumerate(batches(data.used_sources)):
-        sourced = source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
-            node_name=f"source-{number}", **pod
-        )
+        sourced = source_prompts(
+            batch=batch, content=config_digest(batch), max_prompt_chars=data.max_prompt_chars
+        ).with_overrides(node_name=f"source-{number}", **pod)
         prompts.append(sourced.prompts)
         set_aside.append(sourced.set_aside)
         if screening is not None:

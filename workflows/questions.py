@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tasks.flyte.stages import config_digest
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.sourcing.loaders import batches
 from tasks.sourcing.task import source_prompts
@@ -11,9 +12,9 @@ from tasks.sourcing.task import source_prompts
 def sourced_questions(benchmarks: Sequence[BenchmarkFile], pod: dict[str, Any]) -> list[Any]:
     """Add the nodes that read the benchmarks' questions, in pods with these overrides; return their outputs."""
     return [
-        source_prompts(batch=batch, max_prompt_chars=benchmark.max_prompt_chars).with_overrides(
-            node_name=f"ask-{number}", **pod
-        )
+        source_prompts(
+            batch=batch, content=config_digest(batch), max_prompt_chars=benchmark.max_prompt_chars
+        ).with_overrides(node_name=f"ask-{number}", **pod)
         for number, benchmark in enumerate(benchmarks)
         for batch in batches([benchmark.source])
     ]

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from pydantic import Field
 
 from tasks.config import Config, RunTime
-from tasks.config_fields import InFile
+from tasks.config_fields import FolderInFile
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
 
@@ -30,7 +30,7 @@ class HarnessBenchmark(Config):
     tasks: list[str] = Field(min_length=1)
     """Names of tasks, groups or tags of lm-eval (`lm_eval ls tasks`), such as `mmlu`; the documents of all of them are
     the benchmark's questions, and weigh the same."""
-    include_path: InFile[str | None] = None
+    include_path: FolderInFile[str | None] = None
     """Folder with task files of your own, on a file system that the stage sees; None: the package's tasks alone."""
     fingerprint: str | None = None
     """Digest of that folder, which is filled in before a run so that a changed one misses the cache."""

@@ -10,6 +10,7 @@ from tasks.config import Config, RunTime, SpecError
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.pods import PodConfig
+from tasks.storage.sent_files import FilePath
 
 
 class EvaluationSpec(Config):
@@ -50,7 +51,7 @@ class ComparedBenchmark(Config):
     """Address of the public page that describes the questions."""
     licence: str = ""
     """Licence of the questions."""
-    length_control: str | None = None
+    length_control: FilePath | None = None
     """File of the data behind the length-controlled win rate; None: the benchmark has none."""
     fingerprint: str | None = None
     """Digest of that file where it lies on a file system here."""

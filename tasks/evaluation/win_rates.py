@@ -19,7 +19,8 @@ from tasks.evaluation.intervals import Estimate
 from tasks.evaluation.length_controlled import Preferences, length_controlled_rate
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
-from tasks.storage.addresses import AddressRefusedError, open_address
+from tasks.storage.addresses import AddressRefusedError
+from tasks.storage.sent_files import SentFile, SentFileError, read_file
 
 WIN_RATE, LENGTH_CONTROLLED = "win_rate", "length_controlled_win_rate"
 """Names of the metrics."""
@@ -53,20 +54,19 @@ def length_controls(benchmarks: Sequence[ComparedBenchmark]) -> dict[str, Length
         MistakeError: as `text_of` and `read_length_control` raise it.
     """
     files = {benchmark.name: benchmark.length_control for benchmark in benchmarks}
-    return {name: read_length_control(text_of(file), file) for name, file in files.items() if file is not None}
+    return {name: read_length_control(text_of(file), str(file)) for name, file in files.items() if file is not None}
 
 
-def text_of(path: str) -> str:
-    """Return the text of a file, at a path or an address.
+def text_of(file: str | SentFile) -> str:
+    """Return the text of a file.
 
     Raises:
         MistakeError: it cannot be read.
     """
     try:
-        filesystem, root = open_address(path)
-        return str(filesystem.cat_file(root).decode("utf-8"))
-    except (OSError, ValueError, AddressRefusedError) as error:
-        raise MistakeError(f"{path}: length_control cannot be read: {error}") from None
+        return read_file(file).decode("utf-8")
+    except (OSError, ValueError, ImportError, AddressRefusedError, SentFileError) as error:
+        raise MistakeError(f"{file}: length_control cannot be read: {error}") from None
 
 
 def read_length_control(text: str, path: str) -> LengthControl:

@@ -6,7 +6,6 @@ Flytekit's own message on any of these is a traceback of a hundred lines, the la
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -37,9 +36,6 @@ REFUSED = frozenset(
     }
 )
 """Full names of the errors of a login that is absent, expired or not accepted."""
-
-_REFUSED_UPLOAD = re.compile(r"Received: (\d+)\. Request to send data (\S+) failed")
-"""Flytekit's message where the storage refuses a file: the HTTP status, and the signed address."""
 
 
 class BackendError(InfrastructureError):
@@ -89,16 +85,14 @@ def backend_error(error: BaseException) -> BackendError | None:
 
 def upload_error(error: Exception) -> BackendError | None:
     """Return the sentence on a file that could not be uploaded; None: the cause is neither backend nor storage."""
-    refused = _REFUSED_UPLOAD.search(one_line(error, 2000))
-    if refused:
-        return _storage_error(refused[2], f"refuses it with HTTP status {refused[1]}")
     if "requests.exceptions.RequestException" in names_of_kinds(error):
         request: Any = getattr(error, "request", None)
-        return _storage_error(getattr(request, "url", None) or "", f"does not answer ({type(error).__name__})")
+        return storage_error(getattr(request, "url", None) or "", f"does not answer ({type(error).__name__})")
     return backend_error(error)
 
 
-def _storage_error(url: str, problem: str) -> BackendError:
+def storage_error(url: str, problem: str) -> BackendError:
+    """Return the sentence on storage that takes no file, which is named by a signed address."""
     parts = urlsplit(url)  # its query is a signature
     storage = f"{parts.scheme}://{parts.netloc}" if parts.netloc else "that the backend names"
     return BackendError(

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tasks.config import Config, must_be_one_of
 from tasks.failures import MistakeError, one_line
@@ -18,6 +18,8 @@ from tasks.tables.content_digest import MANIFEST
 if TYPE_CHECKING:
     from flytekit.models.literals import Blob, Literal, LiteralMap
     from flytekit.remote import FlyteRemote
+
+File = TypeVar("File", bound=Config)
 
 LINK_LIFETIME = timedelta(hours=1)
 """Time for which a download link is valid."""
@@ -163,8 +165,8 @@ def _fetch(remote: FlyteRemote, location: str, target: Path) -> None:
         raise BackendError(f"{location} cannot be downloaded: {one_line(error).partition('?')[0]}") from None
 
 
-def input_files(execution: Execution, kinds: Mapping[str, type[Config]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the options, without defaults, of those inputs that are specifications of `kinds`.
+def input_files(execution: Execution, kinds: Mapping[str, type[File]]) -> Iterator[tuple[str, File]]:
+    """Yield the names and values of those inputs that are specifications of `kinds`.
 
     One that this code cannot read, because other code was registered, is left out with a warning.
     """
@@ -180,7 +182,7 @@ def input_files(execution: Execution, kinds: Mapping[str, type[Config]]) -> Iter
             except (TypeTransformerFailedError, ValidationError, ValueError) as error:
                 logger.warning("%s.yaml is left out: it was written for other code (%s)", name, one_line(error, 120))
                 continue
-            yield name, value.model_dump(mode="json", exclude_defaults=True)
+            yield name, value
 
 
 def launch(

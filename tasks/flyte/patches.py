@@ -27,7 +27,7 @@ from flytekit.models.task import Container, Resources
 from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
-from tasks.flyte import archive, backend, command_line_options, remote_run
+from tasks.flyte import archive, command_line_options, remote_run, uploads
 from tasks.flyte.cache_policy import BACKENDS_ALONE
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
@@ -68,20 +68,6 @@ class Patch(NamedTuple):
     replacement: Callable[[Any], Any]
     reason: str
     upstream: str
-
-
-def _explained_uploads(upload_file: Callable[..., Any]) -> Callable[..., Any]:
-    """Report a file that could not be uploaded in one sentence."""
-
-    @wraps(upload_file)
-    def upload(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return upload_file(*args, **kwargs)
-        except Exception as error:
-            explained = backend.upload_error(error)
-            raise explained or error from error.__cause__
-
-    return upload
 
 
 def _addresses(literal: Literal) -> Iterator[str]:
@@ -283,8 +269,9 @@ PATCHES = (
     ),
     Patch(
         "flytekit.remote.remote:FlyteRemote.upload_file",
-        _explained_uploads,
-        "a launch whose code cannot be uploaded would end with a traceback that names a temporary archive",
+        uploads.sent_once,
+        "a file that is read-only could not be sent, one that is in storage would be sent again, and a launch whose "
+        "code cannot be uploaded would end with a traceback that names a temporary archive",
         NONE_KNOWN,
     ),
     Patch(

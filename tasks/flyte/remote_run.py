@@ -13,14 +13,17 @@ from flytekit import FlyteContextManager
 from flytekit.constants import CopyFileDetection
 
 from tasks.config import RecipeFile
+from tasks.flyte.archive import sent_files
 from tasks.flyte.labels import GIVEN, labels_of
 
 CHECK_SENT = "tasks.inputs.user_modules:check_sent"
 """Name of the function that checks that the archive of a launch has the user's modules; this package is below it."""
+SEND_FILES = "tasks.inputs.sending:with_sent_files"
+"""Name of the function that sends the files which the inputs of a launch name."""
 
 
 def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
-    """Patch flytekit's `run_command`: a launch is checked before anything is uploaded.
+    """Patch flytekit's `run_command`: a launch is checked before anything is uploaded, and sends the files it names.
 
     Addresses among its inputs are read with the storage that `--config` names.
     """
@@ -30,16 +33,19 @@ def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
         run, params = run_command(ctx, entity), ctx.obj
         if not params.is_remote:
             return run
-        FlyteContextManager.push_context(params.remote_instance().context)
+        remote = params.remote_instance()
+        FlyteContextManager.push_context(remote.context)
         ctx.call_on_close(FlyteContextManager.pop_context)
 
         @wraps(run)
         def checked(*args: Any, **inputs: Any) -> Any:
+            root = Path(params.computed_params.project_root)
+            whole = params.copy_all or params.copy is CopyFileDetection.ALL
             if params.copy is not CopyFileDetection.NO_COPY:
-                whole = params.copy_all or params.copy is CopyFileDetection.ALL
-                root = Path(params.computed_params.project_root)
                 pkgutil.resolve_name(CHECK_SENT)(root, inputs.values(), whole=whole)
-            return run(*args, **inputs)
+            in_place = whole and root.resolve() == Path.cwd()
+            carried = {path.resolve() for path in sent_files(root)} if in_place else ()
+            return run(*args, **pkgutil.resolve_name(SEND_FILES)(remote, inputs, carried, click.echo))
 
         return checked
 

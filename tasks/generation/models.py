@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from tasks.config import Config
-from tasks.config_fields import InFile
+from tasks.config_fields import FolderInFile
 from tasks.machine.quiet import silence_progress_bars
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_digest
 from tasks.storage.model_folder import ModelError, check_model_folder
@@ -66,7 +66,7 @@ class LocalFolder(Config):
 
     kind: Literal["folder"] = "folder"
     """Kind of the source: a local folder."""
-    path: InFile[str]
+    path: FolderInFile[str]
     """Path of the folder, on a file system that the stages see; a relative one starts at this file."""
 
 

@@ -16,6 +16,7 @@ from tasks.generation.asked import AskedBenchmark
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.sourcing.spec import EvaluationSet, SourceSpec
+from tasks.storage.sent_files import FilePath
 
 
 class BenchmarkFile(Extendable):
@@ -44,7 +45,7 @@ class BenchmarkFile(Extendable):
     majority: list[Annotated[int, Field(ge=1)]] = []  # noqa: RUF012 (pydantic copies defaults)
     """The k of majority@k: the pass rate of the answer that most of k responses give. Each is at most
     `sampling.samples`; for the verifier math alone, whose answers can be counted."""
-    length_control: InFile[str | None] = None
+    length_control: InFile[FilePath | None] = None
     """For `mode: pairwise`: the file of instructions' difficulties and of the baseline's comparisons with itself, as
     AlpacaEval's authors publish it (`df_gamed.csv`), by which `length_controlled_win_rate` is computed; a path or an
     address as fsspec reads it, such as `hf://datasets/...`. None: there is a `win_rate` alone."""

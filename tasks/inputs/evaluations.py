@@ -8,6 +8,7 @@ from tasks.config import SpecError
 from tasks.evaluation.spec import check_server
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.judges import check_has_judge
+from tasks.storage.sent_files import SentFile
 from tasks.tables.content_digest import file_digest
 
 
@@ -40,6 +41,9 @@ def with_digests(evaluation: EvaluationFile) -> EvaluationFile:
     benchmarks = []
     for known in evaluation.benchmarks:
         file = known.length_control
+        if isinstance(file, SentFile):
+            benchmarks.append(known.model_copy(update={"fingerprint": file.sha256}))
+            continue
         if file is None or "://" in file:
             benchmarks.append(known)
             continue

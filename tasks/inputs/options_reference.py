@@ -115,7 +115,8 @@ def write(folder: Path) -> None:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in get_args(annotation):
+    arguments = get_args(annotation)
+    for argument in (_given(arguments),) if get_origin(annotation) is Annotated else arguments:
         yield from _models_in(argument)
 
 

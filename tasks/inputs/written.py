@@ -9,19 +9,22 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from tasks.config import Extendable
-from tasks.config_fields import with_paths
+from tasks.config_fields import PathMark, with_changed_files, with_paths
+from tasks.storage.sent_files import SentFile
 
 
 def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any]:
     """Return the options of `spec` that are not at their defaults, those of the files that it extends included.
 
-    A specification does not know which options the user wrote, as Flyte hands all of them to every task.
+    A specification does not know which options the user wrote, as Flyte hands all of them to every task. Files that a
+    launch has sent have the user's paths again.
 
     Args:
         spec: the specification.
         absolute: True: relative paths are made absolute, so that a file with these options gives the same specification
             wherever it lies on this machine; False: they stay, as those of a pod are of no use elsewhere.
     """
+    spec = with_changed_files(spec, _as_named)
     options: dict[str, Any] = _not_default(spec)
     if type(spec).model_validate(options) != spec:
         # An option may count as given although it has its default, such as a source's seed beside that of the file.
@@ -29,6 +32,15 @@ def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any
     if not absolute:
         return options
     return with_paths(type(spec), options, Path(), lambda path: str(Path(path).absolute()))
+
+
+def _as_named(_: str, mark: PathMark, value: Any) -> Any:
+    """Return an option as the user named its files."""
+    if isinstance(value, SentFile):
+        return value.named
+    if not isinstance(value, list) or not any(isinstance(file, SentFile) for file in value):
+        return value
+    return list(dict.fromkeys(file.named if isinstance(file, SentFile) else file for file in value))
 
 
 def _not_default(value: Any) -> Any:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import glob
 import os
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
 
 from tasks.config import SpecError
-from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader, Paths
+from tasks.sourcing.compression import format_of
+from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_checksum
-from tasks.tables.content_digest import file_digest
+from tasks.storage.sent_files import SentFile, SentFileError
+from tasks.tables.content_digest import check_table, sha256_of
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,22 @@ Item = dict[str, Any] | Malformed | None
 
 @dataclass(frozen=True)
 class File:
-    """A file that fsspec can open: its file system and its path there."""
+    """A file that fsspec can open.
+
+    Attributes:
+        filesystem: its file system.
+        path: its path there.
+        sent: the file of the user's that it is a copy of, or None.
+    """
 
     filesystem: fsspec.AbstractFileSystem
     path: str
+    sent: SentFile | None = None
+
+    @property
+    def name(self) -> str:
+        """The path of the file for messages: that on the user's machine, of a copy."""
+        return str(self.sent or self.path)
 
     @property
     def is_local(self) -> bool:
@@ -47,8 +62,25 @@ class File:
         return isinstance(self.filesystem, fsspec.get_filesystem_class("file"))
 
     def digest(self) -> str:
-        """Return the digest of a local file's content, or the checksum that a remote file system reports."""
-        return file_digest(self.path) if self.is_local else reported_checksum(self.filesystem, self.path)
+        """Return the SHA-256 of a local file or of a copy of one, and of another the checksum that storage reports.
+
+        Raises:
+            ContentError: a table of this project whose rows are not those of the digest in its footer.
+            SentFileError: a copy that is gone, or of another file.
+        """
+        if self.sent is not None:
+            self.sent.check()
+            return self.sent.sha256
+        if not self.is_local:
+            return reported_checksum(self.filesystem, self.path)
+        check_table(Path(self.path))
+        return sha256_of(Path(self.path))
+
+
+def endings(path: str) -> str:
+    """Return the endings of a file's name by which it is read, in lower case: `.jsonl.gz`, say."""
+    name = PurePosixPath(path.lower())
+    return "".join(name.suffixes[-2:] if format_of(path) else name.suffixes[-1:])
 
 
 def named_files(loader: Loader, where: str) -> list[File]:
@@ -64,15 +96,24 @@ def named_files(loader: Loader, where: str) -> list[File]:
             field = f"{where}.files"
         case _:
             return []
-    listed: Paths = [paths] if isinstance(paths, str) else paths
-    files = [file for path in listed for file in _expand(path, field)]
+    listed = paths if isinstance(paths, list) else [paths]
+    files = [file for path in listed for file in files_at(path, field)]
     if not files:
         raise SpecError(f"{field}: must name at least one file")
     return files
 
 
-def _expand(path: str, field: str) -> list[File]:
-    """The files that a path or glob names. A file, or a folder, that exists is taken by its name, whatever is in it."""
+def files_at(path: str | SentFile, field: str) -> list[File]:
+    """Return the files that a path or glob names. A file that exists is taken by its name, whatever is in that.
+
+    Raises:
+        SpecError: there is none; `field` begins the message.
+    """
+    if isinstance(path, SentFile):
+        try:
+            return [File(*path.opened(), sent=path)]
+        except (AddressRefusedError, SentFileError) as error:
+            raise SpecError(f"{field}: {error}") from None
     if os.path.isfile(path):
         return [File(fsspec.filesystem("file"), os.path.abspath(path))]
     try:

@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from tasks.config import Config, close_match
-from tasks.config_fields import InFile
+from tasks.config import ByContent, Config, close_match
+from tasks.config_fields import FilesInFile
 from tasks.sourcing.generators import instructions
+from tasks.storage.sent_files import FilePath
 
-Paths = str | list[str]
+Paths = FilePath | list[FilePath]
 Scalar = bool | int | float | str
 Setting = Scalar | list[Scalar]
 
@@ -23,7 +24,7 @@ class JsonlLoader(Config):
 
     kind: Literal["jsonl"]
     """The loader of JSON Lines files."""
-    path: InFile[Paths]
+    path: ByContent[FilesInFile[Paths]]
     """A path, a glob or a list of them, as fsspec reads it (`data/*.jsonl`, `s3://bucket/rows.jsonl.gz`); a relative
     one starts at this file. A file that exists is taken by its name, also one that holds `[` or `*`."""
 
@@ -33,7 +34,7 @@ class ParquetLoader(Config):
 
     kind: Literal["parquet"]
     """The loader of Parquet files."""
-    path: InFile[Paths]
+    path: ByContent[FilesInFile[Paths]]
     """A path, a glob or a list of them, as fsspec reads it (`data/*.parquet`, `s3://bucket/rows.parquet`); a relative
     one starts at this file. A file that exists is taken by its name, also one that holds `[` or `*`."""
 
@@ -58,7 +59,7 @@ class HuggingFaceLoader(Config):
     config_column: str | None = None
     """Name of a column that is added to every row and holds the name of its configuration, for `columns.keep` and
     `strata.by`; None: no column is added."""
-    files: InFile[Paths | None] = None
+    files: ByContent[FilesInFile[Paths | None]] = None
     """A path, a glob or a list of them, as fsspec reads it; a relative one starts at this file. Names end in .jsonl,
     .json, .parquet or .csv, those of compressed files in .gz and the like after it. Give either this or `dataset`."""
     split: str = "train"

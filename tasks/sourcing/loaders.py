@@ -16,10 +16,10 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from tasks.config import SpecError, close_match
+from tasks.config import SpecError, close_match, result_options
 from tasks.sourcing import hub
 from tasks.sourcing.compression import ERRORS
-from tasks.sourcing.files import File, Item, Malformed, named_files
+from tasks.sourcing.files import File, Item, Malformed, endings, named_files
 from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions, topics
 from tasks.sourcing.loader_specs import (
     FunctionsLoader,
@@ -35,6 +35,7 @@ from tasks.sourcing.rows import READERS, jsonl_rows, parquet_rows, reader_of
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.transforms import transform_digest, transformed
 from tasks.sourcing.values import only, root, value_at
+from tasks.storage.sent_files import SentFileError
 from tasks.tables.schemas import canonical_json, row_rank
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.own import own_digest
@@ -84,7 +85,7 @@ def check(source: SourceSpec) -> list[Row]:
     if not any(isinstance(item, dict) for item in head):
         faults = [item.reason for item in head if isinstance(item, Malformed)]
         why = f"none of its first {len(head)} entries is a row: {faults[0]}" if faults else "it holds no rows"
-        raise SpecError(f"{_at(source)}: {', '.join(file.path for file in files_of(source)) or 'the source'}: {why}")
+        raise SpecError(f"{_at(source)}: {', '.join(file.name for file in files_of(source)) or 'the source'}: {why}")
     return list(_numbered(_chosen(source, iter(head))))
 
 
@@ -99,17 +100,18 @@ def sample(rows: Iterator[Row], limit: int, seed: int) -> list[Row]:
 def fingerprint(source: SourceSpec) -> str:
     """Return a digest that changes when the content that `source` reads changes, so that a cache keyed by it misses.
 
-    Local files count by their content, remote ones by what their filesystem reports as checksum (size and modification
-    time where it has nothing better), hub data sets by their commit, reasoning-gym by its version, reward functions,
-    transforms, environments and verifiers of the user's own by their file and the user's files that it imports. Our own
-    generators depend on nothing outside the code and the spec.
+    Local files count by their content, wherever they lie, and so do their copies in storage; other remote files by what
+    their filesystem reports as checksum (size and modification time where it has nothing better). Of their names the
+    endings count, by which they are read. Hub data sets count by their commit, reasoning-gym by its version, reward
+    functions, transforms, environments and verifiers of the user's own by their file and the user's files that it
+    imports. Our own generators depend on nothing outside the code and the spec.
     """
     loader = source.loader
-    reads: list[Any] = [loader.model_dump(mode="json")]
+    reads: list[Any] = [result_options(loader)]
     if isinstance(loader, ReasoningGymLoader):
         reads.append(importlib.metadata.version("reasoning-gym"))
     for file in files_of(source):
-        reads.append(file.digest())
+        reads.append([endings(file.path), _digest_of(source, file)])
     if source.transform is not None:
         reads.append(transform_digest(source.transform, f"{_of(source)}: transform"))
     for reward in source.rewards:
@@ -120,6 +122,13 @@ def fingerprint(source: SourceSpec) -> str:
         reads += [function_digest(path, "environment") for path in source.environment.code_of_the_user]
     reads += [own_digest(verifier) for verifier in sorted(source.verifiers) if is_own(verifier)]
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
+
+
+def _digest_of(source: SourceSpec, file: File) -> str:
+    try:
+        return file.digest()
+    except SentFileError as error:
+        raise SpecError(f"{_at(source)}: {error}") from None
 
 
 def fingerprinted(source: SourceSpec) -> SourceSpec:
@@ -233,21 +242,21 @@ def _checked_files(
     source: SourceSpec, field: str, reader: Callable[[File], Callable[[File], Iterator[Item]]]
 ) -> Iterator[Item]:
     def guarded(file: File) -> Iterator[Item]:
-        where = f"{_at(source)}.{field}: {file.path} cannot be read"
+        where = f"{_at(source)}.{field}: {file.name} cannot be read"
         return _transformed(source, _guarded(reader(file)(file), where, ERRORS))
 
     files = files_of(source)
     for file in files:
         head = list(islice(guarded(file), PEEK))
-        _check_lines(source, head, file.path)
-        _check_columns(source, head, file.path)
+        _check_lines(source, head, file.name)
+        _check_columns(source, head, file.name)
     return chain.from_iterable(map(guarded, files))
 
 
 def _reader_of(source: SourceSpec, file: File, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]]:
     reader = reader_of(file.path, columns)
     if reader is None:
-        raise SpecError(f"{_at(source)}.files: {file.path}: its name must end in one of {', '.join(READERS)}")
+        raise SpecError(f"{_at(source)}.files: {file.name}: its name must end in one of {', '.join(READERS)}")
     return reader
 
 
@@ -336,8 +345,9 @@ def files_of(source: SourceSpec) -> list[File]:
         SpecError: a path or glob without files.
         ConnectionError: a path is one of the hub (`hf://`), and the hub cannot be reached.
     """
-    paths = getattr(source.loader, "path", None) or getattr(source.loader, "files", None) or ()
-    of_hub = [path for path in ([paths] if isinstance(paths, str) else paths) if path.startswith("hf://")]
+    paths = getattr(source.loader, "path", None) or getattr(source.loader, "files", None) or []
+    listed = paths if isinstance(paths, list) else [paths]
+    of_hub = [path for path in listed if isinstance(path, str) and path.startswith("hf://")]
     if not of_hub:
         return named_files(source.loader, _at(source))
     with hub.explained(of_hub[0], _at(source), "name a copy of the file"):

@@ -8,7 +8,8 @@ import pyarrow as pa
 from flytekit import Resources
 
 from images import DATA
-from tasks.flyte.stages import Parquet, Stopwatch, show, shown_stage, write_output
+from tasks.config import SpecError
+from tasks.flyte.stages import Parquet, Stopwatch, config_digest, show, shown_stage, write_output
 from tasks.lineage.provenance import made_from
 from tasks.sourcing.spec import SourceBatch
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
@@ -20,21 +21,25 @@ class Sourced(NamedTuple):
     summary: StageSummary
 
 
-@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
-def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), ignored_inputs=("batch",))
+def source_prompts(batch: SourceBatch, content: str, max_prompt_chars: int) -> Sourced:
     """Read the sources of a batch into one table of prompts, and the rows that cannot be used into another.
 
     Args:
-        batch: the sources.
+        batch: the sources; where their files lie has no part in the cache key.
+        content: the digest of the sources with the content of their files (`tasks.flyte.stages.config_digest`).
         max_prompt_chars: characters of a prompt, at most; longer ones are set aside.
 
     Raises:
-        SpecError: the content of a source is not that of its fingerprint, or cannot be read.
+        SpecError: `content` is not that of the sources, or the content of a source is not that of its fingerprint, or
+            cannot be read.
     """
     from tasks.charts import decks
     from tasks.sourcing.loaders import check_unchanged
     from tasks.sourcing.prompts import build_prompts
 
+    if content != config_digest(batch):
+        raise SpecError(f"content = {content!r}: not the digest of the sources; leave the cache out, or correct it")
     for source in batch.sources:
         check_unchanged(source)
     watch = Stopwatch(f"sourcing: {', '.join(source.name for source in batch.sources)}")

@@ -100,8 +100,16 @@ def file_digest(path: str | Path) -> str:
         if (path / MANIFEST).is_file() and _manifest((path / MANIFEST).read_bytes(), str(path)) != entries:
             raise ContentError(f"{path}: {_OTHER_FILES}")
         return _folder_digest(entries)
-    checked = check_pages(path) if _is_table(path) else None
-    return checked or _sha256(path)
+    return check_table(path) or sha256_of(path)
+
+
+def check_table(path: Path) -> str | None:
+    """Compare a file as `check_pages` does; None if it is no table.
+
+    Raises:
+        ContentError: as `check_pages` raises it.
+    """
+    return check_pages(path) if _is_table(path) else None
 
 
 def claimed(files: AbstractFileSystem, address: str) -> str | None:
@@ -173,7 +181,7 @@ def _entries(folder: Path) -> dict[str, dict[str, Any]]:
     left_out = (folder / MANIFEST, folder / CARD)
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path not in left_out)
     return {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
 
 
@@ -196,13 +204,14 @@ def _parsed(text: bytes, where: str) -> Any:
         raise ContentError(f"{where} is not JSON: {error}") from None
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes; one that has not changed since is read once a process."""
     state = path.stat()
-    return _sha256_of(str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    return _read_sha256(str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 @lru_cache(maxsize=4096)
-def _sha256_of(path: str, *_state: int) -> str:
+def _read_sha256(path: str, *_state: int) -> str:
     """The SHA-256 of a file in this state; weights of many gigabytes are read once a process."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -27,6 +27,8 @@ import httpx2
 from pydantic import Field, ValidationError, model_validator
 
 from tasks.config import Config
+from tasks.storage.addresses import AddressRefusedError
+from tasks.storage.sent_files import SentFile, SentFileError, read_file
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
 from tasks.verifiers.code.local import LocalServer
@@ -226,13 +228,13 @@ class CodeClient:
         return reply
 
 
-def _trusted(certificate: str | None) -> ssl.SSLContext | bool:
+def _trusted(certificate: str | SentFile | None) -> ssl.SSLContext | bool:
     if certificate is None:
         return True
     try:
-        return ssl.create_default_context(cafile=certificate)
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"certificate = {certificate!r} cannot be read: {error}") from None
+        return ssl.create_default_context(cadata=read_file(certificate).decode())
+    except (OSError, ValueError, ImportError, ssl.SSLError, AddressRefusedError, SentFileError) as error:
+        raise ValueError(f"certificate = {str(certificate)!r} cannot be read: {error}") from None
 
 
 def _content(request: dict[str, Any]) -> bytes | None:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.config_fields import InFile
+from tasks.storage.sent_files import FilePath
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")
@@ -25,7 +26,7 @@ class RemoteConfig(ConnectionConfig):
     """Base URL of the server, such as `http://code.internal:8440` or `https://...`."""
     token_env: str | None = Field(None, pattern=VARIABLE)
     """NAME of the environment variable that holds the server's token; None where the server wants no token."""
-    certificate: InFile[str | None] = None
+    certificate: InFile[FilePath | None] = None
     """File of certificates (PEM), relative to this file, by which the server's own is verified; None: the system's."""
     request_timeout_seconds: float = Field(600.0, gt=0)
     """Seconds that one request may take, its answer read to the end."""

@@ -1,0 +1,148 @@
+"""Send the files that specifications name when they are launched: pods do not see the machine of the user.
+
+rows, data of win rates, certificates   a copy in storage; the option becomes a `SentFile` with address and SHA-256
+folders                                 refused, unless the code that is sent contains them
+addresses, paths below RLVR_MOUNTED     stay as they are
+absolute paths that are not here        stay as they are: a pod may have them
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tasks.config import SpecError
+from tasks.config_fields import PathMark, with_changed_files
+from tasks.flyte.uploads import upload
+from tasks.sourcing.files import endings, files_at
+from tasks.storage.sent_files import SentFile
+from tasks.tables.content_digest import sha256_of
+
+if TYPE_CHECKING:
+    from flytekit.remote import FlyteRemote
+
+MOST_MB = 1000
+"""Largest size in megabytes of all files of a launch: what is larger belongs into storage, where it is sent once."""
+MOUNTED = "RLVR_MOUNTED"
+"""Environment variable with folders that pods see at the same paths as this machine, separated by colons."""
+SHOWN = 3
+"""Files that the refusal of a launch names."""
+
+
+def with_sent_files(
+    remote: FlyteRemote, inputs: Mapping[str, Any], carried: Collection[Path] = (), say: Callable[[str], Any] = print
+) -> dict[str, Any]:
+    """Return the inputs of a launch with copies in storage in place of the user's files.
+
+    Nothing is sent before all files are known to exist and to be small enough. Files that are in storage already are
+    not sent again.
+
+    Args:
+        remote: the client of the backend.
+        inputs: by name; among them are specifications.
+        carried: resolved paths of the files that travel with the code, by their paths below the working directory.
+        say: takes a line for the user about each file.
+
+    Raises:
+        SpecError: a file does not exist, a folder would be missing in pods, or the files are too large together.
+        BackendError: as `upload` raises it.
+    """
+    files: dict[Path, None] = {}
+
+    def find(where: str, mark: PathMark, value: Any) -> Any:
+        if mark.names == "folder":
+            _check_folder(where, mark, value, carried)
+        for path in _paths(mark, value):
+            files.update(dict.fromkeys(_files_here(where, path) or ()))
+        return value
+
+    def replace(where: str, mark: PathMark, value: Any) -> Any:
+        changed: list[Any] = []
+        for path in _paths(mark, value):
+            here = _files_here(where, path)
+            changed += [path] if here is None else [_sent_file(path, file, addresses[file]) for file in here]
+        return changed if isinstance(value, list) or len(changed) > 1 else changed[0] if changed else value
+
+    for value in inputs.values():
+        with_changed_files(value, find)
+    _check_size(list(files))
+    addresses = {file: _send(remote, file, say) for file in files}
+    return {name: with_changed_files(value, replace) for name, value in inputs.items()}
+
+
+def _paths(mark: PathMark, value: Any) -> list[Any]:
+    """Return the paths and globs of files in the value of an option."""
+    if mark.names == "folder":
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _files_here(where: str, path: Any) -> list[Path] | None:
+    """Return the files that a path or glob names; None if it names none of this machine alone."""
+    if not isinstance(path, str) or "://" in path or _is_mounted(path):
+        return None
+    try:
+        return [Path(file.path) for file in files_at(path, where)]
+    except SpecError:
+        if Path(path).expanduser().is_absolute():
+            return None
+        raise
+
+
+def _check_folder(where: str, mark: PathMark, path: str, carried: Collection[Path]) -> None:
+    folder = Path(path).expanduser()
+    if "://" in path or not mark.is_path(path, Path()) or _is_mounted(path):
+        return
+    if not folder.is_dir():
+        if folder.is_absolute():
+            return
+        raise SpecError(f"{where} = {path!r}: no such folder")
+    files = {file.resolve() for file in folder.rglob("*") if file.is_file()}
+    if not folder.is_absolute() and files and files <= set(carried):
+        return
+    _refuse_folder(where, path)
+
+
+def _refuse_folder(where: str, path: str) -> NoReturn:
+    name = Path(path).name
+    kinds = {
+        "source.path": f"(aws s3 cp --recursive {path} s3://BUCKET/{name}) and give source: {{kind: stored, address: "
+        f"s3://BUCKET/{name}}}",
+        "model": "that serves models: give the id and revision of a repository of the hub, or the url of an endpoint",
+    }
+    way = next((way for option, way in kinds.items() if f".{where}".endswith(f".{option}")), "that pods mount")
+    raise SpecError(
+        f"{where} = {path!r}: a folder of this machine, which pods do not see, and only files are sent: put it into "
+        f"storage {way}; if pods mount it at this path, name it or a folder above it in {MOUNTED}"
+    )
+
+
+def _is_mounted(path: str) -> bool:
+    absolute = Path(os.path.abspath(os.path.expanduser(path)))
+    return any(absolute.is_relative_to(folder) for folder in os.environ.get(MOUNTED, "").split(":") if folder)
+
+
+def _sent_file(named: str, file: Path, address: str) -> SentFile:
+    named = os.path.abspath(os.path.expanduser(named))
+    return SentFile(named=named, path=str(file), address=address, sha256=sha256_of(file))
+
+
+def _check_size(files: list[Path]) -> None:
+    sizes = {file: file.stat().st_size for file in files}
+    if (total := sum(sizes.values())) > MOST_MB * 1e6:
+        largest = sorted(sizes, key=lambda file: -sizes[file])[:SHOWN]
+        named = ", ".join(f"{file} ({sizes[file] / 1e6:,.1f} MB)" for file in largest)
+        raise SpecError(
+            f"the files of this launch are {total / 1e6:,.1f} MB, and at most {MOST_MB:,} are sent; the largest are "
+            f"{named}: put them into storage (aws s3 cp {largest[0]} s3://BUCKET/) and give their addresses; if pods "
+            f"mount them at these paths, name a folder above them in {MOUNTED}"
+        )
+
+
+def _send(remote: FlyteRemote, file: Path, say: Callable[[str], Any]) -> str:
+    _, address, was_sent = upload(remote, file, f"{sha256_of(file)}{endings(file.name)}")
+    what = "sent" if was_sent else "in storage"
+    say(f"{what:<11} {os.path.relpath(file)} ({file.stat().st_size / 1e6:,.1f} MB)")
+    return address
