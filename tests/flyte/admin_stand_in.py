@@ -64,7 +64,8 @@ class Admin:
     Attributes:
         tasks: specifications by name and version; `workflows` and `launch_plans` likewise.
         executions: what was launched, in order.
-        uploads: bytes by the address that stands for them.
+        uploads: bytes by the address that stands for them, which links for downloads lead to as well.
+        received: the address of each upload, in order.
         outputs: literals by the address that the console shows, which tests fill in.
         ended: executions that have ended, by name, which tests fill in.
         files: bytes by their address on blob storage, behind the links for downloads; tests fill them in.
@@ -79,6 +80,7 @@ class Admin:
     launch_plans: dict[tuple[str, str], launch_plan_pb2.LaunchPlanSpec] = field(default_factory=dict)
     executions: list[execution_pb2.ExecutionCreateRequest] = field(default_factory=list)
     uploads: dict[str, bytes] = field(default_factory=dict)
+    received: list[str] = field(default_factory=list)
     outputs: dict[str, literals_pb2.Literal] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -250,6 +252,7 @@ def _uploads(admin: Admin) -> type[BaseHTTPRequestHandler]:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             is_whole = md5(content).digest() == b64decode(self.headers["Content-MD5"])  # noqa: S324
             is_denied = self.path.startswith("/denied")
+            admin.received.append(f"s3://uploads{self.path}")
             if is_whole and not is_denied:
                 admin.uploads[f"s3://uploads{self.path}"] = content
             self.send_response(403 if is_denied else 200 if is_whole else 400)
@@ -257,7 +260,7 @@ def _uploads(admin: Admin) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def do_GET(self) -> None:
-            content = admin.files.get(f"s3:/{self.path.partition('?')[0]}")
+            content = (admin.files | admin.uploads).get(f"s3:/{self.path.partition('?')[0]}")
             self.send_response(404 if content is None else 200)
             self.send_header("Content-Length", str(len(content or b"")))
             self.end_headers()

@@ -15,6 +15,8 @@ from tasks.config import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.user_modules import MODULES
 from tasks.lineage.user_code import user_code_digest
+from tasks.sourcing.loader_specs import JsonlLoader
+from tasks.storage.sent_files import SentFile
 from tasks.tables.content_digest import MANIFEST, seal
 from tests.flyte.admin_stand_in import FILES, Ended, admin, as_json
 from tests.paths import ROOT
@@ -85,6 +87,30 @@ def test_the_versions_of_the_users_modules_are_sent_with_the_execution(registere
 
 
 @pytest.mark.long
+def test_the_rows_of_a_data_file_are_sent_and_a_folder_is_refused(registered, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1?", "answer": 1}\n')
+    source = {"name": "rows", "domain": "math", "verifier": "math", "loader": {"kind": "jsonl", "path": "rows.jsonl"}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"extends": "quickstart", "data": "mine.yaml"}))
+    done = run("workflows", registered, "launch", "rlvr_quickstart", "--training", str(tmp_path / "recipe.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("sent        ")
+    sent = registered.inputs(**FILES)["data"].sources[0].loader.path
+    assert (sent.path, registered.uploads[sent.address]) == (
+        str(tmp_path / "rows.jsonl"),
+        (tmp_path / "rows.jsonl").read_bytes(),
+    )
+    assert registered.relaunched(**FILES) == registered.inputs(**FILES)
+    (tmp_path / "base").mkdir()
+    model = {"extends": "recipe.yaml", "model": {"source": {"kind": "folder", "path": "base"}}}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(model))
+    done = run("workflows", registered, "launch", "rlvr_quickstart", "--training", str(tmp_path / "other.yaml"))
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"Error: model.source.path = '{tmp_path}/base': a folder of this machine")
+
+
+@pytest.mark.long
 def test_what_is_not_given_is_the_launch_plans_own(registered):
     done = run("workflows", registered, "launch", "rlvr_quickstart", "--execution", "mine")
     assert done.returncode == 0, done.stderr
@@ -124,6 +150,10 @@ def ended(backend, folder):
     }
     backend.files |= {f"{STORED}/{name}": content for name, content in files.items()}
     data, training, evaluation = quickstart()
+    sent = SentFile(named="/home/me/*.jsonl", path="/home/me/a.jsonl", address="s3://b/1.jsonl", sha256="0" * 64)
+    loader = JsonlLoader(kind="jsonl", path=[sent, sent.model_copy(update={"path": "/home/me/b.jsonl"})])
+    source = data.sources[0].model_copy(update={"loader": loader, "name": "rows"})
+    data = data.model_copy(update={"sources": [*data.sources, source]})
     training = training.model_copy(update={"steps": 3})
     context = FlyteContextManager.current_context()
     inputs = {
@@ -161,7 +191,9 @@ def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_pa
     assert (tmp_path / "outputs" / "latest").resolve() == folder
     assert "mine" in (tmp_path / "outputs" / "index.html").read_text()
     assert load_yaml(Recipe, folder / "training.yaml") == quickstart()[1].model_copy(update={"steps": 3})
-    assert load_yaml(DataFile, folder / "data.yaml") == quickstart()[0]
+    data = load_yaml(DataFile, folder / "data.yaml")
+    assert data.sources[:-1] == quickstart()[0].sources
+    assert data.sources[-1].loader.path == ["/home/me/*.jsonl"], "the user's path, and not that of the copy"
 
 
 @pytest.mark.long

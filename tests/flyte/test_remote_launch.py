@@ -1,6 +1,7 @@
 """A launch from a checkout on a backend: the same three files as a local run has, and what is registered with them."""
 
 import io
+import json
 import tarfile
 
 import boto3
@@ -84,6 +85,29 @@ def test_a_module_that_is_not_sent_is_refused_before_anything_is_uploaded(backen
     assert "there is no module nowhere in" in done.output + str(done.exception)
     assert not backend.uploads
     assert not backend.executions
+
+
+@pytest.mark.long
+def test_rows_are_sent_once_and_a_folder_travels_with_the_code_or_is_refused(backend, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1?", "answer": 1}\n')
+    source = {"name": "rows", "domain": "math", "verifier": "math", "loader": {"kind": "jsonl", "path": "rows.jsonl"}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"extends": "quickstart", "data": "mine.yaml"}))
+    for _ in range(2):
+        inputs = launch(backend, options=["--copy", "all"], files=["--training", str(recipe)])
+        sent = inputs["data"].sources[0].loader.path
+        assert backend.uploads[sent.address] == rows.read_bytes()
+        assert sent.named == str(rows)
+    assert backend.received.count(sent.address) == 1
+    for path, refused in (("data_specs", False), (str(tmp_path), True)):
+        harness = [{"name": "mine", "tasks": ["mine"], "include_path": path}]
+        evaluation = json.dumps({"extends": "quickstart", "harness": harness})
+        command = ["--config", str(backend.config), "run", "--remote", "--copy", "all", "workflows/rlvr.py", "rlvr"]
+        done = CliRunner().invoke(main, [*command, "--evaluation", evaluation])
+        assert (done.exit_code != 0) == refused, done.output
+        assert ("a folder of this machine" in done.output + str(done.exception)) == refused
 
 
 @pytest.mark.long

@@ -21,8 +21,11 @@ from tasks.inputs.pin_tasks import pin_data, pin_evaluation, pin_training
 from tasks.inputs.preflight import preflight
 from tasks.lineage.code_digest import distributions, reachable
 from tasks.pods import PodConfig
+from tasks.sourcing.loader_specs import JsonlLoader
+from tasks.sourcing.prompts import build_prompts
 from tasks.storage.locations import RUNS
-from tasks.tables.content_digest import seal, write_parquet
+from tasks.storage.sent_files import SentFile
+from tasks.tables.content_digest import seal, sha256_of, write_parquet
 from tasks.tables.schemas import PROMPTS
 from tasks.training.task import train_policy
 from tests.flyte.admin_stand_in import console_form
@@ -241,6 +244,48 @@ def test_an_overwritten_object_misses(files, work, bucket):
     after = keys(files)
     missed = {(way, name.rpartition("_")[2]) for way, name in before if before[way, name] != after[way, name]}
     assert missed == ROWS
+
+
+def named(files, path):
+    """The three files, whose rows lie at a path."""
+    loader = JsonlLoader(kind="jsonl", path=path)
+    sources = [known.model_copy(update={"loader": loader}) for known in files["data"].sources]
+    return files | {"data": files["data"].model_copy(update={"sources": sources})}
+
+
+def copy_of(path, bucket):
+    """A file as a launch sends it."""
+    sha256 = sha256_of(path)
+    bucket.upload_file(str(path), BUCKET, f"sent/{sha256}{path.suffix}")
+    address = f"s3://{BUCKET}/sent/{sha256}{path.suffix}"
+    return SentFile(named=str(path), path=str(path), address=address, sha256=sha256)
+
+
+def test_rows_have_the_same_keys_and_prompts_wherever_they_lie(files, work, bucket):
+    (work / "elsewhere").mkdir()
+    for name in ("elsewhere/other.jsonl", "rows.txt"):
+        (work / name).write_bytes((work / "rows.jsonl").read_bytes())
+    places = {"here": "rows.jsonl", "there": "elsewhere/other.jsonl", "sent": copy_of(work / "rows.jsonl", bucket)}
+    made = {place: named(files, path) for place, path in places.items()}
+    assert keys(made["here"]) == keys(made["there"]) == keys(made["sent"])
+    inside = {place: inner_keys(checked(each)) for place, each in made.items()}
+    assert inside["here"] == inside["there"] == inside["sent"]
+    prompts = [build_prompts(each["data"].sources[0], 1000).prompts["prompt_id"] for each in made.values()]
+    assert prompts[0] == prompts[1] == prompts[2]
+    other = named(files, "rows.txt")
+    before, after = keys(made["here"]), keys(other)
+    assert {(way, name.rpartition("_")[2]) for way, name in before if before[way, name] != after[way, name]} == ROWS
+
+
+def test_a_copy_that_was_changed_or_deleted_is_refused(files, work, bucket):
+    sent = copy_of(work / "rows.jsonl", bucket)
+    key_of_copy = sent.address.removeprefix(f"s3://{BUCKET}/")
+    bucket.upload_file(str(work / "asked.jsonl"), BUCKET, key_of_copy)
+    with pytest.raises(Exception, match=rf"{work}/rows.jsonl: its copy in storage, {sent.address}, is another file "):
+        checked(named(files, sent))
+    bucket.delete_object(Bucket=BUCKET, Key=key_of_copy)
+    with pytest.raises(Exception, match=r"rows.jsonl: its copy in storage, \S+, is gone: launch the run again"):
+        checked(named(files, sent))
 
 
 def test_the_packages_of_checkers_and_the_mark_are_in_the_keys_of_what_is_given_the_data_file(files, monkeypatch, work):
