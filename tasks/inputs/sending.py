@@ -106,16 +106,18 @@ def _check_folder(where: str, mark: PathMark, path: str, carried: Collection[Pat
 
 
 def _refuse_folder(where: str, path: str) -> NoReturn:
-    name = Path(path).name
-    kinds = {
-        "source.path": f"(aws s3 cp --recursive {path} s3://BUCKET/{name}) and give source: {{kind: stored, address: "
-        f"s3://BUCKET/{name}}}",
-        "model": "that serves models: give the id and revision of a repository of the hub, or the url of an endpoint",
+    address = f"s3://BUCKET/{Path(path).name}"
+    ways = {
+        "source.path": f"put it into storage (aws s3 cp --recursive {path} {address}) and give source: {{kind: stored, "
+        f"address: {address}}}",
+        "judge.model": "push it to the hub and give its id and revision, or serve it and give the url",
+        "model": "push it to the hub and give its id and revision",
+        "include_path": "move it below the working directory and launch with pyflyte run --remote --copy all",
     }
-    way = next((way for option, way in kinds.items() if f".{where}".endswith(f".{option}")), "that pods mount")
+    way = next((way for option, way in ways.items() if f".{where}".endswith(f".{option}")), "put it into storage")
     raise SpecError(
-        f"{where} = {path!r}: a folder of this machine, which pods do not see, and only files are sent: put it into "
-        f"storage {way}; if pods mount it at this path, name it or a folder above it in {MOUNTED}"
+        f"{where} = {path!r}: a folder of this machine, which pods do not see, and only files are sent: {way}; if pods "
+        f"mount it at this path, name it or a folder above it in {MOUNTED}"
     )
 
 
@@ -143,6 +145,7 @@ def _check_size(files: list[Path]) -> None:
 
 def _send(remote: FlyteRemote, file: Path, say: Callable[[str], Any]) -> str:
     _, address, was_sent = upload(remote, file, f"{sha256_of(file)}{endings(file.name)}")
-    what = "sent" if was_sent else "in storage"
-    say(f"{what:<11} {os.path.relpath(file)} ({file.stat().st_size / 1e6:,.1f} MB)")
+    size = file.stat().st_size
+    amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
+    say(f"{'sent' if was_sent else 'in storage':<11} {os.path.relpath(file)} ({amount})")
     return address

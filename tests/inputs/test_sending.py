@@ -110,7 +110,7 @@ def test_every_option_that_names_files_or_folders_is_sent_or_refused(remote, wor
         assert isinstance(file, SentFile), name
         assert file.path == str(work / "a.jsonl")
     for (_, name), value in REFUSED.items():
-        with pytest.raises(SpecError, match=rf"^{name} = .*: a folder of this machine, .* put it into storage "):
+        with pytest.raises(SpecError, match=rf"^{name} = .*: a folder of this machine, .*; if pods mount it "):
             sent(remote, value)
 
 
@@ -125,14 +125,14 @@ def as_list(value):
 
 def test_a_second_launch_sends_no_bytes(remote, stand_in, work):
     first, told = sent(remote, jsonl("a.jsonl"))
-    assert told == ["sent        a.jsonl (0.0 MB)"]
+    assert told == ["sent        a.jsonl (0.0 kB)"]
     assert list(stand_in.uploads) == [first.path.address]
     assert stand_in.uploads[first.path.address] == (work / "a.jsonl").read_bytes()
     (work / "elsewhere.jsonl").write_bytes((work / "a.jsonl").read_bytes())
     received = len(stand_in.received)
     again, told = sent(remote, jsonl("elsewhere.jsonl"))
     assert len(stand_in.received) == received == 1
-    assert told == ["in storage  elsewhere.jsonl (0.0 MB)"]
+    assert told == ["in storage  elsewhere.jsonl (0.0 kB)"]
     assert again.path.address == first.path.address
     del stand_in.uploads[first.path.address]
     sent(remote, jsonl("a.jsonl"))

@@ -1,14 +1,18 @@
 """The tutorial, followed to the letter in an empty folder beside the checkout's own."""
 
+import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.flyte.admin_stand_in import admin
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
@@ -61,6 +65,27 @@ def test_its_reward_gives_a_score_and_its_files_are_read(folder):
         "my_rewards.in_tags",
     )
     check_together(sampled_as_trained(data, recipe), recipe, recipe.companion(EvaluationFile))
+
+
+@pytest.mark.long
+def test_its_command_for_a_cluster_sends_the_rows_and_the_reward(tmp_path):
+    folder = tmp_path / "checkout"
+    for name in LINKED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".flyteignore", folder)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    run(folder, command("python make_rows.py"))
+    with admin(folder) as backend:
+        for sent in ("sent", "in storage"):
+            assert f"{sent:<11} my_rows.jsonl" in run(folder, command("pyflyte --config").partition("#")[0])
+        rows, archive = (
+            next(content for address, content in backend.uploads.items() if address.endswith(ending))
+            for ending in (".jsonl", ".tar.gz")
+        )
+    assert rows == (folder / "my_rows.jsonl").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as code:
+        assert {"my_rewards.py", "my_recipe.yaml", "workflows/rlvr.py"} <= set(code.getnames())
 
 
 @pytest.mark.complete
