@@ -49,41 +49,46 @@ def with_sent_files(
         SpecError: a file does not exist, a folder would be missing in pods, or the files are too large together.
         BackendError: as `upload` raises it.
     """
-    files: dict[Path, None] = {}
+    here: dict[str, list[Path]] = {}
 
     def find(where: str, mark: PathMark, value: Any) -> Any:
-        if mark.names == "folder":
-            _check_folder(where, mark, value, carried)
-        for path in _paths(mark, value):
-            files.update(dict.fromkeys(_files_here(where, path) or ()))
+        for path in _listed(value):
+            if not isinstance(path, str):  # a copy
+                continue
+            if mark.names == "folder":
+                _check_folder(where, mark, path, carried)
+            elif (files := _files_here(where, mark, path)) is not None:
+                here[path] = files
         return value
 
-    def replace(where: str, mark: PathMark, value: Any) -> Any:
+    def replace(_: str, mark: PathMark, value: Any) -> Any:
+        if mark.names == "folder":
+            return value
         changed: list[Any] = []
-        for path in _paths(mark, value):
-            here = _files_here(where, path)
-            changed += [path] if here is None else [_sent_file(path, file, addresses[file]) for file in here]
-        return changed if isinstance(value, list) or len(changed) > 1 else changed[0] if changed else value
+        for path in _listed(value):
+            changed += [_sent_file(path, file, addresses[file]) for file in here[path]] if path in here else [path]
+        return changed if isinstance(value, list) or len(changed) > 1 else changed[0]
 
     for value in inputs.values():
         with_changed_files(value, find)
-    _check_size(list(files))
+    files = list(dict.fromkeys(file for listed in here.values() for file in listed))
+    _check_size(files)
     addresses = {file: _send(remote, file, say) for file in files}
     return {name: with_changed_files(value, replace) for name, value in inputs.items()}
 
 
-def _paths(mark: PathMark, value: Any) -> list[Any]:
-    """Return the paths and globs of files in the value of an option."""
-    if mark.names == "folder":
-        return []
+def _listed(value: Any) -> list[Any]:
+    """Return the items of an option that may hold a list or one item."""
     return value if isinstance(value, list) else [value]
 
 
-def _files_here(where: str, path: Any) -> list[Path] | None:
-    """Return the files that a path or glob names; None if it names none of this machine alone."""
-    if not isinstance(path, str) or "://" in path or _is_mounted(path):
+def _files_here(where: str, mark: PathMark, path: str) -> list[Path] | None:
+    """Return the files that a path, or a glob if the option may have one, names; None if pods may have their own."""
+    if "://" in path or _is_mounted(path):
         return None
     try:
+        if mark.names == "file" and not Path(path).expanduser().is_file():
+            raise SpecError(f"{where} = {path!r}: no such file")
         return [Path(file.path) for file in files_at(path, where)]
     except SpecError:
         if Path(path).expanduser().is_absolute():
@@ -99,7 +104,7 @@ def _check_folder(where: str, mark: PathMark, path: str, carried: Collection[Pat
         if folder.is_absolute():
             return
         raise SpecError(f"{where} = {path!r}: no such folder")
-    files = {file.resolve() for file in folder.rglob("*") if file.is_file()}
+    files = {file.resolve() for file in folder.rglob("*") if file.is_file() and file.parent.name != "__pycache__"}
     if not folder.is_absolute() and files and files <= set(carried):
         return
     _refuse_folder(where, path)

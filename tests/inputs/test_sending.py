@@ -160,7 +160,9 @@ def test_a_file_is_only_read_and_an_empty_one_is_sent_too(remote, stand_in, work
 
 def test_globs_and_lists_keep_their_order_and_addresses_their_place(remote, work):
     value = jsonl(["b.jsonl", "s3://bucket/x.jsonl", "*.jsonl", str(work / "kept" / "c.jsonl.gz")])
-    files = sent(remote, value)[0].path
+    launched = sent(remote, value)[0]
+    assert sent(remote, launched) == (launched, []), "what was sent is not sent again"
+    files = launched.path
     places = [file if isinstance(file, str) else Path(file.path).name for file in files]
     assert places == ["b.jsonl", "s3://bucket/x.jsonl", "a.jsonl", "b.jsonl", "c.jsonl.gz"]
     assert [file.named for file in files if not isinstance(file, str)] == [
@@ -213,6 +215,9 @@ def test_what_is_missing_or_too_large_is_refused_before_anything_is_sent(remote,
     assert not stand_in.uploads
     without = data.model_copy(update={"leave_out": ["second"]})
     assert isinstance(sent(remote, without)[0].sources[0].loader.path, SentFile)
+    controlled = PAIRWISE.model_copy(update={"length_control": "*.jsonl"})
+    with pytest.raises(SpecError, match=r"^length_control = '\*\.jsonl': no such file$"):
+        sent(remote, controlled)
     with pytest.raises(SpecError, match=r"^include_path = 'none': no such folder$"):
         sent(remote, HarnessBenchmark(name="mine", tasks=["mine"], include_path="none"))
     with (work / "large.jsonl").open("wb") as file:
