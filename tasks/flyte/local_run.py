@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class LocalRun:
         from tasks.flyte.stages import run_id
 
         name = self.name.rpartition(".")[-1]
+        # Flytekit's handler ends the process by `exit`, so that nothing is told what is left of a run.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             made = self._entity(**inputs)
         except KeyboardInterrupt:

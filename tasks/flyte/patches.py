@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from flytekit import FlyteContextManager, PodTemplate
+from flytekit import PodTemplate
 from flytekit.configuration import SerializationSettings
 from flytekit.core.constants import CACHE_KEY_METADATA, MESSAGEPACK, SERIALIZATION_FORMAT
 from flytekit.core.node import Node
@@ -27,8 +27,7 @@ from flytekit.models.task import Container, Resources
 from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
-from tasks.flyte import archive, command_line_options, remote_run, uploads
-from tasks.flyte.cache_policy import BACKENDS_ALONE
+from tasks.flyte import archive, command_line_options, local_cache, remote_run, uploads
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
@@ -68,33 +67,6 @@ class Patch(NamedTuple):
     replacement: Callable[[Any], Any]
     reason: str
     upstream: str
-
-
-def _addresses(literal: Literal) -> Iterator[str]:
-    """Yield the addresses of the files and folders of an output."""
-    if literal.collection:
-        for item in literal.collection.literals:
-            yield from _addresses(item)
-    elif literal.scalar and literal.scalar.blob:
-        yield literal.scalar.blob.uri
-
-
-def _misses_without_files(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
-    """Make a look-up in the local cache a miss where a file or folder of the cached result no longer exists.
-
-    The look-up of a task that only backends cache is always a miss.
-    """
-
-    @wraps(get)
-    def existing(task_name: str, cache_version: str, *args: Any, **kwargs: Any) -> LiteralMap | None:
-        if cache_version.startswith(BACKENDS_ALONE):
-            return None
-        cached = get(task_name, cache_version, *args, **kwargs)
-        is_remote = FlyteContextManager.current_context().file_access.is_remote
-        addresses = [a for literal in (cached.literals if cached else {}).values() for a in _addresses(literal)]
-        return cached if all(is_remote(a) or Path(a).exists() for a in addresses) else None
-
-    return staticmethod(existing)
 
 
 def _types_without_schemas(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
@@ -288,9 +260,21 @@ PATCHES = (
     ),
     Patch(
         "flytekit.core.local_cache:LocalTaskCache.get",
-        _misses_without_files,
-        "the local cache would return addresses of deleted files, and the next stage would fail to read them",
+        local_cache.checked_results,
+        "the local cache would return addresses of files that are gone or have changed, for the next stage to read",
         f"{FLYTE}/6393",
+    ),
+    Patch(
+        "flytekit.core.local_cache:LocalTaskCache.set",
+        local_cache.kept_states,
+        "the local cache would not know whether the files of a result have changed",
+        f"{FLYTE}/6393",
+    ),
+    Patch(
+        "flytekit.core.local_cache:LocalTaskCache.initialize",
+        local_cache.opened_or_replaced,
+        "a damaged cache would end every run with an error of SQLite",
+        NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.local_cache:CACHE_LOCATION",

@@ -27,6 +27,7 @@ from tasks.reporting.nearest_recipe import origin_json
 from tasks.reporting.publication import new_run
 from tasks.reporting.sections import with_policy_names
 from tasks.reporting.terminal import print_gain, print_responses, print_stages, stages_json, summary_json
+from tasks.storage.linked_copies import copy_folder
 from tasks.storage.locations import outputs_folder
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION
@@ -148,7 +149,7 @@ def _results(run: Path, last: int) -> Iterator[Path]:
 def _copy(path: Path, target: Path) -> str:
     """Copy a file or folder, and return the copy's name."""
     if path.is_dir():
-        shutil.copytree(path, target)
+        copy_folder(path, target)
     else:
         shutil.copy(path, target)
     return target.name

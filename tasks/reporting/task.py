@@ -30,6 +30,7 @@ from tasks.flyte.stages import (
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.written import written_options
+from tasks.storage.linked_copies import copy_folder
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.schemas import (
@@ -243,7 +244,7 @@ def _copy_results(
     for name, table in tables.items():
         shutil.copy(local(table), folder / f"{name}.parquet")
     for name, source in folders.items():
-        shutil.copytree(local(source), folder / name)
+        copy_folder(local(source), folder / name)
     shutil.copy(local(metrics), folder / "metrics.jsonl")
 
 

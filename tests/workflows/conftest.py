@@ -57,7 +57,8 @@ class StandIns:
     @property
     def none(self) -> Path:
         """A table of no set-aside rows."""
-        return write_table(self.folder / "none.parquet", table_from_rows([], SET_ASIDE, "none"), SET_ASIDE)
+        path = self.folder / "none.parquet"
+        return path if path.exists() else write_table(path, table_from_rows([], SET_ASIDE, "none"), SET_ASIDE)
 
     def new(self, name: str) -> Path:
         self.ran[name.split(".", maxsplit=1)[0]] += 1

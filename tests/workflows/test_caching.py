@@ -4,13 +4,16 @@ import json
 import re
 import shutil
 import socket
+import sqlite3
 from collections import Counter
 
 import pytest
+from flytekit.core.local_cache import LocalTaskCache
 
 from tasks.cleaning import merging, screening
 from tasks.cleaning.spec import CleaningSpec, Filters
 from tasks.difficulty.spec import Variant
+from tasks.flyte.local_cache import CacheError
 from tasks.inputs.files import quickstart
 from tasks.pods import PodConfig
 from tasks.sourcing import loaders, prompts
@@ -229,6 +232,53 @@ def test_a_result_whose_files_are_gone_is_made_again_and_what_depends_on_it_is_k
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert run()[0] == {"roll_out": 1, "train_policy": 1}
     assert run()[0] == {}
+
+
+def test_a_result_whose_files_have_changed_is_made_again(run, tmp_path):
+    run()
+    [rollouts] = tmp_path.glob("*-roll_out.parquet")
+    rollouts.write_bytes(b"")  # what a crash leaves of a file that was not flushed
+    [trained] = tmp_path.glob("*-train_policy")
+    with (trained / "metrics.jsonl").open("a") as file:
+        file.write("{}\n")
+    assert run()[0] == {"roll_out": 1, "train_policy": 1}
+    assert run()[0] == {}
+
+
+def test_a_damaged_cache_is_set_aside_and_its_results_are_computed_again(run, tmp_path, caplog):
+    run()
+    LocalTaskCache._cache.close()
+    LocalTaskCache._initialized = False
+    for file in (tmp_path / "cache").glob("cache.db*"):
+        file.write_bytes(b"no database" * 1000)
+    assert run()[0] == EVERYTHING
+    assert "is damaged (file is not a database) and was moved to" in caplog.text
+    assert list(tmp_path.glob("cache-damaged-*/cache.db"))
+    assert run()[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (
+            "database or disk is full",
+            r"cannot be written \(database or disk is full; [\d,]+ MB are free\): free some disk",
+        ),
+        (
+            "database disk image is malformed",
+            r"is damaged \(.* malformed\): delete that folder, and stages are computed",
+        ),
+    ],
+)
+def test_a_cache_that_fails_during_a_run_is_one_sentence(run, monkeypatch, message, sentence):
+    run()
+
+    def fail(*_, **__):
+        raise sqlite3.DatabaseError(message)
+
+    monkeypatch.setattr(LocalTaskCache._cache, "get", fail)
+    with pytest.raises(CacheError, match=sentence):
+        run()
 
 
 @pytest.mark.complete

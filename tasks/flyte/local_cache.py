@@ -1,0 +1,148 @@
+"""Keep the cache of this machine right: a result whose files are gone or have changed is computed again.
+
+A cached result names files; others may delete them, write to them, or lose them in a crash. Their sizes and times when
+the result was cached are therefore part of its entry. A database that is damaged is set aside, and an empty one made.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from flytekit import FlyteContextManager
+from flytekit.core import local_cache
+from flytekit.models.literals import Literal, LiteralMap
+
+from tasks.failures import MistakeError
+from tasks.flyte.cache_policy import BACKENDS_ALONE
+
+STATES = "{key} states"
+"""Key of the entry with the states of the files of a result, by that of the result."""
+FULL = ("disk is full", "disk I/O error")
+"""Parts of the messages of SQLite on a disk that takes no more."""
+
+logger = logging.getLogger(__name__)
+
+
+class CacheError(MistakeError):
+    """The cache of this machine cannot be written or read."""
+
+
+def checked_results(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
+    """Make a look-up a miss if a file or folder of the cached result is gone, or is not as it was.
+
+    The look-up of a task that only backends cache is always a miss.
+    """
+
+    @wraps(get)
+    def unchanged(task_name: str, cache_version: str, *args: Any) -> LiteralMap | None:
+        if cache_version.startswith(BACKENDS_ALONE):
+            return None
+        cached: LiteralMap | None = _working(get, task_name, cache_version, *args)
+        if cached is None:
+            return None
+        key = local_cache._calculate_cache_key(task_name, cache_version, *args)
+        states_then = _working(local_cache.LocalTaskCache._cache.get, STATES.format(key=key))
+        states = _states(cached)
+        return cached if None not in states and states_then == json.dumps(states) else None
+
+    return staticmethod(unchanged)
+
+
+def kept_states(set_result: Callable[..., None]) -> staticmethod[..., None]:
+    """Keep the states of a result's files with it."""
+
+    @wraps(set_result)
+    def keep(
+        task_name: str, cache_version: str, inputs: LiteralMap, ignored: tuple[str, ...], value: LiteralMap
+    ) -> None:
+        key = local_cache._calculate_cache_key(task_name, cache_version, inputs, ignored)
+        _working(set_result, task_name, cache_version, inputs, ignored, value)
+        _working(local_cache.LocalTaskCache._cache.set, STATES.format(key=key), json.dumps(_states(value)))
+
+    return staticmethod(keep)
+
+
+def opened_or_replaced(initialize: Callable[[], None]) -> staticmethod[[], None]:
+    """Set a database aside that is damaged, and make an empty one."""
+
+    @wraps(initialize)
+    def open_cache() -> None:
+        try:
+            initialize()
+        except sqlite3.DatabaseError as error:
+            if _is_full(error):
+                raise _full(error) from None
+            folder = Path(local_cache.CACHE_LOCATION)
+            aside = folder.with_name(f"{folder.name}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+            folder.rename(aside)
+            logger.warning(
+                "the cache %s is damaged (%s) and was moved to %s: stages are computed again", folder, error, aside
+            )
+            initialize()
+
+    return staticmethod(open_cache)
+
+
+def _working(call: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a call of the database.
+
+    Raises:
+        CacheError: the disk is full, or the database is damaged.
+    """
+    try:
+        return call(*args)
+    except sqlite3.DatabaseError as error:
+        if _is_full(error):
+            raise _full(error) from None
+        folder = local_cache.CACHE_LOCATION
+        raise CacheError(
+            f"the cache {folder} is damaged ({error}): delete that folder, and stages are computed again"
+        ) from None
+
+
+def _is_full(error: sqlite3.DatabaseError) -> bool:
+    return any(part in str(error) for part in FULL)
+
+
+def _full(error: sqlite3.DatabaseError) -> CacheError:
+    folder = Path(local_cache.CACHE_LOCATION)
+    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+    free = shutil.disk_usage(existing).free
+    return CacheError(
+        f"the cache {folder} cannot be written ({error}; {free / 1e6:,.0f} MB are free): free some disk, and the same "
+        "command goes on"
+    )
+
+
+def _states(result: LiteralMap) -> list[Any]:
+    """Return size and time of change of each file of a result on this machine, and None for a file that is gone."""
+    is_remote = FlyteContextManager.current_context().file_access.is_remote
+    literals = [literal for _, literal in sorted(result.literals.items())]
+    paths = [Path(address) for each in literals for address in _addresses(each) if not is_remote(address)]
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    return [_state(file) for file in files if not file.is_dir()]
+
+
+def _state(file: Path) -> tuple[str, int, int] | None:
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return file.name, state.st_size, state.st_mtime_ns
+
+
+def _addresses(literal: Literal) -> Iterator[str]:
+    """Yield the addresses of the files and folders of an output."""
+    if literal.collection:
+        for item in literal.collection.literals:
+            yield from _addresses(item)
+    elif literal.scalar and literal.scalar.blob:
+        yield literal.scalar.blob.uri

@@ -1,0 +1,30 @@
+"""Copy folders of models without writing their weights again: a file system may give one file several names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+WEIGHTS = ".safetensors"
+"""Ending of the files that copies share."""
+WRITING = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder; its weights are linked, and made read-only, if both lie on a file system that allows it."""
+    shutil.copytree(source, target, copy_function=_copy)
+
+
+def _copy(source: str, target: str) -> None:
+    if source.endswith(WEIGHTS):
+        try:
+            os.link(os.path.realpath(source), target)
+            # Whoever wrote to one of the names would change all.
+            os.chmod(target, os.stat(target).st_mode & ~WRITING)
+        except OSError:  # another file system, or one without links
+            pass
+        else:
+            return
+    shutil.copy2(source, target)
