@@ -33,7 +33,6 @@ from tasks.machine.memory_limit import MemoryLimitError, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
 from tasks.storage.addresses import reported_digest
-from tasks.storage.linked_copies import copy_folder
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import claimed, file_digest
 from tasks.tables.parquet import columns_of, read_batches, read_metadata, read_table, with_user_columns, write_batches
@@ -254,16 +253,12 @@ def write_output(
 
 
 def output_folder(folder: Path) -> FlyteDirectory:
-    """Return a folder as an output of the stage, whose address ends in its name, as a file's does.
-
-    On this machine it is a copy that shares the weights (`copy_folder`).
-    """
+    """Return a folder as an output of the stage, whose address on blob storage ends in its name, as a file's does."""
     context = FlyteContextManager.current_context()
-    address = f"{context.file_access.get_random_remote_directory()}/{folder.name}"
     if context.execution_state is None or context.execution_state.is_local_execution():
-        copy_folder(folder, Path(address))
-        return FlyteDirectory(address, remote_directory=False)
-    return FlyteDirectory(str(folder), remote_directory=address)
+        return FlyteDirectory(str(folder))
+    address = context.file_access.get_random_remote_directory()
+    return FlyteDirectory(str(folder), remote_directory=f"{address}/{folder.name}")
 
 
 def storage_location(name: str) -> tuple[AbstractFileSystem, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from tasks.config import SpecError
 from tasks.config_fields import PathMark, with_changed_files
@@ -19,9 +19,6 @@ from tasks.flyte.uploads import upload
 from tasks.sourcing.files import endings, files_at
 from tasks.storage.sent_files import SentFile
 from tasks.tables.content_digest import sha256_of
-
-if TYPE_CHECKING:
-    from flytekit.remote import FlyteRemote
 
 MOST_MB = 1000
 """Largest size in megabytes of all files of a launch: what is larger belongs into storage, where it is sent once."""
@@ -32,7 +29,7 @@ SHOWN = 3
 
 
 def with_sent_files(
-    remote: FlyteRemote, inputs: Mapping[str, Any], carried: Collection[Path] = (), say: Callable[[str], Any] = print
+    remote: Any, inputs: Mapping[str, Any], carried: Collection[Path] = (), say: Callable[[str], Any] = print
 ) -> dict[str, Any]:
     """Return the inputs of a launch with copies in storage in place of the user's files.
 
@@ -40,7 +37,7 @@ def with_sent_files(
     not sent again.
 
     Args:
-        remote: the client of the backend.
+        remote: flytekit's client of the backend.
         inputs: by name; among them are specifications.
         carried: resolved paths of the files that travel with the code, by their paths below the working directory.
         say: takes a line for the user about each file.
@@ -148,7 +145,7 @@ def _check_size(files: list[Path]) -> None:
         )
 
 
-def _send(remote: FlyteRemote, file: Path, say: Callable[[str], Any]) -> str:
+def _send(remote: Any, file: Path, say: Callable[[str], Any]) -> str:
     _, address, was_sent = upload(remote, file, f"{sha256_of(file)}{endings(file.name)}")
     size = file.stat().st_size
     amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"

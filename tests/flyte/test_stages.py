@@ -1,3 +1,5 @@
+import signal
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -53,9 +55,8 @@ def gives_one() -> int:
 
 
 @task
-def is_interrupted(reason: str) -> int:
-    if reason:
-        raise KeyboardInterrupt(reason)
+def is_interrupted() -> int:
+    signal.raise_signal(signal.SIGINT)
     return 1
 
 
@@ -65,8 +66,9 @@ def test_results_of_a_local_run_are_printed_by_name():
 
 
 def test_a_local_run_that_is_interrupted_says_how_to_go_on(capsys):
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # as flytekit does when it is imported
     with pytest.raises(KeyboardInterrupt):
-        LocalRun(is_interrupted)(reason="Ctrl-C")
+        LocalRun(is_interrupted)()
     assert "the same command goes on" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from tasks.tables.content_digest import (
     CLAIM,
     MANIFEST,
     ContentError,
-    _sha256_of,
+    _read_sha256,
     check_pages,
     claimed,
     file_digest,
@@ -176,9 +176,9 @@ def test_a_malformed_manifest_is_one_error(model, text, elsewhere):
 
 def test_weights_are_read_once_a_process_for_as_long_as_they_stay_as_they_are(model):
     seal(model)
-    before, reads = file_digest(model), _sha256_of.cache_info().misses
+    before, reads = file_digest(model), _read_sha256.cache_info().misses
     assert file_digest(model) == before
-    assert _sha256_of.cache_info().misses == reads
+    assert _read_sha256.cache_info().misses == reads
     (model / "weights").write_text("012345")
     assert file_digest(seal(model)) != before
-    assert _sha256_of.cache_info().misses == reads + 1
+    assert _read_sha256.cache_info().misses == reads + 1

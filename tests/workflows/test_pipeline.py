@@ -14,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from tasks.flyte.local_run import INTERRUPTED
 from tasks.tables.content_digest import file_digest
 from tasks.tables.parquet import read_metadata, read_table
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE
@@ -128,14 +129,15 @@ def laptop(tmp_path_factory):
 
 def interrupt(laptop):
     """The metrics of a run that was interrupted after its first checkpoint."""
-    process = subprocess.Popen(
-        laptop.command(),
-        cwd=ROOT,
-        env=laptop.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with (laptop.home / "interrupted.txt").open("w") as printed:
+        process = subprocess.Popen(
+            laptop.command(),
+            cwd=ROOT,
+            env=laptop.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=printed,
+            start_new_session=True,
+        )
 
     def checkpoint():
         assert process.poll() is None, "the run ended before its first checkpoint"
@@ -145,6 +147,11 @@ def interrupt(laptop):
     os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches every process in the foreground
     process.wait(timeout=120)
     until(lambda: not laptop.processes(), seconds=60)
+    printed = (laptop.home / "interrupted.txt").read_text()
+    assert re.search(
+        r"training: interrupted; \d+ of \d+ steps are in the checkpoint in \S+: the same command ", printed
+    )
+    assert INTERRUPTED in printed
     return laptop.metrics()
 
 
