@@ -205,7 +205,8 @@ def with_changed_files(
     begin = f"{where}." if where else ""
     if isinstance(value, list | tuple):
         named = [(getattr(item, "name", str(number)), item) for number, item in enumerate(value)]
-        return [item if name in unread else with_changed_files(item, change, f"{begin}{name}") for name, item in named]
+        items = [item if name in unread else with_changed_files(item, change, f"{begin}{name}") for name, item in named]
+        return tuple(items) if isinstance(value, tuple) else items
     if isinstance(value, dict):
         return {key: with_changed_files(item, change, f"{begin}{key}") for key, item in value.items()}
     if not isinstance(value, BaseModel):

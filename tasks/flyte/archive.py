@@ -1,6 +1,6 @@
 """Choose the files of a working directory that are sent to a cluster as its archive of code.
 
-    pyflyte run --remote --copy all ...   the working directory, without what is hidden or ignored (`sent_files`)
+    pyflyte run --remote --copy all ...   the working directory, without what is hidden or ignored (`archived_files`)
         ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, next to the archive
                                           ──► the other nodes of a Ray cluster: the same files (`ray_job.copy_code`)
 
@@ -38,14 +38,14 @@ class ArchiveError(MistakeError):
 
 
 def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[..., tuple[list[str], str]]:
-    """Patch flytekit's `ls_files`: an archive of all files contains `sent_files`, and is refused if it is too large."""
+    """Patch flytekit's `ls_files`: an archive of all files contains `archived_files`, and is refused if too large."""
 
     @wraps(list_files)
     def listed(source: str, style: Any, *args: Any, **kwargs: Any) -> tuple[list[str], str]:
         if style is not CopyFileDetection.ALL:
             return list_files(source, style, *args, **kwargs)
         root = Path(source)
-        paths = sent_files(root)
+        paths = archived_files(root)
         check_size(root, paths)
         digest = hashlib.sha256()
         for path in paths:
@@ -66,7 +66,7 @@ def files_of(root: Path) -> list[Path]:
     return sorted({path for name in names for path in _files_below(root / name)})
 
 
-def sent_files(root: Path) -> list[Path]:
+def archived_files(root: Path) -> list[Path]:
     """Return the files of a folder that are sent to a cluster.
 
     They are `files_of` without what is hidden, which may be a secret (`.env`), and what `.flyteignore` names.

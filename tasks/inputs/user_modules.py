@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import SpecError
-from tasks.flyte.archive import sent_files
+from tasks.flyte.archive import archived_files
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.lineage.user_code import user_code_digest, user_files
@@ -46,7 +46,7 @@ def check_sent(root: Path, files: Iterable[Any], *, whole: bool) -> None:
     modules = sorted(modules_of(files))
     if not whole and (modules := [name for name in modules if name.partition(".")[0] != OF_IMAGES]):
         raise SpecError(f"module {modules[0]} is not sent to the cluster: give --copy all, which sends {root}")
-    sent = {path.resolve() for path in sent_files(root)}
+    sent = {path.resolve() for path in archived_files(root)}
     for module in modules:
         for name, path in _files(module).items():
             if not path.resolve().is_relative_to(root.resolve()):
