@@ -9,6 +9,7 @@ absolute paths that are not here        stay as they are: a pod may have them
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -110,7 +111,7 @@ def _check_folder(where: str, mark: PathMark, path: str, carried: Collection[Pat
 def _refuse_folder(where: str, path: str) -> NoReturn:
     address = f"s3://BUCKET/{Path(path).name}"
     ways = {
-        "source.path": f"put it into storage (aws s3 cp --recursive {path} {address}) and give source: {{kind: stored, "
+        "source.path": f"put it into storage (aws s3 cp --recursive {shlex.quote(path)} {address}) and give source: {{kind: stored, "
         f"address: {address}}}",
         "judge.model": "push it to the hub and give its id and revision, or serve it and give the url",
         "model": "push it to the hub and give its id and revision",
@@ -140,7 +141,7 @@ def _check_size(files: list[Path]) -> None:
         named = ", ".join(f"{file} ({sizes[file] / 1e6:,.1f} MB)" for file in largest)
         raise SpecError(
             f"the files of this launch are {total / 1e6:,.1f} MB, and at most {MOST_MB:,} are sent; the largest are "
-            f"{named}: put them into storage (aws s3 cp {largest[0]} s3://BUCKET/) and give their addresses; if pods "
+            f"{named}: put them into storage (aws s3 cp {shlex.quote(str(largest[0]))} s3://BUCKET/) and give their addresses; if pods "
             f"mount them at these paths, name a folder above them in {MOUNTED}"
         )
 
