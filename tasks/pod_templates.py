@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.config import close_match
@@ -18,6 +19,9 @@ PRIMARY = "primary"
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux has it)
 """Folder through which the processes of an engine or a learner exchange tensors."""
+
+WORKING = "/root"
+"""Working folder of our images."""
 
 OPTIONS = {"cpu": "cpu", "memory": "memory_gib", "ephemeral-storage": "disk_gib", "nvidia.com/gpu": "gpus"}
 """Options of a pod by the Kubernetes resource that each requests; a template has only resources beside them."""
@@ -67,6 +71,29 @@ def primary(template: dict[str, Any]) -> dict[str, Any]:
 def mounts_shared_memory(template: dict[str, Any]) -> bool:
     """Return whether a template mounts a volume of its own on `/dev/shm`."""
     return any(mount.get("mountPath") == SHARED_MEMORY for mount in primary(template).get("volumeMounts", []))
+
+
+def is_on_volume(template: dict[str, Any], variable: str, default: str) -> bool:
+    """Return whether a folder of the stage's container lies on a volume that is no part of the pod's own disk.
+
+    An `emptyDir` is a part of it, unless it is in memory.
+
+    Args:
+        template: the inline template.
+        variable: environment variable that names the folder.
+        default: the folder if the template gives the variable no path.
+    """
+    container = primary(template)
+    environment = {item.get("name"): item.get("value") for item in container.get("env", [])}
+    given = environment.get(variable)
+    folder = PurePosixPath(WORKING, default if given is None or "://" in given else given)
+    mounts = [mount for mount in container.get("volumeMounts", []) if folder.is_relative_to(mount.get("mountPath", ""))]
+    if not mounts:
+        return False
+    innermost = max(mounts, key=lambda mount: len(mount["mountPath"]))
+    volumes = {volume.get("name"): volume for volume in template.get("volumes", [])}
+    empty = volumes.get(innermost.get("name"), {}).get("emptyDir")
+    return empty is None or empty.get("medium") == "Memory"
 
 
 def others(template: dict[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from math import ceil
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
 CORES_A_GPU, GIB_A_GPU = 8, 64
 """Cores and memory of a pod by default, for each of its GPUs."""
-
-DISK_GIB = 20
-"""GiB of disk of a pod with GPUs by default, beside those for the model: caches, logs and tables."""
 
 
 class PodConfig(Config):
@@ -37,8 +33,9 @@ class PodConfig(Config):
     configuration knows; or LABEL=NAME, such as `cloud.google.com/gke-accelerator=nvidia-h100-80gb`. The machines of a
     Ray cluster need the second, as Flyte gives its label to a task's own pod alone. null: any."""
     disk_gib: int | None = Field(None, gt=0)
-    """Ephemeral storage in GiB. null: on a pod with GPUs, and on the head of a Ray cluster, three times the model's
-    weights and 20 more, where their size is known; otherwise the cluster's default."""
+    """Ephemeral storage in GiB, of which volumes are no part. null: on pods that load the model, what they store of
+    models, checkpoints and policies, and 20 more, or 5 in a recipe without GPUs, if the size of the model is known;
+    otherwise the cluster's default. `plan` prints it. Less than a run needs is refused."""
     shared_memory_gib: int | None = Field(None, gt=0)
     """Size of `/dev/shm`, through which the processes of an engine or a learner exchange tensors. null: the cluster's
     default, often 64 MiB."""
@@ -69,29 +66,21 @@ class PodConfig(Config):
         label, given, value = (self.accelerator or "").partition("=")
         return (label, value) if given else None
 
-    def sized(self, gpus: int, *, weights_gib: float | None = None, **defaults: int) -> PodConfig:
+    def sized(self, gpus: int, **defaults: int) -> PodConfig:
         """Return the pod with the amounts that its options leave open, by what it holds.
 
         Args:
             gpus: number of GPUs where the option gives none.
-            weights_gib: size of the model's weights, for the disk; None: it is not known.
             defaults: other defaults than those of the options, by name, where a stage knows better.
         """
         gpus = gpus if self.gpus is None else self.gpus
         amounts: dict[str, int] = {"gpus": gpus, "cpu": CORES_A_GPU * gpus or 2, "memory_gib": GIB_A_GPU * gpus or 8}
-        if gpus and weights_gib is not None:
-            amounts["disk_gib"] = disk_gib(weights_gib)
         if gpus:
             amounts["shared_memory_gib"] = 1 + gpus
         amounts |= defaults
         if isinstance(self.template, str) or (self.template and mounts_shared_memory(self.template)):
             amounts.pop("shared_memory_gib", None)  # the template's own volume would be in its way
         return self.model_copy(update={name: amount for name, amount in amounts.items() if getattr(self, name) is None})
-
-
-def disk_gib(weights_gib: float) -> int:
-    """Return the disk of a pod by default, GiB, where a model of this size is downloaded, copied and written once."""
-    return DISK_GIB + ceil(3 * weights_gib)
 
 
 def resources(pod: PodConfig) -> Any:

@@ -9,9 +9,9 @@ from flytekit import Resources
 
 from images import DATA
 from tasks.flyte.stages import RESULT, Folder, Stopwatch, composed
+from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import Recipe, quickstart
 from tasks.inputs.handed_on import contents_of, hand_to_check
-from tasks.inputs.memory_needs import weights_gib
 from tasks.pods import overrides
 from tasks.tables.schemas import StageSummary
 from tasks.training.cluster.pods import checking_pod
@@ -31,8 +31,7 @@ def checking(model: Folder, training: Annotated[Recipe, RESULT] = RECIPE) -> Sta
     """
     if not training.model_check:
         return Stopwatch(STAGE).summary("not checked: model_check is false")
-    cluster = training.cluster
-    pod = checking_pod(training, cluster, weights_gib(training.model))
+    pod = checking_pod(training, training.cluster, stored_models(training))
     handed = hand_to_check(
         model=model, options=CheckedOptions.of(training), contents=contents_of(model)
     ).with_overrides(node_name="inputs")

@@ -8,8 +8,9 @@ from flytekit import Resources, workflow
 from images import DATA
 from tasks.cluster_check.task import check_machines, check_pod, conclude
 from tasks.flyte.stages import uncached_composed
+from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
-from tasks.inputs.memory_needs import judge_gpus, weights_gib
+from tasks.inputs.memory_needs import judge_gpus
 from tasks.pods import overrides
 from tasks.tables.schemas import StageSummary
 from tasks.training.cluster.pods import controller_overrides, ray_job
@@ -25,7 +26,7 @@ def check_for(data: DataFile, training: Recipe) -> StageSummary:
         data: the data file, for how responses are judged, and for its pods.
         training: the recipe, with its machines.
     """
-    holding = training, training.cluster, judge_gpus(data, training.benchmarks), weights_gib(training.model)
+    holding = training, training.cluster, judge_gpus(data, training.benchmarks), stored_models(training, data)
     machines = check_machines(data=data, training=training).with_overrides(
         node_name="machines", task_config=ray_job(*holding), **controller_overrides(*holding)
     )

@@ -12,8 +12,10 @@ from tasks.cluster_check import network, nodes, services
 from tasks.cluster_check.nodes import NodeFacts
 from tasks.failures import MistakeError
 from tasks.flyte.registration import CODE, SECRETS
+from tasks.inputs.disk_needs import HEAD, ONE_POD, PodNeed, stored_models, training_needs
 from tasks.inputs.files import DataFile, Recipe
-from tasks.inputs.memory_needs import judge_gpus, weights_gib
+from tasks.inputs.memory_needs import judge_gpus
+from tasks.training.cluster.pods import ACTORS, LEARNER
 from tasks.training.gpu_check.results import Findings, Result, carry_out
 
 if TYPE_CHECKING:
@@ -63,6 +65,21 @@ def needed_gpus(data: DataFile, training: Recipe) -> int:
     return (training.learner.ranks if as_few else training.gpus) + judge_gpus(data, training.benchmarks)
 
 
+def pods_on(machines: Sequence[NodeFacts], data: DataFile, training: Recipe) -> list[PodNeed]:
+    """Return the pod of training on each machine, and its need; none if the size of the model is not known.
+
+    The first machine is that of the controller. Another holds actors if the name of its pod, as KubeRay makes it, has
+    that of their group, and else learner ranks.
+    """
+    needs = {need.name: need for need in training_needs(data, training)}
+    if not needs:
+        return []
+    if ONE_POD in needs:
+        return [needs[ONE_POD]] * len(machines)
+    workers = [needs[ACTORS if f"-{ACTORS}-" in machine.name else LEARNER] for machine in machines[1:]]
+    return [needs[HEAD], *workers]
+
+
 def machine_checks(
     data: DataFile,
     training: Recipe,
@@ -81,12 +98,17 @@ def machine_checks(
         on_this_machine: True: the stages of a run are not pods.
     """
     working = [node for node in machines if node.gpus] or list(machines)
-    weights = None if training.lora else weights_gib(training.model)
+    models = stored_models(training, data)
+    weights = models.weights_gib if models and not training.lora else None
     gpus = needed_gpus(data, training)
 
     def all_reduce(findings: Findings) -> None:
         measured = network.reduction(training.learner.ranks, gpus=bool(gpus))
         network.check_network(findings, measured, working)
+
+    def disk(findings: Findings) -> None:
+        pods = pods_on(machines, data, training)
+        nodes.check_disk(findings, machines, pods, limited=not on_this_machine)
 
     def images(findings: Findings) -> None:
         nodes.check_images(findings, machines, os.environ.get(CODE))
@@ -96,6 +118,7 @@ def machine_checks(
         "images of training": images,
         "GPUs and driver": lambda findings: nodes.check_gpus(findings, machines, gpus),
         "shared memory": lambda findings: nodes.check_shared_memory(findings, working, weights),
+        "disk": disk,
         "network": all_reduce,
         "sandbox": lambda findings: nodes.check_sandbox(findings, machines[0], needs_sandbox(data)),
         "storage": lambda findings: services.check_storage(findings, *storage),

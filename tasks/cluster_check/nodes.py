@@ -1,24 +1,30 @@
 """Facts of the nodes of a cluster, and the checks that compare them with what a run needs.
 
 each node:   facts() ──► NodeFacts ─┐
-each node:   facts() ──► NodeFacts ─┴─► check_images, check_gpus, check_shared_memory, check_sandbox
+each node:   facts() ──► NodeFacts ─┴─► check_images, check_gpus, check_shared_memory, check_disk, check_sandbox
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import re
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
+from tasks.inputs.disk_needs import PodNeed
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import ImageError, check_image
 from tasks.pod_templates import SHARED_MEMORY
+from tasks.storage.locations import folder_of
+from tasks.training.cluster.disk import Folder
 from tasks.training.cluster.sizes import GIB
 from tasks.training.gpu_check.results import Findings, SkippedError
 
@@ -39,6 +45,13 @@ DRIVER = Path("/proc/driver/nvidia/version")
 """File in which NVIDIA's kernel module gives its version."""
 
 
+class Disk(NamedTuple):
+    """A disk as a process sees it: the system's number of its file system, and its free bytes."""
+
+    device: int
+    free: int
+
+
 @dataclass(frozen=True)
 class NodeFacts:
     """Facts of one node or pod that a run depends on.
@@ -51,6 +64,7 @@ class NodeFacts:
         cuda: version of CUDA that torch is built for; empty: it is built for CPUs.
         driver: version of NVIDIA's driver; empty: there is none.
         shared_memory: size of `/dev/shm`, bytes.
+        disks: number and free bytes of the disk that holds each folder of `tasks.training.cluster.disk.FOLDERS`.
         rdma: names of the RDMA devices.
         sandbox: why programs cannot be run there; empty: they can.
     """
@@ -62,6 +76,7 @@ class NodeFacts:
     cuda: str = ""
     driver: str = ""
     shared_memory: int = 0
+    disks: dict[Folder, Disk] = field(default_factory=dict)
     rdma: tuple[str, ...] = ()
     sandbox: str = ""
 
@@ -83,6 +98,7 @@ def facts(*, sandbox: bool = False) -> NodeFacts:
         cuda=cuda,
         driver=driver_version(),
         shared_memory=shutil.disk_usage(SHARED_MEMORY).total,
+        disks={name: disk_of(folder) for name, folder in written_folders().items()},
         rdma=tuple(sorted(device.name for device in RDMA.iterdir())) if RDMA.is_dir() else (),
         sandbox=" ".join(missing_resources({})) if sandbox else "",
     )
@@ -94,6 +110,22 @@ def _gpus() -> tuple[tuple[str, ...], str]:
 
     names = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     return names, torch.version.cuda or ""
+
+
+def disk_of(folder: Path) -> Disk:
+    """Return the disk that holds a folder, or will hold it once it is made."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return Disk(existing.stat().st_dev, shutil.disk_usage(existing).free)
+
+
+def written_folders() -> dict[Folder, Path]:
+    """Return the folders of this process to which a pod writes."""
+    cache = Path.home() / ".cache" / "huggingface"
+    return {
+        "runs": folder_of("").absolute(),
+        "downloads": Path(tempfile.gettempdir()),
+        "hub": Path(os.environ.get("HF_HOME", cache)).absolute(),
+    }
 
 
 def driver_version() -> str:
@@ -193,6 +225,48 @@ def check_shared_memory(findings: Findings, nodes: Sequence[NodeFacts], weights_
         )
     smallest = min(node.shared_memory for node in nodes) / GIB
     findings.note = f"{_count(nodes)} with {smallest:.1f} GiB or more of shared memory."
+
+
+def check_disk(findings: Findings, nodes: Sequence[NodeFacts], pods: Sequence[PodNeed], *, limited: bool) -> None:
+    """Compare what each pod stores with the free disk of its node, volumes included, and with the pod's limit.
+
+    The limit of a pod with a template by name is not compared: it may mount volumes.
+
+    Args:
+        findings: takes faults and note.
+        nodes: all of them.
+        pods: the pod of each node, and its need.
+        limited: whether the nodes are pods, whose limit is what they request.
+
+    Raises:
+        SkippedError: the size of the model is not known.
+    """
+    if not pods:
+        raise SkippedError("The size of the model is not known before it is downloaded.")
+    for node, (name, option, pod, whole) in zip(nodes, pods, strict=True):
+        need = whole.beside_volumes(pod.template)
+        if limited and not isinstance(pod.template, str) and pod.disk_gib is not None:
+            findings.require(
+                pod.disk_gib >= need.run_gib,
+                f"{node.name} ({name}) has a limit of {pod.disk_gib} GiB of disk ({option}.disk_gib), and needs "
+                f"{need.run_gib}: {need.parts(need.run)}.",
+            )
+        stored = {disk.device: 0.0 for disk in node.disks.values()}
+        stored[node.disks["downloads"].device] += whole.slack_gib
+        for item in whole.run:
+            stored[node.disks[item.folder].device] += item.gib
+        for device, free in {disk.device: disk.free / GIB for disk in node.disks.values()}.items():
+            findings.require(
+                free >= stored[device],
+                f"{node.name} ({name}) has a disk with {free:.0f} GiB free, and needs {stored[device]:.0f} on it: "
+                f"{whole.parts(whole.run)}.",
+            )
+    least = min(disk.free for node in nodes for disk in node.disks.values()) / GIB
+    most = (max(pod.need.run_gib for pod in pods), max(pod.need.gib for pod in pods))
+    findings.note = (
+        f"{_count(nodes)} with {least:.0f} GiB or more of free disk, of which a run takes up to {most[0]}, and a "
+        f"resume by other learner ranks {most[1]}."
+    )
 
 
 def check_sandbox(findings: Findings, node: NodeFacts, needed: bool) -> None:

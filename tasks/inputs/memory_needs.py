@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import SpecError
-from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, Recipe
 from tasks.machine import precision
@@ -154,15 +153,6 @@ def judge_gpus(data: DataFile, benchmarks: Sequence[BenchmarkFile] = ()) -> int:
     return data.verifiers.gpus({name for source in sources for name in source.verifiers})
 
 
-def weights_gib(model: ModelSpec) -> float | None:
-    """Return the size of a model's weights in 16 bits, GiB; None: its shape is not known before it is downloaded."""
-    try:
-        shape = roofline.architecture(model.source.model_dump(), None)
-    except roofline.ShapeError:
-        return None
-    return float(roofline.WEIGHT * shape.parameters) / GIB
-
-
 def _in(training: Recipe, auto: str) -> str:
     """Return the learner's type, in words for a message."""
     return f"{auto} (learner.dtype: auto)" if training.learner.dtype == "auto" else training.learner.dtype
@@ -183,7 +173,7 @@ def served_judge(data: DataFile) -> JudgeConfig | None:
 def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> float:
     """Return the GiB of the weights and the KV cache of a judge that is served; only the cache of an unknown model."""
     width = _bytes(judge.server.dtype, dtype)
-    model = policy if judge.model == INITIAL else _shape(judge)
+    model = policy if judge.model == INITIAL else shape_of(judge.model)
     blocks = _BLOCKS.search(" ".join(judge.server.extra_args))
     if model is None:
         return judge.server.cpu_kv_cache_gib
@@ -192,10 +182,11 @@ def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> flo
     return model.parameters * width / GIB + cache
 
 
-def _shape(judge: JudgeConfig) -> roofline.Architecture | None:
-    source: dict[str, Any] = {"name": judge.model}
-    if Path(judge.model).is_dir():
-        source = {"kind": "folder", "path": judge.model}
+def shape_of(model: str) -> roofline.Architecture | None:
+    """Return the shape of a judge or reward model, by its folder or its id on the hub; None: it is not known."""
+    source: dict[str, Any] = {"name": model}
+    if Path(model).is_dir():
+        source = {"kind": "folder", "path": model}
     try:
         return roofline.architecture(source, None)
     except roofline.ShapeError:

@@ -16,6 +16,7 @@ from tasks.failures import MistakeError
 from tasks.flyte.stages import RESULT, show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
+from tasks.inputs.disk_needs import check_disk
 from tasks.inputs.environments import check_environment
 from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.experiments import Experiment
@@ -109,6 +110,8 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     if on_this_machine:
         check_machine()
         check_folders()
+    else:
+        check_disk(data, training, evaluation)
     check_memory(data, training, on_this_machine=on_this_machine)
     pinned = with_commits(data)
     training, evaluation = pinned_recipe(training), pinned_evaluation(evaluation)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tasks.difficulty.spec import DifficultySpec
+from tasks.inputs.disk_needs import evaluation_need, rollouts_need, stored_models
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.inputs.memory_needs import judge_gpus, served_judge, weights_gib
+from tasks.inputs.memory_needs import judge_gpus, served_judge
 from tasks.machine.image import check_image
 from tasks.pods import PodConfig
-from tasks.training.cluster.pods import checking_pod
+from tasks.training.cluster.disk import with_disk
+from tasks.training.cluster.pods import checking_pod, controller_pod, is_in_one_pod, worker_pods
 
 
 def rollout_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec, *, judges: bool) -> PodConfig:
     """Return the pod that samples a shard of difficulty's rollouts, and with `judges` also serves their judge."""
     gpus = training.cluster.gpus_of(difficulty.engine) + (_judge_gpus(data, training) if judges else 0)
-    return difficulty.pod.sized(gpus, weights_gib=weights_gib(training.model))
+    return _sampling_pod(data, training, difficulty).sized(gpus)
 
 
 def judging_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec) -> PodConfig:
     """Return the pod that judges a shard of difficulty's rollouts."""
     if not data.verifiers.serves:
         return data.pod
-    return difficulty.pod.sized(_judge_gpus(data, training), weights_gib=weights_gib(training.model))
+    return _sampling_pod(data, training, difficulty).sized(_judge_gpus(data, training))
 
 
 def evaluation_pod(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> PodConfig:
@@ -28,7 +32,42 @@ def evaluation_pod(data: DataFile, training: Recipe, evaluation: EvaluationFile)
     gpus = training.cluster.gpus_of(evaluation.engine)
     if training.cluster.gpus_per_node:
         gpus += judge_gpus(data, evaluation.benchmarks)
-    return evaluation.pod.sized(gpus, weights_gib=weights_gib(training.model))
+    models = stored_models(training, data)
+    return with_disk(evaluation.pod, evaluation_need(training, evaluation, models) if models else None).sized(gpus)
+
+
+class PodRequest(NamedTuple):
+    """A pod that a run requests: what it is for, how many there are in words, and its resources."""
+
+    name: str
+    number: str
+    pod: PodConfig
+
+
+def pods_of_run(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> list[PodRequest]:
+    """Return the pods with models of a run, in the order of its stages; the data stages have `pod` of the data file."""
+    models, judging = stored_models(training, data), judge_gpus(data, training.benchmarks)
+    holding = training, training.cluster, judging, models
+    requests = []
+    if training.model_check:
+        requests.append(
+            PodRequest("model check", "1", checking_pod(training, training.cluster, stored_models(training)))
+        )
+    if (difficulty := data.difficulty) is not None:
+        pod = rollout_pod(data, training, difficulty, judges=difficulty.early_stopping)
+        if difficulty.engine.server is None:
+            requests.append(PodRequest("difficulty: rollouts", "1 a shard", pod))
+        if data.verifiers.serves:
+            requests.append(PodRequest("difficulty: judging", "1 a shard", judging_pod(data, training, difficulty)))
+    if is_in_one_pod(training, training.cluster, judging):
+        requests.append(PodRequest("training", "1", controller_pod(*holding)))
+    else:
+        requests.append(PodRequest("training: head", "1", controller_pod(*holding)))
+        requests += [
+            PodRequest(f"training: {name}", f"{count}", pod) for name, (count, pod) in worker_pods(*holding).items()
+        ]
+    requests.append(PodRequest("evaluation", "1 a policy", evaluation_pod(data, training, evaluation)))
+    return requests
 
 
 def check_images(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
@@ -57,6 +96,12 @@ def _gpus_of_engines(data: DataFile, training: Recipe, evaluation: EvaluationFil
     if training.model_check:
         pods["the model check"] = checking_pod(training, training.cluster)
     return {"training": training.cluster.gpus_per_node} | {stage: pod.gpus or 0 for stage, pod in pods.items()}
+
+
+def _sampling_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec) -> PodConfig:
+    """Return the pod of difficulty's stages with engines, with the disk that it needs."""
+    models = stored_models(training, data)
+    return with_disk(difficulty.pod, rollouts_need(training, difficulty, models) if models else None)
 
 
 def _judge_gpus(data: DataFile, training: Recipe) -> int:

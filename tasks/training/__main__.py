@@ -13,7 +13,7 @@ import yaml
 from tasks.config import SpecError, parse, result_options
 from tasks.failures import MistakeError, one_line
 from tasks.generation.models import ModelSpec, prepare_model
-from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.lineage.provenance import made_from
 from tasks.machine.error_report import run_command
 from tasks.machine.local_ray import start_ray
@@ -146,11 +146,13 @@ def plan(
     mfu: float,
     mbu: float,
 ) -> None:
-    """Compute what RECIPE needs and does on GPUs, without any: memory, tokens/s, idle shares, days.
+    """Compute what RECIPE needs and does on GPUs, without any: memory, tokens/s, idle shares, days, and its pods.
 
     The controller and the fleet are the real ones, in virtual time; the speeds of engines and learner come from the
     roofline. Nothing is measured.
     """
+    from tasks.inputs.pod_table import pod_table
+    from tasks.inputs.stage_pods import pods_of_run
     from tasks.training.simulation.plan import Prompts, best_split
     from tasks.training.simulation.plan import plan as planned
 
@@ -163,6 +165,9 @@ def plan(
     else:
         result = planned(config.run, model, machines, prompts)
     click.echo(table(recipe, gpu, model, result, config.cluster))
+    split = {name: getattr(result.config, name) for name in ("learner", "actors", "placement")}
+    files = config.companion(DataFile), config.model_copy(update=split), config.companion(EvaluationFile)
+    click.echo(f"\n{pod_table(pods_of_run(*files))}")
 
 
 @main.command()

@@ -11,11 +11,12 @@ import pytest
 from tasks.cluster_check import checks, network, nodes, services
 from tasks.cluster_check.checks import ClusterCheckError
 from tasks.cluster_check.network import Reduction
-from tasks.cluster_check.nodes import NodeFacts
+from tasks.cluster_check.nodes import Disk, NodeFacts
 from tasks.cluster_check.services import HubName
 from tasks.config import load_yaml, parse
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME
+from tasks.training.cluster import disk
 from tasks.training.gpu_check.results import Findings, SkippedError, carry_out, table
 from tests.paths import ROOT
 
@@ -28,6 +29,7 @@ NODE = NodeFacts(
     cuda="13.0",
     driver="580.65.06",
     shared_memory=64 * GIB,
+    disks=dict.fromkeys(disk.FOLDERS, Disk(1, 300 * GIB)),
 )
 OTHER = replace(NODE, name="node-b")
 
@@ -130,6 +132,66 @@ def test_shared_memory_holds_three_versions_of_the_weights():
         "node-b has 0.06 GiB of shared memory, and needs 50.00: three versions of the weights, and 1 GiB for each GPU "
         "(cluster.node.shared_memory_gib).",
     )
+
+
+# Disk
+
+HEAD = replace(NODE, name="run-head-x7")
+MACHINES = [HEAD, replace(NODE, name="run-learner-worker-a"), replace(NODE, name="run-actors-worker-b")]
+"""Pods of a Ray cluster as KubeRay names them; their disks are as large as those of `olmo3_think_7b` need."""
+
+
+def disk_check(machines, *, limited=True, **changes):
+    training = parse(Recipe, json.dumps({"extends": "olmo3_think_7b", **changes}))
+    pods = checks.pods_on(machines, training.companion(DataFile), training)
+    return found(nodes.check_disk, machines, pods, limited=limited)
+
+
+def test_the_disk_of_each_node_holds_what_its_pod_stores():
+    sentence = "3 nodes with 300 GiB or more of free disk, of which a run takes up to 170, and a resume by other "
+    assert disk_check(MACHINES) == ("passed", f"{sentence}learner ranks 292.")
+    small = [replace(machine, disks=dict.fromkeys(disk.FOLDERS, Disk(1, 110 * GIB))) for machine in MACHINES]
+    assert disk_check([HEAD, *small[1:]]) == (
+        "failed",
+        "run-learner-worker-a (learner) has a disk with 110 GiB free, and needs 170 on it: 3 parts of checkpoints "
+        "122.3, model 13.6, a policy 13.6, slack 20.",
+    )
+    assert disk_check([small[0], MACHINES[1], small[2]])[0] == "passed", "a head of 102 GiB and actors of 34"
+
+
+def test_a_limit_below_what_a_pod_stores_is_a_fault():
+    node = {"cluster.node": {"disk_gib": 61}}
+    status, sentence = disk_check(MACHINES, **node)
+    assert status == "failed"
+    assert sentence.startswith(
+        "run-learner-worker-a (learner) has a limit of 61 GiB of disk (cluster.node.disk_gib), and needs 170: 3 parts"
+    )
+    assert "actors" not in sentence
+    assert disk_check(MACHINES, limited=False, **node)[0] == "passed", "this machine is no pod"
+    by_name = {**node, "cluster.node": {"disk_gib": 61, "template": "pods"}, "cluster.head": {"template": "pods"}}
+    assert disk_check(MACHINES, **by_name)[0] == "passed", "its volumes are seen on the node alone"
+
+
+def test_a_volume_for_runs_is_compared_with_what_lies_on_it():
+    own = {"downloads": Disk(1, 40 * GIB), "hub": Disk(1, 40 * GIB)}
+    machines = [replace(machine, disks={**own, "runs": Disk(2, 200 * GIB)}) for machine in MACHINES]
+    assert disk_check(machines)[0] == "passed"
+    machines[1] = replace(machines[1], disks={**own, "runs": Disk(2, 100 * GIB)})
+    status, sentence = disk_check(machines)
+    assert status == "failed"
+    assert "has a disk with 100 GiB free, and needs 136 on it" in sentence
+
+
+def test_a_model_of_unknown_size_is_skipped():
+    source = {"model.source": {"kind": "hub", "name": "a/b", "revision": "c"}}
+    assert disk_check(MACHINES, **source) == ("skipped", "The size of the model is not known before it is downloaded.")
+
+
+def test_the_disk_of_a_folder_that_is_not_there_yet(tmp_path):
+    here = nodes.disk_of(tmp_path)
+    assert nodes.disk_of(tmp_path / "runs" / "a").device == here.device
+    assert here.free > 0
+    assert nodes.written_folders().keys() == disk.FOLDERS.keys()
 
 
 # Sandbox
@@ -388,7 +450,7 @@ def test_every_check_of_machines_and_pods_has_a_name():
         *checks.machine_checks(data, training, [NODE], storage, on_this_machine=True),
         *checks.pod_checks(data, training, NODE),
     ]
-    assert len(set(names)) == len(names) == 11
+    assert len(set(names)) == len(names) == 12
 
 
 TWO_NODES = """

@@ -354,6 +354,21 @@ def test_run_time_options_and_machines_hit(files):
     assert inner_keys(checked(changed)) == stages
 
 
+def test_the_disk_of_pods_hits(files):
+    before, stages = keys(files), inner_keys(checked(files))
+    data, recipe, evaluation = files.values()
+    pod = PodConfig(disk_gib=500)
+    cluster = recipe.cluster.model_copy(update={"node": pod, "head": pod})
+    difficulty = data.difficulty.model_copy(update={"pod": pod})
+    changed = {
+        "data": data.model_copy(update={"pod": pod, "difficulty": difficulty}),
+        "training": recipe.model_copy(update={"cluster": cluster}),
+        "evaluation": evaluation.model_copy(update={"pod": pod}),
+    }
+    assert keys(changed) == before
+    assert inner_keys(checked(changed)) == stages
+
+
 def test_a_file_of_the_same_content_hits_wherever_it_lies(files, work):
     files = checked(files)
     before = inner_keys(files)

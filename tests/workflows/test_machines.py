@@ -83,24 +83,24 @@ def groups(training):
 
 def test_the_quickstart_trains_in_one_pod_without_gpus(nodes):
     found, training = nodes(train)
-    assert asked(found["learn"]) == {"CPU": "2", "MEMORY": "16Gi"}
-    assert groups(training) == {"head": (None, {"cpu": "2", "memory": "16Gi"})}
+    assert asked(found["learn"]) == {"CPU": "2", "MEMORY": "16Gi", "EPHEMERAL_STORAGE": "12Gi"}
+    assert groups(training) == {"head": (None, {"cpu": "2", "memory": "16Gi", "ephemeral-storage": "12Gi"})}
 
 
 def test_a_model_is_checked_on_a_machine_of_the_cluster_with_the_gpus_of_one_engine(nodes):
     found, _ = nodes(checking)
-    assert asked(found["check"]) == {"CPU": "2", "MEMORY": "16Gi"}
+    assert asked(found["check"]) == {"CPU": "2", "MEMORY": "16Gi", "EPHEMERAL_STORAGE": "6Gi"}
     found, _ = nodes(checking, training=recipe("olmo3_think_32b"))
-    assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8", "EPHEMERAL_STORAGE": "201Gi"}
+    assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8", "EPHEMERAL_STORAGE": "141Gi"}
 
 
 def test_olmo_3_32b_has_8_learner_and_20_inference_nodes_of_8_gpus(nodes):
     _, training = nodes(train, data=judged_elsewhere(), training=recipe("olmo3_think_32b"))
-    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "201Gi"}
+    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
     assert groups(training) == {
-        "head": (None, {"cpu": "16", "memory": "32Gi", "ephemeral-storage": "201Gi"}),
-        "learner": (8, node),
-        "actors": (20, node),
+        "head": (None, {"cpu": "16", "memory": "32Gi", "ephemeral-storage": "1221Gi"}),
+        "learner": (8, node | {"ephemeral-storage": "486Gi"}),
+        "actors": (20, node | {"ephemeral-storage": "81Gi"}),
     }
 
 
@@ -169,7 +169,7 @@ def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_tha
     assert asked(nodes(curate, **with_gpus)[0]["roll-out"])["GPU"] == "2", "early stopping judges at once"
     after = nodes(evaluate, **with_gpus, evaluation=wide)[0]["after"]
     # 4 of the engine, and 1 of the judge, which judges while it generates
-    assert asked(after) == {"CPU": "40", "MEMORY": "320Gi", "GPU": "5", "EPHEMERAL_STORAGE": "59Gi"}
+    assert asked(after) == {"CPU": "40", "MEMORY": "320Gi", "GPU": "5", "EPHEMERAL_STORAGE": "46Gi"}
     assert after.task_node.overrides.extended_resources.shared_memory.size_limit == "6Gi"
     small = wide.model_copy(update={"pod": PodConfig(cpu=3, memory_gib=50, disk_gib=9, shared_memory_gib=2)})
     after = nodes(evaluate, **with_gpus, evaluation=small)[0]["after"]
@@ -346,7 +346,7 @@ def test_all_that_a_machine_is_given_reaches_the_workers_of_a_ray_cluster(nodes)
     cluster = {"node": node | {"template": TEMPLATE}, "head": head}
     found, [training] = nodes(train, training=Recipe.model_validate(MACHINES | {"cluster": cluster}))
     message = MessageToDict(training.custom)["rayCluster"]
-    amounts = {"cpu": "3", "memory": "50Gi", "ephemeral-storage": "21Gi"}
+    amounts = {"cpu": "3", "memory": "50Gi", "ephemeral-storage": "26Gi"}
     assert message["headGroupSpec"]["k8sPod"]["podSpec"] == {
         "containers": [
             {

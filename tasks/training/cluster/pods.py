@@ -11,13 +11,18 @@ from tasks.config import Config
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
 from tasks.pod_templates import others
-from tasks.pods import CORES_A_GPU, PodConfig, disk_gib, overrides, pod_template, resources
+from tasks.pods import CORES_A_GPU, PodConfig, overrides, pod_template, resources
+from tasks.training.cluster import disk
 from tasks.training.cluster.placement import Node, lack, lack_of_shared
 from tasks.training.cluster.sizes import HEAD_CORES, head_memory_gib, shared_memory_gib
 
 if TYPE_CHECKING:
     from tasks.flyte.ray_job import RayJobConfig
     from tasks.training.config import TrainingConfig
+
+
+LEARNER, ACTORS = "learner", "actors"
+"""Names of the groups of a Ray cluster's machines, which KubeRay puts into the names of their pods."""
 
 
 class ClusterConfig(Config):
@@ -103,14 +108,14 @@ def _check_ray_cluster(cluster: ClusterConfig) -> None:
 
 
 def controller_overrides(
-    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> dict[str, Any]:
     """Return the arguments of flytekit's `with_overrides` for the task's own pod.
 
     Of a Ray cluster, `ray_job` has what its pods are given inline. It is one attempt, which ends after the shorter of
     the two time limits.
     """
-    pod = controller_pod(config, cluster, judge_gpus, weights_gib)
+    pod = controller_pod(config, cluster, judge_gpus, models)
     is_one = is_in_one_pod(config, cluster, judge_gpus)
     if not is_one:
         limits = [given.timeout_minutes for given in (cluster.head, cluster.node) if given.timeout_minutes]
@@ -119,7 +124,7 @@ def controller_overrides(
 
 
 def controller_pod(
-    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> PodConfig:
     """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine.
 
@@ -127,39 +132,47 @@ def controller_pod(
         config: the recipe's training options.
         cluster: the recipe's machines.
         judge_gpus: GPUs of the judge or reward model that the run serves itself.
-        weights_gib: size of the policy's weights; None: it is not known.
+        models: the sizes of the run's models; None: they are not known.
     """
     if not is_in_one_pod(config, cluster, judge_gpus):
         memory = head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
-        disk = {} if weights_gib is None else {"disk_gib": disk_gib(weights_gib)}
-        return cluster.head.sized(0, cpu=HEAD_CORES, memory_gib=memory, **disk)
-    processes = config.learner.ranks + config.actors.count
+        need = disk.head(config, models) if models else None
+        return disk.with_disk(cluster.head, need).sized(0, cpu=HEAD_CORES, memory_gib=memory)
+    need = disk.one_pod(config, models, gpus=bool(cluster.gpus_per_node)) if models else None
     if not cluster.gpus_per_node:
-        return cluster.node.sized(0, cpu=max(2, _reserved(config)), memory_gib=8 * processes)
-    gpus = config.gpus + judge_gpus
-    return _machine(config, cluster, gpus, weights_gib, cores=_reserved(config))
+        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config))
+    return _machine(config, cluster, config.gpus + judge_gpus, models, need, cores=_reserved(config))
 
 
-def checking_pod(config: TrainingConfig, cluster: ClusterConfig, weights_gib: float | None = None) -> PodConfig:
+def checking_pod(config: TrainingConfig, cluster: ClusterConfig, models: disk.StoredModels | None = None) -> PodConfig:
     """Return the pod in which the model is checked: a machine of `cluster` with the GPUs of one engine."""
     gpus = cluster.gpus_of(config.actors.engine)
+    need = disk.model_check(config, models, gpus=bool(gpus)) if models else None
     if not gpus:
-        return controller_pod(config, cluster)
-    return _machine(config, cluster, gpus, weights_gib)
+        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config))
+    return _machine(config, cluster, gpus, models, need)
 
 
 def _machine(
-    config: TrainingConfig, cluster: ClusterConfig, gpus: int, weights_gib: float | None, cores: int = 0
+    config: TrainingConfig,
+    cluster: ClusterConfig,
+    gpus: int,
+    models: disk.StoredModels | None,
+    need: disk.DiskNeed | None,
+    cores: int = 0,
 ) -> PodConfig:
-    """Return the pod of a machine of `gpus` GPUs, and at least `cores` cores."""
+    """Return the pod of a machine of `gpus` GPUs, with the disk that it needs, and at least `cores` cores."""
     gpus = gpus if cluster.node.gpus is None else cluster.node.gpus
-    moved = None if config.lora else weights_gib
-    return cluster.node.sized(
-        gpus,
-        weights_gib=weights_gib,
-        cpu=max(CORES_A_GPU * gpus, cores),
-        shared_memory_gib=shared_memory_gib(gpus, moved),
+    moved = models.weights_gib if models and not config.lora else None
+    return disk.with_disk(cluster.node, need).sized(
+        gpus, cpu=max(CORES_A_GPU * gpus, cores), shared_memory_gib=shared_memory_gib(gpus, moved)
     )
+
+
+def _amounts_without_gpus(config: TrainingConfig) -> dict[str, int]:
+    """Return the cores and the memory of a machine without GPUs, by the options' names."""
+    processes = config.learner.ranks + config.actors.count
+    return {"cpu": max(2, _reserved(config)), "memory_gib": 8 * processes}
 
 
 def _reserved(config: TrainingConfig) -> int:
@@ -168,7 +181,7 @@ def _reserved(config: TrainingConfig) -> int:
 
 
 def ray_job(
-    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> RayJobConfig:
     """Return the Ray cluster of a run: machines with learner ranks, machines with actors, and the head.
 
@@ -177,21 +190,34 @@ def ray_job(
     """
     from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
-    controller = controller_pod(config, cluster, judge_gpus, weights_gib)
+    controller = controller_pod(config, cluster, judge_gpus, models)
     if is_in_one_pod(config, cluster, judge_gpus):
         return RayJobConfig(HeadNodeConfig(resources(controller)), [], shutdown_after_job_finishes=True)
-    pod = _machine(config, cluster, cluster.gpus_per_node, weights_gib)
-    node, template = resources(pod), pod_template(pod, shared_memory=True)
-    learner, actors = _machines(config, cluster, judge_gpus)
     return RayJobConfig(
         HeadNodeConfig(resources(controller), pod_template(controller, shared_memory=True)),
         [
-            WorkerNodeConfig(name, replicas, node, template)
-            for name, replicas in (("learner", learner), ("actors", actors))
-            if replicas
+            WorkerNodeConfig(name, replicas, resources(pod), pod_template(pod, shared_memory=True))
+            for name, (replicas, pod) in worker_pods(config, cluster, judge_gpus, models).items()
         ],
         shutdown_after_job_finishes=True,
     )
+
+
+def worker_pods(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
+) -> dict[str, tuple[int, PodConfig]]:
+    """Return the number and the pod of each group of a Ray cluster's machines that has some, by the group's name."""
+    per_node = cluster.gpus_per_node
+    needs = {
+        LEARNER: disk.learner_machine(config, models, per_node) if models else None,
+        ACTORS: disk.actors_machine(models) if models else None,
+    }
+    replicas = dict(zip((LEARNER, ACTORS), _machines(config, cluster, judge_gpus), strict=True))
+    return {
+        name: (count, _machine(config, cluster, per_node, models, needs[name]))
+        for name, count in replicas.items()
+        if count
+    }
 
 
 def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> tuple[int, int]:
@@ -205,7 +231,7 @@ def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -
     per_node, shared = cluster.gpus_per_node, config.shares_gpus
     learner = ceil(config.learner.ranks / per_node)
     actors = 0 if shared else ceil(config.actors.count / (per_node // config.actors.engine.gpus))
-    cores = float(_machine(config, cluster, per_node, None).cpu or 0)
+    cores = float(_machine(config, cluster, per_node, None, None).cpu or 0)
     nodes = [Node(f"machine {index}", {"GPU": float(per_node), "CPU": cores}) for index in range(learner + actors)]
     need = lack_of_shared(config, nodes, judge_gpus) if shared else lack(config, nodes, config.actors.count, judge_gpus)
     return learner, actors + bool(judge_gpus and need)

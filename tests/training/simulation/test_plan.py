@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -484,8 +485,10 @@ def test_the_command_prints_what_one_would_ask():
     assert "28 nodes of H100: 64 learner ranks, 20 engines of 8 GPUs each" in done.output
     assert "days on 224 GPUs for 2,300 steps" in done.output
     assert "computed" in done.output.splitlines()[0]
-    assert "75%" in done.output.splitlines()[-2]  # published, beside the time
-    assert done.output.count("\n") == 14
+    plan, _, pods = done.output.partition("\n\n")
+    assert "75%" in plan.splitlines()[-2]  # published, beside the time
+    assert plan.count("\n") == 13
+    assert re.search(r"training: learner +8 +64 +512 GiB +486 GiB +192 GiB +8$", pods, re.MULTILINE)
 
 
 def test_the_datasheets_memory_is_in_bytes():

@@ -1,0 +1,146 @@
+"""The disk that the pods of a recipe need, if its models are known, and the options that give them too little."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tasks.config import SpecError
+from tasks.difficulty.spec import DifficultySpec
+from tasks.generation.models import ModelSpec
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.memory_needs import judge_gpus, shape_of
+from tasks.pods import PodConfig
+from tasks.training.cluster import disk
+from tasks.training.cluster.pods import ACTORS, LEARNER, is_in_one_pod
+from tasks.training.simulation import roofline
+from tasks.verifiers.chat.config import INITIAL
+
+logger = logging.getLogger(__name__)
+
+
+ONE_POD, HEAD = "training", "head"
+"""Names of the pod that holds all of training, and of the controller's pod where there are several."""
+
+
+class PodNeed(NamedTuple):
+    """The disk that a pod needs: name of the pod, the option with its `PodConfig`, that, and its need."""
+
+    name: str
+    option: str
+    pod: PodConfig
+    need: disk.DiskNeed
+
+
+def stored_models(training: Recipe, data: DataFile | None = None) -> disk.StoredModels | None:
+    """Return the sizes of a run's models; None: the shape of its policy is not known before it is downloaded.
+
+    Args:
+        training: the recipe, for the policy.
+        data: the data file, for the judge and the reward models; None: for a pod that serves none.
+    """
+    try:
+        shape = roofline.architecture(training.model.source.model_dump(), None)
+    except roofline.ShapeError:
+        return None
+    return disk.StoredModels.of(shape, training, _judge_gib(data) if data else 0.0)
+
+
+def rollouts_need(training: Recipe, difficulty: DifficultySpec, models: disk.StoredModels) -> disk.DiskNeed:
+    """Return the need of a pod of difficulty: it samples from the initial model or from one that is compared."""
+    compared = (variant.model for variant in difficulty.compared.values())
+    sampled = _largest_gib(model for model in compared if model)
+    return disk.engine_pod(training, models, gpus=bool(training.cluster.gpus_per_node), sampled_gib=sampled)
+
+
+def evaluation_need(training: Recipe, evaluation: EvaluationFile, models: disk.StoredModels) -> disk.DiskNeed:
+    """Return the need of a pod of evaluation: it samples from the trained policy, or from one that the file names."""
+    sampled = _largest_gib(evaluation.policies.values())
+    gpus = bool(training.cluster.gpus_per_node)
+    return disk.engine_pod(training, models, gpus=gpus, trained=True, sampled_gib=sampled)
+
+
+def training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
+    """Yield the need of each kind of pod of training; of none if the size of the model is not known."""
+    if (models := stored_models(training, data)) is None:
+        return
+    cluster = training.cluster
+    if is_in_one_pod(training, cluster, judge_gpus(data, training.benchmarks)):
+        need = disk.one_pod(training, models, gpus=bool(cluster.gpus_per_node))
+        yield PodNeed(ONE_POD, "cluster.node", cluster.node, need)
+        return
+    yield PodNeed(HEAD, "cluster.head", cluster.head, disk.head(training, models))
+    need = disk.learner_machine(training, models, cluster.gpus_per_node)
+    yield PodNeed(LEARNER, "cluster.node", cluster.node, need)
+    yield PodNeed(ACTORS, "cluster.node", cluster.node, disk.actors_machine(models))
+
+
+def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Iterator[PodNeed]:
+    """Yield the need of each kind of pod that loads a model of known size."""
+    if (models := stored_models(training, data)) is None:
+        return
+    yield from training_needs(data, training)
+    if (difficulty := data.difficulty) is not None:
+        need = rollouts_need(training, difficulty, models)
+        yield PodNeed("difficulty", "difficulty.pod", difficulty.pod, need)
+    yield PodNeed("evaluation", "pod", evaluation.pod, evaluation_need(training, evaluation, models))
+
+
+def check_disk(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
+    """Check that the disk which options give to pods holds what these store beside mounted volumes.
+
+    Volumes of a template by name cannot be read, and few runs are resumed by other learner ranks: both are warnings.
+
+    Raises:
+        SpecError: a pod would be evicted; names the option, the GiB, and what they are for.
+    """
+    for name, option, pod, whole in pod_needs(data, training, evaluation):
+        need, given = whole.beside_volumes(pod.template), pod.disk_gib
+        if given is None or given >= need.gib:
+            continue
+        if given >= need.run_gib:
+            logger.warning(
+                "%s: %s.disk_gib is %d: enough for the run, but not to resume it by another learner.ranks or "
+                "learner.zero_stage, which needs %d GiB: %s",
+                name,
+                option,
+                given,
+                need.gib,
+                need.parts(need.fullest),
+            )
+            continue
+        lack = (
+            f"{name}: a pod stores about {need.run_gib} GiB ({need.parts(need.run)}), but {option}.disk_gib is {given}"
+        )
+        if isinstance(pod.template, str):
+            logger.warning("%s: it is evicted unless the template %r mounts volumes for the rest", lack, pod.template)
+        else:
+            variable, folder = disk.FOLDERS[max(need.run, key=lambda item: item.gib).folder]
+            raise SpecError(
+                f"{lack}: give at least {need.run_gib}, leave the option out, or mount a volume on {folder} "
+                f"({variable}) in {option}.template"
+            )
+
+
+def _judge_gib(data: DataFile) -> float:
+    """Return the GiB of the judge and the reward models that are served and come from the hub, as far as known."""
+    verifiers = data.verifiers
+    names = [model.model for model in verifiers.reward_models.values()]
+    if verifiers.judge is not None and getattr(verifiers.judge, "url", None) is None:
+        names.append(verifiers.judge.model)
+    shapes = [shape_of(name) for name in names if name != INITIAL and not Path(name).is_absolute()]
+    return sum(roofline.WEIGHT * shape.parameters for shape in shapes if shape) / disk.GIB
+
+
+def _largest_gib(models: Iterable[ModelSpec]) -> float:
+    """Return the GiB of the largest of some models in 16 bits, of those that are known."""
+    sizes = [0.0]
+    for model in models:
+        try:
+            shape = roofline.architecture(model.source.model_dump(), None)
+        except roofline.ShapeError:
+            continue
+        sizes.append(roofline.WEIGHT * shape.parameters / disk.GIB)
+    return max(sizes)

@@ -1,0 +1,31 @@
+"""The pods of a run as a table for a terminal: what each requests of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.inputs.stage_pods import PodRequest
+from tasks.pod_templates import SHARED_MEMORY
+from tasks.pods import PodConfig
+
+HEAD = ("pods on a cluster", "number", "cores", "memory", "disk", SHARED_MEMORY, "GPUs")
+
+
+def pod_table(requests: Sequence[PodRequest]) -> str:
+    """Return the table: a line for each pod, sizes in GiB; `-` stands for the cluster's default."""
+    rows = [HEAD, *((request.name, request.number, *_amounts(request.pod)) for request in requests)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    return "\n".join("  " + "  ".join(_cells(row, widths)).rstrip() for row in rows)
+
+
+def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return the cells of a row, padded: the first two, which are words, on the right, and numbers on the left."""
+    return [
+        cell.ljust(width) if column < 2 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+
+
+def _amounts(pod: PodConfig) -> list[str]:
+    sizes = (pod.memory_gib, pod.disk_gib, pod.shared_memory_gib)
+    return [f"{pod.cpu}", *(f"{size} GiB" if size else "-" for size in sizes), f"{pod.gpus or '-'}"]

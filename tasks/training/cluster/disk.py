@@ -1,0 +1,295 @@
+"""The disk that a pod writes to, by its role: derived from what the code writes, how many times, and to which folder.
+
+Of `P` trained parameters (all of the model's, or an adapter's) and weights of `w` bytes (2, or 4 in float32):
+
+    checkpoint        12 P          master weights and AdamW's two moments in float32, of each rank its share
+                      w P           the weights, written by rank 0; not under ZeRO 3 (`Trainer.save`)
+    reference         w P or 4 P    beside it, if `objective.kl` moves the reference policy (`learner.reference`)
+    universal form                  of a checkpoint that other learner ranks saved, as large (`learner.universal`);
+                      12 P          while it is made, DeepSpeed writes the optimizer's tensors a second time
+    policy            w             bytes for each parameter of the model; under LoRA it is merged (`Trainer.export`)
+
+Contents of a pod's disk at its fullest, beside a slack:
+
+    pod               in every run                                    a resume by other learner ranks
+    all in one pod    model, four checkpoints, policies               the universal form besides
+    learner           model, three parts of checkpoints, a policy     model, the universal form, a part
+    head              model, policies                                 model, a whole checkpoint, its universal form
+    engines           model, the initial one beside a trained one     -
+    model check       model, its export                               -
+
+Four checkpoints are the newest `parts.KEEP`, the newest of `checkpoint_every`, and one that is being written
+(`records.checkpoint`). Nodes that do not see the run folder have parts of the newest `KEEP` alone, and of one that is
+being written (`learner.rank_files`); there the universal form is copied whole to every node of the learner. Folders on
+a mounted volume are no part of the pod's disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from tasks.pod_templates import is_on_volume
+from tasks.training.cluster.sizes import GIB
+from tasks.training.learner.parts import KEEP
+from tasks.training.records.checkpoint import is_due
+from tasks.training.simulation.rank_memory import OPTIMIZER
+from tasks.training.simulation.roofline import WEIGHT, Architecture
+
+if TYPE_CHECKING:
+    from tasks.pods import PodConfig
+    from tasks.training.config import TrainingConfig
+
+SLACK_GIB, SLACK_ON_CPUS_GIB = 20, 5
+"""GiB for caches, logs and tables, beside what is computed: where a recipe has GPUs, and where it has none."""
+
+Folder = Literal["runs", "downloads", "hub"]
+"""Folder that something is written to: that of runs, that of Flyte's downloads, or the cache of the hub."""
+
+EXACT = 4
+"""Bytes of a number in float32."""
+
+
+class StoredModels(NamedTuple):
+    """The models that a run stores in files.
+
+    Attributes:
+        parameters: number of parameters of the policy.
+        trained: number of those that are trained: all, or an adapter's.
+        judge_gib: size of the judge and the reward models that the run serves and downloads, GiB.
+    """
+
+    parameters: int
+    trained: int
+    judge_gib: float = 0.0
+
+    @property
+    def weights_gib(self) -> float:
+        """Size of the policy's weights in 16 bits, GiB."""
+        return WEIGHT * self.parameters / GIB
+
+    @classmethod
+    def of(cls, model: Architecture, config: TrainingConfig, judge_gib: float = 0.0) -> StoredModels:
+        """Return the sizes of a model, and of what the run trains of it.
+
+        An adapter counts with all linear layers but the head, also if `lora.target_modules` names fewer.
+        """
+        if config.lora is None:
+            return cls(model.parameters, model.parameters, judge_gib)
+        queries, keys = model.heads * model.head_size, model.kv_heads * model.head_size
+        attention = 2 * (model.hidden + queries) + 2 * (model.hidden + keys)
+        experts = model.experts.layers if model.experts else 0
+        shared = model.experts.shared if model.experts else 0
+        mlps = (model.layers - experts) * 3 * (model.hidden + model.intermediate)
+        if shared:
+            mlps += experts * 3 * (model.hidden + shared)
+        return cls(model.parameters, config.lora.rank * (model.layers * attention + mlps), judge_gib)
+
+
+class Stored(NamedTuple):
+    """An item that a pod stores: its name for a message, its size in GiB, and its folder."""
+
+    name: str
+    gib: float
+    folder: Folder
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """The items that a pod stores on its disk at its fullest.
+
+    Attributes:
+        run: in every run.
+        resume: while a run is resumed by other learner ranks than those that saved it.
+        slack_gib: for what is not computed, GiB.
+    """
+
+    run: tuple[Stored, ...]
+    resume: tuple[Stored, ...] = ()
+    slack_gib: int = SLACK_GIB
+
+    @property
+    def run_gib(self) -> int:
+        """The disk that every run needs, GiB."""
+        return self.slack_gib + ceil(sum(item.gib for item in self.run))
+
+    @property
+    def gib(self) -> int:
+        """The disk that a pod requests by default, GiB: that of every run, and of a resume by other ranks."""
+        return self.slack_gib + ceil(sum(item.gib for item in self.fullest))
+
+    @property
+    def fullest(self) -> tuple[Stored, ...]:
+        """The items at the time at which they are largest."""
+        return max(self.run, self.resume, key=lambda items: sum(item.gib for item in items))
+
+    def beside_volumes(self, template: str | dict[str, Any] | None) -> DiskNeed:
+        """Return the need without what lies on volumes that an inline pod template mounts."""
+        if not isinstance(template, dict):
+            return self
+        run, resume = (
+            tuple(item for item in items if not is_on_volume(template, *FOLDERS[item.folder]))
+            for items in (self.run, self.resume)
+        )
+        return DiskNeed(run, resume, self.slack_gib)
+
+    def parts(self, items: tuple[Stored, ...]) -> str:
+        """Return some of the items with their GiB, largest first, and the slack, for a message."""
+        by_size = sorted(items, key=lambda item: -item.gib)
+        return ", ".join([*(f"{item.name} {item.gib:.1f}" for item in by_size), f"slack {self.slack_gib}"])
+
+
+FOLDERS: dict[Folder, tuple[str, str]] = {
+    "runs": ("RLVR_RUNS", "/root/outputs/runs"),
+    "downloads": ("TMPDIR", "/tmp"),  # noqa: S108 (where flytekit's entrypoint makes its folder)
+    "hub": ("HF_HOME", "/root/.cache/huggingface"),
+}
+"""Folders in our images, each with the environment variable that names another one."""
+
+
+def with_disk(pod: PodConfig, need: DiskNeed | None) -> PodConfig:
+    """Return a pod whose disk, unless its option gives it, is what it needs beside volumes; None: it is not known."""
+    if need is None or pod.disk_gib is not None:
+        return pod
+    return pod.model_copy(update={"disk_gib": need.beside_volumes(pod.template).gib})
+
+
+def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
+    """Return the need of a pod that holds learner, actors and controller.
+
+    Args:
+        config: the run's.
+        models: the sizes of its models.
+        gpus: whether it has GPUs.
+    """
+    whole = _checkpoint_gib(config, models, gpus=gpus)
+    count = _checkpoints(config, KEEP + 2)
+    run = (
+        *_models(models),
+        Stored(_counted(count, "checkpoint", "checkpoints"), count * whole, "runs"),
+        _policies(config, models, gpus=gpus),
+    )
+    resume = (*run, Stored("a checkpoint's universal form", whole, "runs"))
+    return DiskNeed(run, resume, _slack_gib(gpus=gpus))
+
+
+def learner_machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNeed:
+    """Return the need of a machine of a Ray cluster that holds `ranks` learner ranks, rank 0 among them."""
+    whole = _checkpoint_gib(config, models, gpus=True)
+    part = _checkpoint_gib(config, models, gpus=True, ranks=ranks)
+    count = _checkpoints(config, KEEP + 1)
+    policy = Stored("a policy", _policy_gib(config, models, gpus=True), "runs")
+    run = (
+        *_models(models),
+        Stored(_counted(count, "part of a checkpoint", "parts of checkpoints"), count * part, "runs"),
+        policy,
+    )
+    resume = (
+        *_models(models),
+        Stored("a checkpoint's universal form", whole, "runs"),
+        Stored("a part of a checkpoint", part, "runs"),
+    )
+    return DiskNeed(run, resume)
+
+
+def head(config: TrainingConfig, models: StoredModels) -> DiskNeed:
+    """Return the need of the controller's pod where training has several machines.
+
+    A resume makes the universal form before it exports policies: one of them is there then, the best so far.
+    """
+    whole = _checkpoint_gib(config, models, gpus=True)
+    model = Stored("model", models.weights_gib, "downloads")
+    policies = _policies(config, models, gpus=True)
+    converted = (
+        Stored("a checkpoint of all ranks", whole, "runs"),
+        Stored("its universal form", whole, "runs"),
+    )
+    making = Stored("the making of that", OPTIMIZER * models.trained / GIB, "runs")
+    policy = Stored("a policy", _policy_gib(config, models, gpus=True), "runs")
+    beside = (policies,) if policies.gib > making.gib + policy.gib else (making, policy)
+    return DiskNeed((model, policies), (model, *converted, *beside))
+
+
+def actors_machine(models: StoredModels) -> DiskNeed:
+    """Return the need of a machine of a Ray cluster that holds engines alone."""
+    return DiskNeed(_models(models))
+
+
+def model_check(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
+    """Return the need of the pod in which the model is checked: the learner's export is read by the engine."""
+    model = Stored("model", models.weights_gib, "downloads")
+    export = Stored("its export", _policy_gib(config, models, gpus=gpus), "downloads")
+    return DiskNeed((model, export), slack_gib=_slack_gib(gpus=gpus))
+
+
+def engine_pod(
+    config: TrainingConfig, models: StoredModels, *, gpus: bool, trained: bool = False, sampled_gib: float = 0.0
+) -> DiskNeed:
+    """Return the need of a pod of difficulty or evaluation: it downloads a policy, and the initial model as a judge.
+
+    Args:
+        config: the run's.
+        models: the sizes of its models.
+        gpus: whether training has GPUs, and therefore these pods.
+        trained: whether the policy may be the trained one.
+        sampled_gib: size of the largest other model that is sampled from, GiB.
+    """
+    sampled = max(_policy_gib(config, models, gpus=gpus) if trained else models.weights_gib, sampled_gib)
+    return DiskNeed((Stored("policy", sampled, "downloads"), *_models(models)), slack_gib=_slack_gib(gpus=gpus))
+
+
+def _models(models: StoredModels) -> tuple[Stored, ...]:
+    """Return the initial model, and the judge and the reward models if the run downloads some."""
+    initial = Stored("model", models.weights_gib, "downloads")
+    return (initial, Stored("judge", models.judge_gib, "hub")) if models.judge_gib else (initial,)
+
+
+def _policies(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Stored:
+    """Return the exported policies in the run folder.
+
+    They are the last one and those of `export_every`; of validation the one under way, and the best ones that
+    checkpoints name.
+    """
+    count = 1 + config.steps // config.export_every if config.export_every else 1
+    if config.validation:
+        count += 1 + _checkpoints(config, KEEP + 1)
+    return Stored(_counted(count, "policy", "policies"), count * _policy_gib(config, models, gpus=gpus), "runs")
+
+
+def _policy_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
+    return _width(config, gpus=gpus) * models.parameters / GIB
+
+
+def _checkpoint_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool, ranks: int | None = None) -> float:
+    """Return the size of a checkpoint in GiB; with `ranks`, of the part of so many ranks, rank 0 among them."""
+    kl, width = config.objective.kl, _width(config, gpus=gpus)
+    share = 1.0 if ranks is None else min(1.0, ranks / config.learner.ranks)
+    moves = kl.beta > 0 and kl.sync_every is not None and config.lora is None
+    reference = (EXACT if (kl.sync_alpha or 1) < 1 else width) if moves else 0
+    is_sharded = config.learner.zero_stage == 3
+    weights = share * reference if is_sharded else width + reference
+    return models.trained * (weights + OPTIMIZER * share) / GIB
+
+
+def _width(config: TrainingConfig, *, gpus: bool) -> int:
+    """Return the bytes of a weight in the learner; `auto` without GPUs depends on the processor: float32 is larger."""
+    is_wide = config.learner.dtype == "float32" or (config.learner.dtype == "auto" and not gpus)
+    return EXACT if is_wide else WEIGHT
+
+
+def _checkpoints(config: TrainingConfig, most: int) -> int:
+    """Return the number of checkpoints that a run takes, as far as it is below `most`."""
+    taken = newest = 0
+    for version in range(1, config.steps + 1):
+        if taken < most and (version == config.steps or is_due(config, version, newest)):
+            taken, newest = taken + 1, version
+    return taken
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"a {one}" if count == 1 else f"{count} {several}"
+
+
+def _slack_gib(*, gpus: bool) -> int:
+    return SLACK_GIB if gpus else SLACK_ON_CPUS_GIB
