@@ -17,6 +17,7 @@ from tasks.training.cluster import disk
 from tasks.training.cluster.disk import StoredModels
 from tasks.training.config import TrainingConfig
 from tasks.training.simulation.roofline import KNOWN
+from tests.paths import ROOT
 
 GIB = 2**30
 OLMO_7B, QWEN_05B = 7_297_748_992, 494_032_768
@@ -58,6 +59,14 @@ def test_every_pod_of_a_recipe_that_loads_a_model_requests_disk(path):
     training = load_yaml(Recipe, path)
     requests = pods_of_run(training.companion(DataFile), training, training.companion(EvaluationFile))
     assert {request.name.rpartition(": ")[2]: request.pod.disk_gib for request in requests} == DISKS[path.stem]
+
+
+@pytest.mark.parametrize("name", DISKS)
+def test_the_documents_have_these_figures(name):
+    pods = DISKS[name]
+    training = " / ".join(f"{pods[pod]}" for pod in ("training", "head", "learner", "actors") if pod in pods)
+    row = f"| `{name}` | {training} | {pods['model check']} | {pods.get('rollouts', '-')} | {pods['evaluation']} |"
+    assert row in (ROOT / "docs" / "clusters.md").read_text().splitlines()
 
 
 # By hand

@@ -337,33 +337,19 @@ def test_run_time_options_and_machines_hit(files):
     engine = {"cpu_threads": 3, "max_num_seqs": 7}
     engines = recipe.actors.engine.model_copy(update=engine)
     judged = data.verifiers.model_copy(update={"cache_entries": 5})
-    difficulty = {"engine": data.difficulty.engine.model_copy(update=engine), "verifier_workers": 4}
+    pod = PodConfig(cpu=4, disk_gib=500)
+    difficulty = {"engine": data.difficulty.engine.model_copy(update=engine), "verifier_workers": 4, "pod": pod}
     options = {
         "actors": recipe.actors.model_copy(update={"max_restarts": 9, "count": 2, "engine": engines}),
         "learner": recipe.learner.model_copy(update={"cpu_threads": 2, "max_restarts": 5}),
-        "cluster": recipe.cluster.model_copy(update={"node": PodConfig(cpu=4)}),
+        "cluster": recipe.cluster.model_copy(update={"node": pod, "head": pod}),
     }
     changed = {
         "data": data.model_copy(
-            update={"verifiers": judged, "difficulty": data.difficulty.model_copy(update=difficulty)}
+            update={"verifiers": judged, "difficulty": data.difficulty.model_copy(update=difficulty), "pod": pod}
         ),
         "training": recipe.model_copy(update=options),
-        "evaluation": evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update=engine)}),
-    }
-    assert keys(changed) == before
-    assert inner_keys(checked(changed)) == stages
-
-
-def test_the_disk_of_pods_hits(files):
-    before, stages = keys(files), inner_keys(checked(files))
-    data, recipe, evaluation = files.values()
-    pod = PodConfig(disk_gib=500)
-    cluster = recipe.cluster.model_copy(update={"node": pod, "head": pod})
-    difficulty = data.difficulty.model_copy(update={"pod": pod})
-    changed = {
-        "data": data.model_copy(update={"pod": pod, "difficulty": difficulty}),
-        "training": recipe.model_copy(update={"cluster": cluster}),
-        "evaluation": evaluation.model_copy(update={"pod": pod}),
+        "evaluation": evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update=engine), "pod": pod}),
     }
     assert keys(changed) == before
     assert inner_keys(checked(changed)) == stages
