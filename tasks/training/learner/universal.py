@@ -48,6 +48,8 @@ def convert(learner: Path) -> None:
         return
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     workers = ["--num_extract_workers", "1"]  # every worker holds one rank's state in memory
+    # More would be forks of a process in which torch has threads, and wait for these for ever.
+    workers += ["--num_merge_workers", "1"]
     with whole(final, durable=True) as partial:
         folders = ["--input_folder", str(learner / TAG), "--output_folder", str(partial / TAG)]
         done = subprocess.run([*command, *folders, *workers], capture_output=True, text=True, check=False)  # noqa: S603
