@@ -56,6 +56,16 @@ def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluste
 
 
 @pytest.mark.complete
+def test_a_pod_with_less_disk_than_it_fills_is_an_error_of_the_plan(cluster):
+    data, training, evaluation = quickstart()
+    node = training.cluster.node.model_copy(update={"disk_gib": 9})
+    small = training.model_copy(update={"cluster": training.cluster.model_copy(update={"node": node})})
+    inputs = literals(data=data, training=small, evaluation=evaluation)
+    with pytest.raises(FailedError, match=r"training: a pod stores about 10 GiB .* cluster\.node\.disk_gib is 9: give"):
+        cluster.run_task("tasks.inputs.preflight.preflight", inputs)
+
+
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("image", "task"),
     [("data", "tasks.inputs.preflight.preflight"), ("training", "tasks.training.model_check.task.check_model")],

@@ -95,13 +95,14 @@ def test_a_model_is_checked_on_a_machine_of_the_cluster_with_the_gpus_of_one_eng
 
 
 def test_olmo_3_32b_has_8_learner_and_20_inference_nodes_of_8_gpus(nodes):
-    _, training = nodes(train, data=judged_elsewhere(), training=recipe("olmo3_think_32b"))
-    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    found, training = nodes(train, data=judged_elsewhere(), training=recipe("olmo3_think_32b"))
+    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "486Gi"}
     assert groups(training) == {
         "head": (None, {"cpu": "16", "memory": "32Gi", "ephemeral-storage": "1221Gi"}),
-        "learner": (8, node | {"ephemeral-storage": "486Gi"}),
-        "actors": (20, node | {"ephemeral-storage": "81Gi"}),
+        "learner": (8, node),
+        "actors": (20, node),
     }
+    assert asked(found["learn"]) == {"CPU": "16", "MEMORY": "32Gi"}, "of the job's submitter, which stores nothing"
 
 
 def test_a_cluster_is_checked_on_the_machines_of_training_and_a_pod_of_the_data_stages(nodes):
