@@ -5,8 +5,9 @@ Of `P` trained parameters (all of the model's, or an adapter's) and weights of `
     checkpoint        12 P          master weights and AdamW's two moments in float32, of each rank its share
                       w P           the weights, written by rank 0; not under ZeRO 3 (`Trainer.save`)
     reference         w P or 4 P    beside it, if `objective.kl` moves the reference policy (`learner.reference`)
-    universal form                  of a checkpoint that other learner ranks saved, as large (`learner.universal`);
-                      12 P          while it is made, DeepSpeed writes the optimizer's tensors a second time
+    universal form    12 P          of a checkpoint that other learner ranks saved (`learner.universal`)
+                      w P           the weights; under ZeRO 3 instead rank 0's share, 12 P / ranks
+                      12 P          the optimizer's tensors once more, while it is made
     policy            w             bytes for each parameter of the model; under LoRA it is merged (`Trainer.export`)
 
 Contents of a pod's disk at its fullest, beside a slack:
@@ -122,7 +123,7 @@ class DiskNeed:
     @property
     def fullest(self) -> tuple[Stored, ...]:
         """The items at the time at which they are largest."""
-        return max(self.run, self.resume, key=lambda items: sum(item.gib for item in items))
+        return _larger(self.run, self.resume)
 
     def beside_volumes(self, template: str | dict[str, Any] | None) -> DiskNeed:
         """Return the need without what lies on volumes that an inline pod template mounts."""
@@ -163,15 +164,16 @@ def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Disk
         models: the sizes of its models.
         gpus: whether it has GPUs.
     """
-    whole = _checkpoint_gib(config, models, gpus=gpus)
     count = _checkpoints(config, KEEP + 2)
     run = (
         *_models(models),
-        Stored(_counted(count, "checkpoint", "checkpoints"), count * whole, "runs"),
+        Stored(
+            _counted(count, "checkpoint", "checkpoints"), count * _checkpoint_gib(config, models, gpus=gpus), "runs"
+        ),
         _policies(config, models, gpus=gpus),
     )
-    resume = (*run, Stored("a checkpoint's universal form", whole, "runs"))
-    return DiskNeed(run, resume, _slack_gib(gpus=gpus))
+    resumed = (*run, Stored("a checkpoint's universal form", _universal_gib(config, models, gpus=gpus), "runs"))
+    return DiskNeed(run, _larger(_converting(config, models, gpus=gpus), resumed), _slack_gib(gpus=gpus))
 
 
 def machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNeed:
@@ -179,8 +181,8 @@ def machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNee
 
     Without ranks it stores less. Which machines the learner is given, and after a loss is given anew, is up to Ray.
     """
-    whole = _checkpoint_gib(config, models, gpus=True)
     part = _checkpoint_gib(config, models, gpus=True, ranks=ranks)
+    copied = _universal_gib(config, models, gpus=True) + _reference_gib(config, models, gpus=True)
     count = _checkpoints(config, KEEP + 1)
     policy = Stored("a policy", _policy_gib(config, models, gpus=True), "runs")
     run = (
@@ -190,28 +192,21 @@ def machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNee
     )
     resume = (
         *_models(models),
-        Stored("a checkpoint's universal form", whole, "runs"),
+        Stored("a checkpoint's universal form", copied, "runs"),
         Stored("a part of a checkpoint", part, "runs"),
     )
     return DiskNeed(run, resume)
 
 
 def head(config: TrainingConfig, models: StoredModels) -> DiskNeed:
-    """Return the need of the controller's pod where training has several machines.
-
-    A resume makes the universal form before it exports policies: one of them is there then, the best so far.
-    """
-    whole = _checkpoint_gib(config, models, gpus=True)
-    model = Stored("model", models.weights_gib, "downloads")
-    policies = _policies(config, models, gpus=True)
-    converted = (
-        Stored("a checkpoint of all ranks", whole, "runs"),
-        Stored("its universal form", whole, "runs"),
+    """Return the need of the controller's pod where training has several machines."""
+    run = (Stored("model", models.weights_gib, "downloads"), _policies(config, models, gpus=True))
+    resumed = (
+        *run,
+        Stored("a checkpoint of all ranks", _checkpoint_gib(config, models, gpus=True), "runs"),
+        Stored("its universal form", _universal_gib(config, models, gpus=True), "runs"),
     )
-    making = Stored("the making of that", OPTIMIZER * models.trained / GIB, "runs")
-    policy = Stored("a policy", _policy_gib(config, models, gpus=True), "runs")
-    beside = (policies,) if policies.gib > making.gib + policy.gib else (making, policy)
-    return DiskNeed((model, policies), (model, *converted, *beside))
+    return DiskNeed(run, _larger(_converting(config, models, gpus=True), resumed))
 
 
 def model_check(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
@@ -261,13 +256,47 @@ def _policy_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> 
 
 def _checkpoint_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool, ranks: int | None = None) -> float:
     """Return the size of a checkpoint in GiB; with `ranks`, of the part of so many ranks, rank 0 among them."""
-    kl, width = config.objective.kl, _width(config, gpus=gpus)
     share = 1.0 if ranks is None else min(1.0, ranks / config.learner.ranks)
-    moves = kl.beta > 0 and kl.sync_every is not None and config.lora is None
-    reference = (EXACT if (kl.sync_alpha or 1) < 1 else width) if moves else 0
     is_sharded = config.learner.zero_stage == 3
-    weights = share * reference if is_sharded else width + reference
-    return models.trained * (weights + OPTIMIZER * share) / GIB
+    weights = 0 if is_sharded else _width(config, gpus=gpus)
+    reference = (share if is_sharded else 1.0) * _reference_gib(config, models, gpus=gpus)
+    return models.trained * (weights + OPTIMIZER * share) / GIB + reference
+
+
+def _reference_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
+    """Return the size of the reference policy in a checkpoint, GiB; 0: it is none, or stays the initial model."""
+    kl = config.objective.kl
+    if config.lora is not None or kl.beta == 0 or kl.sync_every is None:
+        return 0.0
+    return (EXACT if (kl.sync_alpha or 1) < 1 else _width(config, gpus=gpus)) * models.trained / GIB
+
+
+def _universal_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
+    """Return the size of a checkpoint's universal form in GiB.
+
+    Under ZeRO 3 DeepSpeed adds the state of rank 0 as it is; as many ranks as those of `config` count as having saved.
+    """
+    added = OPTIMIZER / config.learner.ranks if config.learner.zero_stage == 3 else _width(config, gpus=gpus)
+    return models.trained * (OPTIMIZER + added) / GIB
+
+
+def _converting(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> tuple[Stored, ...]:
+    """Return what the controller's pod stores while it makes the universal form, before actors and ranks load.
+
+    DeepSpeed adds the weights when it has removed its second copy of the optimizer's tensors.
+    """
+    weights = 0 if config.learner.zero_stage == 3 else _width(config, gpus=gpus) * models.trained / GIB
+    return (
+        Stored("model", models.weights_gib, "downloads"),
+        Stored("a checkpoint of all ranks", _checkpoint_gib(config, models, gpus=gpus), "runs"),
+        Stored("its universal form", _universal_gib(config, models, gpus=gpus) - weights, "runs"),
+        Stored("the making of that", OPTIMIZER * models.trained / GIB, "runs"),
+        Stored("a policy", _policy_gib(config, models, gpus=gpus), "runs"),
+    )
+
+
+def _larger(first: tuple[Stored, ...], second: tuple[Stored, ...]) -> tuple[Stored, ...]:
+    return max(first, second, key=lambda items: sum(item.gib for item in items))
 
 
 def _width(config: TrainingConfig, *, gpus: bool) -> int:

@@ -488,7 +488,7 @@ def test_the_command_prints_what_one_would_ask():
     plan, _, pods = done.output.partition("\n\n")
     assert "75%" in plan.splitlines()[-2]  # published, beside the time
     assert plan.count("\n") == 13
-    assert re.search(r"training: learner +8 +64 +512 GiB +486 GiB +189 GiB +8$", pods, re.MULTILINE)
+    assert re.search(r"training: learner +8 +64 +512 GiB +491 GiB +189 GiB +8$", pods, re.MULTILINE)
 
 
 def test_the_datasheets_memory_is_in_bytes():
