@@ -110,9 +110,9 @@ def _check_folder(where: str, mark: PathMark, path: str, carried: Collection[Pat
 
 def _refuse_folder(where: str, path: str) -> NoReturn:
     address = f"s3://BUCKET/{Path(path).name}"
+    command = f"aws s3 cp --recursive {shlex.quote(path)} {address}"
     ways = {
-        "source.path": f"put it into storage (aws s3 cp --recursive {shlex.quote(path)} {address}) and give source: {{kind: stored, "
-        f"address: {address}}}",
+        "source.path": f"put it into storage ({command}) and give source: {{kind: stored, address: {address}}}",
         "judge.model": "push it to the hub and give its id and revision, or serve it and give the url",
         "model": "push it to the hub and give its id and revision",
         "include_path": "move it below the working directory and launch with pyflyte run --remote --copy all",
@@ -139,10 +139,11 @@ def _check_size(files: list[Path]) -> None:
     if (total := sum(sizes.values())) > MOST_MB * 1e6:
         largest = sorted(sizes, key=lambda file: -sizes[file])[:SHOWN]
         named = ", ".join(f"{file} ({sizes[file] / 1e6:,.1f} MB)" for file in largest)
+        command = f"aws s3 cp {shlex.quote(str(largest[0]))} s3://BUCKET/"
         raise SpecError(
             f"the files of this launch are {total / 1e6:,.1f} MB, and at most {MOST_MB:,} are sent; the largest are "
-            f"{named}: put them into storage (aws s3 cp {shlex.quote(str(largest[0]))} s3://BUCKET/) and give their addresses; if pods "
-            f"mount them at these paths, name a folder above them in {MOUNTED}"
+            f"{named}: put them into storage ({command}) and give their addresses; if pods mount them at these paths, "
+            f"name a folder above them in {MOUNTED}"
         )
 
 
