@@ -211,20 +211,29 @@ def check_gpus(findings: Findings, nodes: Sequence[NodeFacts], needed: int) -> N
 def check_shared_memory(findings: Findings, nodes: Sequence[NodeFacts], weights_gib: float | None) -> None:
     """Check that `/dev/shm` of each node holds three versions of the weights and 1 GiB for each GPU.
 
+    On a node that is the only one, weights go through the run folder instead if there is no room for them.
+
     Args:
         findings: takes faults and note.
         nodes: those that hold learner ranks or engines.
         weights_gib: size of the policy's weights; None: it is not known, or only an adapter is trained.
     """
+    versions = 3 * (weights_gib or 0)
+    is_alone = len(nodes) == 1
     for node in nodes:
-        needed, size = 3 * (weights_gib or 0) + len(node.gpus), node.shared_memory / GIB
+        needed, size = len(node.gpus) + (0 if is_alone else versions), node.shared_memory / GIB
+        what = "1 GiB for each GPU" if is_alone else "three versions of the weights, and 1 GiB for each GPU"
         findings.require(
             size >= needed,
-            f"{node.name} has {size:.2f} GiB of shared memory, and needs {needed:.2f}: three versions of the weights, "
-            "and 1 GiB for each GPU (cluster.node.shared_memory_gib).",
+            f"{node.name} has {size:.2f} GiB of shared memory, and needs {needed:.2f}: {what} "
+            "(cluster.node.shared_memory_gib).",
         )
     smallest = min(node.shared_memory for node in nodes) / GIB
     findings.note = f"{_count(nodes)} with {smallest:.1f} GiB or more of shared memory."
+    if is_alone and smallest < versions + len(nodes[0].gpus):
+        findings.note = (
+            f"1 node with {smallest:.2f} GiB of shared memory: weights, {versions:.2f} GiB, go through the run folder."
+        )
 
 
 def check_disk(findings: Findings, nodes: Sequence[NodeFacts], pods: Sequence[PodNeed], *, limited: bool) -> None:

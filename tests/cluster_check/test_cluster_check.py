@@ -134,6 +134,17 @@ def test_shared_memory_holds_three_versions_of_the_weights():
     )
 
 
+def test_on_a_node_alone_weights_need_no_shared_memory():
+    alone = replace(NODE, shared_memory=64 * 2**20)
+    assert found(nodes.check_shared_memory, [replace(alone, gpus=())], 0.25) == (
+        "passed",
+        "1 node with 0.06 GiB of shared memory: weights, 0.75 GiB, go through the run folder.",
+    )
+    status, sentence = found(nodes.check_shared_memory, [alone], 0.25)
+    assert status == "failed"
+    assert f"needs {len(NODE.gpus)}.00: 1 GiB for each GPU" in sentence
+
+
 # Disk
 
 HEAD = replace(NODE, name="head")
