@@ -12,9 +12,10 @@ from tasks.cluster_check import network, nodes, services
 from tasks.cluster_check.nodes import NodeFacts
 from tasks.failures import MistakeError
 from tasks.flyte.registration import CODE, SECRETS
-from tasks.inputs.disk_needs import HEAD, MACHINE, ONE_POD, PodNeed, stored_models, training_needs
+from tasks.inputs.disk_needs import HEAD, ONE_POD, PodNeed, stored_models, training_needs
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus
+from tasks.training.cluster.pods import ACTORS, LEARNER
 from tasks.training.gpu_check.results import Findings, Result, carry_out
 
 if TYPE_CHECKING:
@@ -65,16 +66,18 @@ def needed_gpus(data: DataFile, training: Recipe) -> int:
 
 
 def pods_on(machines: Sequence[NodeFacts], data: DataFile, training: Recipe) -> list[PodNeed]:
-    """Return the pod of training on each machine, of which the first is the controller's, and its need.
+    """Return the pod of training on each machine, and its need; none if the size of the model is not known.
 
-    The list is empty if the size of the model is not known.
+    The first machine is that of the controller. Another holds actors if the name of its pod, as KubeRay makes it, has
+    that of their group, and else learner ranks.
     """
     needs = {need.name: need for need in training_needs(data, training)}
     if not needs:
         return []
     if ONE_POD in needs:
         return [needs[ONE_POD]] * len(machines)
-    return [needs[HEAD], *[needs[MACHINE]] * (len(machines) - 1)]
+    workers = [needs[ACTORS if f"-{ACTORS}-" in machine.name else LEARNER] for machine in machines[1:]]
+    return [needs[HEAD], *workers]
 
 
 def machine_checks(

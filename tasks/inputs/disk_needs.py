@@ -14,15 +14,15 @@ from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus, shape_of
 from tasks.pods import PodConfig
 from tasks.training.cluster import disk
-from tasks.training.cluster.pods import is_in_one_pod
+from tasks.training.cluster.pods import ACTORS, LEARNER, is_in_one_pod
 from tasks.training.simulation import roofline
 from tasks.verifiers.chat.config import INITIAL
 
 logger = logging.getLogger(__name__)
 
 
-ONE_POD, HEAD, MACHINE = "training", "training: head", "training: machine"
-"""Names of the pod that holds all of training, and of the controller's and the other pods where there are several."""
+ONE_POD, HEAD = "training", "head"
+"""Names of the pod that holds all of training, and of the controller's pod where there are several."""
 
 
 class PodNeed(NamedTuple):
@@ -72,7 +72,9 @@ def training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
         yield PodNeed(ONE_POD, "cluster.node", cluster.node, need)
         return
     yield PodNeed(HEAD, "cluster.head", cluster.head, disk.head(training, models))
-    yield PodNeed(MACHINE, "cluster.node", cluster.node, disk.machine(training, models, cluster.gpus_per_node))
+    need = disk.learner_machine(training, models, cluster.gpus_per_node)
+    yield PodNeed(LEARNER, "cluster.node", cluster.node, need)
+    yield PodNeed(ACTORS, "cluster.node", cluster.node, disk.actors_machine(models))
 
 
 def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Iterator[PodNeed]:

@@ -11,7 +11,7 @@ from tasks.inputs.memory_needs import judge_gpus, served_judge
 from tasks.machine.image import check_image
 from tasks.pods import PodConfig
 from tasks.training.cluster.disk import with_disk
-from tasks.training.cluster.pods import checking_pod, controller_pod, groups, is_in_one_pod, machine_pod
+from tasks.training.cluster.pods import checking_pod, controller_pod, is_in_one_pod, worker_pods
 
 
 def rollout_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec, *, judges: bool) -> PodConfig:
@@ -63,9 +63,9 @@ def pods_of_run(data: DataFile, training: Recipe, evaluation: EvaluationFile) ->
         requests.append(PodRequest("training", "1", controller_pod(*holding)))
     else:
         requests.append(PodRequest("training: head", "1", controller_pod(*holding)))
-        pod = machine_pod(training, training.cluster, models)
-        machines = groups(training, training.cluster, judging)
-        requests += [PodRequest(f"training: {name}", f"{count}", pod) for name, count in machines.items()]
+        requests += [
+            PodRequest(f"training: {name}", f"{count}", pod) for name, (count, pod) in worker_pods(*holding).items()
+        ]
     requests.append(PodRequest("evaluation", "1 a policy", evaluation_pod(data, training, evaluation)))
     return requests
 

@@ -25,16 +25,16 @@ OLMO_7B, QWEN_05B = 7_297_748_992, 494_032_768
 
 DISKS = {
     "axolotl_lora": {"training": 29, "model check": 26, "evaluation": 26},
-    "dapo_qwen25_32b": {"head": 1244, "learner": 473, "actors": 473, "model check": 143, "evaluation": 143},
-    "dr_grpo": {"head": 81, "learner": 87, "actors": 87, "model check": 26, "evaluation": 26},
-    "grpo": {"head": 288, "learner": 278, "actors": 278, "model check": 46, "rollouts": 46, "evaluation": 46},
-    "olmo3_instruct_7b": {"head": 303, "learner": 292, "actors": 292, "model check": 48, "evaluation": 48},
-    "olmo3_think_32b": {"head": 1227, "learner": 491, "actors": 491, "model check": 141, "evaluation": 141},
-    "olmo3_think_7b": {"head": 297, "learner": 170, "actors": 170, "model check": 48, "evaluation": 48},
+    "dapo_qwen25_32b": {"head": 1244, "learner": 473, "actors": 82, "model check": 143, "evaluation": 143},
+    "dr_grpo": {"head": 81, "learner": 87, "actors": 23, "model check": 26, "evaluation": 26},
+    "grpo": {"head": 288, "learner": 278, "actors": 33, "model check": 46, "rollouts": 46, "evaluation": 46},
+    "olmo3_instruct_7b": {"head": 303, "learner": 292, "actors": 34, "model check": 48, "evaluation": 48},
+    "olmo3_think_32b": {"head": 1227, "learner": 491, "actors": 81, "model check": 141, "evaluation": 141},
+    "olmo3_think_7b": {"head": 297, "learner": 170, "actors": 34, "model check": 48, "evaluation": 48},
     "one_gpu": {"training": 58, "model check": 22, "rollouts": 22, "evaluation": 22},
     "one_gpu_lora": {"training": 40, "model check": 26, "rollouts": 26, "evaluation": 26},
-    "prorl_v2": {"head": 81, "learner": 87, "actors": 87, "model check": 26, "evaluation": 26},
-    "prorl_v2_1_moe": {"head": 1179, "learner": 646, "actors": 646, "model check": 134, "evaluation": 134},
+    "prorl_v2": {"head": 81, "learner": 87, "actors": 23, "model check": 26, "evaluation": 26},
+    "prorl_v2_1_moe": {"head": 1179, "learner": 646, "actors": 77, "model check": 134, "evaluation": 134},
     "quickstart": {"training": 12, "model check": 6, "rollouts": 6, "judging": 6, "evaluation": 6},
     "quickstart_tools": {"training": 12, "model check": 6, "evaluation": 6},
 }
@@ -64,7 +64,7 @@ def test_every_pod_of_a_recipe_that_loads_a_model_requests_disk(path):
 @pytest.mark.parametrize("name", DISKS)
 def test_the_documents_have_these_figures(name):
     pods = DISKS[name]
-    training = " / ".join(f"{pods[pod]}" for pod in ("training", "head", "learner") if pod in pods)
+    training = " / ".join(f"{pods[pod]}" for pod in ("training", "head", "learner", "actors") if pod in pods)
     row = f"| `{name}` | {training} | {pods['model check']} | {pods.get('rollouts', '-')} | {pods['evaluation']} |"
     assert row in (ROOT / "docs" / "clusters.md").read_text().splitlines()
 
@@ -75,10 +75,10 @@ def test_the_documents_have_these_figures(name):
 def test_olmo_7b_by_hand():
     """ZeRO 3 on two machines of 8 ranks: 12 bytes a parameter and no weights; half of them on each machine."""
     model, part = 2 * OLMO_7B / GIB, 12 * OLMO_7B / 2 / GIB
-    machine = needs("olmo3_think_7b")["training: machine"]
-    assert machine.run_gib == 20 + ceil(model + 3 * part + model) == 170
-    assert machine.gib == 170, "more than the universal form, 82 GiB, and a part"
-    head = needs("olmo3_think_7b")["training: head"]
+    learner = needs("olmo3_think_7b")["learner"]
+    assert learner.run_gib == 20 + ceil(model + 3 * part + model) == 170
+    assert learner.gib == 170, "more than the universal form, 82 GiB, and a part"
+    head = needs("olmo3_think_7b")["head"]
     assert head.run_gib == 20 + ceil(model + 5 * model) == 102
     checkpoint = copy = 12 * OLMO_7B / GIB
     universal = copy + copy / 16  # rank 0's share once more
@@ -164,12 +164,14 @@ def test_a_checkpoint_of_an_adapter_has_the_adapter_alone():
 def test_a_short_run_takes_fewer_checkpoints():
     assert "a checkpoint" in sizes(disk.one_pod(training(steps=9), BILLION, gpus=True).run)
     assert "3 checkpoints" in sizes(disk.one_pod(training(steps=25), BILLION, gpus=True).run)
-    assert "2 parts of checkpoints" in sizes(disk.machine(training(steps=20), BILLION, 1).run)
+    assert "2 parts of checkpoints" in sizes(disk.learner_machine(training(steps=20), BILLION, 1).run)
 
 
 def test_the_node_of_rank_0_has_the_weights_beside_its_share():
     two_nodes = training(learner={"ranks": 16})
-    assert sizes(disk.machine(two_nodes, BILLION, 8).run)["3 parts of checkpoints"] == round(3 * (2 + 12 / 2) * G, 1)
+    assert sizes(disk.learner_machine(two_nodes, BILLION, 8).run)["3 parts of checkpoints"] == round(
+        3 * (2 + 12 / 2) * G, 1
+    )
 
 
 def test_exported_and_validated_policies_stay():
@@ -245,8 +247,8 @@ def test_too_little_is_refused_in_one_sentence_with_the_way_out():
     with pytest.raises(SpecError) as refused:
         check_disk(*files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}}))
     assert str(refused.value) == (
-        "training: machine: a pod stores about 170 GiB (3 parts of checkpoints 122.3, model 13.6, a policy 13.6, "
-        "slack 20), but cluster.node.disk_gib is 61: give at least 170, leave the option out, or mount a volume on "
+        "learner: a pod stores about 170 GiB (3 parts of checkpoints 122.3, model 13.6, a policy 13.6, slack 20), but "
+        "cluster.node.disk_gib is 61: give at least 170, leave the option out, or mount a volume on "
         "/root/outputs/runs (RLVR_RUNS) in cluster.node.template"
     )
 
@@ -291,9 +293,7 @@ def test_a_template_by_name_may_mount_volumes_and_is_warned_of(caplog):
 def test_a_run_that_other_ranks_could_not_resume_is_warned_of(caplog):
     check_disk(*files("olmo3_think_7b", **{"cluster.head": {"disk_gib": 110}}))
     [record] = caplog.records
-    assert record.getMessage().startswith(
-        "training: head: cluster.head.disk_gib is 110: enough for the run, but not to resume"
-    )
+    assert record.getMessage().startswith("head: cluster.head.disk_gib is 110: enough for the run, but not to resume")
     assert "which needs 297 GiB: its universal form 86.7, a checkpoint of all ranks 81.6" in record.getMessage()
 
 

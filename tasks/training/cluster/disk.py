@@ -14,15 +14,15 @@ Contents of a pod's disk at its fullest, beside a slack:
 
     pod               in every run                                    a resume by other learner ranks
     all in one pod    model, four checkpoints, policies               the universal form besides
-    machine           model, three parts of checkpoints, a policy     model, the universal form, a part
+    learner           model, three parts of checkpoints, a policy     model, the universal form, a part
     head              model, policies                                 model, a whole checkpoint, its universal form
-    engine            the initial model, the one that it samples      -
+    engines           model, the initial one beside a trained one     -
     model check       model, its export                               -
 
 Four checkpoints are the newest `parts.KEEP`, the newest of `checkpoint_every`, and one that is being written
 (`records.checkpoint`). Nodes that do not see the run folder have parts of the newest `KEEP` alone, and of one that is
-being written (`learner.rank_files`); there the universal form is copied whole to every node of the learner. Any machine
-of a Ray cluster may hold the ranks (`cluster.placement`). Folders on a mounted volume are no part of the pod's disk.
+being written (`learner.rank_files`); there the universal form is copied whole to every node of the learner. Folders on
+a mounted volume are no part of the pod's disk.
 """
 
 from __future__ import annotations
@@ -176,11 +176,8 @@ def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Disk
     return DiskNeed(run, _larger(_converting(config, models, gpus=gpus), resumed), _slack_gib(gpus=gpus))
 
 
-def machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNeed:
-    """Return the need of a machine with GPUs of a Ray cluster, which may hold `ranks` learner ranks, rank 0 among them.
-
-    Without ranks it stores less. Which machines the learner is given, and after a loss is given anew, is up to Ray.
-    """
+def learner_machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNeed:
+    """Return the need of a machine of a Ray cluster that holds `ranks` learner ranks, rank 0 among them."""
     part = _checkpoint_gib(config, models, gpus=True, ranks=ranks)
     copied = _universal_gib(config, models, gpus=True) + _reference_gib(config, models, gpus=True)
     count = _checkpoints(config, KEEP + 1)
@@ -207,6 +204,11 @@ def head(config: TrainingConfig, models: StoredModels) -> DiskNeed:
         Stored("its universal form", _universal_gib(config, models, gpus=True), "runs"),
     )
     return DiskNeed(run, _larger(_converting(config, models, gpus=True), resumed))
+
+
+def actors_machine(models: StoredModels) -> DiskNeed:
+    """Return the need of a machine of a Ray cluster that holds engines alone."""
+    return DiskNeed(_models(models))
 
 
 def model_check(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tasks.training.config import TrainingConfig
 
 
+LEARNER, ACTORS = "learner", "actors"
+"""Names of the groups of a Ray cluster's machines, which KubeRay puts into the names of their pods."""
+
+
 class ClusterConfig(Config):
     """The machines of training on a cluster."""
 
@@ -190,28 +194,31 @@ def ray_job(
     controller = controller_pod(config, cluster, judge_gpus, models)
     if is_in_one_pod(config, cluster, judge_gpus):
         return RayJobConfig(HeadNodeConfig(resources(controller)), [], shutdown_after_job_finishes=True)
-    pod = machine_pod(config, cluster, models)
-    node, template = resources(pod), pod_template(pod, shared_memory=True)
     return RayJobConfig(
         HeadNodeConfig(resources(controller), pod_template(controller, shared_memory=True)),
         [
-            WorkerNodeConfig(name, replicas, node, template)
-            for name, replicas in groups(config, cluster, judge_gpus).items()
+            WorkerNodeConfig(name, replicas, resources(pod), pod_template(pod, shared_memory=True))
+            for name, (replicas, pod) in worker_pods(config, cluster, judge_gpus, models).items()
         ],
         shutdown_after_job_finishes=True,
     )
 
 
-def machine_pod(config: TrainingConfig, cluster: ClusterConfig, models: disk.StoredModels | None = None) -> PodConfig:
-    """Return the pod of each machine of a Ray cluster but the head."""
-    need = disk.machine(config, models, cluster.gpus_per_node) if models else None
-    return _machine(config, cluster, cluster.gpus_per_node, models, need)
-
-
-def groups(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0) -> dict[str, int]:
-    """Return the number of machines of each group of a Ray cluster that has some, by the group's name."""
-    learner, actors = _machines(config, cluster, judge_gpus)
-    return {name: count for name, count in (("learner", learner), ("actors", actors)) if count}
+def worker_pods(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
+) -> dict[str, tuple[int, PodConfig]]:
+    """Return the number and the pod of each group of a Ray cluster's machines that has some, by the group's name."""
+    per_node = cluster.gpus_per_node
+    needs = {
+        LEARNER: disk.learner_machine(config, models, per_node) if models else None,
+        ACTORS: disk.actors_machine(models) if models else None,
+    }
+    replicas = dict(zip((LEARNER, ACTORS), _machines(config, cluster, judge_gpus), strict=True))
+    return {
+        name: (count, _machine(config, cluster, per_node, models, needs[name]))
+        for name, count in replicas.items()
+        if count
+    }
 
 
 def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> tuple[int, int]:
