@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CORES_A_GPU, GIB_A_GPU = 8, 64
 """Cores and memory of a pod by default, for each of its GPUs."""
 
+ACCELERATOR = r"^[^=\s]+(=[^=\s]+)?$"
+"""Form of a pod's accelerator: NAME or LABEL=NAME."""
+
 
 class PodConfig(Config):
     """The resources of a pod on a cluster, both request and limit. Local runs ignore them."""
@@ -28,7 +31,7 @@ class PodConfig(Config):
     """Memory in GiB. null: 64 for each GPU of the pod, 8 without GPUs."""
     gpus: int | None = Field(None, ge=0)
     """Number of GPUs. null: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise 0."""
-    accelerator: str | None = Field(None, pattern=r"^[^=\s]+(=[^=\s]+)?$")
+    accelerator: str | None = Field(None, pattern=ACCELERATOR)
     """GPU that the pod needs: its name as the nodes are labelled, such as `nvidia-h100`, for the label that Flyte's
     configuration knows; or LABEL=NAME, such as `cloud.google.com/gke-accelerator=nvidia-h100-80gb`. The machines of a
     Ray cluster need the second, as Flyte gives its label to a task's own pod alone. null: any."""

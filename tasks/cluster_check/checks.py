@@ -15,7 +15,7 @@ from tasks.flyte.registration import CODE, SECRETS
 from tasks.inputs.disk_needs import HEAD, ONE_POD, PodNeed, stored_models, training_needs
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus
-from tasks.training.cluster.pods import ACTORS, LEARNER
+from tasks.machine.groups import ACTORS, LEARNER
 from tasks.training.gpu_check.results import Findings, Result, carry_out
 
 if TYPE_CHECKING:

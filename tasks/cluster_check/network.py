@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.cluster_check.nodes import NodeFacts
+from tasks.machine.groups import LEARNER, group_of
 from tasks.training.gpu_check.results import Findings, SkippedError
 
 REPEATS = 5
@@ -153,6 +154,8 @@ def reduction(ranks: int, gpus: bool) -> Reduction:
 def places_of(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> list[str]:
     """Return the node of each rank: nodes are filled one after the other, those with the most GPUs first.
 
+    If some nodes are machines of the learner's group, ranks are on these alone.
+
     Args:
         ranks: number of ranks.
         nodes: resources of each node, by its id.
@@ -163,6 +166,8 @@ def places_of(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> 
     """
     if ranks < 2:
         raise SkippedError("The learner has one rank, which reduces with no other.")
+    of_learner = {node: amounts for node, amounts in nodes.items() if group_of(amounts) == LEARNER}
+    nodes = of_learner or nodes
     if not gpus:
         names = sorted(nodes)
         return [names[rank % len(names)] for rank in range(ranks)]

@@ -6,11 +6,12 @@ launch without them; here a job is Flyte's own message and nothing else, and Ray
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,14 @@ class WorkerNodeConfig:
     """A group of equal nodes: its name, its number of nodes, and the resources of one, both request and limit.
 
     Its `pod_template` is laid over the pod that Flyte makes for the task; the pod spec in it is a mapping.
+    `ray_resources` are what Ray counts of one beside CPUs and GPUs: amounts by names of our own.
     """
 
     group_name: str
     replicas: int
     requests: Resources
     pod_template: PodTemplate | None = None
+    ray_resources: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -99,6 +102,7 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
                 replicas=group.replicas,
                 min_replicas=group.replicas,
                 max_replicas=group.replicas,
+                ray_start_params=_start_params(group.ray_resources),
                 k8s_pod=_pod("ray-worker", group.requests, group.pod_template),
             )
             for group in job.worker_node_config
@@ -142,9 +146,24 @@ def _is_no_code(name: str) -> bool:
     return name == "__pycache__" or name.startswith(".")
 
 
+def _start_params(resources: dict[str, float]) -> dict[str, str]:
+    """Return the parameters of `ray start` on a node with these resources; none if it has no resources of our own.
+
+    They take the place of the plugin's defaults, so that its default of no usage statistics is given, too; it adds the
+    node's address to any parameters.
+    """
+    if not resources:
+        return {}
+    # KubeRay writes the value into a line of a shell. It also takes the quotes off and parses the rest as JSON, which
+    # the backslashes in the double quotes of its documents are not: such a node is started without --num-gpus. It
+    # quotes by single quotes itself. Without spaces the value is one word of a shell in any case.
+    amounts = json.dumps(resources, separators=(",", ":"))
+    return {"resources": f"'{amounts}'", "disable-usage-stats": "true"}
+
+
 def _pod(container: str, resources: Resources, template: PodTemplate | None) -> K8sPod:
     """Return a node's pod as Flyte lays it over that of the task: containers merge by name, lists are joined."""
-    asked = {KUBERNETES[field.name]: getattr(resources, field.name) for field in fields(resources)}
+    asked = {KUBERNETES[amount.name]: getattr(resources, amount.name) for amount in fields(resources)}
     given = {name: amount for name, amount in asked.items() if amount is not None}
     assert not any(isinstance(amount, (list, tuple)) for amount in given.values()), "a node has one amount of each"
     spec = dict(template.pod_spec) if template else {}

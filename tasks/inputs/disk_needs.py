@@ -12,9 +12,10 @@ from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.models import ModelSpec
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus, shape_of
+from tasks.machine.groups import ACTORS, LEARNER
 from tasks.pods import PodConfig
 from tasks.training.cluster import disk
-from tasks.training.cluster.pods import ACTORS, LEARNER, is_in_one_pod
+from tasks.training.cluster.pods import is_in_one_pod
 from tasks.training.simulation import roofline
 from tasks.verifiers.chat.config import INITIAL
 
@@ -72,9 +73,12 @@ def training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
         yield PodNeed(ONE_POD, "cluster.node", cluster.node, need)
         return
     yield PodNeed(HEAD, "cluster.head", cluster.head, disk.head(training, models))
-    need = disk.learner_machine(training, models, cluster.gpus_per_node)
-    yield PodNeed(LEARNER, "cluster.node", cluster.node, need)
-    yield PodNeed(ACTORS, "cluster.node", cluster.node, disk.actors_machine(models))
+    for group, need in (
+        (LEARNER, disk.learner_machine(training, models, cluster.gpus_per_node)),
+        (ACTORS, disk.actors_machine(models)),
+    ):
+        option = cluster.option_of(group, "disk_gib").removesuffix(".disk_gib")
+        yield PodNeed(group, option, cluster.machine_of(group), need)
 
 
 def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Iterator[PodNeed]:

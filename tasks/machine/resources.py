@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from tasks.machine.groups import RESOURCES
+
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """File with a container's CPU limit: `QUOTA PERIOD`, microseconds of CPU time in every period, or `max PERIOD`."""
 
@@ -72,6 +74,7 @@ def ray_resources() -> Machine:
 async def free_resources() -> str:
     """Return the free and the total CPUs and GPUs of the Ray cluster, as text for a log message.
 
+    If its machines are in groups, the text has the number of each: a process waits for a machine of its own group.
     Ray is called in threads: where its head is unreachable, an answer takes a minute.
     """
     import ray
@@ -79,7 +82,11 @@ async def free_resources() -> str:
     free, total = await asyncio.gather(
         asyncio.to_thread(ray.available_resources), asyncio.to_thread(ray.cluster_resources)
     )
-    return " and ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s are free" for kind in ("CPU", "GPU"))
+    text = " and ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s are free" for kind in ("CPU", "GPU"))
+    groups = {group: total.get(kind, 0) for group, kind in RESOURCES.items()}
+    if any(groups.values()):
+        text += "; machines by group: " + ", ".join(f"{group} {number:g}" for group, number in groups.items())
+    return text
 
 
 def return_freed_memory() -> None:

@@ -28,7 +28,7 @@ from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
 from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
-from tasks.training.cluster.placement import decided, gpu_of_cluster, rank_resources
+from tasks.training.cluster.placement import cluster_nodes, decided, gpu_of_cluster, rank_resources
 from tasks.training.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
 from tasks.training.cluster.relay import RelayNodes
 from tasks.training.cluster.watchdog import watch
@@ -213,7 +213,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
     with contextlib.ExitStack() as stack:
         weights, where = _weights(stack, inputs, widening)
         if isinstance(where, RelayNodes) and inputs.parts is None:
-            await where.check_run_folder(folder, rank_resources(inputs.config, gpu=gpu))
+            await where.check_run_folder(folder, rank_resources(inputs.config, cluster_nodes(), gpu=gpu))
         every = inputs.config.checkpoint_every
         checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check, every)
         checkpoint = checkpoints.newest()

@@ -15,6 +15,11 @@ holds a GPU for rank i and engine i.
 
 A judge or reward model that the run serves itself has a group of one bundle, too, with its GPUs.
 
+If machines are in groups of their own (`tasks.machine.groups`), every bundle asks for the resource of one: ranks and
+what shares GPUs with them lie on machines `learner`, engines on machines `actors`, and a lost machine is waited for by
+what was on it. The judge lies on a machine `learner` if the ranks leave it room, as nothing else would take that, and
+else on a machine `actors`.
+
 The learner goes first, at the start and after a lost node: engines are given nothing until every rank runs. Of the
 learner's group Ray replaces the bundles that were on the lost node, and the others stay reserved.
 """
@@ -28,6 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tasks.machine.groups import ACTORS, LEARNER, RESOURCES, SHARE, are_grouped, group_of
 from tasks.training.cluster.nodes import living_nodes
 from tasks.training.config import ActorsConfig, TrainingConfig
 from tasks.training.gpu_shares import SMALLEST_LEARNER, PlacementOption, shares
@@ -44,7 +50,7 @@ GPU_KIND = "accelerator_type:"
 """Beginning of the name of Ray's resource by which a node has a kind of GPU, as in `accelerator_type:H100`."""
 
 Bundle = dict[str, float]
-"""Amounts of resources on one node, by Ray's names `GPU` and `CPU`; none is 0."""
+"""Amounts of resources on one node, by Ray's names `GPU` and `CPU`, and that of a group; none is 0."""
 
 
 @dataclass
@@ -68,7 +74,9 @@ class Node:
         return sum(1 - amount / self.free[kind] for kind, amount in bundle.items())
 
     def __str__(self) -> str:
-        return f"node {self.name} has {self.free.get('GPU', 0):g} GPUs and {self.free.get('CPU', 0):g} CPUs free"
+        of_group = f" of the group {group}" if (group := group_of(self.free)) else ""
+        free = self.free
+        return f"node {self.name}{of_group} has {free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs free"
 
 
 @dataclass
@@ -78,14 +86,15 @@ class Plan:
     Attributes:
         ranks: number of ranks in each bundle of the learner.
         learner: number of these bundles that fit.
-        judge: whether the judge that the run serves fits beside them, or it serves none.
+        judge: group of the machine on which the judge that the run serves fits beside them; None: it fits on none, or
+            the run serves none. Where machines are in no groups, it stands for any machine.
         engines: number of engines that fit beside these; 0 where the learner does not fit.
         nodes: the nodes, with what is then free.
     """
 
     ranks: list[int]
     learner: int = 0
-    judge: bool = True
+    judge: str | None = None
     engines: int = 0
     nodes: list[Node] = field(default_factory=list)
 
@@ -106,14 +115,19 @@ def gpu_of_cluster() -> Gpu | None:
     return gpu_called(names.pop()) if len(names) == 1 else None
 
 
+def in_group(bundle: Bundle, group: str, nodes: list[Node]) -> Bundle:
+    """Return a bundle that Ray puts on a machine of a group; if `nodes` are in no groups, the bundle as it is."""
+    return bundle | {RESOURCES[group]: SHARE} if are_grouped(node.free for node in nodes) else bundle
+
+
 def rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
     """Return the bundle of this number of learner ranks, which lie on one node."""
     return _bundle(ranks, ranks * learner.cpus)
 
 
-def rank_resources(config: TrainingConfig, *, gpu: bool) -> Bundle:
-    """Return what one learner rank reserves on a node, with GPUs or without."""
-    return rank_bundle(config.learner, 1) if gpu else {"CPU": config.learner.cpus}
+def rank_resources(config: TrainingConfig, nodes: list[Node], *, gpu: bool) -> Bundle:
+    """Return what one learner rank reserves on one of these nodes, with GPUs or without."""
+    return in_group(rank_bundle(config.learner, 1) if gpu else {"CPU": config.learner.cpus}, LEARNER, nodes)
 
 
 def engine_bundle(actors: ActorsConfig) -> Bundle:
@@ -178,7 +192,8 @@ def plan(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> Plan
     A bundle of the learner takes all GPUs of a node, and the last one the rest of the ranks. Where nodes differ, the
     size is that of the largest, or of smaller ones if the learner fits on those alone.
     """
-    sizes = sorted({int(node.free.get("GPU", 0)) for node in nodes} - {0}, reverse=True)
+    of_learner = [node for node in nodes if group_of(node.free) == LEARNER] or nodes
+    sizes = sorted({int(node.free.get("GPU", 0)) for node in of_learner} - {0}, reverse=True)
     plans = [_plan_with(config, nodes, size, judge_gpus) for size in sizes]
     return next((fitting for fitting in plans if fitting.holds_learner), plans[0])
 
@@ -189,15 +204,32 @@ def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, j
     planned.nodes = [Node(node.name, dict(node.free)) for node in nodes]
     others = list(planned.nodes)
     for ranks in planned.ranks:
-        if (node := _take(rank_bundle(config.learner, ranks), others)) is None:
+        if (node := _take(in_group(rank_bundle(config.learner, ranks), LEARNER, nodes), others)) is None:
             return planned
         others.remove(node)
         planned.learner += 1
-    if judge_gpus:
-        planned.judge = _take(judge_bundle(judge_gpus), planned.nodes) is not None
-    while planned.engines < config.actors.count and _take(engine_bundle(config.actors), planned.nodes):
+    planned.judge = _take_judge(judge_gpus, planned.nodes)
+    engine = in_group(engine_bundle(config.actors), ACTORS, nodes)
+    while planned.engines < config.actors.count and _take(engine, planned.nodes):
         planned.engines += 1
     return planned
+
+
+def _plan_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int) -> Plan:
+    """Return the bundles of ranks and engines that share GPUs, one for each rank, as far as they fit, and a judge."""
+    planned = Plan([1] * config.learner.ranks, nodes=[Node(node.name, dict(node.free)) for node in nodes])
+    bundle = in_group(shared_bundle(config), LEARNER, nodes)
+    while not planned.holds_learner and _take(bundle, planned.nodes):
+        planned.learner += 1
+    if planned.holds_learner:
+        planned.judge = _take_judge(judge_gpus, planned.nodes)
+    return planned
+
+
+def _take_judge(gpus: int, nodes: list[Node]) -> str | None:
+    """Take the bundle of a judge on this number of GPUs from a node, and return its group; None: none fits, or 0."""
+    bundle = judge_bundle(gpus)
+    return next((group for group in RESOURCES if gpus and _take(in_group(bundle, group, nodes), nodes)), None)
 
 
 def _take(bundle: Bundle, nodes: list[Node]) -> Node | None:
@@ -218,7 +250,7 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: in
             f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) need {len(planned.ranks)} nodes, "
             f"with {size} GPUs and {size * learner.cpus:g} CPUs on each but perhaps the last: {planned.learner} fit"
         )
-    elif not planned.judge:
+    elif judge_gpus and planned.judge is None:
         need = (
             f"the judge that the run serves needs {judge_gpus} GPUs of one node beside learner.ranks = {learner.ranks}"
         )
@@ -236,12 +268,9 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: in
 
 def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> str:
     """Return what the nodes lack for ranks and engines that share GPUs, and for a judge; empty: nothing."""
-    bundle, fitting, ranks = shared_bundle(config), 0, config.learner.ranks
-    left = [Node(node.name, dict(node.free)) for node in nodes]
-    while fitting < ranks and _take(bundle, left):
-        fitting += 1
-    if fitting == ranks:
-        if judge_gpus and not _take(judge_bundle(judge_gpus), left):
+    planned, ranks = _plan_of_shared(config, nodes, judge_gpus), config.learner.ranks
+    if planned.holds_learner:
+        if judge_gpus and planned.judge is None:
             return (
                 f"the judge that the run serves needs {judge_gpus} GPUs of one node beside the {ranks} GPUs that "
                 "learner.ranks and engines share"
@@ -250,8 +279,24 @@ def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 
     return (
         f"placement = {config.placement}: learner.ranks = {ranks} (learner.cpus = {config.learner.cpus:g} each), with "
         f"an engine beside each (actors.cpus = {config.actors.cpus:g}), need {ranks} GPUs with "
-        f"{bundle.get('CPU', 0):g} CPUs each: {fitting} fit"
+        f"{shared_bundle(config).get('CPU', 0):g} CPUs each: {planned.learner} fit"
     )
+
+
+def lack_without_gpus(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
+    """Return what nodes in groups, without GPUs, lack for ranks and this number of engines; empty: nothing."""
+    left = [Node(node.name, dict(node.free)) for node in nodes]
+    asked = (
+        (LEARNER, "learner.ranks", config.learner.ranks, config.learner.ranks, config.learner.cpus),
+        (ACTORS, "actors.count", config.actors.count, engines, config.actors.cpus),
+    )
+    for group, option, count, needed, cpus in asked:
+        bundle, fitting = in_group({"CPU": cpus}, group, nodes), 0
+        while fitting < count and _take(bundle, left):
+            fitting += 1
+        if fitting < needed:
+            return f"{option} = {count} ({group}.cpus = {cpus:g} each): {fitting} fit on the machines of group {group}"
+    return ""
 
 
 class SharedPlacement:
@@ -266,7 +311,11 @@ class SharedPlacement:
     def __init__(self, config: TrainingConfig) -> None:
         from ray.util import placement_group
 
-        self._group = placement_group([shared_bundle(config)] * config.learner.ranks, "PACK")
+        self._config = config
+        self._nodes = cluster_nodes()
+        bundle = in_group(shared_bundle(config), LEARNER, self._nodes)
+        self._group = placement_group([bundle] * config.learner.ranks, "PACK")
+        self._judge: PlacementGroup | None = None
 
     def of(self, index: int) -> Any:
         """Return Ray's scheduling strategy for engine `index` and for the rank that is created after `index` others."""
@@ -274,11 +323,25 @@ class SharedPlacement:
 
         return PlacementGroupSchedulingStrategy(self._group, index)
 
+    def of_judge(self, gpus: int) -> Any:
+        """Return Ray's scheduling strategy for the process of a judge on several nodes, with GPUs that are not shared.
+
+        They are requested after those of the ranks, and of a cluster that was checked to have both.
+        """
+        from ray.util import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group = _plan_of_shared(self._config, self._nodes, gpus).judge or ACTORS
+        self._judge = placement_group([in_group(judge_bundle(gpus), group, self._nodes)], "STRICT_PACK")
+        return PlacementGroupSchedulingStrategy(self._judge, 0)
+
     def shutdown(self) -> None:
-        """Remove the placement group."""
+        """Remove the placement groups."""
         from ray.util import remove_placement_group
 
-        remove_placement_group(self._group)
+        for group in (self._group, self._judge):
+            if group is not None:
+                remove_placement_group(group)
 
 
 class Placement:
@@ -286,7 +349,8 @@ class Placement:
 
     def __init__(self, config: TrainingConfig) -> None:
         self._config = config
-        self._ranks = plan(config, cluster_nodes()).ranks
+        self._nodes = cluster_nodes()
+        self._ranks = plan(config, self._nodes).ranks
         self._groups: set[PlacementGroup] = set()
         self._learner: PlacementGroup | None = None
         self.learner_runs = asyncio.Event()
@@ -300,7 +364,8 @@ class Placement:
 
     def _learner_group(self) -> PlacementGroup:
         if self._learner is None:
-            bundles = [rank_bundle(self._config.learner, ranks) for ranks in self._ranks]
+            learner = self._config.learner
+            bundles = [in_group(rank_bundle(learner, ranks), LEARNER, self._nodes) for ranks in self._ranks]
             self._learner = self.reserve(bundles, "STRICT_SPREAD")
         return self._learner
 
@@ -309,7 +374,9 @@ class Placement:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._learner_group()
-        return PlacementGroupSchedulingStrategy(self.reserve([judge_bundle(gpus)], "STRICT_PACK"), 0)
+        group = plan(self._config, self._nodes, gpus).judge or ACTORS
+        bundle = in_group(judge_bundle(gpus), group, self._nodes)
+        return PlacementGroupSchedulingStrategy(self.reserve([bundle], "STRICT_PACK"), 0)
 
     @contextlib.contextmanager
     def learner_first(self) -> Iterator[None]:
@@ -325,7 +392,7 @@ class Placement:
 
     def engine(self) -> EngineReservation:
         """Return the reservation for an engine that is to be created."""
-        return EngineReservation(self, engine_bundle(self._config.actors))
+        return EngineReservation(self, in_group(engine_bundle(self._config.actors), ACTORS, self._nodes))
 
     def reserve(self, bundles: list[Bundle], strategy: str) -> PlacementGroup:
         """Return a new placement group, for whose resources Ray waits."""

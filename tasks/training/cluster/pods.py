@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.config import Config
+from tasks.config_fields import Arguments
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
-from tasks.pod_templates import others
-from tasks.pods import CORES_A_GPU, PodConfig, overrides, pod_template, resources
+from tasks.machine.groups import ACTORS, LEARNER, OF_A_MACHINE, RESOURCES
+from tasks.pod_templates import check_template, mounts_shared_memory, others
+from tasks.pods import ACCELERATOR, CORES_A_GPU, PodConfig, overrides, pod_template, resources
 from tasks.training.cluster import disk
 from tasks.training.cluster.placement import Node, lack, lack_of_shared
 from tasks.training.cluster.sizes import HEAD_CORES, head_memory_gib, shared_memory_gib
@@ -21,8 +23,53 @@ if TYPE_CHECKING:
     from tasks.training.config import TrainingConfig
 
 
-LEARNER, ACTORS = "learner", "actors"
-"""Names of the groups of a Ray cluster's machines, which KubeRay puts into the names of their pods."""
+OF_ALL_PODS = {
+    "gpus": "the machines of both groups have cluster.gpus_per_node GPUs",
+    "timeout_minutes": "an attempt has one limit for all of its pods: set cluster.node.timeout_minutes",
+    "interruptible": "all pods of a Ray cluster are of one kind: set cluster.head.interruptible and "
+    "cluster.node.interruptible, or give tolerations in the group's template",
+}
+"""Options of a pod that a group of a Ray cluster cannot have by itself, each with the reason and the way out."""
+
+
+class GroupConfig(Config):
+    """The options of a Ray cluster's machines of one group, in place of those that `cluster.node` gives both groups."""
+
+    cpu: int | None = Field(None, gt=0)
+    """CPU cores. null: as `cluster.node` says."""
+    memory_gib: int | None = Field(None, gt=0)
+    """Memory in GiB. null: as `cluster.node` says."""
+    accelerator: str | None = Field(None, pattern=ACCELERATOR)
+    """GPU that the machines need, as LABEL=NAME. null: as `cluster.node` says."""
+    disk_gib: int | None = Field(None, gt=0)
+    """Ephemeral storage in GiB. null: as `cluster.node` says."""
+    shared_memory_gib: int | None = Field(None, gt=0)
+    """Size of `/dev/shm`. null: as `cluster.node` says."""
+    template: str | Arguments | None = None
+    """Kubernetes pod template of the machines, in place of the whole template of `cluster.node`, and written as that is.
+    null: as `cluster.node` says."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_one_group(cls, options: Any) -> Any:
+        for name, reason in OF_ALL_PODS.items():
+            if isinstance(options, dict) and name in options:
+                raise ValueError(f"{name}: {reason}")
+        return options
+
+    @model_validator(mode="after")
+    def _template_is_known_to_kubernetes(self) -> Self:
+        if isinstance(self.template, dict):
+            try:
+                check_template(self.template)
+            except ValueError as error:
+                raise ValueError(f"template: {error}") from None
+        return self
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are given, by name."""
+        return {name: value for name, value in self if value is not None}
 
 
 class ClusterConfig(Config):
@@ -34,6 +81,12 @@ class ClusterConfig(Config):
     """The pod of each machine with learner ranks, and of each with actors. Where all of them find room on one machine,
     it is the only one, and the cluster needs no Ray operator. By default it has 8 cores and 64 GiB for each GPU that it
     holds; without GPUs, the cores that ranks and actors reserve, and 8 GiB for each of them."""
+    learner: GroupConfig = GroupConfig()
+    """Options of the machines with learner ranks that differ from those of `node`. Refused if training is one pod, which
+    `node` describes."""
+    actors: GroupConfig = GroupConfig()
+    """Options of the machines with actors that differ from those of `node`. Refused if training is one pod, or if every
+    engine shares a GPU with a learner rank."""
     head: PodConfig = PodConfig()
     """The pod of the controller where there are several machines; responses are judged on it, by as many processes as
     it has cores. By default it has 16, and the memory for the steps between two checkpoints that `plan` prints."""
@@ -44,6 +97,18 @@ class ClusterConfig(Config):
     def gpus_of(self, engine: EngineConfig) -> int:
         """Return the number of GPUs that one engine takes on these machines; 0 where they have none."""
         return engine.gpus if self.gpus_per_node else 0
+
+    def machine_of(self, group: str) -> PodConfig:
+        """Return the pod of each machine of a group of a Ray cluster: `node` with the group's own options."""
+        return self.node.model_copy(update=self._groups[group].given)
+
+    def option_of(self, group: str, name: str) -> str:
+        """Return the path of the option that gives a group's machines the option `name`."""
+        return f"cluster.{group if name in self._groups[group].given else 'node'}.{name}"
+
+    @property
+    def _groups(self) -> dict[str, GroupConfig]:
+        return {LEARNER: self.learner, ACTORS: self.actors}
 
 
 def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
@@ -63,6 +128,8 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
     if not is_in_one_pod(config, cluster):
         _check_ray_cluster(cluster)
     else:
+        if not per_node:
+            _check_groups(config, cluster, 0)
         needed = _reserved(config)
         if cluster.node.cpu is not None and cluster.node.cpu < needed:
             raise MistakeError(
@@ -81,29 +148,64 @@ def _check_ray_cluster(cluster: ClusterConfig) -> None:
         ValueError: an option would not reach the pods that it is of, or reach others.
     """
     head, node = cluster.head, cluster.node
-    names = [pod.template if isinstance(pod.template, str) else None for pod in (head, node)]
-    if names[0] != names[1]:
-        raise MistakeError(
-            f"cluster.head.template ({names[0]}) and cluster.node.template ({names[1]}): by name, all pods of a Ray "
-            "cluster have the same template: give both that name, or one of them inline"
-        )
     if head.interruptible != node.interruptible:
         raise MistakeError(
             f"cluster.head.interruptible ({head.interruptible}) and cluster.node.interruptible ({node.interruptible}): "
             "all pods of a Ray cluster are of one kind: set both, or give the workers' tolerations in "
             "cluster.node.template"
         )
-    for name, pod in (("head", head), ("node", node)):
-        if pod.accelerator is not None and pod.node_label is None:
+    _check_ray_pod(head, accelerator="cluster.head.accelerator", template="cluster.head.template")
+    for group in RESOURCES:
+        pod = cluster.machine_of(group)
+        accelerator, template = (cluster.option_of(group, name) for name in ("accelerator", "template"))
+        names = [given.template if isinstance(given.template, str) else None for given in (head, pod)]
+        if names[0] != names[1]:
             raise MistakeError(
-                f"cluster.{name}.accelerator = {pod.accelerator!r}: Flyte gives its label to no machine of a Ray "
-                f"cluster: write LABEL={pod.accelerator} with the label that your nodes have (kubectl get nodes "
-                "--show-labels), such as cloud.google.com/gke-accelerator"
+                f"cluster.head.template ({names[0]}) and {template} ({names[1]}): by name, all pods of a Ray "
+                "cluster have the same template: give both that name, or one of them inline"
             )
-        if isinstance(pod.template, dict) and (extra := others(pod.template)):
+        _check_ray_pod(pod, accelerator=accelerator, template=template)
+        if isinstance(pod.template, dict) and pod.shared_memory_gib and mounts_shared_memory(pod.template):
             raise MistakeError(
-                f"cluster.{name}.template: container {extra[0]!r}: Flyte adds no containers to the machines of a Ray "
-                "cluster; give them in a template by name"
+                f"{template} mounts a volume on /dev/shm, and {cluster.option_of(group, 'shared_memory_gib')} another: "
+                "leave one out"
+            )
+
+
+def _check_ray_pod(pod: PodConfig, *, accelerator: str, template: str) -> None:
+    """Check that a pod of a Ray cluster can have its accelerator and its inline template, which have these options.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if pod.accelerator is not None and pod.node_label is None:
+        raise MistakeError(
+            f"{accelerator} = {pod.accelerator!r}: Flyte gives its label to no machine of a Ray cluster: write "
+            f"LABEL={pod.accelerator} with the label that your nodes have (kubectl get nodes --show-labels), such as "
+            "cloud.google.com/gke-accelerator"
+        )
+    if isinstance(pod.template, dict) and (extra := others(pod.template)):
+        raise MistakeError(
+            f"{template}: container {extra[0]!r}: Flyte adds no containers to the machines of a Ray cluster; give them "
+            "in a template by name"
+        )
+
+
+def _check_groups(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> None:
+    """Check that a group of machines with options of its own is there.
+
+    Raises:
+        ValueError: it is not, and the options would be ignored.
+    """
+    if is_in_one_pod(config, cluster, judge_gpus):
+        machines, instead = {LEARNER: 0, ACTORS: 0}, "training is one pod, which cluster.node describes"
+    else:
+        machines = dict(zip((LEARNER, ACTORS), _machines(config, cluster, judge_gpus), strict=True))
+        instead = f"placement = {config.placement} puts engines on the machines of cluster.learner"
+    for group, count in machines.items():
+        if not count and (given := getattr(cluster, group).given):
+            raise MistakeError(
+                f"cluster.{group}.{next(iter(given))}: {instead}: give the option there, or leave it out"
             )
 
 
@@ -142,7 +244,7 @@ def controller_pod(
     need = disk.one_pod(config, models, gpus=bool(cluster.gpus_per_node)) if models else None
     if not cluster.gpus_per_node:
         return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config))
-    return _machine(config, cluster, config.gpus + judge_gpus, models, need, cores=_reserved(config))
+    return _machine(config, cluster.node, config.gpus + judge_gpus, models, need, cores=_reserved(config))
 
 
 def checking_pod(config: TrainingConfig, cluster: ClusterConfig, models: disk.StoredModels | None = None) -> PodConfig:
@@ -151,21 +253,21 @@ def checking_pod(config: TrainingConfig, cluster: ClusterConfig, models: disk.St
     need = disk.model_check(config, models, gpus=bool(gpus)) if models else None
     if not gpus:
         return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config))
-    return _machine(config, cluster, gpus, models, need)
+    return _machine(config, cluster.node, gpus, models, need)
 
 
 def _machine(
     config: TrainingConfig,
-    cluster: ClusterConfig,
+    pod: PodConfig,
     gpus: int,
     models: disk.StoredModels | None,
     need: disk.DiskNeed | None,
     cores: int = 0,
 ) -> PodConfig:
-    """Return the pod of a machine of `gpus` GPUs, with the disk that it needs, and at least `cores` cores."""
-    gpus = gpus if cluster.node.gpus is None else cluster.node.gpus
+    """Return `pod` as a machine of `gpus` GPUs, with the disk that it needs, and by default at least `cores` cores."""
+    gpus = gpus if pod.gpus is None else pod.gpus
     moved = models.weights_gib if models and not config.lora else None
-    return disk.with_disk(cluster.node, need).sized(
+    return disk.with_disk(pod, need).sized(
         gpus, cpu=max(CORES_A_GPU * gpus, cores), shared_memory_gib=shared_memory_gib(gpus, moved)
     )
 
@@ -187,7 +289,8 @@ def ray_job(
     """Return the Ray cluster of a run: machines with learner ranks, machines with actors, and the head.
 
     A machine holds `gpus_per_node` ranks, or as many engines as fit on it whole; the judge lies on GPUs that these
-    leave, or on a machine more. Where everything fits on one machine the head is the only one.
+    leave, or on a machine more, of the group of actors. Each machine has Ray's resource of its group, by which a run's
+    placement finds it. Where everything fits on one machine the head is the only one.
     """
     from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
@@ -197,7 +300,13 @@ def ray_job(
     return RayJobConfig(
         HeadNodeConfig(resources(controller), pod_template(controller, shared_memory=True)),
         [
-            WorkerNodeConfig(name, replicas, resources(pod), pod_template(pod, shared_memory=True))
+            WorkerNodeConfig(
+                name,
+                replicas,
+                resources(pod),
+                pod_template(pod, shared_memory=True),
+                {RESOURCES[name]: OF_A_MACHINE},
+            )
             for name, (replicas, pod) in worker_pods(config, cluster, judge_gpus, models).items()
         ],
         shutdown_after_job_finishes=True,
@@ -215,7 +324,7 @@ def worker_pods(
     }
     replicas = dict(zip((LEARNER, ACTORS), _machines(config, cluster, judge_gpus), strict=True))
     return {
-        name: (count, _machine(config, cluster, per_node, models, needs[name]))
+        name: (count, _machine(config, cluster.machine_of(name), per_node, models, needs[name]))
         for name, count in replicas.items()
         if count
     }
@@ -226,14 +335,17 @@ def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -
 
     Actors that share the learner's GPUs need no machines of their own.
 
-    Ray gives the judge a machine that is empty where there is one: one more is needed where the rest of that is too
-    small for the engines that then lie there.
+    The judge lies on GPUs that the ranks leave. If they leave too few, Ray gives it a machine with actors that is empty
+    where there is one: one more is needed where the rest of that is too small for the engines that then lie there.
     """
     per_node, shared = cluster.gpus_per_node, config.shares_gpus
     learner = ceil(config.learner.ranks / per_node)
     actors = 0 if shared else ceil(config.actors.count / (per_node // config.actors.engine.gpus))
-    cores = float(_machine(config, cluster, per_node, None, None).cpu or 0)
-    nodes = [Node(f"machine {index}", {"GPU": float(per_node), "CPU": cores}) for index in range(learner + actors)]
+    nodes = []
+    for group, count in ((LEARNER, learner), (ACTORS, actors)):
+        cores = float(_machine(config, cluster.machine_of(group), per_node, None, None).cpu or 0)
+        machine = {"GPU": float(per_node), "CPU": cores, RESOURCES[group]: OF_A_MACHINE}
+        nodes += [Node(f"{group} {index}", dict(machine)) for index in range(count)]
     need = lack_of_shared(config, nodes, judge_gpus) if shared else lack(config, nodes, config.actors.count, judge_gpus)
     return learner, actors + bool(judge_gpus and need)
 
@@ -247,7 +359,8 @@ def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus:
     """Check that the judge and reward models that a run serves fit on one machine, and that its pods can be had.
 
     Raises:
-        ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods.
+        ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods, or
+            a group without machines is given options.
     """
     per_node = cluster.gpus_per_node
     if per_node and judge_gpus > per_node:
@@ -257,3 +370,4 @@ def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus:
         )
     if not is_in_one_pod(config, cluster, judge_gpus):
         _check_ray_cluster(cluster)
+    _check_groups(config, cluster, judge_gpus)

@@ -13,10 +13,20 @@ from typing import Any
 from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.machine import cpu_environment
+from tasks.machine.groups import ACTORS, LEARNER, are_grouped
 from tasks.machine.resources import Machine, ray_resources
 from tasks.pods import CORES_A_GPU
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
-from tasks.training.cluster.placement import Placement, SharedPlacement, cluster_nodes, lack, lack_of_shared
+from tasks.training.cluster.placement import (
+    Bundle,
+    Placement,
+    SharedPlacement,
+    cluster_nodes,
+    in_group,
+    lack,
+    lack_of_shared,
+    lack_without_gpus,
+)
 from tasks.training.cluster.relay import RelayNodes
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
@@ -56,13 +66,15 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     check_liger(learner, gpu=bool(gpus))
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)
-    nodes = cluster_nodes() if gpus else []
+    nodes = cluster_nodes()
 
     def lacking(count: int) -> str:
         if config.shares_gpus:
             return lack_of_shared(config, nodes, judge_gpus)
-        if len(nodes) > 1:
+        if gpus and len(nodes) > 1:
             return lack(config, nodes, count, judge_gpus)
+        if are_grouped(node.free for node in nodes):
+            return lack_without_gpus(config, nodes, count)
         return _lack_in_total(config, available, count, judge_gpus)
 
     if need := lacking(actors.count):
@@ -103,7 +115,7 @@ class RunProcesses:
     On one node all are pinned to it. On several the reward process is on the controller's, a `Placement` gives ranks
     and engines their nodes where there are GPUs, and relays bring the model there. Where the reward process serves a
     judge on GPUs, Ray reserves these for it, and the placement gives it a node that has them. Ranks and engines that
-    share GPUs are given them by a `SharedPlacement`.
+    share GPUs are given them by a `SharedPlacement`. Without GPUs each asks for a machine of its group itself.
 
     Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
     """
@@ -143,6 +155,7 @@ class RunProcesses:
         shares = config.shares_gpus
         self._shared = SharedPlacement(config) if shares else None
         self._placement = Placement(config) if self._gpus and self._relays and not shares else None
+        self._nodes = cluster_nodes() if self._relays and not self._gpus else []
         own = ray.get_runtime_context().get_node_id() if self._relays else None
         self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where
         self._handles: list[Any] = []
@@ -188,6 +201,7 @@ class RunProcesses:
             remote = self._ray.remote(ActorProcess).options(
                 num_cpus=options.cpus,
                 num_gpus=self._share(options.engine.gpus),
+                resources=self._resources(ACTORS),
                 max_concurrency=10_000,
                 max_task_retries=-1,  # a network that is away for seconds is no loss, as long as Ray finds it alive
                 enable_task_events=False,
@@ -211,6 +225,7 @@ class RunProcesses:
             remote = self._ray.remote(LearnerRank).options(
                 num_cpus=self._config.learner.cpus,
                 num_gpus=self._share(1),
+                resources=self._resources(LEARNER),
                 runtime_env={} if self._gpus else {"env_vars": cpu_environment.LEARNER},
                 max_task_retries=-1,  # as for engines; a step is not taken twice
                 enable_task_events=False,
@@ -225,10 +240,11 @@ class RunProcesses:
         config, names = self._config, verifiers_of_prompts(prompts)
         gpus = needed_judge_gpus(verifiers, names) if self._gpus else 0
         rewards, where, reserved = config.rewards, self._judge_where, 0.0
-        if self._placement and gpus:
-            where = self._placement.of_judge(gpus)
+        placement = self._placement or (self._shared if self._relays else None)
+        if placement and gpus:
+            where = placement.of_judge(gpus)
             rewards = rewards.model_copy(update={"workers": rewards.workers or CORES_A_GPU * gpus})
-        elif not self._placement:
+        elif not placement:
             reserved = config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus
         remote = self._ray.remote(RewardProcess).options(
             num_cpus=0,
@@ -244,6 +260,10 @@ class RunProcesses:
     def _share(self, gpus: int) -> float:
         """Return the number of GPUs that a process on `gpus` of them asks Ray for."""
         return self._shared.gpus if self._shared else gpus * self._gpus
+
+    def _resources(self, group: str) -> Bundle:
+        """Return what a process of a group asks for beside CPUs, where no placement reserves it."""
+        return in_group({}, group, self._nodes)
 
     def _beside(self, index: int) -> Any:
         """Return the scheduling strategy of rank `index` and of engine `index` where no `Placement` has one."""
