@@ -284,6 +284,8 @@ def test_ranks_fill_one_node_after_the_other():
     for ranks, gpus in ((1, False), (7, True)):
         with pytest.raises(SkippedError):
             network.places_of(ranks, resources, gpus=gpus)
+    resources["b"] |= {"rlvr_learner": 1}
+    assert network.places_of(2, resources, gpus=True) == ["b", "b"], "the learner's own machines"
 
 
 # Storage

@@ -253,6 +253,13 @@ def test_too_little_is_refused_in_one_sentence_with_the_way_out():
     )
 
 
+def test_the_disk_of_a_group_is_compared_with_its_own_option():
+    files_of_run = files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}, "cluster.learner": {"disk_gib": 60}})
+    with pytest.raises(SpecError, match=r"^learner: .* cluster\.learner\.disk_gib is 60: give at least 170"):
+        check_disk(*files_of_run)
+    check_disk(*files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}, "cluster.learner": {"disk_gib": 170}}))
+
+
 @pytest.mark.parametrize(
     ("recipe", "option", "value"),
     [

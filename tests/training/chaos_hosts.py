@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.machine.groups import ACTORS, LEARNER
 from tasks.training.config import TrainingConfig
 from tests.training.driven import check_groups, metrics
 from tests.training.hosts import Hosts, missing
@@ -57,20 +58,29 @@ class Cluster:
     Attributes:
         head: the host of the driver.
         learner: the host with room for the learner, and for engines where it is the head as well.
-        engines: hosts with room for an engine each.
+        engines: hosts with room for an engine each, or for all if they are a group.
     """
 
-    def __init__(self, hosts: Hosts, head_cpus: int = 0) -> None:
-        """`head_cpus`: those of a head that is all of the cluster; 0: of several hosts."""
+    def __init__(self, hosts: Hosts, head_cpus: int = 0, *, grouped: bool = False) -> None:
+        """`head_cpus`: those of a head that is all of the cluster; 0: of several hosts.
+
+        `grouped`: whether the others are machines of groups, which are of one size.
+        """
         self._hosts = hosts
         self.head = hosts.add()
         assert self.head.start_ray(cpus=head_cpus).wait() == 0, self.head.log.read_text()
-        self.learner, *self.engines = [self.head] if head_cpus else self.add(2, 1, 1)
+        if grouped:
+            self.engines = self.add(2, group=ACTORS)
+            [self.learner] = self.add(2, group=LEARNER)
+        else:
+            self.learner, *self.engines = [self.head] if head_cpus else self.add(2, 1, 1)
 
-    def add(self, *cpus: int) -> list:
+    def add(self, *cpus: int, group: str | None = None) -> list:
         """Hosts of as many CPUs, when all are nodes of the cluster."""
         hosts = [self._hosts.add() for _ in cpus]
-        starting = [host.start_ray(self.head, cpus=number) for host, number in zip(hosts, cpus, strict=True)]
+        starting = [
+            host.start_ray(self.head, cpus=number, group=group) for host, number in zip(hosts, cpus, strict=True)
+        ]
         for host, process in zip(hosts, starting, strict=True):
             assert process.wait() == 0, host.log.read_text()
         return hosts
@@ -145,10 +155,10 @@ def prompts(tmp_path_factory):
 
 @pytest.fixture
 def cluster(tmp_path, request):
-    """A cluster, of which nothing is left afterwards; a test may ask for one host of so many CPUs in its place."""
+    """A cluster, of which nothing is left afterwards; a test may ask for one of another kind."""
     before = on_machine()
     with Hosts(tmp_path) as hosts:
-        yield Cluster(hosts, getattr(request, "param", 0))
+        yield Cluster(hosts, **getattr(request, "param", {}))
     assert [host.roles() for host in hosts.all if host.roles()] == []
     assert on_machine() - before == set()
 
@@ -253,7 +263,7 @@ def test_without_a_host_for_any_engine_the_run_says_what_is_missing_and_goes_on_
     run = begin(60)
     for host in cluster.engines:
         host.kill()
-    run.until_said("an actor waits until the cluster has room for it: .* free")
+    run.until_said("an actor waits for resources of the cluster: .* free")
     cluster.add(1, 1)
     run.take(1)
     run.end()
@@ -261,7 +271,7 @@ def test_without_a_host_for_any_engine_the_run_says_what_is_missing_and_goes_on_
     assert 2 <= run.total("actors_lost") <= 3
 
 
-@pytest.mark.parametrize("cluster", [4], indirect=True)
+@pytest.mark.parametrize("cluster", [{"head_cpus": 4}], indirect=True)
 def test_what_began_on_one_host_stays_there_as_weights_go_through_its_memory(cluster, begin):
     run = begin(400)
     [added] = cluster.add(2)
@@ -272,3 +282,44 @@ def test_what_began_on_one_host_stays_there_as_weights_go_through_its_memory(clu
     assert ENGINE not in added.roles()
     run.end()
     assert run.total("actors_lost") == 1
+
+
+GROUPED = pytest.mark.parametrize("cluster", [{"grouped": True}], indirect=True, ids=["grouped"])
+"""Both engines on a machine of their group, and the learner on one of its own, which is as large."""
+
+
+@GROUPED
+def test_a_lost_machine_of_the_learner_is_waited_for_although_actors_have_room(cluster, begin):
+    run = begin(100)
+    assert roles_by_group(cluster) == {LEARNER: {RANK}, ACTORS: {ENGINE}}
+    [room] = cluster.add(2, group=ACTORS)
+    cluster.learner.kill()
+    run.until_said("the learner goes back to step_")
+    run.until_said("1 learner ranks wait for a place in the cluster .* machines by group: learner 0, actors 2")
+    assert RANK not in room.roles()
+    [cluster.learner] = cluster.add(2, group=LEARNER)
+    run.take(5)
+    assert roles_by_group(cluster) == {LEARNER: {RANK}, ACTORS: {ENGINE}}
+    run.end()
+    assert run.total("actors_lost") == 0
+    assert run.total("learner_restarts") == 1
+
+
+@GROUPED
+def test_a_lost_machine_of_the_actors_is_waited_for_although_the_learner_has_room(cluster, begin):
+    run = begin(60)
+    [room] = cluster.add(2, group=LEARNER)
+    cluster.engines[0].kill()
+    run.until_said("an actor waits for resources of the cluster: .* machines by group: learner 2, actors 0")
+    assert ENGINE not in room.roles()
+    cluster.engines = cluster.add(2, group=ACTORS)
+    run.take(1)
+    assert roles_by_group(cluster) == {LEARNER: {RANK}, ACTORS: {ENGINE}}
+    run.end()
+    assert run.total("learner_restarts") == 0
+
+
+def roles_by_group(cluster):
+    """Which of ranks and engines the hosts of each group hold."""
+    hosts = {LEARNER: [cluster.learner], ACTORS: cluster.engines}
+    return {group: {ENGINE, RANK} & {role for host in of for role in host.roles()} for group, of in hosts.items()}

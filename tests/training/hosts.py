@@ -10,6 +10,7 @@ nothing is left, however a test ends, and nothing shows in the network of the ma
 """
 
 import contextlib
+import json
 import os
 import platform
 import secrets
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from tasks.machine.groups import OF_A_MACHINE, RESOURCES
 from tests.paths import ROOT
 from tests.training.processes import SHARED, role
 
@@ -131,13 +133,17 @@ class Host(Namespaces):
         if code := process.wait():
             raise subprocess.CalledProcessError(code, command, self.log.read_text())
 
-    def start_ray(self, head: "Host | None" = None, *, cpus: int) -> subprocess.Popen:
-        """A node of the Ray cluster of `head`, or the head of a new one; the process returned ends when it is up."""
+    def start_ray(self, head: "Host | None" = None, *, cpus: int, group: str | None = None) -> subprocess.Popen:
+        """A node of the Ray cluster of `head`, or the head of a new one; the process returned ends when it is up.
+
+        `group`: that of whose machines it is one.
+        """
         where = ["--address", f"{head.address}:{PORT}"] if head else ["--head", "--port", str(PORT)]
         return self.start(
             *(str(Path(sys.executable).with_name("ray")), "start", *where, "--node-ip-address", self.address),
             *("--num-cpus", str(cpus), "--disable-usage-stats", "--object-store-memory", str(OBJECT_STORE_BYTES)),
             *(() if head else ("--include-dashboard", "false")),
+            *(("--resources", json.dumps({RESOURCES[group]: OF_A_MACHINE})) if group else ()),
         )
 
     def limit(self, megabytes_per_second: int) -> None:

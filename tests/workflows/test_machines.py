@@ -18,6 +18,7 @@ from tasks.inputs.pinning import (
 )
 from tasks.pod_templates import SHARED_MEMORY
 from tasks.pods import PodConfig
+from tasks.training.cluster.pods import check_judge_gpus
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from tests.workflows.jobs import literals, run
@@ -382,6 +383,110 @@ def test_all_that_a_machine_is_given_reaches_the_workers_of_a_ray_cluster(nodes)
     assert learn.metadata.interruptible
     assert not learn.task_node.overrides.HasField("pod_template"), "Flyte would join it with those of the nodes"
     assert not learn.task_node.overrides.extended_resources.HasField("shared_memory")
+
+
+def workers(training):
+    """The groups of workers in the message of a training, by name, and their first container."""
+    message = MessageToDict(training[0].custom)["rayCluster"]["workerGroupSpec"]
+    return {group["groupName"]: (group, group["k8sPod"]["podSpec"]["containers"][0]) for group in message}
+
+
+def test_machines_of_a_group_have_its_resource_in_ray(nodes):
+    _, training = nodes(train, training=Recipe.model_validate(MACHINES))
+    assert {name: group["rayStartParams"]["resources"] for name, (group, _) in workers(training).items()} == {
+        "learner": "'{\"rlvr_learner\":1.0}'",
+        "actors": "'{\"rlvr_actors\":1.0}'",
+    }
+
+
+def test_machines_of_a_group_have_its_options_in_place_of_those_of_both(nodes):
+    cluster = {
+        "node": NODE | {"accelerator": f"{LABEL}=nvidia-l4", "template": TEMPLATE},
+        "learner": {"cpu": 90, "memory_gib": 900, "accelerator": f"{LABEL}=nvidia-h100", "shared_memory_gib": 20},
+        "actors": {"disk_gib": 77, "template": {"serviceAccountName": "sampler"}},
+    }
+    _, training = nodes(train, training=Recipe.model_validate(MACHINES | {"cluster": cluster}))
+    specs = {name: group["k8sPod"]["podSpec"] for name, (group, _) in workers(training).items()}
+    asked_of = {name: container["resources"]["requests"] for name, (_, container) in workers(training).items()}
+    assert asked_of == {
+        "learner": {"cpu": "90", "memory": "900Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "200Gi"},
+        "actors": {"cpu": "8", "memory": "100Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "77Gi"},
+    }
+    assert specs["learner"]["nodeSelector"] == {"pool": "gpus", LABEL: "nvidia-h100"}
+    assert specs["actors"]["nodeSelector"] == {LABEL: "nvidia-l4"}, "the whole template is another"
+    accounts = {name: spec["serviceAccountName"] for name, spec in specs.items()}
+    assert accounts == {"learner": "trainer", "actors": "sampler"}
+    memory = {name: spec["volumes"][-1]["emptyDir"]["sizeLimit"] for name, spec in specs.items()}
+    assert memory == {"learner": "20Gi", "actors": "10Gi"}
+
+
+def test_options_of_a_group_stay_what_they_are_in_a_launch():
+    given = Recipe.model_validate(MACHINES | {"cluster": {"node": {"cpu": 8}, "learner": {"memory_gib": 900}}})
+    assert Recipe.model_validate_json(given.model_dump_json()).cluster == given.cluster
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"cluster": {"learner": {"cpu": 9}}}, r"^cluster\.learner\.cpu: training is one pod, .* cluster\.node"),
+        (
+            {
+                "learner": {"ranks": 16},
+                "actors": {"count": 16},
+                "placement": "shared",
+                "cluster": {"actors": {"cpu": 9}},
+            },
+            r"^cluster\.actors\.cpu: placement = shared puts engines on the machines of cluster\.learner",
+        ),
+    ],
+)
+def test_options_of_a_group_without_machines_are_refused(changes, problem):
+    training = Recipe.model_validate(changes)
+    with pytest.raises(ValueError, match=problem):
+        check_judge_gpus(training, training.cluster, 0)
+
+
+def test_options_of_a_group_without_gpus_are_refused_in_the_file():
+    with pytest.raises(ValueError, match=r"cluster\.learner\.cpu: training is one pod"):
+        Recipe.model_validate({"cluster": {"gpus_per_node": 0, "learner": {"cpu": 2}}})
+
+
+def test_options_of_a_group_are_used_if_the_judge_makes_a_cluster_of_one_pod():
+    training = Recipe.model_validate(
+        {"learner": {"ranks": 4}, "actors": {"count": 4}, "cluster": {"actors": {"cpu": 9}}}
+    )
+    check_judge_gpus(training, training.cluster, 2)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "problem"),
+    [
+        ({"learner": {"template": "gpu-pods"}}, r"head\.template \(None\) and cluster\.learner\.template \(gpu-pods\)"),
+        ({"actors": {"interruptible": False}}, r"interruptible: all pods of a Ray cluster are of one kind"),
+        ({"actors": {"gpus": 4}}, r"gpus: the machines of both groups have cluster\.gpus_per_node GPUs"),
+        ({"learner": {"timeout_minutes": 9}}, r"timeout_minutes: an attempt has one limit"),
+        ({"learner": {"accelerator": "h100"}}, r"cluster\.learner\.accelerator = 'h100': .* write LABEL=h100"),
+        (
+            {"actors": {"template": {"containers": [{"name": "proxy"}]}}},
+            r"cluster\.actors\.template: container 'proxy'",
+        ),
+        ({"actors": {"template": {"volume": []}}}, r"template: volume: Kubernetes has no such field"),
+        (
+            {
+                "node": {"shared_memory_gib": 9},
+                "actors": {
+                    "template": {
+                        "containers": [{"name": "primary", "volumeMounts": [{"name": "m", "mountPath": SHARED_MEMORY}]}]
+                    }
+                },
+            },
+            r"cluster\.actors\.template mounts a volume on /dev/shm, and cluster\.node\.shared_memory_gib another",
+        ),
+    ],
+)
+def test_what_one_group_of_a_ray_cluster_cannot_have_alone_is_refused(cluster, problem):
+    with pytest.raises(ValueError, match=problem):
+        Recipe.model_validate(MACHINES | {"cluster": cluster})
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class GroupConfig(Config):
     shared_memory_gib: int | None = Field(None, gt=0)
     """Size of `/dev/shm`. null: as `cluster.node` says."""
     template: str | Arguments | None = None
-    """Kubernetes pod template of the machines, in place of the whole template of `cluster.node`, and written as that is.
+    """Kubernetes pod template of the machines, in place of the whole template of `cluster.node`, and written like it.
     null: as `cluster.node` says."""
 
     @model_validator(mode="before")
@@ -82,8 +82,8 @@ class ClusterConfig(Config):
     it is the only one, and the cluster needs no Ray operator. By default it has 8 cores and 64 GiB for each GPU that it
     holds; without GPUs, the cores that ranks and actors reserve, and 8 GiB for each of them."""
     learner: GroupConfig = GroupConfig()
-    """Options of the machines with learner ranks that differ from those of `node`. Refused if training is one pod, which
-    `node` describes."""
+    """Options of the machines with learner ranks that differ from those of `node`. Refused if training is one pod,
+    which `node` describes."""
     actors: GroupConfig = GroupConfig()
     """Options of the machines with actors that differ from those of `node`. Refused if training is one pod, or if every
     engine shares a GPU with a learner rank."""
@@ -359,8 +359,8 @@ def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus:
     """Check that the judge and reward models that a run serves fit on one machine, and that its pods can be had.
 
     Raises:
-        ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods, or
-            a group without machines is given options.
+        ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods,
+            or a group without machines is given options.
     """
     per_node = cluster.gpus_per_node
     if per_node and judge_gpus > per_node:
