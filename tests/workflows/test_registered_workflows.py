@@ -278,7 +278,12 @@ def test_the_job_is_the_one_that_flytekits_plugin_registers(monkeypatch):
     for node in (job.head_node_config, *job.worker_node_config):
         node.pod_template = None  # the plugin's own has no volumes and labels without Kubernetes' client
     groups = [
-        WorkerNodeConfig(group_name=each.group_name, replicas=each.replicas, requests=own(each.requests))
+        WorkerNodeConfig(
+            group_name=each.group_name,
+            replicas=each.replicas,
+            requests=own(each.requests),
+            ray_start_params={"resources": f"'{{\"rlvr_{each.group_name}\":1.0}}'", "disable-usage-stats": "true"},
+        )
         for each in job.worker_node_config
     ]
     same = RayJobConfig(
