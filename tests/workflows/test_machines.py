@@ -462,6 +462,11 @@ def test_options_of_a_group_are_used_if_the_judge_makes_a_cluster_of_one_pod():
     ("cluster", "problem"),
     [
         ({"learner": {"template": "gpu-pods"}}, r"head\.template \(None\) and cluster\.learner\.template \(gpu-pods\)"),
+        ({"learner": {"cpu": 7}}, r"cluster\.learner\.cpu \(7\): a machine of the group learner needs 8 cores"),
+        (
+            {"node": {"cpu": 8}, "actors": {"cpu": 7}},
+            r"cluster\.actors\.cpu \(7\): a machine of the group actors needs 8",
+        ),
         ({"actors": {"interruptible": False}}, r"interruptible: all pods of a Ray cluster are of one kind"),
         ({"actors": {"gpus": 4}}, r"gpus: the machines of both groups have cluster\.gpus_per_node GPUs"),
         ({"learner": {"timeout_minutes": 9}}, r"timeout_minutes: an attempt has one limit"),

@@ -127,6 +127,7 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
         raise MistakeError("placement = turns: learner and engines take turns on GPUs, and cluster.gpus_per_node is 0")
     if not is_in_one_pod(config, cluster):
         _check_ray_cluster(cluster)
+        _check_cores(config, cluster)
     else:
         if not per_node:
             _check_groups(config, cluster, 0)
@@ -189,6 +190,27 @@ def _check_ray_pod(pod: PodConfig, *, accelerator: str, template: str) -> None:
             f"{template}: container {extra[0]!r}: Flyte adds no containers to the machines of a Ray cluster; give them "
             "in a template by name"
         )
+
+
+def _check_cores(config: TrainingConfig, cluster: ClusterConfig) -> None:
+    """Check that the cores which options give to a machine of a Ray cluster suffice for what it holds.
+
+    Raises:
+        ValueError: they do not, and a process would wait for ever.
+    """
+    ranks = min(config.learner.ranks, cluster.gpus_per_node)
+    engines = min(config.actors.count, cluster.gpus_per_node // config.actors.engine.gpus)
+    of_ranks, of_engines = ranks * config.learner.cpus, engines * config.actors.cpus
+    reserved = {LEARNER: of_ranks, ACTORS: of_engines}
+    if config.shares_gpus:
+        reserved = {LEARNER: of_ranks + of_engines}
+    for group, needed in reserved.items():
+        cpu = cluster.machine_of(group).cpu
+        if cpu is not None and cpu < needed:
+            raise MistakeError(
+                f"{cluster.option_of(group, 'cpu')} ({cpu}): a machine of the group {group} needs {needed:g} cores for "
+                "what it holds (the number of its ranks and engines times learner.cpus and actors.cpus)"
+            )
 
 
 def _check_groups(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> None:
