@@ -76,8 +76,8 @@ def pods_on(machines: Sequence[NodeFacts], data: DataFile, training: Recipe) -> 
         return []
     if ONE_POD in needs:
         return [needs[ONE_POD]] * len(machines)
-    workers = [needs[ACTORS if f"-{ACTORS}-" in machine.name else LEARNER] for machine in machines[1:]]
-    return [needs[HEAD], *workers]
+    groups = [ACTORS if f"-{ACTORS}-" in machine.name else LEARNER for machine in machines[1:]]
+    return [needs[HEAD], *(needs[f"training: {group}"] for group in groups)]
 
 
 def machine_checks(

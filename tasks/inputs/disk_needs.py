@@ -22,7 +22,7 @@ from tasks.verifiers.chat.config import INITIAL
 logger = logging.getLogger(__name__)
 
 
-ONE_POD, HEAD = "training", "head"
+ONE_POD, HEAD = "training", "training: head"
 """Names of the pod that holds all of training, and of the controller's pod where there are several."""
 
 
@@ -78,7 +78,7 @@ def training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
         (ACTORS, disk.actors_machine(models)),
     ):
         option = cluster.option_of(group, "disk_gib").removesuffix(".disk_gib")
-        yield PodNeed(group, option, cluster.machine_of(group), need)
+        yield PodNeed(f"training: {group}", option, cluster.machine_of(group), need)
 
 
 def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Iterator[PodNeed]:

@@ -149,7 +149,7 @@ def test_on_a_node_alone_weights_need_no_shared_memory():
 
 HEAD = replace(NODE, name="run-head-x7")
 MACHINES = [HEAD, replace(NODE, name="run-learner-worker-a"), replace(NODE, name="run-actors-worker-b")]
-"""Pods of a Ray cluster as KubeRay names them; their disks are as large as those of `olmo3_think_7b` need."""
+"""Pods of a Ray cluster as KubeRay names them, with disks that are large enough for `olmo3_think_7b`."""
 
 
 def disk_check(machines, *, limited=True, **changes):
@@ -164,10 +164,10 @@ def test_the_disk_of_each_node_holds_what_its_pod_stores():
     small = [replace(machine, disks=dict.fromkeys(disk.FOLDERS, Disk(1, 110 * GIB))) for machine in MACHINES]
     assert disk_check([HEAD, *small[1:]]) == (
         "failed",
-        "run-learner-worker-a (learner) has a disk with 110 GiB free, and needs 170 on it: 3 parts of checkpoints "
-        "122.3, model 13.6, a policy 13.6, slack 20.",
+        "run-learner-worker-a (training: learner) has a disk with 110 GiB free, and needs 170 on it: 3 parts of "
+        "checkpoints 122.3, model 13.6, a policy 13.6, slack 20.",
     )
-    assert disk_check([small[0], MACHINES[1], small[2]])[0] == "passed", "a head of 102 GiB and actors of 34"
+    assert disk_check([small[0], MACHINES[1], small[2]])[0] == "passed", "the head needs 102, actors 34"
 
 
 def test_a_limit_below_what_a_pod_stores_is_a_fault():
@@ -175,8 +175,9 @@ def test_a_limit_below_what_a_pod_stores_is_a_fault():
     status, sentence = disk_check(MACHINES, **node)
     assert status == "failed"
     assert sentence.startswith(
-        "run-learner-worker-a (learner) has a limit of 61 GiB of disk (cluster.node.disk_gib), and needs 170: 3 parts"
+        "run-learner-worker-a (training: learner) has a limit of 61 GiB of disk (cluster.node.disk_gib), and needs "
     )
+    assert "head" not in sentence
     assert "actors" not in sentence
     assert disk_check(MACHINES, limited=False, **node)[0] == "passed", "this machine is no pod"
     by_name = {**node, "cluster.node": {"disk_gib": 61, "template": "pods"}, "cluster.head": {"template": "pods"}}

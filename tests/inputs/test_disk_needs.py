@@ -75,10 +75,10 @@ def test_the_documents_have_these_figures(name):
 def test_olmo_7b_by_hand():
     """ZeRO 3 on two machines of 8 ranks: 12 bytes a parameter and no weights; half of them on each machine."""
     model, part = 2 * OLMO_7B / GIB, 12 * OLMO_7B / 2 / GIB
-    learner = needs("olmo3_think_7b")["learner"]
+    learner = needs("olmo3_think_7b")["training: learner"]
     assert learner.run_gib == 20 + ceil(model + 3 * part + model) == 170
     assert learner.gib == 170, "more than the universal form, 82 GiB, and a part"
-    head = needs("olmo3_think_7b")["head"]
+    head = needs("olmo3_think_7b")["training: head"]
     assert head.run_gib == 20 + ceil(model + 5 * model) == 102
     checkpoint = copy = 12 * OLMO_7B / GIB
     universal = copy + copy / 16  # rank 0's share once more
@@ -169,9 +169,8 @@ def test_a_short_run_takes_fewer_checkpoints():
 
 def test_the_node_of_rank_0_has_the_weights_beside_its_share():
     two_nodes = training(learner={"ranks": 16})
-    assert sizes(disk.learner_machine(two_nodes, BILLION, 8).run)["3 parts of checkpoints"] == round(
-        3 * (2 + 12 / 2) * G, 1
-    )
+    machine = disk.learner_machine(two_nodes, BILLION, 8)
+    assert sizes(machine.run)["3 parts of checkpoints"] == round(3 * (2 + 12 / 2) * G, 1)
 
 
 def test_exported_and_validated_policies_stay():
@@ -247,15 +246,15 @@ def test_too_little_is_refused_in_one_sentence_with_the_way_out():
     with pytest.raises(SpecError) as refused:
         check_disk(*files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}}))
     assert str(refused.value) == (
-        "learner: a pod stores about 170 GiB (3 parts of checkpoints 122.3, model 13.6, a policy 13.6, slack 20), but "
-        "cluster.node.disk_gib is 61: give at least 170, leave the option out, or mount a volume on "
+        "training: learner: a pod stores about 170 GiB (3 parts of checkpoints 122.3, model 13.6, a policy 13.6, "
+        "slack 20), but cluster.node.disk_gib is 61: give at least 170, leave the option out, or mount a volume on "
         "/root/outputs/runs (RLVR_RUNS) in cluster.node.template"
     )
 
 
 def test_the_disk_of_a_group_is_compared_with_its_own_option():
     files_of_run = files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}, "cluster.learner": {"disk_gib": 60}})
-    with pytest.raises(SpecError, match=r"^learner: .* cluster\.learner\.disk_gib is 60: give at least 170"):
+    with pytest.raises(SpecError, match=r"^training: learner: .* cluster\.learner\.disk_gib is 60: give at least 170"):
         check_disk(*files_of_run)
     check_disk(*files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}, "cluster.learner": {"disk_gib": 170}}))
 
@@ -300,7 +299,9 @@ def test_a_template_by_name_may_mount_volumes_and_is_warned_of(caplog):
 def test_a_run_that_other_ranks_could_not_resume_is_warned_of(caplog):
     check_disk(*files("olmo3_think_7b", **{"cluster.head": {"disk_gib": 110}}))
     [record] = caplog.records
-    assert record.getMessage().startswith("head: cluster.head.disk_gib is 110: enough for the run, but not to resume")
+    assert record.getMessage().startswith(
+        "training: head: cluster.head.disk_gib is 110: enough for the run, but not to resume"
+    )
     assert "which needs 297 GiB: its universal form 86.7, a checkpoint of all ranks 81.6" in record.getMessage()
 
 

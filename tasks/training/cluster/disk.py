@@ -16,7 +16,8 @@ Contents of a pod's disk at its fullest, beside a slack:
     all in one pod    model, four checkpoints, policies               the universal form besides
     learner           model, three parts of checkpoints, a policy     model, the universal form, a part
     head              model, policies                                 model, a whole checkpoint, its universal form
-    engines           model, the initial one beside a trained one     -
+    actors            model                                           -
+    engine            the initial model, the one that it samples      -
     model check       model, its export                               -
 
 Four checkpoints are the newest `parts.KEEP`, the newest of `checkpoint_every`, and one that is being written
