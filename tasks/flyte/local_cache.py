@@ -25,8 +25,6 @@ from tasks.flyte.cache_policy import BACKENDS_ALONE
 
 STATES = "{key} states"
 """Key of the entry with the states of the files of a result, by that of the result."""
-FULL = ("disk is full", "disk I/O error")
-"""Parts of the messages of SQLite on a disk that takes no more."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +76,8 @@ def opened_or_replaced(initialize: Callable[[], None]) -> staticmethod[[], None]
         try:
             initialize()
         except sqlite3.DatabaseError as error:
-            if _is_full(error):
-                raise _full(error) from None
+            if not _is_damage(error):
+                raise _unusable(error) from None
             folder = Path(local_cache.CACHE_LOCATION)
             aside = folder.with_name(f"{folder.name}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}")
             folder.rename(aside)
@@ -95,30 +93,31 @@ def _working(call: Callable[..., Any], *args: Any) -> Any:
     """Return the result of a call of the database.
 
     Raises:
-        CacheError: the disk is full, or the database is damaged.
+        CacheError: the database is damaged, or the system does not let it be used: a full disk, say.
     """
     try:
         return call(*args)
     except sqlite3.DatabaseError as error:
-        if _is_full(error):
-            raise _full(error) from None
+        if not _is_damage(error):
+            raise _unusable(error) from None
         folder = local_cache.CACHE_LOCATION
         raise CacheError(
             f"the cache {folder} is damaged ({error}): delete that folder, and stages are computed again"
         ) from None
 
 
-def _is_full(error: sqlite3.DatabaseError) -> bool:
-    return any(part in str(error) for part in FULL)
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Return whether an error is of a damaged database; its subclasses are of locks, of the disk and of permissions."""
+    return type(error) is sqlite3.DatabaseError
 
 
-def _full(error: sqlite3.DatabaseError) -> CacheError:
+def _unusable(error: sqlite3.DatabaseError) -> CacheError:
     folder = Path(local_cache.CACHE_LOCATION)
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free
     return CacheError(
-        f"the cache {folder} cannot be written ({error}; {free / 1e6:,.0f} MB are free): free some disk, and the same "
-        "command goes on"
+        f"the cache {folder} cannot be used ({error}; {free / 1e6:,.0f} MB are free): free some disk, correct its "
+        "permissions, or end the run that has locked it, and the same command goes on"
     )
 
 

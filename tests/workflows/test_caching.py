@@ -258,27 +258,44 @@ def test_a_damaged_cache_is_set_aside_and_its_results_are_computed_again(run, tm
 
 
 @pytest.mark.parametrize(
-    ("message", "sentence"),
+    ("error", "sentence"),
     [
         (
-            "database or disk is full",
-            r"cannot be written \(database or disk is full; [\d,]+ MB are free\): free some disk",
+            sqlite3.OperationalError("database or disk is full"),
+            r"cannot be used \(database or disk is full; [\d,]+ MB are free\): free some disk",
         ),
         (
-            "database disk image is malformed",
+            sqlite3.OperationalError("database is locked"),
+            r"cannot be used \(database is locked; .* end the run that has",
+        ),
+        (
+            sqlite3.DatabaseError("database disk image is malformed"),
             r"is damaged \(.* malformed\): delete that folder, and stages are computed",
         ),
     ],
 )
-def test_a_cache_that_fails_during_a_run_is_one_sentence(run, monkeypatch, message, sentence):
+def test_a_cache_that_fails_during_a_run_is_one_sentence(run, monkeypatch, error, sentence):
     run()
 
     def fail(*_, **__):
-        raise sqlite3.DatabaseError(message)
+        raise error
 
     monkeypatch.setattr(LocalTaskCache._cache, "get", fail)
     with pytest.raises(CacheError, match=sentence):
         run()
+
+
+def test_a_cache_that_is_locked_as_it_is_opened_is_not_set_aside(own_cache, monkeypatch):
+    (own_cache / "cache").mkdir()
+
+    def locked(*_, **__):
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr("diskcache.Cache", locked)
+    with pytest.raises(CacheError, match="database is locked"):
+        LocalTaskCache.initialize()
+    assert (own_cache / "cache").is_dir()
+    assert not list(own_cache.glob("cache-damaged-*"))
 
 
 @pytest.mark.complete
