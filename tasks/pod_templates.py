@@ -63,6 +63,19 @@ def check_template(template: dict[str, Any]) -> None:
             )
 
 
+def check_template_option(template: str | dict[str, Any] | None) -> None:
+    """Check the option `template` of a pod, which is checked by `check_template` if it is inline.
+
+    Raises:
+        ValueError: as `check_template` raises it, after the option's name.
+    """
+    if isinstance(template, dict):
+        try:
+            check_template(template)
+        except ValueError as error:
+            raise ValueError(f"template: {error}") from None
+
+
 def primary(template: dict[str, Any]) -> dict[str, Any]:
     """Return the container of a template in which the stage runs; empty where the template has none."""
     return next((item for item in template.get("containers", []) if item.get("name") == PRIMARY), {})

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from tasks.config import Config
 from tasks.config_fields import Arguments
-from tasks.pod_templates import check_template, mounts_shared_memory, pod_spec
+from tasks.pod_templates import check_template_option, mounts_shared_memory, pod_spec
 
 if TYPE_CHECKING:
     from flytekit import PodTemplate
@@ -54,13 +54,10 @@ class PodConfig(Config):
 
     @model_validator(mode="after")
     def _template_is_known_to_kubernetes(self) -> Self:
-        if isinstance(self.template, dict):
-            try:
-                check_template(self.template)
-            except ValueError as error:
-                raise ValueError(f"template: {error}") from None
-            if self.shared_memory_gib is not None and mounts_shared_memory(self.template):
-                raise ValueError("template mounts a volume on /dev/shm, and shared_memory_gib another: leave one out")
+        check_template_option(self.template)
+        has_volume = isinstance(self.template, dict) and mounts_shared_memory(self.template)
+        if has_volume and self.shared_memory_gib is not None:
+            raise ValueError("template mounts a volume on /dev/shm, and shared_memory_gib another: leave one out")
         return self
 
     @property

@@ -12,7 +12,7 @@ from tasks.config_fields import Arguments
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
 from tasks.machine.groups import ACTORS, LEARNER, OF_A_MACHINE, RESOURCES
-from tasks.pod_templates import check_template, mounts_shared_memory, others
+from tasks.pod_templates import check_template_option, mounts_shared_memory, others
 from tasks.pods import ACCELERATOR, CORES_A_GPU, PodConfig, overrides, pod_template, resources
 from tasks.training.cluster import disk
 from tasks.training.cluster.placement import Node, lack, lack_of_shared
@@ -59,11 +59,7 @@ class GroupConfig(Config):
 
     @model_validator(mode="after")
     def _template_is_known_to_kubernetes(self) -> Self:
-        if isinstance(self.template, dict):
-            try:
-                check_template(self.template)
-            except ValueError as error:
-                raise ValueError(f"template: {error}") from None
+        check_template_option(self.template)
         return self
 
     @property
@@ -257,7 +253,7 @@ def controller_pod(
         config: the recipe's training options.
         cluster: the recipe's machines.
         judge_gpus: GPUs of the judge or reward model that the run serves itself.
-        models: the sizes of the run's models; None: they are not known.
+        models: the sizes of the run's models, if they are known.
     """
     if not is_in_one_pod(config, cluster, judge_gpus):
         memory = head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
