@@ -253,7 +253,7 @@ def check_disk(findings: Findings, nodes: Sequence[NodeFacts], pods: Sequence[Po
     if not pods:
         raise SkippedError("The size of the model is not known before it is downloaded.")
     for node, (name, option, pod, whole) in zip(nodes, pods, strict=True):
-        need = whole.beside_volumes(pod.template)
+        need = whole.without_volumes(pod.template)
         if limited and not isinstance(pod.template, str) and pod.disk_gib is not None:
             findings.require(
                 pod.disk_gib >= need.run_gib,
@@ -273,8 +273,8 @@ def check_disk(findings: Findings, nodes: Sequence[NodeFacts], pods: Sequence[Po
     least = min(disk.free for node in nodes for disk in node.disks.values()) / GIB
     most = (max(pod.need.run_gib for pod in pods), max(pod.need.gib for pod in pods))
     findings.note = (
-        f"{_count(nodes)} with {least:.0f} GiB or more of free disk, of which a run takes up to {most[0]}, and a "
-        f"resume by other learner ranks {most[1]}."
+        f"{_count(nodes)} with {least:.0f} GiB or more of free disk; a run takes up to {most[0]} GiB, and a "
+        f"resume with other learner ranks {most[1]} GiB."
     )
 
 

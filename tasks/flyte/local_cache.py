@@ -33,7 +33,7 @@ class CacheError(MistakeError):
     """The cache of this machine cannot be written or read."""
 
 
-def checked_results(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
+def miss_changed_results(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
     """Make a look-up a miss if a file or folder of the cached result is gone, or is not as it was.
 
     The look-up of a task that only backends cache is always a miss.
@@ -54,7 +54,7 @@ def checked_results(get: Callable[..., LiteralMap | None]) -> staticmethod[..., 
     return staticmethod(unchanged)
 
 
-def kept_states(set_result: Callable[..., None]) -> staticmethod[..., None]:
+def keep_file_states(set_result: Callable[..., None]) -> staticmethod[..., None]:
     """Keep the states of a result's files with it."""
 
     @wraps(set_result)
@@ -68,7 +68,7 @@ def kept_states(set_result: Callable[..., None]) -> staticmethod[..., None]:
     return staticmethod(keep)
 
 
-def opened_or_replaced(initialize: Callable[[], None]) -> staticmethod[[], None]:
+def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], None]:
     """Set a database aside that is damaged, and make an empty one."""
 
     @wraps(initialize)

@@ -260,19 +260,19 @@ PATCHES = (
     ),
     Patch(
         "flytekit.core.local_cache:LocalTaskCache.get",
-        local_cache.checked_results,
+        local_cache.miss_changed_results,
         "the local cache would return addresses of files that are gone or have changed, for the next stage to read",
         f"{FLYTE}/6393",
     ),
     Patch(
         "flytekit.core.local_cache:LocalTaskCache.set",
-        local_cache.kept_states,
+        local_cache.keep_file_states,
         "the local cache would not know whether the files of a result have changed",
         f"{FLYTE}/6393",
     ),
     Patch(
         "flytekit.core.local_cache:LocalTaskCache.initialize",
-        local_cache.opened_or_replaced,
+        local_cache.replace_damaged_cache,
         "a damaged cache would end every run with an error of SQLite",
         NONE_KNOWN,
     ),

@@ -48,7 +48,7 @@ class WorkerNodeConfig:
     """A group of equal nodes: its name, its number of nodes, and the resources of one, both request and limit.
 
     Its `pod_template` is laid over the pod that Flyte makes for the task; the pod spec in it is a mapping.
-    `ray_resources` are what Ray counts of one beside CPUs and GPUs: amounts by names of our own.
+    `ray_resources` are further resources that Ray counts on each node: amounts by our own names.
     """
 
     group_name: str

@@ -32,9 +32,9 @@ def upload(
         remote: the client of the backend.
         path: the file, which need not be writable.
         name: the name of the copy.
-        project: for whom it is stored; None: the client's.
-        domain: likewise.
-        root: the folder of the copy; None: one that the backend names by the MD5, so that equal files have one address.
+        project: Flyte's project, or None for that of the client.
+        domain: Flyte's domain, or None for that of the client.
+        root: the folder of the copy. By default the backend names it by the MD5, so that equal files have one address.
 
     Raises:
         BackendError: the backend or its storage does not answer, or refuses the file.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 ONE_POD, HEAD = "training", "training: head"
-"""Names of the pod that holds all of training, and of the controller's pod where there are several."""
+"""Names of the pod that holds all of training, and of the controller's pod if there are several."""
 
 
 class PodNeed(NamedTuple):
@@ -36,11 +36,11 @@ class PodNeed(NamedTuple):
 
 
 def stored_models(training: Recipe, data: DataFile | None = None) -> disk.StoredModels | None:
-    """Return the sizes of a run's models; None: the shape of its policy is not known before it is downloaded.
+    """Return the sizes of a run's models, or None if the shape of the policy is not known before it is downloaded.
 
     Args:
         training: the recipe, for the policy.
-        data: the data file, for the judge and the reward models; None: for a pod that serves none.
+        data: the data file, for the judge and the reward models. None for a pod that serves neither.
     """
     try:
         shape = roofline.architecture(training.model.source.model_dump(), None)
@@ -93,7 +93,7 @@ def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> I
 
 
 def check_disk(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
-    """Check that the disk which options give to pods holds what these store beside mounted volumes.
+    """Check that pods get enough disk for what they store outside of mounted volumes.
 
     Volumes of a template by name cannot be read, and few runs are resumed by other learner ranks: both are warnings.
 
@@ -101,7 +101,7 @@ def check_disk(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> 
         SpecError: a pod would be evicted; names the option, the GiB, and what they are for.
     """
     for name, option, pod, whole in pod_needs(data, training, evaluation):
-        need, given = whole.beside_volumes(pod.template), pod.disk_gib
+        need, given = whole.without_volumes(pod.template), pod.disk_gib
         if given is None or given >= need.gib:
             continue
         if given >= need.run_gib:
@@ -139,7 +139,7 @@ def _judge_gib(data: DataFile) -> float:
 
 
 def _largest_gib(models: Iterable[ModelSpec]) -> float:
-    """Return the GiB of the largest of some models in 16 bits, of those that are known."""
+    """Return the size in 16 bits of the largest model whose shape is known, GiB."""
     sizes = [0.0]
     for model in models:
         try:

@@ -183,7 +183,7 @@ def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> flo
 
 
 def shape_of(model: str) -> roofline.Architecture | None:
-    """Return the shape of a judge or reward model, by its folder or its id on the hub; None: it is not known."""
+    """Return the shape of a judge or reward model, by its folder or its id on the hub, or None if it is not known."""
     source: dict[str, Any] = {"name": model}
     if Path(model).is_dir():
         source = {"kind": "folder", "path": model}

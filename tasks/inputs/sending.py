@@ -22,7 +22,7 @@ from tasks.storage.sent_files import SentFile
 from tasks.tables.content_digest import sha256_of
 
 MOST_MB = 1000
-"""Largest size in megabytes of all files of a launch: what is larger belongs into storage, where it is sent once."""
+"""Largest size of all files of a launch together, in megabytes."""
 MOUNTED = "RLVR_MOUNTED"
 """Environment variable with folders that pods see at the same paths as this machine, separated by colons."""
 SHOWN = 3

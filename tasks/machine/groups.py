@@ -23,7 +23,7 @@ a thousand find room on one. Ray counts in steps of 0.0001."""
 
 
 def group_of(resources: Mapping[str, float]) -> str | None:
-    """Return the group of a machine with these resources; None: it is of none."""
+    """Return the group of a machine with these resources, or None if it belongs to no group."""
     return next((group for group, kind in RESOURCES.items() if resources.get(kind)), None)
 
 

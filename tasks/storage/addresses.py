@@ -45,7 +45,7 @@ CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5")
 def reported_checksum(filesystem: AbstractFileSystem, path: str) -> str:
     """Return what a file system reports of a file's content: a checksum, or what changes with the content.
 
-    A checksum comes first, because what is reported besides depends on what the file system was asked before.
+    A checksum comes first, because what else is reported depends on what the file system was asked before.
     """
     about = filesystem.info(path)
     checksum = next((about[name] for name in CHECKSUMS if about.get(name)), None)

@@ -159,8 +159,8 @@ def disk_check(machines, *, limited=True, **changes):
 
 
 def test_the_disk_of_each_node_holds_what_its_pod_stores():
-    sentence = "3 nodes with 300 GiB or more of free disk, of which a run takes up to 170, and a resume by other "
-    assert disk_check(MACHINES) == ("passed", f"{sentence}learner ranks 297.")
+    sentence = "3 nodes with 300 GiB or more of free disk; a run takes up to 170 GiB, and a resume with other "
+    assert disk_check(MACHINES) == ("passed", f"{sentence}learner ranks 297 GiB.")
     small = [replace(machine, disks=dict.fromkeys(disk.FOLDERS, Disk(1, 110 * GIB))) for machine in MACHINES]
     assert disk_check([HEAD, *small[1:]]) == (
         "failed",

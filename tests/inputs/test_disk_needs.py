@@ -229,8 +229,8 @@ OF_RUNS = {"4 checkpoints", "5 policies"}
 )
 def test_what_lies_on_a_volume_is_no_part_of_the_pods_disk(given, gone):
     need = needs("one_gpu")["training"]
-    assert set(sizes(need.run)) - set(sizes(need.beside_volumes(given).run)) == gone
-    assert need.beside_volumes("by-name") == need
+    assert set(sizes(need.run)) - set(sizes(need.without_volumes(given).run)) == gone
+    assert need.without_volumes("by-name") == need
 
 
 def test_a_pod_with_a_volume_for_runs_requests_less():

@@ -4,13 +4,13 @@ Of `P` trained parameters (all of the model's, or an adapter's) and weights of `
 
     checkpoint        12 P          master weights and AdamW's two moments in float32, of each rank its share
                       w P           the weights, written by rank 0; not under ZeRO 3 (`Trainer.save`)
-    reference         w P or 4 P    beside it, if `objective.kl` moves the reference policy (`learner.reference`)
+    reference         w P or 4 P    in addition, if `objective.kl` moves the reference policy (`learner.reference`)
     universal form    12 P          of a checkpoint that other learner ranks saved (`learner.universal`)
                       w P           the weights; under ZeRO 3 instead rank 0's share, 12 P / ranks
                       12 P          the optimizer's tensors once more, while it is made
     policy            w             bytes for each parameter of the model; under LoRA it is merged (`Trainer.export`)
 
-Contents of a pod's disk at its fullest, beside a slack:
+Contents of a pod's disk at its fullest, without the slack:
 
     pod               in every run                                    a resume by other learner ranks
     all in one pod    model, four checkpoints, policies               the universal form besides
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tasks.training.config import TrainingConfig
 
 SLACK_GIB, SLACK_ON_CPUS_GIB = 20, 5
-"""GiB for caches, logs and tables, beside what is computed: where a recipe has GPUs, and where it has none."""
+"""GiB for caches, logs and tables, which are not computed: if a recipe has GPUs, and if it has none."""
 
 Folder = Literal["runs", "downloads", "hub"]
 """Folder that something is written to: that of runs, that of Flyte's downloads, or the cache of the hub."""
@@ -58,7 +58,7 @@ class StoredModels(NamedTuple):
 
     Attributes:
         parameters: number of parameters of the policy.
-        trained: number of those that are trained: all, or an adapter's.
+        trained: number of trained parameters: all, or an adapter's.
         judge_gib: size of the judge and the reward models that the run serves and downloads, GiB.
     """
 
@@ -103,7 +103,7 @@ class DiskNeed:
 
     Attributes:
         run: in every run.
-        resume: while a run is resumed by other learner ranks than those that saved it.
+        resume: while a run is resumed by other learner ranks than saved it.
         slack_gib: for what is not computed, GiB.
     """
 
@@ -126,7 +126,7 @@ class DiskNeed:
         """The items at the time at which they are largest."""
         return _larger(self.run, self.resume)
 
-    def beside_volumes(self, template: str | dict[str, Any] | None) -> DiskNeed:
+    def without_volumes(self, template: str | dict[str, Any] | None) -> DiskNeed:
         """Return the need without what lies on volumes that an inline pod template mounts."""
         if not isinstance(template, dict):
             return self
@@ -151,10 +151,10 @@ FOLDERS: dict[Folder, tuple[str, str]] = {
 
 
 def with_disk(pod: PodConfig, need: DiskNeed | None) -> PodConfig:
-    """Return a pod whose disk, unless its option gives it, is what it needs beside volumes; None: it is not known."""
+    """Return a pod whose disk, unless its option gives it, is what it needs outside of volumes, if that is known."""
     if need is None or pod.disk_gib is not None:
         return pod
-    return pod.model_copy(update={"disk_gib": need.beside_volumes(pod.template).gib})
+    return pod.model_copy(update={"disk_gib": need.without_volumes(pod.template).gib})
 
 
 def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
@@ -197,7 +197,7 @@ def learner_machine(config: TrainingConfig, models: StoredModels, ranks: int) ->
 
 
 def head(config: TrainingConfig, models: StoredModels) -> DiskNeed:
-    """Return the need of the controller's pod where training has several machines."""
+    """Return the need of the controller's pod if training has several machines."""
     run = (Stored("model", models.weights_gib, "downloads"), _policies(config, models, gpus=True))
     resumed = (
         *run,
@@ -267,7 +267,7 @@ def _checkpoint_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool,
 
 
 def _reference_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
-    """Return the size of the reference policy in a checkpoint, GiB; 0: it is none, or stays the initial model."""
+    """Return the size of the reference policy in a checkpoint, GiB: 0 without one, or if it stays the initial model."""
     kl = config.objective.kl
     if config.lora is not None or kl.beta == 0 or kl.sync_every is None:
         return 0.0

@@ -86,7 +86,7 @@ class Plan:
     Attributes:
         ranks: number of ranks in each bundle of the learner.
         learner: number of these bundles that fit.
-        judge: group of the machine on which the judge that the run serves fits beside them; None: it fits on none, or
+        judge: group of the machine on which the judge that the run serves fits as well; None if it fits on none, or if
             the run serves none. Where machines are in no groups, it stands for any machine.
         engines: number of engines that fit beside these; 0 where the learner does not fit.
         nodes: the nodes, with what is then free.
@@ -227,7 +227,7 @@ def _plan_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int) 
 
 
 def _take_judge(gpus: int, nodes: list[Node]) -> str | None:
-    """Take the bundle of a judge on this number of GPUs from a node, and return its group; None: none fits, or 0."""
+    """Take the bundle of a judge on this number of GPUs from a node, and return its group, or None if none fits."""
     bundle = judge_bundle(gpus)
     return next((group for group in RESOURCES if gpus and _take(in_group(bundle, group, nodes), nodes)), None)
 

@@ -262,7 +262,7 @@ class RunProcesses:
         return self._shared.gpus if self._shared else gpus * self._gpus
 
     def _resources(self, group: str) -> Bundle:
-        """Return what a process of a group asks for beside CPUs, where no placement reserves it."""
+        """Return what a process of a group asks for in addition to CPUs if no placement reserves it."""
         return in_group({}, group, self._nodes)
 
     def _beside(self, index: int) -> Any:
