@@ -1,8 +1,9 @@
-"""Files on blob storage that are known by size and digest, so that one that is damaged or cut short is never used."""
+"""Uploads files, and downloads them by size and digest, so that one that is damaged or cut short is never used."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import uuid
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,14 @@ from tasks.storage.durable import PARTIAL
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+
+PART_BYTES = 8 * 2**20
+"""Size of the parts in which a large file is uploaded."""
+MOST_PARTS = 10_000
+"""Number of parts that S3 takes of a file."""
+IN_PARTS = frozenset({"s3", "s3a", "gs", "gcs"})
+"""Protocols whose file systems upload in parts of the size that they are given."""
 
 
 class StoreError(InfrastructureError):
@@ -54,6 +63,22 @@ def digest(path: Path, length: int) -> StoredFile:
             sha.update(block)
             left -= len(block)
     return StoredFile(size=length - left, sha256=sha.hexdigest())
+
+
+def put_file(filesystem: AbstractFileSystem, path: Path, address: str) -> None:
+    """Upload the file `path` to `address`.
+
+    S3 and Google's storage get it in parts of `PART_BYTES`, of which ten are on the way at a time. By default s3fs and
+    gcsfs take parts of 50 MiB, and need a GiB of memory for them.
+
+    Raises:
+        Exception: the file system's own, if the storage does not take it.
+    """
+    protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    options = {}
+    if protocols & IN_PARTS:
+        options["chunksize"] = PART_BYTES * max(1, math.ceil(path.stat().st_size / (PART_BYTES * MOST_PARTS)))
+    filesystem.put_file(str(path), address, **options)
 
 
 def fetch_file(filesystem: AbstractFileSystem, address: str, path: Path, expected: StoredFile) -> None:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.storage.durable import whole
 from tasks.storage.retries import WAITS, retrying
-from tasks.storage.stored_files import DamagedError, StoredFile, StoredFiles, StoreError, digest, fetch_file
+from tasks.storage.stored_files import DamagedError, StoredFile, StoredFiles, StoreError, digest, fetch_file, put_file
 from tasks.training.learner.universal import universal_in
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class PartStorage:
             target = f"{self._address_of(upload)}/{name}"
             try:
                 stored[name] = digest(path, path.stat().st_size)
-                self._persistently(partial(self.filesystem.put_file, str(path), target))
+                self._persistently(partial(put_file, self.filesystem, path, target))
             except Exception as error:  # fsspec's file systems share no kind of error
                 raise PartsError(f"{target} was not uploaded: {one_line(error)}") from error
         return stored

@@ -40,7 +40,7 @@ from tasks.storage.access import AccessError, check_access
 from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.retries import WAITS, retrying
-from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file
+from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file, put_file
 from tasks.storage.threads import in_thread
 from tasks.training.learner.parts import KEEP, MANIFEST, LearnerParts, PartStorage
 from tasks.training.records.checkpoint import Checkpoints
@@ -245,7 +245,7 @@ class RunStore:
     def _put_each_once(self, paths: list[Path]) -> None:
         for path in paths:
             if path not in self._put_once:
-                self._fs.put_file(str(path), f"{self._address}/{path.relative_to(self._folder).as_posix()}")
+                put_file(self._fs, path, f"{self._address}/{path.relative_to(self._folder).as_posix()}")
                 self._put_once.add(path)
                 self._files_put += 1
 
@@ -270,7 +270,7 @@ class RunStore:
 
     def _put_file(self, address: str, path: Path, length: int) -> None:
         if any(path.is_relative_to(self._folder / name) for name in ("checkpoints", "policies")):
-            self._fs.put_file(str(path), address)
+            put_file(self._fs, path, address)
             return
         with path.open("rb") as file:  # it grows meanwhile, by what the checkpoint knows nothing of
             self._fs.pipe_file(address, file.read(length))
