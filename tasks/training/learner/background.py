@@ -1,11 +1,15 @@
-"""Checkpoint writing beside training: state is copied to main memory at once, and written during the next step."""
+"""Writes checkpoints while the next step runs.
+
+A GPU's state is copied to main memory at once, and the copy is written. State that is in main memory is written as it
+is, since a copy would need as much memory again: it must not change before `wait` has returned.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,9 +31,15 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
     Files are whole and on the disk once `is_written` returns True.
     """
 
-    def __init__(self, config: DeepSpeedConfig) -> None:
-        """Start the writing thread; `config` is DeepSpeed's, as it has parsed it."""
+    def __init__(self, config: DeepSpeedConfig, *, copies: bool) -> None:
+        """Start the writing thread.
+
+        Args:
+            config: DeepSpeed's, as it has parsed it.
+            copies: whether tensors are copied, and may change at once. If not, they change after `wait`.
+        """
         super().__init__(config)
+        self._copies = copies
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: deque[Future[None]] = deque()
         self._paths: list[Path] = []  # of the files since `begin`
@@ -41,7 +51,7 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
         self._paths = []
 
     def save(self, state_dict: object, path: str) -> None:
-        """Copy `state_dict` as it is now, and write the copy to `path` in the background."""
+        """Write `state_dict` as it is now to `path` in the background."""
         copies: dict[_Address, torch.Tensor] = {}
         state, write = self._copied(state_dict, copies), super().save
 
@@ -72,6 +82,11 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
 
         return self._thread.submit(after)
 
+    def wait(self) -> None:
+        """Wait until tensors that were not copied may change; errors of the writing are left to `is_written`."""
+        if not self._copies:
+            wait(self._writing)
+
     def is_written(self) -> bool:
         """Return whether every file is on the disk; raises the error of the first that could not be written."""
         while self._writing and self._writing[0].done():
@@ -79,8 +94,10 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
         return not self._writing
 
     def _copied(self, state: object, copies: dict[_Address, torch.Tensor]) -> object:
-        """`state` with copies of its tensors. Two names of one tensor stay two names of one copy."""
+        """`state` with copies of its tensors, if it has them copied; two names of one tensor stay two names of one."""
         if isinstance(state, torch.Tensor):
+            if not self._copies:
+                return state.detach()
             address = (state.device, state.data_ptr(), state.shape, state.stride(), state.dtype)
             if address not in copies:
                 copies[address] = self._memory.copy_of(state.detach())

@@ -104,7 +104,7 @@ class Trainer:
             config=engine_config,
         )[0]
         self._device: torch.device = self.engine.device
-        self._files = BackgroundCheckpointEngine(self.engine._config)
+        self._files = BackgroundCheckpointEngine(self.engine._config, copies=self._device.type != "cpu")
         self.engine.checkpoint_engine = self._files
         self._upload: Future[dict[str, StoredFile]] | None = None
         self._offloaded = 0  # bytes that have left the GPU
@@ -124,6 +124,7 @@ class Trainer:
         reports = [self._accumulate(batch, denominator) for batch in micro_batches]
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
+        self._files.wait()
         self.engine.step()
         kl, moving = self._config.objective.kl, self._moving_reference()
         if moving and kl.sync_every and kl.sync_alpha and self.engine.global_steps % kl.sync_every == 0:

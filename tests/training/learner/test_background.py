@@ -1,4 +1,4 @@
-"""What a learner rank saves: as it was when it was asked for, in memory that is used again once it is written."""
+"""What a learner rank saves is as it was when it was asked for: of a GPU by a copy, in main memory by waiting."""
 
 import threading
 import time
@@ -16,15 +16,21 @@ def disk():
     return threading.Event()
 
 
-@pytest.fixture
-def engine(disk, tmp_path):
+def held_by(disk, folder, *, copies):
+    """An engine whose files wait for the disk."""
+
     def wait(path):
         assert disk.wait(60)
         Path(path).touch()
 
-    engine = BackgroundCheckpointEngine(None)
-    engine.write(wait, tmp_path / "before")
+    engine = BackgroundCheckpointEngine(None, copies=copies)
+    engine.write(wait, folder / "before")
     return engine
+
+
+@pytest.fixture
+def engine(disk, tmp_path):
+    return held_by(disk, tmp_path, copies=True)
 
 
 def written(engine):
@@ -53,6 +59,39 @@ def test_files_hold_what_was_when_each_was_asked_for(engine, disk, tmp_path):
         assert torch.equal(restored["others"][1], torch.arange(2.0) + expected)
         assert restored["others"][0].data_ptr() == restored["embedding"].data_ptr()  # a tied tensor stays one
         assert restored["step"] == 3
+
+
+def test_state_that_is_not_copied_changes_once_it_is_written(disk, tmp_path):
+    weights, rates = torch.arange(6.0), {"lr": 1.0}
+    engine = held_by(disk, tmp_path, copies=False)
+    engine.save({"embedding": weights, "head": weights, "groups": [rates]}, str(tmp_path / "file"))
+    rates["lr"] = 2.0  # numbers need no waiting
+    step = threading.Thread(target=lambda: (engine.wait(), weights.add_(10)))
+    step.start()
+    step.join(0.1)
+    assert torch.equal(weights, torch.arange(6.0))
+    disk.set()
+    step.join()
+    restored = read(tmp_path / "file")
+    assert torch.equal(restored["embedding"], torch.arange(6.0))
+    assert restored["head"].data_ptr() == restored["embedding"].data_ptr()
+    assert restored["groups"] == [{"lr": 1.0}]
+    assert torch.equal(weights, torch.arange(6.0) + 10)
+
+
+def test_a_step_does_not_end_by_what_kept_a_file_from_the_disk(disk, tmp_path):
+    disk.set()
+    engine = held_by(disk, tmp_path, copies=False)
+    engine.save({"step": 3}, str(tmp_path / "no folder" / "file"))
+    engine.wait()
+    with pytest.raises((OSError, RuntimeError), match="no folder"):
+        written(engine)
+
+
+def test_copies_let_state_change_at_once(engine, disk):
+    engine.wait()
+    assert not engine.is_written()
+    disk.set()
 
 
 def test_files_are_uploaded_when_all_of_a_checkpoint_are_on_the_disk(engine, disk, tmp_path):
