@@ -40,8 +40,9 @@ class PodConfig(Config):
     models, checkpoints and policies, and 20 more, or 5 in a recipe without GPUs, if the size of the model is known;
     otherwise the cluster's default. `plan` prints it. Less than a run needs is refused."""
     shared_memory_gib: int | None = Field(None, gt=0)
-    """Size of `/dev/shm`, through which the processes of an engine or a learner exchange tensors. null: the cluster's
-    default, often 64 MiB."""
+    """Size of `/dev/shm`, through which processes exchange tensors and weights; what it contains counts as the pod's
+    memory. null: on pods with engines or ranks 1 GiB and 1 more for each GPU, or what the weights need; otherwise the
+    cluster's default, often 64 MiB."""
     timeout_minutes: int | None = Field(None, gt=0)
     """Minutes after which an attempt is ended and counts as failed. null: no limit."""
     interruptible: bool = False
@@ -66,18 +67,21 @@ class PodConfig(Config):
         label, given, value = (self.accelerator or "").partition("=")
         return (label, value) if given else None
 
-    def sized(self, gpus: int, **defaults: int) -> PodConfig:
-        """Return the pod with the amounts that its options leave open, by what it holds.
+    def sized(self, gpus: int, **defaults: int | None) -> PodConfig:
+        """Return the pod with the amounts that its options leave open, for a stage with engines or ranks.
 
         Args:
             gpus: number of GPUs where the option gives none.
-            defaults: other defaults than those of the options, by name, where a stage knows better.
+            defaults: other defaults than those of the options, by name, if a stage knows better.
         """
         gpus = gpus if self.gpus is None else self.gpus
-        amounts: dict[str, int] = {"gpus": gpus, "cpu": CORES_A_GPU * gpus or 2, "memory_gib": GIB_A_GPU * gpus or 8}
-        if gpus:
-            amounts["shared_memory_gib"] = 1 + gpus
-        amounts |= defaults
+        amounts = {
+            "gpus": gpus,
+            "cpu": CORES_A_GPU * gpus or 2,
+            "memory_gib": GIB_A_GPU * gpus or 8,
+            "shared_memory_gib": 1 + gpus,
+            **defaults,
+        }
         if isinstance(self.template, str) or (self.template and mounts_shared_memory(self.template)):
             amounts.pop("shared_memory_gib", None)  # the template's own volume would be in its way
         return self.model_copy(update={name: amount for name, amount in amounts.items() if getattr(self, name) is None})

@@ -25,7 +25,7 @@ from tasks.machine.image import ImageError, check_image
 from tasks.pod_templates import SHARED_MEMORY
 from tasks.storage.locations import folder_of
 from tasks.training.cluster.disk import Folder
-from tasks.training.cluster.sizes import GIB
+from tasks.training.cluster.sizes import GIB, VERSIONS
 from tasks.training.gpu_check.results import Findings, SkippedError
 
 LIBRARIES = ("torch", "vllm", "ray", "deepspeed", "transformers")
@@ -218,7 +218,7 @@ def check_shared_memory(findings: Findings, nodes: Sequence[NodeFacts], weights_
         nodes: those that hold learner ranks or engines.
         weights_gib: size of the policy's weights; None: it is not known, or only an adapter is trained.
     """
-    versions = 3 * (weights_gib or 0)
+    versions = VERSIONS * (weights_gib or 0)
     is_alone = len(nodes) == 1
     for node in nodes:
         needed, size = len(node.gpus) + (0 if is_alone else versions), node.shared_memory / GIB

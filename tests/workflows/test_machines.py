@@ -86,6 +86,8 @@ def test_the_quickstart_trains_in_one_pod_without_gpus(nodes):
     found, training = nodes(train)
     assert asked(found["learn"]) == {"CPU": "2", "MEMORY": "16Gi", "EPHEMERAL_STORAGE": "12Gi"}
     assert groups(training) == {"head": (None, {"cpu": "2", "memory": "16Gi", "ephemeral-storage": "12Gi"})}
+    size = found["learn"].task_node.overrides.extended_resources.shared_memory.size_limit
+    assert size == "2Gi", "three versions of half a GiB of weights in float32"
 
 
 def test_a_model_is_checked_on_a_machine_of_the_cluster_with_the_gpus_of_one_engine(nodes):

@@ -19,6 +19,7 @@ from tasks.storage.lease import RunInUseError
 from tasks.storage.model_folder import weight_bytes
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.process import ActorLostError
+from tasks.training.cluster.sizes import VERSIONS
 from tasks.training.timeouts import NO_LIMIT, Limit, within
 
 logger = logging.getLogger(__name__)
@@ -30,13 +31,11 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the 
 def needed_memory(model: Path, widening: int) -> int:
     """Return the bytes of shared memory that weights take at most on one node.
 
-    Three versions of them are there at a time: one that is being read, the newest, and the next.
-
     Args:
         model: Hugging Face folder of the initial checkpoint.
         widening: size of a file of weights as a multiple of the checkpoint's.
     """
-    return 3 * widening * weight_bytes(model)
+    return VERSIONS * widening * weight_bytes(model)
 
 
 def weights_folder(

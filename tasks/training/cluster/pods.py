@@ -16,7 +16,7 @@ from tasks.pod_templates import check_template_option, mounts_shared_memory, oth
 from tasks.pods import ACCELERATOR, CORES_A_GPU, PodConfig, overrides, pod_template, resources
 from tasks.training.cluster import disk
 from tasks.training.cluster.placement import Node, lack, lack_of_shared
-from tasks.training.cluster.sizes import HEAD_CORES, head_memory_gib, shared_memory_gib
+from tasks.training.cluster.sizes import HEAD_CORES, VERSIONS, head_memory_gib, shared_memory_gib
 
 if TYPE_CHECKING:
     from tasks.flyte.ray_job import RayJobConfig
@@ -258,10 +258,11 @@ def controller_pod(
     if not is_in_one_pod(config, cluster, judge_gpus):
         memory = head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
         need = disk.head(config, models) if models else None
-        return disk.with_disk(cluster.head, need).sized(0, cpu=HEAD_CORES, memory_gib=memory)
+        # What the head exchanges is not in shared memory: Ray puts objects there only if all of its store fits.
+        return disk.with_disk(cluster.head, need).sized(0, cpu=HEAD_CORES, memory_gib=memory, shared_memory_gib=None)
     need = disk.one_pod(config, models, gpus=bool(cluster.gpus_per_node)) if models else None
     if not cluster.gpus_per_node:
-        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config))
+        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config, models))
     return _machine(config, cluster.node, config.gpus + judge_gpus, models, need, cores=_reserved(config))
 
 
@@ -270,7 +271,7 @@ def checking_pod(config: TrainingConfig, cluster: ClusterConfig, models: disk.St
     gpus = cluster.gpus_of(config.actors.engine)
     need = disk.model_check(config, models, gpus=bool(gpus)) if models else None
     if not gpus:
-        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config))
+        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config, models))
     return _machine(config, cluster.node, gpus, models, need)
 
 
@@ -290,10 +291,16 @@ def _machine(
     )
 
 
-def _amounts_without_gpus(config: TrainingConfig) -> dict[str, int]:
-    """Return the cores and the memory of a machine without GPUs, by the options' names."""
+def _amounts_without_gpus(config: TrainingConfig, models: disk.StoredModels | None) -> dict[str, int]:
+    """Return the amounts of a machine without GPUs, by the options' names."""
     processes = config.learner.ranks + config.actors.count
-    return {"cpu": max(2, _reserved(config)), "memory_gib": 8 * processes}
+    moved = models.weights_gib if models and not config.lora else 0
+    widening = 1 if config.learner.dtype == "bfloat16" else 2  # `auto` is float32 on some processors
+    return {
+        "cpu": max(2, _reserved(config)),
+        "memory_gib": 8 * processes,
+        "shared_memory_gib": max(1, ceil(VERSIONS * widening * moved)),
+    }
 
 
 def _reserved(config: TrainingConfig) -> int:

@@ -32,6 +32,9 @@ VERIFIER_GIB = 0.3
 HEAD_CORES = 16
 """Cores of the head by default: the controller and Ray need 2, and responses are judged on the others."""
 
+VERSIONS = 3
+"""Versions of the weights in shared memory at most: one that is read, the newest, and the next."""
+
 SLACK = 1.25
 """Factor by which the head's default memory exceeds what is computed for it."""
 
@@ -63,10 +66,10 @@ def head_memory_gib(config: TrainingConfig, cores: int) -> int:
 
 
 def shared_memory_gib(gpus: int, weights_gib: float | None) -> int:
-    """Return the size of `/dev/shm` of a machine with ranks or engines: 8 GiB a GPU, and three versions of the weights.
+    """Return the size of `/dev/shm` of a machine with ranks or engines: 8 GiB a GPU, and `VERSIONS` of the weights.
 
     Args:
         gpus: GPUs of the machine.
         weights_gib: size of the policy's weights; None: it is not known, or only an adapter is trained.
     """
-    return max(8 * gpus, gpus + ceil(3 * (weights_gib or 0)))
+    return max(8 * gpus, gpus + ceil(VERSIONS * (weights_gib or 0)))
