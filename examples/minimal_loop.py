@@ -1,0 +1,203 @@
+"""Trains a language model by OlmoRL's objective in one file, to show the idea: no Ray, no Flyte, no checkpoints.
+
+    python examples/minimal_loop.py            # ten steps, a few minutes on two cores
+    python examples/minimal_loop.py --help
+
+Every step samples a group of responses to each prompt, verifies them, turns rewards into advantages, takes a gradient
+step, and loads the new weights into the engine. The real system does the same, and does it all at once: while the
+learner takes a step, actors go on sampling, and take new weights in the middle of a response (`tasks/training`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine import running_engine
+from tasks.generation.interface import Completion
+from tasks.generation.models import ModelSpec, prepare_model
+from tasks.machine.precision import Auto, Dtype, resolve
+from tasks.machine.quiet import silence_libraries
+from tasks.machine.resources import has_gpu
+from tasks.training.objective import LossInputs, ObjectiveConfig, compute_advantages, policy_loss
+from tasks.verifiers import verify
+
+GROUPS, SAMPLES, TOKENS = 8, 8, 32
+"""Prompts of a step, responses to each of them, and the most tokens of a response."""
+LEARNING_RATE = 3e-5
+
+TOPICS = ("the sea", "bread", "a fox", "winter", "an old clock", "rain", "a bridge", "tea", "the moon", "a garden")
+CONSTRAINTS = {
+    "detectable_format:title": "Begin with a title in double angle brackets, such as <<poem of joy>>.",
+    "punctuation:no_comma": "Do not use any commas.",
+    "detectable_content:postscript": "End with a postscript that starts with P.S.",
+}
+
+
+class Task(NamedTuple):
+    """A prompt, and the ground truth by which the verifier of instruction following scores a response."""
+
+    prompt: str
+    ground_truth: dict[str, Any]
+
+
+class Batch(NamedTuple):
+    """The responses to one prompt as the loss takes them: tensors `[samples, tokens]`, without the first token."""
+
+    input_ids: Tensor
+    """Prompt and response, `[samples, tokens + 1]`."""
+    mask: Tensor
+    """True on tokens of the response, which are trained."""
+    rollout_logprobs: Tensor
+    """Log-probabilities of the tokens, as the engine reported them while it sampled, nats."""
+
+
+class Report(NamedTuple):
+    """A step: its mean reward, the groups that were trained, and engine and learner on the same tokens.
+
+    Attributes:
+        mismatch: mean absolute difference between the engine's log-probabilities and the learner's, nats.
+        batches: the responses that were trained.
+    """
+
+    reward: float
+    trained: int
+    mismatch: float
+    batches: list[Batch]
+
+
+def make_tasks(seed: int) -> Iterator[Task]:
+    """Yield tasks without end: a sentence about a topic, under one constraint that a program can check."""
+    draw = random.Random(seed)  # noqa: S311
+    while True:
+        constraint, words = draw.choice(list(CONSTRAINTS.items()))
+        prompt = f"Write two short sentences about {draw.choice(TOPICS)}. {words}"
+        yield Task(prompt, {"instruction_ids": [constraint], "kwargs": [{}]})
+
+
+def make_batch(prompt_ids: list[int], completions: list[Completion]) -> Batch:
+    """Return the responses to one prompt, padded on the right to the longest."""
+    longest = len(prompt_ids) + max(len(completion.token_ids) for completion in completions)
+    input_ids = torch.zeros(len(completions), longest, dtype=torch.long)
+    mask = torch.zeros(len(completions), longest, dtype=torch.bool)
+    logprobs = torch.zeros(len(completions), longest)
+    for row, completion in enumerate(completions):
+        response = slice(len(prompt_ids), len(prompt_ids) + len(completion.token_ids))
+        input_ids[row, : len(prompt_ids)] = torch.tensor(prompt_ids)
+        input_ids[row, response] = torch.from_numpy(completion.token_ids).long()
+        mask[row, response] = True
+        logprobs[row, response] = torch.from_numpy(completion.logprobs)
+    return Batch(input_ids, mask[:, 1:], logprobs[:, 1:])  # the first token is predicted from nothing
+
+
+def token_logprobs(policy: torch.nn.Module, batch: Batch) -> Tensor:
+    """Return the log-probability of each token after the first under the policy, nats, `[samples, tokens]`."""
+    # Padding is on the right, so that a causal model never attends to it from a token that counts.
+    logits = policy(batch.input_ids[:, :-1]).logits.float()
+    return logits.log_softmax(-1).gather(2, batch.input_ids[:, 1:, None])[..., 0]
+
+
+async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> list[Report]:
+    """Train the model in a Hugging Face folder, and print a line for each step.
+
+    Args:
+        folder: model and tokenizer with a chat template.
+        steps: number of steps.
+        dtype: of the engine; the learner's weights are float32.
+    """
+    objective = ObjectiveConfig()  # OlmoRL's: token-level loss, clip-higher, truncated importance sampling, no KL
+    sampling = SamplingConfig(max_tokens=TOKENS)  # temperature 1.0 and top-p 1.0: log-probabilities are the policy's
+    options = EngineConfig.model_validate({"dtype": dtype, "max_model_len": 256, "max_num_seqs": GROUPS * SAMPLES})
+    weight_type = getattr(torch, resolve(dtype, gpu=has_gpu()))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    tasks, reports = make_tasks(seed=1), []
+
+    async with running_engine(folder, options, updatable=True) as engine:
+        for step in range(steps):
+            # Sample a group of responses to each prompt; the engine batches all of them.
+            group_tasks = [next(tasks) for _ in range(GROUPS)]
+            prompts = [_tokenize(tokenizer, task.prompt) for task in group_tasks]
+            samples = await asyncio.gather(
+                *(engine.generate(prompt, sampling) for prompt in prompts for _ in range(SAMPLES))
+            )
+            groups = [samples[i : i + SAMPLES] for i in range(0, len(samples), SAMPLES)]
+
+            # Verify every response: the reward is a program's verdict, not a model's opinion.
+            scores = [
+                [verify("precise_if", sample.text, task.ground_truth).value for sample in group]
+                for task, group in zip(group_tasks, groups, strict=True)
+            ]
+            rewards = torch.tensor(scores)  # [groups, samples]
+
+            # The advantage is the reward less the mean of its group. Responses of equal rewards teach nothing: their
+            # groups are dropped. Active sampling puts others in their place; here the batch is smaller instead.
+            lengths = torch.tensor([[len(sample.token_ids) for sample in group] for group in groups])
+            advantages = compute_advantages(rewards, lengths, objective)
+            trained = [group for group in range(GROUPS) if rewards[group].unique().numel() > 1]
+
+            # The loss counts tokens of the whole batch, so that the gradients of its groups add up to its own.
+            batches = [make_batch(prompts[group], groups[group]) for group in trained]
+            denominator = sum(int(batch.mask.sum()) for batch in batches)
+            differences = []
+            for group, batch in zip(trained, batches, strict=True):
+                logprobs = token_logprobs(policy, batch)
+                inputs = LossInputs(
+                    logprobs=logprobs,
+                    old_logprobs=logprobs.detach(),  # one update for each batch: the old policy is this one
+                    rollout_logprobs=batch.rollout_logprobs,
+                    advantages=advantages[group][:, None].expand_as(logprobs),
+                    mask=batch.mask,
+                    denominator=denominator,
+                )
+                policy_loss(inputs, objective).loss.backward()
+                differences.append((logprobs.detach() - batch.rollout_logprobs)[batch.mask].abs())
+
+            # Take the step, and load the new weights into the engine, which stamps what it samples from now on.
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            with tempfile.TemporaryDirectory() as weights:
+                path = Path(weights) / "model.safetensors"
+                save_file(_checkpoint(policy, weight_type), path)
+                await engine.update_weights(path, version=step + 1)
+
+            mismatch = float(torch.cat(differences).mean()) if trained else 0.0
+            reports.append(Report(float(rewards.mean()), len(trained), mismatch, batches))
+            used = f"{len(trained)} of {GROUPS} groups trained"
+            print(f"step {step}: reward {rewards.mean():.2f}, {used}, mismatch {mismatch:.4f}", flush=True)
+    return reports
+
+
+def _tokenize(tokenizer: Any, prompt: str) -> list[int]:
+    messages = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _checkpoint(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the weights by their names in a checkpoint, in which a tied head is the embedding and comes once."""
+    tied = set(policy.all_tied_weights_keys)
+    return {name: tensor.to(dtype).contiguous() for name, tensor in policy.state_dict().items() if name not in tied}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Train a language model by OlmoRL's objective, in one file.")
+    parser.add_argument("--steps", type=int, default=10, help="number of steps (10)")
+    parser.add_argument("--model", type=Path, help="Hugging Face folder (the quickstart's SmolLM2-135M-Instruct)")
+    given = parser.parse_args()
+    silence_libraries()
+    with tempfile.TemporaryDirectory() as scratch:
+        asyncio.run(main(given.model or prepare_model(ModelSpec(), Path(scratch) / "model"), given.steps))
