@@ -7,6 +7,7 @@ attempt.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 
 PASSING = frozenset(
@@ -49,10 +50,23 @@ OTHERS = frozenset(
 WRAPPERS = frozenset({"flytekit.exceptions.user.FlyteUserRuntimeException", "ray.exceptions.RayTaskError"})
 """Full names of errors that stand for another, which a task or an actor of this project raised; they are never Ray's or
 Flyte's own failures."""
-
+RETRIED = "flytekit.exceptions.user.FlyteRecoverableException"
+"""Full name of the error by which a stage asks Flyte for another attempt; its message says more than its cause's."""
+FLYTES = "flytekit.exceptions.base.FlyteException"
+"""Full name of the class of Flyte's errors, whose texts have their causes as well."""
 
 LONGEST = 600
 """Characters of an error's message that a person is shown; all of it is in the file with the traceback."""
+
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL
+)  # colours of a terminal
+_FRAME = re.compile(r'[\s|]*File "[^"]+", line \d+')
+_CARETS = re.compile(r"[\s|]*[~^]+\s*")
+_HEADER = re.compile(
+    r"Traceback \(most recent call last\):|ray::\S+\(\) \(pid=\d+[^\n]*\)(?=\n|$)"
+)  # the second is Ray's
+_KIND = re.compile(r"(?<!\S)(?:\w+\.)+(\w+:)")
 
 
 class MistakeError(ValueError):
@@ -64,8 +78,31 @@ class InfrastructureError(RuntimeError):
 
 
 def one_line(error: BaseException | str, limit: int = 300) -> str:
-    """Return the message of `error` in one line of at most `limit` characters."""
-    return " ".join(str(error).split())[:limit]
+    """Return the message of `error` in one plain line of at most `limit` characters.
+
+    It has no control characters and colours. Of tracebacks in the message the last error is left.
+    """
+    text = _ESCAPE.sub("", str(error))
+    plain = "".join(letter for letter in _without_tracebacks(text) if letter.isprintable() or letter.isspace())
+    return " ".join(plain.split())[:limit]
+
+
+def _without_tracebacks(text: str) -> str:
+    """Return what stands before the first frame and after the last one, without headers and the modules of errors."""
+    lines = text.splitlines()
+    frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
+    if not frames:
+        return text
+    before, after = lines[: frames[0]], lines[frames[-1] + 1 :]
+    indent = _indent(lines[frames[-1]])
+    while after and 0 < indent <= _indent(after[0]):  # the frame's code
+        del after[0]
+    kept = "\n".join(line for line in [*before, *after] if not _CARETS.fullmatch(line))
+    return _KIND.sub(r"\1", _HEADER.sub("", kept))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" |"))
 
 
 def names_of_kinds(error: BaseException) -> frozenset[str]:
@@ -75,21 +112,26 @@ def names_of_kinds(error: BaseException) -> frozenset[str]:
 
 def mistake_in(error: BaseException) -> MistakeError | None:
     """Return the user's mistake among `error`, its group and its causes; None where there is none."""
-    return next((cause for cause in _with_causes(error) if isinstance(cause, MistakeError)), None)
+    return next((cause for cause in with_causes(error) if isinstance(cause, MistakeError)), None)
 
 
 def cause_in_infrastructure(error: BaseException) -> BaseException | None:
     """Return the first failure of the infrastructure among `error`, its group and its causes; None: there is none."""
-    return next((cause for cause in _with_causes(error) if _is_of_infrastructure(cause)), None)
+    return next((cause for cause in with_causes(error) if _is_of_infrastructure(cause)), None)
 
 
-def sentence_on(error: BaseException) -> str:
-    """Return the sentence that a person reads of `error`: a mistake's own, or one with the kind of the first cause."""
+def sentence_on(error: BaseException, limit: int = LONGEST) -> str:
+    """Return the sentence that a person reads of `error`: a mistake's own, or one with the kind of the first cause.
+
+    The latter has at most `limit` characters.
+    """
     if mistake := mistake_in(error):
         return str(mistake)
-    cause = cause_in_infrastructure(error) or next(_with_causes(error))
-    text = one_line(cause, LONGEST)
-    return text if isinstance(cause, InfrastructureError) and text else f"{type(cause).__name__}: {text}"
+    asked = next((cause for cause in with_causes(error) if RETRIED in names_of_kinds(cause)), None)
+    cause = asked or cause_in_infrastructure(error) or next(with_causes(error))
+    text = one_line(", ".join(map(str, cause.args)) if FLYTES in names_of_kinds(cause) else cause, limit)
+    is_sentence = text and (asked or isinstance(cause, InfrastructureError))
+    return text if is_sentence else f"{type(cause).__name__}: {text}"[:limit]
 
 
 def _is_of_infrastructure(error: BaseException) -> bool:
@@ -101,7 +143,7 @@ def _is_of_infrastructure(error: BaseException) -> bool:
     )
 
 
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
+def with_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield `error`, then what its group holds and its causes, those that Ray gives by an attribute included.
 
     A wrapper is left out: it is of its cause's class as well, and its text is a traceback.
@@ -111,4 +153,4 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
     if not inner or not names_of_kinds(error) & WRAPPERS:
         yield error
     for cause in inner:
-        yield from _with_causes(cause)
+        yield from with_causes(cause)

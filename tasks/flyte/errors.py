@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import sys
 import traceback
@@ -11,12 +12,15 @@ from functools import wraps
 import rich_click as click
 from click.exceptions import Exit
 
-from tasks.failures import MistakeError, mistake_in, sentence_on
+from tasks.failures import LONGEST, MistakeError, mistake_in, one_line, sentence_on
 from tasks.flyte.backend import backend_error
 from tasks.machine.error_report import report
 
 _IMAGE_WITHOUT_NAME = re.compile(r"Image Config with name (\w+) not found in the configuration")
 """Flytekit's words where a task's image has a name that no `--image` gives."""
+
+LAST_LINES = 10
+"""Lines at the end of a driver's log that Ray gives as the message of a job that failed; Flyte's console shows them."""
 
 _TASK_PREFIX = re.compile(r"^Error: (Error encountered while [^\n]*:\n  )+")
 """Flytekit's words before the message of an error that a task raised on this machine."""
@@ -53,13 +57,21 @@ def _missing_image(error: Exception) -> MistakeError | None:
 def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
     """Return a function that makes a sentence of a pod's error, for flytekit's that makes a traceback of it.
 
-    The traceback of what is not the user's mistake is in the log of the pod.
+    The traceback of what is not the user's mistake is in the log of the pod, whose last lines are the sentence.
     """
 
     @wraps(get_traceback_str)
     def text(error: Exception) -> str:
         if mistake_in(error) is None:
             traceback.print_exception(error, file=sys.stderr)
-        return sentence_on(error)
+        sentence = sentence_on(error)
+        # Flytekit logs more lines before the process ends, in which the sentence stands between quotes, or wrapped.
+        atexit.register(end_log, sentence)
+        return sentence
 
     return text
+
+
+def end_log(sentence: str) -> None:
+    """Print a sentence as one line, after which the last lines of the log are it and empty ones before it."""
+    print("\n" * (LAST_LINES - 1) + one_line(sentence, LONGEST), file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -22,14 +23,14 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config import Config, result_options
-from tasks.failures import cause_in_infrastructure
+from tasks.failures import cause_in_infrastructure, sentence_on
 from tasks.flyte import patches
 from tasks.flyte.cache_policy import BACKENDS_ALONE, CodeDigest
 from tasks.flyte.lost_outputs import opens
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import image
-from tasks.machine.memory_limit import MemoryLimitError, watch
+from tasks.machine.memory_limit import MemoryLimitError, is_short_of_memory, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
 from tasks.storage.addresses import reported_digest
@@ -129,22 +130,24 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except FlyteRecoverableException as error:
-            raise recoverable(", ".join(error.args)) from error.__cause__
+            raise recoverable(error) from error.__cause__
         except Exception as error:
-            if (cause := cause_in_infrastructure(error)) is None:
+            if cause_in_infrastructure(error) is None:
                 raise
-            raise recoverable(f"{type(cause).__name__}: {cause}") from error
+            raise recoverable(error) from error
 
     return run
 
 
-def recoverable(message: str) -> FlyteRecoverableException | MemoryLimitError:
-    """Return the error that makes Flyte try a stage again, which failed as `message` says.
+def recoverable(error: Exception) -> FlyteRecoverableException | MemoryLimitError:
+    """Return the error that makes Flyte try a stage again, which failed with `error`.
 
-    Where the kernel killed a process of the stage for memory, the message says so, and the second attempt is the last.
+    Where a process of the stage was killed for memory, or did not start, the message says so, and the second attempt is
+    the last.
     """
+    message = sentence_on(error, sys.maxsize)
     killed = watch().report()
-    if not killed:
+    if not killed and not is_short_of_memory(error):
         return FlyteRecoverableException(message)
     message = message if killed in message else f"{message}: {killed}"
     is_first = os.environ.get(ATTEMPT, "0") == "0"

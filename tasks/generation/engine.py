@@ -107,6 +107,7 @@ class Engine:
         Raises:
             EngineError: vLLM could not start, with its own reason.
             EngineOptionsError: vLLM does not accept the model or the options.
+            ShortOfMemoryError, MemoryLimitError: vLLM did not start for memory (`load`).
         """
         watch()
         files = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them

@@ -18,14 +18,11 @@ from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from tasks.failures import LONGEST, one_line
+from tasks.machine.engine_errors import WITHOUT_REASON, last_error
+
 TAIL = 100_000
 """Bytes at the end of the output in which the last error is looked for."""
-
-ERROR = re.compile(r"(?:^|\s)((?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt))): (\S.*)")
-"""A line that names an error, with or without what vLLM's logger puts before it."""
-
-WITHOUT_REASON = "EngineCore|EngineDead|Engine core|root cause"
-"""Texts of errors that point at another error."""
 
 EXIT_BY_SIGNAL = re.compile(r"Failed core proc\(s\): \{[^}]*: -(\d+)")
 """Matches vLLM's error if a signal killed the engine while it started; group 1 is the signal's number."""
@@ -86,7 +83,7 @@ class EngineOutput:
         if ended := self._signal(error):
             return ended
         named = self._last_error()
-        return f"{named[0]}: {named[1]}" if named else " ".join(str(error).split())
+        return one_line(f"{named[0]}: {named[1]}" if named else error, LONGEST)
 
     async def awaited_reason_or(self, error: Exception) -> str:
         """Return `reason_or` of an error; where that points at another, once the processes have printed the other."""
@@ -125,6 +122,4 @@ class EngineOutput:
             return None
         with self._path.open("rb") as file:
             file.seek(max(self._path.stat().st_size - TAIL, 0))
-            lines = file.read().decode(errors="replace").splitlines()
-        errors = [match for line in lines if (match := ERROR.search(line)) and not re.search(WITHOUT_REASON, line)]
-        return (errors[-1][2], errors[-1][3].strip()) if errors else None
+            return last_error(file.read().decode(errors="replace"))

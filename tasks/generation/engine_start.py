@@ -9,6 +9,7 @@ from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics, ServedAdapter
 from tasks.machine import precision
+from tasks.machine.engine_errors import memory_error
 from tasks.machine.image import check_image_of_pod
 from tasks.machine.large_imports import large_imports
 from tasks.machine.memory_limit import with_cause
@@ -38,6 +39,7 @@ def load(
     Raises:
         EngineError: it could not start, with the reason that its process printed.
         EngineOptionsError: it does not accept the model or the options.
+        ShortOfMemoryError, MemoryLimitError: it did not start for memory; the second if no wait helps.
         ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
     """
     check_image_of_pod()
@@ -91,10 +93,13 @@ def load(
         )
     except refusals as error:
         # The process of the engine raises its error in itself alone; this one sees that it has ended.
+        given = f" with engine.vllm = {config.vllm}" if config.vllm else ""
+        start, reason = f"vLLM does not start on {model}{given}", output.reason_or(error)
+        if short := memory_error(start, reason, "cpu_kv_cache_gib of the engine"):
+            raise short from error
         is_mistake = not isinstance(error, RuntimeError) or output.names_mistake(error)
         kind = EngineOptionsError if is_mistake else EngineError
-        given = f" with engine.vllm = {config.vllm}" if config.vllm else ""
-        raise kind(with_cause(f"vLLM does not start on {model}{given}: {output.reason_or(error)}")) from error
+        raise kind(with_cause(f"{start}: {reason}")) from error
     if has_gpu():
         from vllm.platforms import current_platform
 

@@ -12,10 +12,27 @@ import multiprocessing
 import os
 
 import torch
+from vllm.utils import cpu_resource_utils
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from tasks.machine.memory_limit import MemoryLimit
 from tasks.machine.orphans import when_abandoned, when_orphaned
+
+_usage_of_group = cpu_resource_utils.get_cgroup_memory_usage
+
+
+def usage_without_files() -> int | None:
+    """Return the memory of the control group that is in use, bytes, for vLLM's function of what is used and cached.
+
+    vLLM refuses to start where its KV cache does not fit beside that. Files that were read or written fill the rest of
+    a pod's memory sooner or later, and the kernel drops them where memory is needed.
+    """
+    usage = _usage_of_group()
+    return None if usage is None else max(0, usage - MemoryLimit.of_this_process().cached())
+
+
+cpu_resource_utils.get_cgroup_memory_usage = usage_without_files
 
 if multiprocessing.current_process().name != "MainProcess":
     # An engine core's process imports this module with its arguments, long before it makes the executor.

@@ -1,10 +1,12 @@
-"""The memory limit of this process's control group, and the processes that the kernel kills because of it.
+"""The memory limit of this process's control group, and the processes that are killed, or do not start, because of it.
 
 A killed process leaves no message of its own: Ray and vLLM report that it "died unexpectedly". The control group counts
 the kills, in both versions of the kernel's interface:
 
     version 2   memory.max              memory.events        oom_kill 1
     version 1   memory.limit_in_bytes   memory.oom_control   oom_kill 1
+
+The driver of a run knows those of other nodes, too, whose readings are brought to it (`tasks.training.cluster.memory`).
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tasks.failures import MistakeError
+from tasks.failures import InfrastructureError, MistakeError, with_causes
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +32,8 @@ GIB = 2**30
 """Bytes of a GiB."""
 POLL_SECONDS = 1.0
 """Seconds between two looks at the counter of kills and at the sizes of the processes."""
-RAYS_WORDS = "low on memory"
-"""Part of Ray's message on a process that its own monitor killed, before the kernel would have done so."""
+HERE = ""
+"""Name of this process's own node; another one has its address."""
 RECENT_SECONDS = 15.0
 """Seconds after a kill within which the loss of a process is put down to it; Ray reports a death some seconds late."""
 LARGEST = 4
@@ -44,6 +47,7 @@ KINDS = (
     ("tasks.verifiers.chat.launcher", "judge's server", "lower verifiers.judge.server.cpu_kv_cache_gib"),
     ("LearnerRank", "learner rank", "lower learner.micro_batch_tokens"),
     ("EngineCore", "engine", "lower cpu_kv_cache_gib of the engine"),
+    ("ActorProcess", "engine's actor", "lower cpu_kv_cache_gib of the engine"),
     ("RewardProcess", "reward process", "lower rewards.workers"),
     ("tasks.verifiers.worker", "verifier's worker", "lower rewards.workers"),
 )
@@ -53,7 +57,11 @@ OTHER_REMEDY = "lower learner.micro_batch_tokens or cpu_kv_cache_gib of the engi
 
 
 class MemoryLimitError(MistakeError):
-    """The kernel killed a process for memory, again after one retry: the work needs more than the limit."""
+    """The work needs more memory than the limit: more than once, a process was killed or did not start for it."""
+
+
+class ShortOfMemoryError(InfrastructureError):
+    """A process did not start for memory that others have, and may give back."""
 
 
 class Process(NamedTuple):
@@ -62,6 +70,25 @@ class Process(NamedTuple):
     name: str
     remedy: str
     gib: float
+
+    @classmethod
+    def of(cls, command: str, gib: float) -> Self:
+        """Return the process with a command line."""
+        name, remedy = next(
+            ((name, remedy) for part, name, remedy in KINDS if part in command), (_short(command), OTHER_REMEDY)
+        )
+        return cls(name, remedy, gib)
+
+
+class Reading(NamedTuple):
+    """What a control group's files say at one moment."""
+
+    limit: int | None
+    """The limit in bytes; None: there is none."""
+    sizes: Mapping[int, Process]
+    """The processes, by id."""
+    kills: int = 0
+    """Number of processes that the kernel has killed for memory so far."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +148,16 @@ class MemoryLimit:
         pids = map(int, _text(self.folder / "cgroup.procs").split())
         return {pid: process for pid in pids if (process := self._process(pid))}
 
+    def read(self) -> Reading:
+        """Return the limit, the processes and the kills."""
+        return Reading(self.limit(), self.sizes(), self.kills())
+
+    def cached(self) -> int:
+        """Return the bytes of files that the kernel holds in the group's memory, and drops where there is need."""
+        fields = ("total_inactive_file", "total_active_file", "inactive_file", "active_file")  # version 1 has all four
+        found = [int(text) for name in fields if (text := _field(self.folder / "memory.stat", name))]
+        return sum(found[:2])
+
     def _process(self, pid: int) -> Process | None:
         kilobytes = _field(self.processes / str(pid) / "status", "RssAnon:")  # a shared page would count several times
         if kilobytes is None:
@@ -129,31 +166,28 @@ class MemoryLimit:
         if "EngineCore" in command:  # a judge's server leads the process group of its engine
             group = _text(self.processes / str(pid) / "stat").rpartition(")")[2].split()[2]
             command = f"{self._command(int(group))} {command}"
-        name, remedy = next(
-            ((name, remedy) for part, name, remedy in KINDS if part in command), (_short(command), OTHER_REMEDY)
-        )
-        return Process(name, remedy, int(kilobytes) * 1024 / GIB)
+        return Process.of(command, int(kilobytes) * 1024 / GIB)
 
     def _command(self, pid: int) -> str:
         return _text(self.processes / str(pid) / "cmdline").replace("\0", " ").strip()
 
 
 class MemoryWatch:
-    """A watch over the kills of a control group, in a thread of its own: it logs every one as it comes.
+    """A watch over the kills of this process's control group, in a thread of its own, and over those of other nodes.
 
-    The size of a process is gone with it, so that sizes are read all the time.
+    Every kill is logged as it comes. The size of a process is gone with it, so that sizes are read all the time.
 
     Attributes:
-        kills: number of kills since the watch began, up to the last `look`, by the kernel and by Ray's monitor.
+        kills: number of times that the kernel or Ray's monitor has killed processes of a node since the watch began, up
+            to the last `look` and `see`. What is killed at one time is one peak.
     """
 
     def __init__(self, limit: MemoryLimit) -> None:
         """Watch `limit` from now on; `start` begins the thread, without which only calls look."""
         self._limit = limit
-        self._lock = threading.Lock()
-        self._sizes = limit.sizes()
-        self._counted = limit.kills()
-        self._last = -RECENT_SECONDS
+        self._lock = threading.RLock()
+        self._readings = {HERE: limit.read()}
+        self._last: dict[str, tuple[float, str]] = {}  # by node, the time of the last kill and the sentence on it
         self._report = ""
         self.kills = 0
 
@@ -164,52 +198,71 @@ class MemoryWatch:
             while True:
                 time.sleep(POLL_SECONDS)
                 self.look()
-                self._sizes = self._limit.sizes()
 
         threading.Thread(target=look_again_and_again, name="memory-limit", daemon=True).start()
         return self
 
     def look(self) -> None:
-        """Read the counter; log a warning where the kernel has killed a process since the last look."""
+        """Read this process's control group; log a warning if the kernel has killed a process since the last look."""
         with self._lock:
-            counted = self._limit.kills()
-            if counted > self._counted:
-                self._record("the kernel", counted - self._counted)
-            self._counted = counted
+            self.see(self._limit.read())
 
-    def record_rays(self) -> None:
-        """Count a kill by Ray's monitor, which no counter has; the calls that one ends arrive within a moment."""
+    def see(self, reading: Reading, node: str = HERE) -> None:
+        """Take in a reading of a node; kills before its first one do not count."""
         with self._lock:
-            if time.monotonic() - self._last >= RECENT_SECONDS:
-                self._record("Ray", 1)
+            before = self._readings.get(node, reading)
+            if reading.kills > before.kills:
+                gone = before.sizes.keys() - reading.sizes.keys()
+                largest = max((before.sizes[pid] for pid in gone), key=lambda one: one.gib, default=None)
+                killed = [largest] if largest and largest.gib >= SMALLEST else []
+                self.record("the kernel", killed, before, node)
+            self._readings[node] = reading._replace(kills=max(reading.kills, before.kills))
 
-    def _record(self, killer: str, kills: int) -> None:
-        self.kills += kills
-        self._last, self._report = time.monotonic(), self._sentence(killer, self._limit.sizes())
+    def record(self, killer: str, killed: Collection[Process], before: Reading, node: str = HERE) -> None:
+        """Count a kill, and log the sentence on it.
+
+        Args:
+            killer: who killed.
+            killed: the processes, as far as they are known.
+            before: a reading of the node before the kill.
+            node: the address of the node.
+        """
+        names = ", ".join(f"{one.name} {one.gib:.1f} GiB" for one in sorted(killed, key=lambda one: -one.gib))
+        number = "a process" if len(killed) < 2 else f"{len(killed)} processes"
+        used_up = "" if before.limit else ", which is used up"
+        what = f"{killer} killed {number}{names and f' ({names})'} because of {_bound(before, node)}{used_up}"
+        with self._lock:
+            self.kills += 1
+            self._report = f"{what}; {_largest(before)}"
+            self._last[node] = time.monotonic(), self._report
         logger.warning("%s", self._report)
 
-    def _sentence(self, killer: str, sizes: dict[int, Process]) -> str:
-        """Return the sentence on a kill, after which the processes have `sizes`; before it they had `self._sizes`."""
-        by_size = sorted(self._sizes.items(), key=lambda item: -item[1].gib)
-        largest = [(pid, one) for pid, one in by_size if one.gib >= SMALLEST][:LARGEST]
-        ended = next((one for pid, one in largest if pid not in sizes), None)
-        killed = f"a process ({ended.name}, {ended.gib:.1f} GiB)" if ended else "a process"
-        named = ", ".join(f"{one.name} {one.gib:.1f} GiB" for _, one in largest) or "unknown"
-        limit = self._limit.limit()
-        bound = f"the memory limit of {limit / GIB:.1f} GiB" if limit else "the machine's memory, which is used up"
-        remedy = largest[0][1].remedy if largest else OTHER_REMEDY
-        more = "raise memory_gib of the pod" if limit else "close other programs"
-        return f"{killer} killed {killed} because of {bound}; the largest processes were {named}; {remedy}, or {more}"
+    def reading(self, node: str = HERE) -> Reading | None:
+        """Return the newest reading of a node; None: there is none."""
+        return self._readings.get(node)
 
-    def recent(self) -> str:
-        """Return the sentence on a kill within the last `RECENT_SECONDS`, looking once more; empty: there was none."""
+    def recent(self, node: str = HERE) -> str:
+        """Return the sentence on a kill on a node within the last `RECENT_SECONDS`; empty: there was none.
+
+        This process's own control group is looked at once more.
+        """
         self.look()
-        return self._report if time.monotonic() - self._last < RECENT_SECONDS else ""
+        when, sentence = self._last.get(node, (-RECENT_SECONDS, ""))
+        return sentence if time.monotonic() - when < RECENT_SECONDS else ""
 
     def report(self) -> str:
-        """Return the sentence on the last kill since the watch began, looking once more; empty: there was none."""
+        """Return the sentence on the last kill on any node since the watch began, looking once more; empty: none."""
         self.look()
         return self._report
+
+    def explain(self, message: str, remedy: str = "") -> str:
+        """Return a message on a process that did not start for memory, with the limit and the largest processes.
+
+        `remedy` is what helps; empty: what makes the largest process smaller.
+        """
+        self.look()
+        reading = self._readings[HERE]
+        return f"{message}, within {_bound(reading, HERE)}; {_largest(reading, remedy)}"
 
 
 @cache
@@ -218,17 +271,31 @@ def watch() -> MemoryWatch:
     return MemoryWatch(MemoryLimit.of_this_process()).start()
 
 
-def with_cause(message: str, error: BaseException | None = None) -> str:
-    """Return a message on the loss of a process, with the kill for memory where one has just come before it.
-
-    Args:
-        message: the message.
-        error: Ray's error on the loss, which may say that Ray's own monitor killed the process.
-    """
-    if error is not None and RAYS_WORDS in str(error):
-        watch().record_rays()
+def with_cause(message: str) -> str:
+    """Return a message on the loss of a process of this node, with the kill for memory that came just before it."""
     cause = watch().recent()
     return f"{message}: {cause}" if cause else message
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Return whether the reason of an error is that a process did not start for memory that others have."""
+    return any(isinstance(cause, ShortOfMemoryError) for cause in with_causes(error))
+
+
+def _bound(reading: Reading, node: str) -> str:
+    where = f" of node {node}" if node else ""
+    return (
+        f"the memory limit of {reading.limit / GIB:.1f} GiB{where}" if reading.limit else f"the machine's memory{where}"
+    )
+
+
+def _largest(reading: Reading, remedy: str = "") -> str:
+    """Return the part of a sentence that names the largest processes, and what helps (see `MemoryWatch.explain`)."""
+    largest = sorted(reading.sizes.values(), key=lambda one: -one.gib)
+    named = ", ".join(f"{one.name} {one.gib:.1f} GiB" for one in largest[:LARGEST] if one.gib >= SMALLEST)
+    remedy = remedy or (largest[0].remedy if named else OTHER_REMEDY)
+    more = "close other programs" if reading.limit is None else "raise memory_gib of the pod"
+    return f"the largest processes were {named or 'unknown'}; {remedy}, or {more}"
 
 
 def _text(path: Path) -> str:

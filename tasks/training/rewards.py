@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from tasks.failures import one_line
+from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.generation.interface import Completion
-from tasks.machine.memory_limit import with_cause
+from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import process_cores
 from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
 from tasks.training.groups.group import Prompt
-from tasks.verifiers import Score, VerifiersConfig, open_pool
+from tasks.verifiers import Score, VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.calls import Response
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.grouped import Scorer, score_group
@@ -107,7 +107,10 @@ def scorer_of(judge: RewardClient, prompt: Prompt) -> Scorer:
 
 
 class RewardProcess:
-    """The part of the reward workers that runs inside a Ray process: a pool of verifier processes."""
+    """The part of the reward workers that runs inside a Ray process: a pool of verifier processes.
+
+    Every call raises the error with which the pool did not open, as Ray keeps only the text of a constructor's error.
+    """
 
     def __init__(
         self, config: RewardsConfig, verifiers: VerifiersConfig, names: list[str], reserved: float = 0.0
@@ -123,8 +126,18 @@ class RewardProcess:
         """
         self._names = names
         self._open = ExitStack()
+        self._error: Exception | None = None
         workers = config.workers or max(1, int(process_cores().cores - reserved))
-        self._pool = self._open.enter_context(open_pool(workers, verifiers, names))
+        try:
+            self._opened = self._open.enter_context(open_pool(workers, verifiers, names))
+        except Exception as error:
+            self._error = error
+
+    @property
+    def _pool(self) -> VerifierPool:
+        if self._error is not None:
+            raise self._error
+        return self._opened
 
     def wait_ready(self) -> None:
         """Wait until every verifier process has loaded its verifiers."""
@@ -150,9 +163,10 @@ class RewardProcess:
 class RayJudge:
     """The controller's client of a `RewardProcess`: repeats judgements that failed."""
 
-    def __init__(self, handle: Any, config: RewardsConfig) -> None:
+    def __init__(self, handle: Any, config: RewardsConfig, memory: RayMemory | None = None) -> None:
         self._handle = handle
         self._config = config
+        self._memory = memory or RayMemory()
         self._retried: Counter[str] = Counter()
         self._succeeded: Counter[str] = Counter()
         self._away: set[str] = set()
@@ -167,6 +181,7 @@ class RayJudge:
 
         Raises:
             JudgementError: the response could not be judged.
+            MistakeError, InfrastructureError: the reward process does not start, nor would another one.
         """
         clock = asyncio.get_running_loop().time
         gives_up_at = clock() + self._config.patience_seconds
@@ -201,7 +216,7 @@ class RayJudge:
         except ray.exceptions.RayTaskError as error:
             raise CannotJudge(one_line(error.cause)) from error
         except ray.exceptions.RayError as error:
-            raise CannotJudge(with_cause(one_line(error), error)) from error
+            raise CannotJudge(await self._memory.reason_of(error)) from error
         return execution
 
     def _name_once(self, verifier: str, error: str) -> None:
@@ -219,8 +234,12 @@ class RayJudge:
 
         try:
             score: Score = await _awaited(self._handle.score.remote(*arguments))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, MistakeError | InfrastructureError):
+                raise error.cause from error
+            return Score.unjudged(one_line(error.cause))
         except ray.exceptions.RayError as error:
-            return Score.unjudged(with_cause(one_line(error), error))
+            return Score.unjudged(await self._memory.reason_of(error))
         return score
 
     async def figures(self) -> dict[str, float]:

@@ -14,7 +14,7 @@ from typing import Any
 from tasks.environments.episode import EpisodePlayer
 from tasks.failures import PASSING, MistakeError
 from tasks.generation.sample_and_score import check_prompts
-from tasks.machine import memory_limit, precision
+from tasks.machine import precision
 from tasks.machine.image import check_image
 from tasks.machine.resources import gpus_of_ray, ray_resources
 from tasks.storage.durable import whole_in_threads
@@ -209,7 +209,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
     asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray_resources().gpus > 0
     widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
-    folder, memory = inputs.folder, memory_limit.watch()
+    folder = inputs.folder
     with contextlib.ExitStack() as stack:
         weights, where = _weights(stack, inputs, widening)
         if isinstance(where, RelayNodes) and inputs.parts is None:
@@ -248,13 +248,17 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
         collaborators.episodes = episodes = _episodes(inputs, judged, collaborators.judge)
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)
-        processes.start_actors()
-        await processes.engines_loaded()
-        await collaborators.learner.start()
-        if checkpoint is not None:
-            await controller.resume(checkpoint, journal.rows())
-        async with lease.held(), contextlib.aclosing(episodes) if episodes else contextlib.nullcontext():
-            await until_the_first([controller.run(), this_node_lives(), killed_again(memory, config)])
+
+        async def run() -> None:
+            processes.start_actors()
+            await processes.engines_loaded()
+            await collaborators.learner.start()
+            if checkpoint is not None:
+                await controller.resume(checkpoint, journal.rows())
+            async with lease.held(), contextlib.aclosing(episodes) if episodes else contextlib.nullcontext():
+                await controller.run()
+
+        await until_the_first([run(), this_node_lives(), killed_again(processes.memory, config)])
         await _hand_over(controller, collaborators, config, inputs.model, folder / "policy")
         write_table(folder / "ledger.parquet", ledger.table(), LEDGER, inputs.lineage)
     return TrainingResult(

@@ -23,6 +23,7 @@ from tasks.generation.interface import (
     RequestRefusedError,
     sample_seed,
 )
+from tasks.machine.memory_limit import MemoryLimitError, is_short_of_memory
 from tasks.training.actors.episodes import Episode, Episodes, SlotObserver
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
@@ -282,11 +283,13 @@ class Fleet:
         Raises:
             ActorLostError: every slot has lost more actors than `actors.max_restarts` allows within the window.
             EngineOptionsError: the first engines do not start, because of their options, or do not serve the model.
+            MemoryLimitError: an engine does not start for memory, in two starts after one another.
             ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         """
         await until_the_first(self._fill(slot) for slot in self.slots)
 
     async def _fill(self, slot: ActorSlot) -> None:
+        was_short = False  # of memory, when the last actor started
         while True:
             await self._back_off(slot)
             actor = self._make_actor(slot.index, slot.create())
@@ -294,7 +297,10 @@ class Fleet:
             try:
                 await self._serve(slot, actor)
             except ActorLostError as error:
-                lost = error
+                lost, is_short = error, is_short_of_memory(error)
+                if is_short and was_short:
+                    raise MemoryLimitError(f"actor {slot.index} was lost: {error}; it was so in two starts") from error
+                was_short = is_short
             except EngineOptionsError as error:
                 if not (self._options_work if slot.actor is None else self._has_answered):
                     raise

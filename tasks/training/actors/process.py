@@ -18,7 +18,8 @@ from tasks.generation.interface import (
     WeightsNotTakenError,
     WeightUpdate,
 )
-from tasks.machine.memory_limit import with_cause
+from tasks.machine.memory_limit import ShortOfMemoryError
+from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import free_resources
 from tasks.training.actors.spread import RelayError
 from tasks.training.config import ActorsConfig
@@ -162,6 +163,7 @@ class RayActor:
         config: ActorsConfig,
         reservation: Reservation | None = None,
         prepare: Callable[[str], Awaitable[None]] | None = None,
+        memory: RayMemory | None = None,
         *,
         loads_at_once: bool = True,
     ) -> None:
@@ -173,6 +175,7 @@ class RayActor:
             reservation: resources that the actor is created in, once they are granted; None: Ray finds some for it.
             prepare: brings the model to the node with an id, before the engine loads there, or raises `RelayError`;
                 None: the model is there.
+            memory: of the cluster's nodes, for the reasons of losses; None: of this node.
             loads_at_once: whether the engine loads as soon as the actor has its resources; False: when `start` is
                 called.
         """
@@ -180,6 +183,7 @@ class RayActor:
         self._config = config
         self._reservation = reservation
         self._prepare = prepare
+        self._memory = memory or RayMemory()
         self._loads_at_once = loads_at_once
         self._handle: Any = None
         self._started: Any = None
@@ -288,10 +292,10 @@ class RayActor:
             ray.cancel(reference)  # the engine need not finish it
             raise
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, EngineError):
+            if isinstance(error.cause, EngineError | ShortOfMemoryError):
                 raise ActorLostError(str(error.cause)) from error
             if isinstance(error.cause, RequestRefusedError | WeightsNotTakenError):
                 raise error.cause from error
             raise
         except ray.exceptions.RayError as error:
-            raise ActorLostError(with_cause(one_line(error), error)) from error
+            raise ActorLostError(await self._memory.reason_of(error)) from error

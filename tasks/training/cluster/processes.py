@@ -14,6 +14,8 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.machine import cpu_environment
 from tasks.machine.groups import ACTORS, LEARNER, are_grouped
+from tasks.machine.memory_limit import is_short_of_memory
+from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import Machine, ray_resources
 from tasks.pods import CORES_A_GPU
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
@@ -118,6 +120,9 @@ class RunProcesses:
     share GPUs are given them by a `SharedPlacement`. Without GPUs each asks for a machine of its group itself.
 
     Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
+
+    Attributes:
+        memory: of the nodes.
     """
 
     def __init__(
@@ -146,6 +151,7 @@ class RunProcesses:
 
         self._ray = ray
         self._relays = None if isinstance(where, str) else where
+        self.memory = RayMemory(self._relays)
         self._where = NodeAffinitySchedulingStrategy(where, soft=False) if isinstance(where, str) else "DEFAULT"
         self._config = config
         self._model = str(model.absolute())
@@ -183,7 +189,8 @@ class RunProcesses:
                 await actor.sleep()
         except ActorLostError as error:
             logger.warning("actor %d is replaced: %s", index, error)
-            del self._loading[index]
+            if not is_short_of_memory(error):  # the fleet meets that error, and counts it
+                del self._loading[index]
             await actor.kill()  # it may still be on the GPU that the rank is to have
 
     def make_actor(self, index: int, attempt: int) -> RayActor:
@@ -212,7 +219,8 @@ class RunProcesses:
             )
 
         prepare = self._relays.prepare if self._relays else None
-        return RayActor(create, options, reservation, prepare, loads_at_once=not self._config.takes_turns)
+        loads_at_once = not self._config.takes_turns
+        return RayActor(create, options, reservation, prepare, self.memory, loads_at_once=loads_at_once)
 
     def make_learner(self) -> RayLearner:
         """Return the learner, whose ranks are not started."""
@@ -233,7 +241,8 @@ class RunProcesses:
             )
             return self._keep(remote.remote(self._config, self._model))
 
-        return RayLearner(create, self._config, first, self._files, known_architecture(Path(self._model)))
+        shape = known_architecture(Path(self._model))
+        return RayLearner(create, self._config, first, self._files, shape, self.memory)
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""
@@ -255,7 +264,7 @@ class RunProcesses:
             enable_task_events=False,
             scheduling_strategy=where,
         )
-        return RayJudge(self._keep(remote.remote(rewards, verifiers, sorted(names), reserved)), rewards)
+        return RayJudge(self._keep(remote.remote(rewards, verifiers, sorted(names), reserved)), rewards, self.memory)
 
     def _share(self, gpus: int) -> float:
         """Return the number of GPUs that a process on `gpus` of them asks Ray for."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.failures import MistakeError, one_line
+from tasks.machine.memory_limit import MemoryLimit, Reading
 from tasks.storage.durable import PARTIAL
 from tasks.training.actors.spread import PIECE_BYTES, Contents, Piece, RelayError, Spread
 from tasks.training.actors.weights import SHARED_MEMORY, held_folder, remove_abandoned
@@ -59,6 +60,10 @@ class RelayProcess:
     def free(self) -> int:
         """Return the bytes of shared memory that were free at the start."""
         return self._free
+
+    def memory(self) -> Reading:
+        """Return the limit, the processes and the kills of the node's control group."""
+        return MemoryLimit.of_this_process().read()
 
     def exists(self, path: str) -> bool:
         """Return True if the node sees a file or folder."""
@@ -145,6 +150,9 @@ class RayRelay:
     async def free(self) -> int:
         """Return the bytes of shared memory that were free on the node at the start."""
         return await self._call(self.handle.free.remote())
+
+    async def memory(self) -> Reading:
+        return await self._call(self.handle.memory.remote())
 
     async def exists(self, path: str) -> bool:
         """Return True if the node sees a file or folder."""

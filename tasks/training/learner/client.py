@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from tasks.failures import InfrastructureError, MistakeError, one_line
-from tasks.machine.memory_limit import with_cause
+from tasks.machine.memory_limit import MemoryLimitError
+from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import free_resources
 from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
 
+LESS_MEMORY = "lower learner.micro_batch_tokens, or raise memory_gib of the pod"
+"""Words on what helps a rank that gets too little main memory."""
 NEWS_SECONDS = 10.0
 """Seconds after the error of one rank within which another rank's death counts as its cause."""
 WRITTEN_SECONDS = 0.2
@@ -180,6 +183,7 @@ class RayLearner:
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         files: RankFiles | None = None,
         shape: Architecture | None = None,
+        memory: RayMemory | None = None,
     ) -> None:
         """Create the ranks' actors.
 
@@ -190,9 +194,11 @@ class RayLearner:
             files: the ranks' files in checkpoints, and their nodes, to which it brings the model before the ranks load
                 it there; None: the run folder holds them, and every node has the model.
             shape: the model's, for the MFU; None: it is not known.
+            memory: of the cluster's nodes, for the reasons of losses; None: of this node.
         """
         self._create = create
         self._shape = shape
+        self._memory = memory or RayMemory()
         self._first = first
         self._files = files or RankFiles()
         self._node = ""  # that of rank 0
@@ -371,6 +377,10 @@ class RayLearner:
                 raise LearnerLostError(f"a learner rank lost the others: {_message(error)}") from error
             if is_of_device(error):
                 raise LearnerLostError(f"a learner rank lost its GPU: {_message(error)}") from error
+            if is_of_main_memory(error):
+                raise MemoryLimitError(
+                    f"a learner rank does not get its memory: {_message(error)}; {LESS_MEMORY}"
+                ) from error
             if is_of_memory(error):
                 message = f"a learner rank's GPU is full: {_message(error)}; {self._less_memory()}"
                 raise GpuMemoryError(message) from error
@@ -406,7 +416,7 @@ class RayLearner:
                 raise error.cause from error
             raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
-            raise LearnerLostError(with_cause(f"a learner rank was lost: {_message(error)}", error)) from error
+            raise LearnerLostError(f"a learner rank was lost: {await self._memory.reason_of(error)}") from error
 
 
 @contextlib.contextmanager
@@ -443,6 +453,15 @@ def is_of_memory(error: BaseException) -> bool:
     """Return whether a rank's exception means that its GPU has too little memory for the recipe."""
     cause = str(getattr(error, "cause", None) or error)
     return "CUDA" in cause and "out of memory" in cause
+
+
+def is_of_main_memory(error: BaseException) -> bool:
+    """Return whether a rank's exception means that it asks for more main memory than the machine has at all.
+
+    Linux grants any other request, and kills a process once the memory is used.
+    """
+    cause = getattr(error, "cause", None) or error
+    return isinstance(cause, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(cause)
 
 
 def _message(error: BaseException) -> str:

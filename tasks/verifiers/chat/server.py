@@ -18,6 +18,7 @@ from typing import IO
 
 from tasks.failures import InfrastructureError
 from tasks.machine import cpu_environment, precision
+from tasks.machine.engine_errors import last_error, memory_error
 from tasks.machine.image import check_image_of_pod
 from tasks.machine.memory_limit import watch, with_cause
 from tasks.machine.resources import has_gpu
@@ -39,12 +40,13 @@ HOST = "127.0.0.1"
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20.0  # on a machine with a GPU; elsewhere, a server holds nothing that the system would not free
 _LAST_LINES = 15
+_TAIL = 20_000
 
 logger = logging.getLogger(__name__)
 
 
 class ServerError(InfrastructureError):
-    """The judge's server did not start: infrastructure, with the last lines of its log."""
+    """The judge's server did not start: infrastructure, with the last error in its log, or the last lines of that."""
 
 
 @contextlib.contextmanager
@@ -60,6 +62,7 @@ def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
         ValueError: a model folder that is not one, or a hub id without a revision.
         ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
         ServerError: the server ended while it started, or did not start in time.
+        ShortOfMemoryError, MemoryLimitError: it did not start for memory; the second if no wait helps.
     """
     if isinstance(config, RewardModelConfig) or config.url is not None:
         yield config
@@ -109,13 +112,15 @@ def _wait_until_healthy(config: JudgeConfig, server: subprocess.Popen[bytes], po
     with httpx2.Client(timeout=5.0, trust_env=False) as client:
         while time.monotonic() < deadline:
             if (code := server.poll()) is not None:
-                ended = with_cause(f"the server of judge {config.model!r} ended with exit code {code}")
-                raise ServerError(f"{ended}:\n{_tail(log)}")
+                ended, reason = f"the server of judge {config.model!r} ended with exit code {code}", _reason(log)
+                if short := memory_error(ended, reason, "verifiers.judge.server.cpu_kv_cache_gib"):
+                    raise short
+                raise ServerError(f"{with_cause(ended)}: {reason}")
             with contextlib.suppress(httpx2.TransportError):  # not listening yet: that is what is waited for
                 if client.get(f"http://{HOST}:{port}/health").status_code == 200:
                     return
             time.sleep(_POLL_SECONDS)
-    raise ServerError(f"the server of judge {config.model!r} was not ready after {limit:g} s:\n{_tail(log)}")
+    raise ServerError(f"the server of judge {config.model!r} was not ready after {limit:g} s: {_reason(log)}")
 
 
 def _options(config: JudgeConfig) -> list[str]:
@@ -204,7 +209,8 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-def _tail(log: IO[bytes]) -> str:
+def _reason(log: IO[bytes]) -> str:
+    """Return the last error in the log of a server; its last lines where it names none."""
     log.seek(0)
-    lines = log.read()[-20_000:].decode("utf-8", "replace").splitlines()
-    return "\n".join(lines[-_LAST_LINES:])
+    text = log.read()[-_TAIL:].decode("utf-8", "replace")
+    return ": ".join(last_error(text) or ()) or "\n".join(text.splitlines()[-_LAST_LINES:])

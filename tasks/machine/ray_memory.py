@@ -1,0 +1,127 @@
+"""The memory of the nodes of a Ray cluster, as the driver of a run learns of kills on them.
+
+The kernel's kills are counted by the control group of each node, whose readings a process there gives (`NodeProcess`).
+Those of Ray's own monitor, which kills before the kernel would, stand in Ray's table of processes, with the memory and
+the largest processes of their node. That table has the kills of processes that Ray starts again, too, of which no call
+fails. So a kill is known that takes the process of the readings with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Protocol
+
+from tasks.failures import InfrastructureError, one_line
+from tasks.machine.memory_limit import GIB, HERE, Process, Reading, watch
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 8.0
+"""Longest wait for the reading of a node; a process that was killed there is started again within it."""
+
+_KILL = re.compile(r"due to the node running low on memory\. Memory on the node \(IP: ([^,]+), .* / ([\d.]+)GB limit")
+"""Matches Ray's text on a kill; group 1 is the address of the node, group 2 its memory in GiB."""
+_KILLED = re.compile(
+    r"^Selected to kill: .* task name=([^,]+), .*pid=(\d+), actual memory used=([\d.]+)GB", re.MULTILINE
+)
+"""Matches a process that was killed; the groups are its class and method, its id and its memory in GiB."""
+_USER = re.compile(r"^(\d+)\t([\d.]+)\t(.+)$", re.MULTILINE)
+"""Matches one of the largest processes; the groups are its id, its memory in GiB and its command."""
+_DIED = re.compile(r"^\tip: (.+)$", re.MULTILINE)
+"""Matches a line of Ray's text on a process that ended in any other way; group 1 is the address of its node."""
+
+
+class NodeProcess(Protocol):
+    """A process on a node that reads its memory; `name` is the node's address."""
+
+    name: str
+
+    async def memory(self) -> Reading:
+        """Return the reading; raises `InfrastructureError` if the process does not answer."""
+
+
+class NodeProcesses(Protocol):
+    """One such process for each node of a cluster."""
+
+    def of(self, node: str) -> NodeProcess:
+        """Return that of a node, by Ray's id, which is started if there is none."""
+
+
+class RayMemory:
+    """Brings the kills on all nodes of the cluster to `watch`, and names them where a process was lost.
+
+    Args:
+        processes: those that read the memory of other nodes; None: the cluster has only this one.
+    """
+
+    def __init__(self, processes: NodeProcesses | None = None) -> None:
+        self._processes = processes
+        self._own = ""  # this node's address
+        self._others: dict[str, NodeProcess] = {}  # by address
+        self._known: set[str] = set()  # texts of kills
+        self._has_looked = False
+
+    async def look(self) -> None:
+        """Look at all nodes; kills by Ray before the first look do not count."""
+        try:
+            nodes, own, kills = await asyncio.to_thread(_ask_ray)
+        except Exception as error:  # Ray may not answer for a while: no reason to end a run
+            logger.debug("Ray does not say which processes were killed: %s", one_line(error))
+            return
+        if self._processes:
+            self._own = nodes.get(own, self._own)
+            others = [self._processes.of(node) for node, address in nodes.items() if address != self._own]
+            self._others = {process.name: process for process in others}
+        if not self._has_looked:
+            self._has_looked = True
+            self._known |= kills
+        for text in kills:
+            self._record(text)
+        await asyncio.gather(*map(self._read, self._others))
+
+    async def reason_of(self, error: BaseException) -> str:
+        """Return why a process was lost: a kill for memory that came just before it, else Ray's error in one line."""
+        text = str(error)
+        self._record(text)
+        found = _KILL.search(text) or _DIED.search(text)
+        if found is None and self._processes:
+            return one_line(error)
+        node = self._node(found[1] if found else HERE)
+        await self._read(node)
+        return watch().recent(node) or one_line(error)
+
+    async def _read(self, node: str) -> None:
+        if node in self._others:
+            try:
+                watch().see(await asyncio.wait_for(self._others[node].memory(), ANSWER_SECONDS), node)
+            except (InfrastructureError, TimeoutError) as error:
+                logger.debug("the memory of node %s is not known: %s", node, error)
+
+    def _record(self, text: str) -> None:
+        kill = _KILL.search(text)
+        if kill is None or text in self._known:
+            return
+        self._known.add(text)
+        node = self._node(kill[1])
+        users = {int(pid): Process.of(command, float(gib)) for pid, gib, command in _USER.findall(text)}
+        reading = watch().reading(node) or Reading(int(float(kill[2]) * GIB), users)
+        killed = {int(pid): Process.of(f"ray::{name}", float(gib)) for name, pid, gib in _KILLED.findall(text)}
+        watch().record("Ray", killed.values(), reading._replace(sizes={**reading.sizes, **killed}), node)
+
+    def _node(self, address: str) -> str:
+        return HERE if self._processes is None or address == self._own else address
+
+
+def _ask_ray() -> tuple[dict[str, str], str, set[str]]:
+    """Return the addresses of the living nodes, by id, the id of this one, and the texts on Ray's kills for memory."""
+    import ray
+    from ray._private.state import state
+    from ray.core.generated import common_pb2, gcs_pb2
+
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    parse, killed = gcs_pb2.WorkerTableData.FromString, common_pb2.NODE_OUT_OF_MEMORY  # type: ignore[attr-defined]
+    table = map(parse, state._connect_and_get_accessor().get_worker_table())
+    kills = {row.exit_detail for row in table if row.exit_type == killed}
+    return nodes, ray.get_runtime_context().get_node_id(), kills
