@@ -91,10 +91,10 @@ def _without_tracebacks(text: str) -> str:
     """Return what stands before the first frame and after the last one, without headers and the modules of errors."""
     lines = text.splitlines()
     frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
-    if not frames:
+    if not frames and not _HEADER.search(text):  # Ray hides frames of its own, and may leave none
         return text
-    before, after = lines[: frames[0]], lines[frames[-1] + 1 :]
-    indent = _indent(lines[frames[-1]])
+    before, after = (lines[: frames[0]], lines[frames[-1] + 1 :]) if frames else (lines, [])
+    indent = _indent(lines[frames[-1]]) if frames else 0
     while after and 0 < indent <= _indent(after[0]):  # the frame's code
         del after[0]
     kept = "\n".join(line for line in [*before, *after] if not _CARETS.fullmatch(line))

@@ -30,7 +30,7 @@ from tasks.flyte.lost_outputs import opens
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import image
-from tasks.machine.memory_limit import MemoryLimitError, is_short_of_memory, watch
+from tasks.machine.memory_limit import MemoryLimitError, shortage_in, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
 from tasks.storage.addresses import reported_digest
@@ -146,10 +146,10 @@ def recoverable(error: Exception) -> FlyteRecoverableException | MemoryLimitErro
     the last.
     """
     message = sentence_on(error, sys.maxsize)
-    killed = watch().report()
-    if not killed and not is_short_of_memory(error):
+    reason = watch().report() or str(shortage_in(error) or "")
+    if not reason:
         return FlyteRecoverableException(message)
-    message = message if killed in message else f"{message}: {killed}"
+    message = message if reason in message else f"{message}: {reason}"
     is_first = os.environ.get(ATTEMPT, "0") == "0"
     return FlyteRecoverableException(message) if is_first else MemoryLimitError(f"{message}; it was so in two attempts")
 

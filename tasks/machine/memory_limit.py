@@ -43,17 +43,18 @@ SMALLEST = 0.1
 UNLIMITED = 2**60
 """Bytes from which on version 1's limit means that there is none."""
 
+OTHER_REMEDY = "lower learner.micro_batch_tokens or cpu_kv_cache_gib of the engine"
+"""Words on the options that help where the largest process is none that an option makes smaller."""
 KINDS = (
     ("tasks.verifiers.chat.launcher", "judge's server", "lower verifiers.judge.server.cpu_kv_cache_gib"),
     ("LearnerRank", "learner rank", "lower learner.micro_batch_tokens"),
     ("EngineCore", "engine", "lower cpu_kv_cache_gib of the engine"),
     ("ActorProcess", "engine's actor", "lower cpu_kv_cache_gib of the engine"),
     ("RewardProcess", "reward process", "lower rewards.workers"),
+    ("RelayProcess", "relay", OTHER_REMEDY),
     ("tasks.verifiers.worker", "verifier's worker", "lower rewards.workers"),
 )
 """For each kind of process: a part of its command line, its name in a message, and the option that makes it smaller."""
-OTHER_REMEDY = "lower learner.micro_batch_tokens or cpu_kv_cache_gib of the engine"
-"""Words on the options that help where the largest process is of no kind in `KINDS`."""
 
 
 class MemoryLimitError(MistakeError):
@@ -277,9 +278,9 @@ def with_cause(message: str) -> str:
     return f"{message}: {cause}" if cause else message
 
 
-def is_short_of_memory(error: BaseException) -> bool:
-    """Return whether the reason of an error is that a process did not start for memory that others have."""
-    return any(isinstance(cause, ShortOfMemoryError) for cause in with_causes(error))
+def shortage_in(error: BaseException) -> ShortOfMemoryError | None:
+    """Return the error of a process that did not start for memory among `error` and its causes; None: there is none."""
+    return next((cause for cause in with_causes(error) if isinstance(cause, ShortOfMemoryError)), None)
 
 
 def _bound(reading: Reading, node: str) -> str:

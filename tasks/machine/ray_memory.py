@@ -105,10 +105,14 @@ class RayMemory:
             return
         self._known.add(text)
         node = self._node(kill[1])
-        users = {int(pid): Process.of(command, float(gib)) for pid, gib, command in _USER.findall(text)}
-        reading = watch().reading(node) or Reading(int(float(kill[2]) * GIB), users)
+        reading = watch().reading(node) or Reading(int(float(kill[2]) * GIB), {})
+        sizes = dict(reading.sizes)
+        if (
+            not sizes or reading.limit is None
+        ):  # without a limit the memory is the machine's, and others have it as well
+            sizes = {int(pid): Process.of(command, float(gib)) for pid, gib, command in _USER.findall(text)}
         killed = {int(pid): Process.of(f"ray::{name}", float(gib)) for name, pid, gib in _KILLED.findall(text)}
-        watch().record("Ray", killed.values(), reading._replace(sizes={**reading.sizes, **killed}), node)
+        watch().record("Ray", killed.values(), reading._replace(sizes=sizes | killed), node)
 
     def _node(self, address: str) -> str:
         return HERE if self._processes is None or address == self._own else address

@@ -11,12 +11,12 @@ from flytekit.deck import DeckField
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
-from tasks.failures import InfrastructureError
+from tasks.failures import InfrastructureError, sentence_on
 from tasks.flyte import stages
 from tasks.flyte.local_run import LocalRun
 from tasks.flyte.stages import show
 from tasks.inputs.files import Recipe
-from tasks.machine.memory_limit import MemoryLimitError, MemoryWatch
+from tasks.machine.memory_limit import MemoryLimitError, MemoryWatch, ShortOfMemoryError
 from tests.machine.test_memory_limit import Group, training
 
 
@@ -100,3 +100,16 @@ def test_a_stage_that_the_kernel_ends_for_memory_is_tried_again_once(monkeypatch
     group.count(1)
     with pytest.raises(kind, match=r"died: the kernel killed a process because of the memory limit of 14\.0 GiB"):
         stages._guarded(fails)()
+
+
+@pytest.mark.parametrize(("attempt", "kind"), [("0", FlyteRecoverableException), ("1", MemoryLimitError)])
+def test_a_stage_whose_engine_does_not_start_for_memory_is_tried_again_once(monkeypatch, attempt, kind):
+    monkeypatch.setenv("FLYTE_ATTEMPT_NUMBER", attempt)
+
+    def fails():
+        raise InfrastructureError("no actor is left") from ShortOfMemoryError("0.1 of 16 GiB are free")
+
+    with pytest.raises(kind) as raised:
+        stages._guarded(fails)()
+    again = "; it was so in two attempts" if attempt == "1" else ""
+    assert sentence_on(raised.value) == f"no actor is left: 0.1 of 16 GiB are free{again}"

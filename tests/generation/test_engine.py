@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineOptionsError, RequestRefusedError, VersionSpan, sample_seed
+from tasks.machine.memory_limit import MemoryLimitError, ShortOfMemoryError
 from tasks.storage.tensor_digest import contents_of
 from tests.generation.conftest import CONTEXT
 from tests.tiny_model import build
@@ -122,6 +123,17 @@ def test_a_model_or_an_option_that_vllm_does_not_take_is_no_failure_of_an_engine
         loop.run(Engine.start(tmp_path / "nowhere", EngineConfig()))
     with pytest.raises(EngineOptionsError, match="max_model_len"):
         loop.run(Engine.start(tiny_model, EngineConfig(max_model_len=10**7)))
+
+
+@pytest.mark.complete
+def test_memory_that_an_engine_does_not_get_is_told_from_memory_that_there_is_not(tiny_model, loop):
+    from tasks.generation.engine import Engine
+
+    gib = psutil.virtual_memory().total // 2**30
+    for cache, kind in ((gib, ShortOfMemoryError), (gib + 2, MemoryLimitError)):
+        options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, cpu_threads=1, cpu_kv_cache_gib=cache)
+        with pytest.raises(kind, match=rf"kv \({cache}\.0 GiB\), within .*; the largest processes were .*; lower "):
+            loop.run(Engine.start(tiny_model, options))
 
 
 def test_a_request_that_does_not_fit_the_context_is_an_error_and_hurts_no_other(engine, loop):

@@ -23,7 +23,7 @@ from tasks.generation.interface import (
     RequestRefusedError,
     sample_seed,
 )
-from tasks.machine.memory_limit import MemoryLimitError, is_short_of_memory
+from tasks.machine.memory_limit import MemoryLimitError, shortage_in
 from tasks.training.actors.episodes import Episode, Episodes, SlotObserver
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
@@ -297,7 +297,7 @@ class Fleet:
             try:
                 await self._serve(slot, actor)
             except ActorLostError as error:
-                lost, is_short = error, is_short_of_memory(error)
+                lost, is_short = error, shortage_in(error) is not None
                 if is_short and was_short:
                     raise MemoryLimitError(f"actor {slot.index} was lost: {error}; it was so in two starts") from error
                 was_short = is_short

@@ -14,7 +14,7 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.machine import cpu_environment
 from tasks.machine.groups import ACTORS, LEARNER, are_grouped
-from tasks.machine.memory_limit import is_short_of_memory
+from tasks.machine.memory_limit import shortage_in
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import Machine, ray_resources
 from tasks.pods import CORES_A_GPU
@@ -189,7 +189,7 @@ class RunProcesses:
                 await actor.sleep()
         except ActorLostError as error:
             logger.warning("actor %d is replaced: %s", index, error)
-            if not is_short_of_memory(error):  # the fleet meets that error, and counts it
+            if shortage_in(error) is None:  # the fleet meets that error, and counts it
                 del self._loading[index]
             await actor.kill()  # it may still be on the GPU that the rank is to have
 

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from tasks.generation.interface import EngineStatistics, RequestRefusedError
+from tasks.machine.memory_limit import MemoryLimitError, ShortOfMemoryError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
 from tests.training.stand_ins import Run, ScriptedActor, config, ids, never, numbers, prompts, settle
@@ -169,3 +170,45 @@ def test_more_losses_than_allowed_end_the_run_with_the_number(tmp_path):
         run.play()
     assert len(run.actors) == 3
     assert all(actor.killed for actor in run.actors)
+
+
+class Refused(ScriptedActor):
+    """An actor whose engine does not start."""
+
+    def __init__(self, reason):
+        super().__init__(never)
+        self.reason = reason
+
+    async def start(self):
+        raise ActorLostError(str(self.reason)) from self.reason
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends"), [("mm", True), ("mdm", False), ("mrm", False), ("m", False), ("dd", False)], ids=str
+)
+def test_an_engine_that_does_not_start_for_memory_is_tried_once_more_and_not_again(tmp_path, starts, ends):
+    """m: short of memory; d: dies for another reason as it starts; r: runs, and dies."""
+
+    async def dies_if_told(actor, _prompt):
+        if actor.dies:
+            raise ActorLostError("a signal")
+        return ["right", "wrong"]
+
+    def make(_index):
+        how = starts[len(run.actors)] if len(run.actors) < len(starts) else ""
+        if how in ("m", "d"):
+            return Refused(ShortOfMemoryError("0.1 of 16 GiB are free") if how == "m" else RuntimeError("a signal"))
+        actor = ScriptedActor(dies_if_told)
+        actor.dies = how == "r"
+        return actor
+
+    run = Run(tmp_path, config(steps=2, actors=ActorsConfig(max_restarts=3)), prompts(50))
+    run.make_actor = make
+    if ends:
+        with pytest.raises(MemoryLimitError, match=r"actor 0 .*0\.1 of 16 GiB are free; it was so in two starts"):
+            run.play()
+        assert len(run.actors) == 2
+        assert all(actor.killed for actor in run.actors)
+    else:
+        run.play()
+        assert len(run.actors) == len(starts) + 1
