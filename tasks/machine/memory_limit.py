@@ -40,6 +40,8 @@ LARGEST = 4
 """Number of processes that a message names."""
 SMALLEST = 0.1
 """GiB below which a process is not named in a message."""
+REACHED = 0.95
+"""Share of its limit that a group has had in use at least if the kernel kills for the limit."""
 UNLIMITED = 2**60
 """Bytes from which on version 1's limit means that there is none."""
 
@@ -90,6 +92,14 @@ class Reading(NamedTuple):
     """The processes, by id."""
     kills: int = 0
     """Number of processes that the kernel has killed for memory so far."""
+    peak: int | None = None
+    """The most memory that the group has had in use, bytes. None: the kernel does not say."""
+
+    @property
+    def of_the_machine(self) -> Self:
+        """The reading without its limit, if that was never reached: then the kernel killed for the machine's memory."""
+        is_reached = self.limit is None or self.peak is None or self.peak >= REACHED * self.limit
+        return self if is_reached else self._replace(limit=None)
 
 
 @dataclass(frozen=True)
@@ -150,8 +160,10 @@ class MemoryLimit:
         return {pid: process for pid in pids if (process := self._process(pid))}
 
     def read(self) -> Reading:
-        """Return the limit, the processes and the kills."""
-        return Reading(self.limit(), self.sizes(), self.kills())
+        """Return what the group's files say now."""
+        texts = (_text(self.folder / name).strip() for name in ("memory.peak", "memory.max_usage_in_bytes"))
+        peak = next((int(text) for text in texts if text.isdecimal()), None)
+        return Reading(self.limit(), self.sizes(), self.kills(), peak)
 
     def cached(self) -> int:
         """Return the bytes of files that the kernel holds in the group's memory, and drops where there is need."""
@@ -216,7 +228,7 @@ class MemoryWatch:
                 gone = before.sizes.keys() - reading.sizes.keys()
                 largest = max((before.sizes[pid] for pid in gone), key=lambda one: one.gib, default=None)
                 killed = [largest] if largest and largest.gib >= SMALLEST else []
-                self.record("the kernel", killed, before, node)
+                self.record("the kernel", killed, before._replace(peak=reading.peak).of_the_machine, node)
             self._readings[node] = reading._replace(kills=max(reading.kills, before.kills))
 
     def record(self, killer: str, killed: Collection[Process], before: Reading, node: str = HERE) -> None:

@@ -91,6 +91,19 @@ def test_a_kill_is_named_with_its_process_the_limit_and_the_option(group, caplog
     assert [record.message for record in caplog.records] == [watch.report()]
 
 
+def test_a_kill_below_the_limit_is_put_down_to_the_machine(group):
+    peaks = {2: "memory.peak", 1: "memory.max_usage_in_bytes"}
+    training(group)
+    (group.folder / peaks[2 if group.files is FILES[2] else 1]).write_text(f"{11 * GIB}\n")
+    watch = MemoryWatch(group.read())
+    group.kill(12)
+    group.count(1)
+    assert (
+        "killed a process (learner rank 6.1 GiB) because of the machine's memory, which is used up; " in watch.recent()
+    )
+    assert watch.recent().endswith("or close other programs")
+
+
 def test_what_was_lost_just_after_a_kill_is_put_down_to_it(group, monkeypatch):
     training(group)
     watch = MemoryWatch(group.read())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from tasks.machine.memory_limit import POLL_SECONDS, MemoryLimitError, watch
+from tasks.machine.memory_limit import MemoryLimitError, watch
 from tasks.machine.ray_memory import RayMemory
 from tasks.training.config import TrainingConfig
 from tasks.training.restart_budget import RestartBudget
 
+LOOK_SECONDS = 5.0
+"""Seconds between two looks at all nodes; a process that is lost is looked after at once."""
 RETRIES = 1
 """Number of times within the window that kills are answered by new processes; the next one ends the run."""
 
@@ -34,4 +36,4 @@ async def killed_again(memory: RayMemory, config: TrainingConfig) -> None:
                 f"{watch().report()}; it was so {times} times within {budget.window_seconds:g} s, and more would "
                 "follow: the run ends, and its newest checkpoint is sound"
             )
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)
