@@ -191,7 +191,8 @@ class TrainingConfig(Config):
     """Thresholds of the metrics beyond which a run logs an alarm."""
     checkpoint_every: RunTime[int] = Field(10, ge=1)
     """Steps between two checkpoints that can be gone back to: the newest of them stays until the next one is complete,
-    beside the newest two checkpoints of either kind. The last step is always saved."""
+    beside the newest two checkpoints of either kind. The last step is always saved, and its checkpoint stays alone once
+    the run has ended."""
     recover_every: RunTime[int | None] = Field(10, ge=1)
     """Steps without a checkpoint after which another is taken, for recovery alone: it stays until two newer ones are
     complete. The tokens of these steps are held in memory, to repeat them when the learner is lost. null: none is."""

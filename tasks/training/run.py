@@ -21,8 +21,8 @@ from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
 from tasks.storage.model_folder import loading
 from tasks.storage.threads import PatientThreads
-from tasks.tables.parquet import read_table, write_table
-from tasks.tables.schemas import LEDGER, MIXTURE
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import MIXTURE
 from tasks.training.actors.episodes import Episodes, RunEpisodes
 from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
@@ -44,6 +44,7 @@ from tasks.training.learner.parts import PartStorage, fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.ending import end, reopen
 from tasks.training.records.identity import check_fits, needs_conversion, run_setup
 from tasks.training.records.journal import Journal, cut_back_records
 from tasks.training.records.ledger import Ledger
@@ -260,10 +261,10 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
 
         await until_the_first([run(), this_node_lives(), killed_again(processes.memory, config)])
         await _hand_over(controller, collaborators, config, inputs.model, folder / "policy")
-        write_table(folder / "ledger.parquet", ledger.table(), LEDGER, inputs.lineage)
+        table = await end(folder, ledger, checkpoints, inputs.lineage)
     return TrainingResult(
         policy=folder / "policy",
-        ledger=folder / "ledger.parquet",
+        ledger=table,
         metrics=journal.path,
         tensorboard=folder / "tensorboard",
         resumed_from=state.version,
@@ -321,7 +322,11 @@ async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: Pa
 def _open_records(
     stack: contextlib.ExitStack, folder: Path, state: RunState, lease: Lease, *, keep_rollouts: bool
 ) -> tuple[Ledger, Journal]:
-    """Open the files of groups, responses and metrics, cut back to their lengths in `state`; `stack` closes them."""
+    """Open the files of groups, responses and metrics, cut back to their lengths in `state`; `stack` closes them.
+
+    From here on the run counts as one that has not ended.
+    """
+    reopen(folder)
     cut_back_records(folder, state)
     rollouts = RolloutFiles(folder / "rollouts", state.rollout_files, keep=keep_rollouts, may_write=lease.check)
     ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))

@@ -74,7 +74,7 @@ def train_policy(
 
     The run's name is a digest of what it depends on (`run_name`), so that a retry, a recovered execution or a second
     start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage. More steps
-    go on from it; fewer than it has taken are a run of their own, which begins from a copy (`shorter_runs`).
+    go on from it; fewer than it has taken are a run of their own, from a copy if there is one (`shorter_runs`).
 
     Args:
         model: the initial checkpoint.

@@ -285,8 +285,8 @@ class Run:
         return self
 
     async def run(self) -> None:
-        checkpoints = Checkpoints(self.folder / "checkpoints", self.on_saved, every=self.config.checkpoint_every)
-        checkpoint = checkpoints.newest()
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", self.on_saved, every=self.config.checkpoint_every)
+        checkpoint = self.checkpoints.newest()
         state = RunState.read(checkpoint) if checkpoint else RunState.beginning(run_setup(self.config))
         cut_back_records(self.folder, state)
         self.weights = WeightStore(self.folder / "weights")
@@ -303,7 +303,7 @@ class Run:
             self.weights,
             self.ledger,
             self.journal,
-            checkpoints,
+            self.checkpoints,
             self.folder / "policies",
             validation_prompts=validated,
             questions=self.questions,

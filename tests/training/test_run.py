@@ -118,6 +118,7 @@ def killed(untied_model, prompts, tmp_path_factory, request):
 def check_run(folder):
     """The steps are all there and make sense, and trained what they should."""
     assert [row["step"] for row in metrics(folder)] == list(range(RECIPE.steps))
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"step_{RECIPE.steps:08d}"]
     check_agreement(folder)
     for row in metrics(folder):
         assert all(math.isfinite(value) for value in row.values())

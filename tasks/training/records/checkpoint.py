@@ -1,5 +1,7 @@
 """Checkpoints of a training run: the newest complete folders, each with everything that resuming needs.
 
+Of a run that has ended the last one stays.
+
     checkpoints/step_00000004/state.json       counters and options of the run (`run_state.RunState`)
                               groups.parquet   the groups in the window (`saved_groups`)
                               learner/         weights, optimizer and scheduler, written by the learner ranks
@@ -111,6 +113,23 @@ class Checkpoints:
         for old in complete[:-KEEP]:
             if old not in of_every[-1:]:
                 await asyncio.to_thread(_delete, old)
+        await self._delete_unneeded(superseded)
+
+    async def keep_last(self, policies: Path) -> None:
+        """Delete all complete checkpoints of a run that has ended but the last, and the policies that only they need.
+
+        Args:
+            policies: the folder of all policies of the run.
+        """
+        older = _complete(self._folder)[:-1]
+        superseded = {policies / name for path in older for name in RunState.read(path).policies}
+        await asyncio.to_thread(self._may_replace)
+        for old in older:
+            await asyncio.to_thread(_delete, old)
+        await self._delete_unneeded(superseded)
+
+    async def _delete_unneeded(self, superseded: Iterable[Path]) -> None:
+        """Delete the policies among `superseded` that no complete checkpoint needs."""
         needed = {name for path in _complete(self._folder) for name in RunState.read(path).policies}
         for policy in superseded:
             if policy.name not in needed:

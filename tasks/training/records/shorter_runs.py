@@ -5,9 +5,11 @@
     <run>-4    step 4           a folder and an address of its own, with a lease of its own
 
 A run's name does not contain its number of steps, so that more steps go on from fewer. Fewer steps cannot: the records
-and the policies of the longer run are beyond them. Of its checkpoint of exactly that many steps the copy has everything
-that training up to there leaves, but for TensorBoard's files, which the journal writes again. The checkpoint is put in
-its place last, and on blob storage its manifest, so that a copy that was interrupted does not count.
+and the policies of the longer run are beyond them. A longer run that trains or was interrupted may have a checkpoint of
+exactly that many steps; one that has ended has its last alone (`ending`), and the shorter run begins from the
+beginning. Of that checkpoint the copy has everything that training up to there leaves, but for TensorBoard's files,
+which the journal writes again. The checkpoint is put in its place last, and on blob storage its manifest, so that a
+copy that was interrupted does not count.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Fewer steps than a run has taken: a run of its own, which begins from a copy of that run's checkpoint."""
+"""Fewer steps than a run has taken: a run of its own, from a copy of that run's checkpoint if it still has it."""
 
+import asyncio
 import json
 import shutil
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from tasks.training.learner.parts import LearnerParts
 from tasks.training.records import shorter_runs
 from tasks.training.records.attached import attached
 from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.ending import end
 from tasks.training.records.shorter_runs import location_of_run
 from tests.object_store import BUCKET, object_store
 from tests.training.records.test_remote_store import connect
@@ -70,7 +72,9 @@ class Machine:
             learner = learner(held.parts) if learner else RecordingLearner()
             run = Run(location.folder, options, prompts(60), answers, learner, on_saved=held.on_saved)
             run.asked = asked
-            return run.play()
+            run.play()
+            asyncio.run(end(run.folder, run.ledger, run.checkpoints, None))
+            return run
 
 
 def recipe(steps, **more):
@@ -145,12 +149,46 @@ def check_first_four_steps(shorter, longer_rows, longer_ledger):
     assert all(row["fate"] in ("trained", "unused") for row in shorter.rows())
 
 
-def test_eight_steps_then_four_then_six_then_ten(machine):
+def killed_after_eight_steps(machine, learner=RecordingLearner, **more):
+    """A run of twelve steps, of which the checkpoints 4 and 8 are there."""
+
+    class Ends(learner):
+        async def step(self, *batch):
+            if self.version == 8:
+                raise KilledError
+            return await super().step(*batch)
+
+    with pytest.raises(KilledError):
+        machine.train(12, lambda parts: Ends(parts) if learner is UploadingLearner else Ends(), **more)
+    return Run(machine.runs / "abc", recipe(12, **more), prompts(60))
+
+
+def test_of_a_run_that_has_ended_the_last_checkpoint_stays_and_fewer_steps_begin_from_the_beginning(machine):
     eight = machine.train(8)
-    rows, ledger, before = eight.metrics(), eight.rows(), contents(machine.runs / "abc")
-    assert saved(eight) == ["step_00000004", "step_00000008"]
+    rows, before = eight.metrics(), contents(machine.runs / "abc")
+    assert saved(eight) == ["step_00000008"]
     assert eight.controller.validation.best == 6
+    assert [path.name for path in (eight.folder / "policies").iterdir()] == ["validated_00000006"]
     assert machine.lines == []
+
+    four = machine.train(4)
+    assert machine.lines == [
+        "training: the run of this recipe has taken 8 steps: 4 steps are a run of their own, from the beginning, as it "
+        "has no checkpoint of step 4"
+    ]
+    assert (four.folder.name, len(four.learner.steps), four.controller.validation.best) == ("abc-4", 4, 3)
+    assert contents(machine.runs / "abc") == before
+
+    ten = machine.train(10)
+    assert (ten.folder.name, len(ten.learner.steps), saved(ten)) == ("abc", 2, ["step_00000010"])
+    assert ten.metrics()[:8] == rows
+    assert [row["step"] for row in ten.metrics()] == list(range(10))
+
+
+def test_twelve_steps_that_are_interrupted_then_four_then_six_then_twelve(machine):
+    longer = killed_after_eight_steps(machine)
+    rows, ledger, before = longer.metrics(), longer.rows(), contents(machine.runs / "abc")
+    assert saved(longer) == ["step_00000004", "step_00000008"]
 
     four = machine.train(4)
     assert machine.lines == [
@@ -159,7 +197,7 @@ def test_eight_steps_then_four_then_six_then_ten(machine):
         f"training: 4 of 4 steps are done: resumed from the checkpoint in {machine.runs}/abc-4",
     ]
     check_first_four_steps(four, rows, ledger)
-    kept = [row for row in eight.rollouts() if row["step"] is not None and row["step"] < 4]
+    kept = [row for row in longer.rollouts() if row["step"] is not None and row["step"] < 4]
     assert [row for row in four.rollouts() if row["step"] is not None] == kept
 
     six = machine.train(6)
@@ -170,14 +208,14 @@ def test_eight_steps_then_four_then_six_then_ten(machine):
     assert (six.folder.name, len(six.learner.steps), six.controller.validation.best) == ("abc-6", 6, 6)
     assert contents(machine.runs / "abc") == before
 
-    ten = machine.train(10)
-    assert (ten.folder.name, len(ten.learner.steps)) == ("abc", 2)
-    assert ten.metrics()[:8] == rows
-    assert [row["step"] for row in ten.metrics()] == list(range(10))
+    twelve = machine.train(12)
+    assert (twelve.folder.name, len(twelve.learner.steps), saved(twelve)) == ("abc", 4, ["step_00000012"])
+    assert twelve.metrics()[:8] == rows
+    assert [row["step"] for row in twelve.metrics()] == list(range(12))
 
 
 def test_policies_that_were_exported_on_the_way_come_along(machine):
-    machine.train(8, export_every=2)
+    killed_after_eight_steps(machine, export_every=2)
     four = machine.train(4, export_every=2)
     policies = {path.name: (path / "model").read_text() for path in (four.folder / "policies").iterdir()}
     assert policies.pop("validated_00000003") == "weights 3"
@@ -186,7 +224,7 @@ def test_policies_that_were_exported_on_the_way_come_along(machine):
 
 
 def test_a_shorter_run_that_is_started_again_has_its_validation(machine):
-    machine.train(8)
+    killed_after_eight_steps(machine)
     first = machine.train(4)
     again = machine.train(4)
     assert machine.lines[0].endswith("4 steps are a run of their own")
@@ -213,7 +251,7 @@ def test_a_run_that_was_ended_at_its_last_step_makes_its_validation_up(machine):
 
 @pytest.mark.parametrize("options", [{"prompts": {"reroll": {"start_fraction": 0.5}}}, {"checkpoint_every": 8}])
 def test_without_a_checkpoint_that_fits_a_shorter_run_begins_from_the_beginning(machine, options):
-    machine.train(8, **options)
+    killed_after_eight_steps(machine, **options)
     before = contents(machine.runs / "abc")
     four = machine.train(4, **options)
     assert "4 steps are a run of their own, from the beginning, as " in machine.lines[0]
@@ -241,8 +279,8 @@ def kill():
 
 
 def test_a_copy_that_is_killed_at_any_file_does_not_count_and_is_made_by_the_next_attempt(machine, monkeypatch):
-    eight = machine.train(8)
-    rows, ledger = eight.metrics(), eight.rows()
+    longer = killed_after_eight_steps(machine)
+    rows, ledger = longer.metrics(), longer.rows()
     number = 1
     while True:
         with monkeypatch.context() as patched:
@@ -258,7 +296,7 @@ def test_a_copy_that_is_killed_at_any_file_does_not_count_and_is_made_by_the_nex
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_none(machine, monkeypatch):
-    machine.train(8)
+    killed_after_eight_steps(machine)
     shutil.copytree(machine.runs / "abc", machine.runs / "whole")
     checkpoint = machine.runs / "abc" / "checkpoints" / "step_00000004"
 
@@ -282,7 +320,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_none(machine, monkey
 
 
 def test_a_shorter_run_needs_its_own_lease_and_not_that_of_the_longer_one(machine):
-    machine.train(8)
+    killed_after_eight_steps(machine)
     with Lease.of_folder(machine.runs / "abc"):
         with pytest.raises(RunInUseError):
             machine.train(10)
@@ -311,21 +349,6 @@ class UploadingLearner(RecordingLearner):
         assert self.storage.lack(parts) == ""
         self.storage.fetch(parts.upload, folder / "fetched", parts.files)
         self.version = json.loads((folder / "fetched" / "rank_0").read_text())
-
-
-def killed_after_eight_steps(machine, learner=RecordingLearner):
-    """A run of twelve steps, of which the storage has the checkpoints 4 and 8."""
-
-    class Ends(learner):
-        async def step(self, *batch):
-            if self.version == 8:
-                raise KilledError
-            return await super().step(*batch)
-
-    with pytest.raises(KilledError):
-        machine.train(12, lambda parts: Ends(parts) if learner is UploadingLearner else Ends())
-    folder = machine.runs / "abc"
-    return Run(folder, recipe(12), prompts(60))
 
 
 @pytest.mark.long
@@ -366,9 +389,10 @@ def test_on_storage_four_steps_then_six_then_twelve_and_empty_machines_between(m
 @pytest.mark.long
 def test_a_checkpoint_of_this_machine_is_uploaded_to_the_address_of_the_shorter_run(machines):
     first = machines()
-    eight = first.train(8)
-    rows, ledger = eight.metrics(), eight.rows()
-    assert not first.bucket.keys("runs/abc/step_00000004")  # a run that has ended keeps its last checkpoint alone
+    longer = killed_after_eight_steps(first)
+    rows, ledger = longer.metrics(), longer.rows()
+    for key in first.bucket.keys("runs/abc/step_00000004"):  # an upload that failed has left nothing
+        connect(first.bucket).rm_file(f"{BUCKET}/{key}")
     assert first.train(4).learner.steps == []
     second = machines()
     check_first_four_steps(second.train(4), rows, ledger)

@@ -1,0 +1,55 @@
+"""The end of a run: the ledger as a table, which is written last, and the last checkpoint, which stays alone.
+
+    policy/ ──► ledger.parquet ──► older checkpoints, and the policies that only they need, are deleted
+
+A run folder has `ledger.parquet` exactly if its run has ended: an attempt that begins removes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.storage.durable import whole
+from tasks.tables.parquet import write_table
+from tasks.tables.schemas import LEDGER
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.ledger import Ledger
+
+logger = logging.getLogger(__name__)
+
+TABLE = "ledger.parquet"
+"""Name of the ledger's table in a run folder."""
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether the run in `folder` has ended: nothing is left to resume."""
+    return (folder / TABLE).is_file()
+
+
+def reopen(folder: Path) -> None:
+    """Have the run in `folder` count as one that has not ended; called before an attempt changes its records."""
+    (folder / TABLE).unlink(missing_ok=True)
+
+
+async def end(folder: Path, ledger: Ledger, checkpoints: Checkpoints, lineage: Mapping[str, Any] | None) -> Path:
+    """Write the ledger's table of a run whose policy is written, delete all checkpoints but the last, return the table.
+
+    Args:
+        folder: the run folder.
+        ledger: its ledger.
+        checkpoints: its checkpoints.
+        lineage: origin of the run, for the table's footer.
+
+    Raises:
+        LeaseLostError: another attempt has taken over the run.
+    """
+    with whole(folder / TABLE) as partial:
+        write_table(partial, ledger.table(), LEDGER, lineage)
+    try:
+        await checkpoints.keep_last(folder / "policies")
+    except OSError as error:  # they cost space alone
+        logger.warning("older checkpoints in %s were not deleted: %s", folder, error)
+    return folder / TABLE
