@@ -150,6 +150,7 @@ FLOORS = (
         "training.recipe_table",
         "training.__main__",
         "reporting",
+        "pruning",
     ),
 )
 """Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.

@@ -1,7 +1,8 @@
-"""The commands `python -m workflows launch` and `fetch`: launch what is registered, and bring an execution's results.
+"""The commands `python -m workflows`: launch what is registered, bring an execution's results, and prune `outputs`.
 
 python -m workflows launch rlvr_quickstart --training my_recipe.yaml
 python -m workflows fetch EXECUTION [OUTPUT]...
+python -m workflows prune [--older-than DAYS] [--run NAME]... [--yes]
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +27,11 @@ from tasks.inputs.sending import with_sent_files
 from tasks.inputs.user_modules import MODULES, digests_of
 from tasks.inputs.written import written_options
 from tasks.machine.error_report import run_command
+from tasks.pruning import Plan
 from tasks.reporting.index import write_index
 from tasks.reporting.publication import new_run
 from tasks.storage.locations import outputs_folder
+from tasks.storage.outputs import alone, at_work, size_text
 
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
@@ -43,8 +49,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("-d", "--domain", default="development", show_default=True)
 @click.pass_context
 def main(context: click.Context, config: str | None, project: str, domain: str) -> None:
-    """Launch what is registered on a Flyte backend, and bring the results of executions."""
-    context.obj = backend.connect(project, domain, config)
+    """Launch what is registered on a Flyte backend, bring results of executions, and prune those of this machine."""
+    context.obj = partial(backend.connect, project, domain, config)
 
 
 @main.command()
@@ -59,7 +65,7 @@ def main(context: click.Context, config: str | None, project: str, domain: str) 
 @click.option("--overwrite-cache", is_flag=True, help="Run every stage anew, also where its result is cached.")
 @click.pass_obj
 def launch(
-    remote: FlyteRemote,
+    connect: Callable[[], FlyteRemote],
     name: str,
     version: str | None,
     execution: str | None,
@@ -71,6 +77,7 @@ def launch(
     The code that runs is that which was registered; the code here reads and checks the files. The modules of yours that
     they name must be registered as they are here; the files that they name are sent.
     """
+    remote = connect()
     inputs = {key: load_yaml(FILES[key], path) for key, path in given.items() if path is not None}
     recipe = inputs.get("training")
     if isinstance(recipe, Recipe):
@@ -95,13 +102,14 @@ def launch(
 @main.command()
 @click.argument("execution")
 @click.argument("outputs", nargs=-1)
-@click.pass_obj
-def fetch(remote: FlyteRemote, execution: str, outputs: tuple[str, ...]) -> None:
+@click.pass_context
+def fetch(context: click.Context, execution: str, outputs: tuple[str, ...]) -> None:
     """Bring OUTPUTS of EXECUTION, or all of them, into a folder below outputs/, as a local run leaves them.
 
     What an earlier call has brought into that folder stays there and is not downloaded again.
     """
-    runs = outputs_folder()
+    context.with_resource(at_work())
+    remote, runs = context.obj(), outputs_folder()
     ended = executions.find(remote, execution)
     wanted = executions.chosen(ended, outputs)
     with new_run(runs, ended.began, execution) as (folder, final):
@@ -117,6 +125,35 @@ def fetch(remote: FlyteRemote, execution: str, outputs: tuple[str, ...]) -> None
             (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to that of the earlier call
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))
     write_index(runs)
+
+
+@main.command()
+@click.option(
+    "--older-than",
+    "days",
+    metavar="DAYS",
+    type=click.FloatRange(min=0),
+    default=7.0,
+    show_default=True,
+    help="Of what runs have made, what nothing has used for so many days may go.",
+)
+@click.option("--run", "names", metavar="NAME", multiple=True, help="A run in outputs/runs that goes in any case.")
+@click.option("--yes", is_flag=True, help="Remove what is printed.")
+def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
+    """Print what can go of outputs/ and how much that frees; with --yes, remove it.
+
+    What killed processes left may go at once. A run that was interrupted stays until it is named, and so does all that
+    its resume may need. Results that are removed from the cache are computed again when a run needs them.
+    """
+    with alone():
+        plan = Plan(time.time() - days * 24 * 3600, names)
+        click.echo("\n".join(plan.lines()))
+        freed = plan.remove() if yes else 0
+        if yes and (page := outputs_folder() / "index.html").is_file():
+            write_index(page.parent)
+    click.echo("".join(f"\n{sentence}" for sentence in plan.sentences), nl=bool(plan.sentences))
+    if plan.going:
+        click.echo(f"\n{size_text(freed)} are free now" if yes else "\n--yes removes this")
 
 
 def explained() -> None:

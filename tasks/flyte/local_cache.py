@@ -1,7 +1,8 @@
 """Keep the cache of this machine right: a result whose files are gone or have changed is computed again.
 
 A cached result names files; others may delete them, write to them, or lose them in a crash. Their sizes and times when
-the result was cached are therefore part of its entry. A database that is damaged is set aside, and an empty one made.
+the result was cached are therefore part of its entry, and so is the time of its last use. A database that is damaged is
+set aside, and an empty one made.
 """
 
 from __future__ import annotations
@@ -10,27 +11,43 @@ import json
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flyteidl.core import literals_pb2
 from flytekit import FlyteContextManager
 from flytekit.core import local_cache
 from flytekit.models.literals import Literal, LiteralMap
+from google.protobuf.message import DecodeError
 
 from tasks.failures import MistakeError
 from tasks.flyte.cache_policy import BACKENDS_ALONE
 
+if TYPE_CHECKING:
+    from diskcache import Cache
+
 STATES = "{key} states"
-"""Key of the entry with the states of the files of a result, by that of the result."""
+"""Key of the entry with the states of the files of a result, by that of the result; its tag is the time of the result's
+last use, in seconds since 1970."""
+
+DAMAGED = "-damaged-"
+"""What follows the name of the cache in that of a damaged one that was set aside, before the time."""
 
 logger = logging.getLogger(__name__)
 
 
 class CacheError(MistakeError):
     """The cache of this machine cannot be written or read."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache of this machine, which lies beside the outputs that it points at."""
+    return Path(local_cache.CACHE_LOCATION)
 
 
 def miss_changed_results(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
@@ -49,7 +66,10 @@ def miss_changed_results(get: Callable[..., LiteralMap | None]) -> staticmethod[
         key = local_cache._calculate_cache_key(task_name, cache_version, *args)
         states_then = _working(local_cache.LocalTaskCache._cache.get, STATES.format(key=key))
         states = _states(cached)
-        return cached if None not in states and states_then == json.dumps(states) else None
+        if None in states or states_then != json.dumps(states):
+            return None
+        _set_states(key, states)  # with the time of this use
+        return cached
 
     return staticmethod(unchanged)
 
@@ -63,9 +83,14 @@ def keep_file_states(set_result: Callable[..., None]) -> staticmethod[..., None]
     ) -> None:
         key = local_cache._calculate_cache_key(task_name, cache_version, inputs, ignored)
         _working(set_result, task_name, cache_version, inputs, ignored, value)
-        _working(local_cache.LocalTaskCache._cache.set, STATES.format(key=key), json.dumps(_states(value)))
+        _set_states(key, _states(value))
 
     return staticmethod(keep)
+
+
+def _set_states(key: str, states: list[Any]) -> None:
+    with_time = partial(local_cache.LocalTaskCache._cache.set, tag=time.time())
+    _working(with_time, STATES.format(key=key), json.dumps(states))
 
 
 def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], None]:
@@ -78,8 +103,8 @@ def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], No
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise _unusable(error) from None
-            folder = Path(local_cache.CACHE_LOCATION)
-            aside = folder.with_name(f"{folder.name}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+            folder = cache_folder()
+            aside = folder.with_name(f"{folder.name}{DAMAGED}{datetime.now(UTC):%Y%m%d-%H%M%S}")
             folder.rename(aside)
             logger.warning(
                 "the cache %s is damaged (%s) and was moved to %s: stages are computed again", folder, error, aside
@@ -87,6 +112,70 @@ def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], No
             initialize()
 
     return staticmethod(open_cache)
+
+
+class CachedResult(NamedTuple):
+    """A result in the cache of this machine.
+
+    Attributes:
+        key: of its entry.
+        paths: its files and folders on this machine; None for an entry that cannot be read.
+        used: time of its last use in seconds since 1970; 0 for one that is never used again, as it has no states.
+    """
+
+    key: str
+    paths: list[Path] | None
+    used: float
+
+
+def cached_results() -> list[CachedResult]:
+    """Return all results in the cache of this machine; none if there is no cache.
+
+    Raises:
+        CacheError: the cache cannot be read.
+    """
+    if not (cache_folder() / "cache.db").is_file():
+        return []
+    with closing(_opened()) as cache:
+        return _working(lambda: list(_results(cache)))
+
+
+def forget(keys: Iterable[str]) -> None:
+    """Remove results from the cache, so that they are computed again; their files are left.
+
+    Raises:
+        CacheError: the cache cannot be written.
+    """
+    with closing(_opened()) as cache:
+        for key in keys:
+            _working(cache.delete, key)
+            _working(cache.delete, STATES.format(key=key))
+
+
+def _opened() -> Cache:
+    from diskcache import Cache
+
+    cache: Cache = _working(Cache, str(cache_folder()))
+    return cache
+
+
+def _results(cache: Cache) -> Iterator[CachedResult]:
+    keys = [key for key in cache.iterkeys() if isinstance(key, str)]
+    ending = STATES.format(key="")
+    for key in keys:
+        if not key.endswith(ending):
+            _, used = cache.get(STATES.format(key=key), tag=True)
+            yield CachedResult(key, _paths_in(cache.get(key)), used if isinstance(used, float) else 0.0)
+
+
+def _paths_in(entry: Any) -> list[Path] | None:
+    """Return the files and folders that the entry of a result names; None: it is no result."""
+    message = literals_pb2.LiteralMap()
+    try:
+        message.ParseFromString(entry)
+    except (TypeError, DecodeError):
+        return None
+    return [path.resolve() for path in _paths(LiteralMap.from_flyte_idl(message))]
 
 
 def _working(call: Callable[..., Any], *args: Any) -> Any:
@@ -100,7 +189,7 @@ def _working(call: Callable[..., Any], *args: Any) -> Any:
     except sqlite3.DatabaseError as error:
         if not _is_damage(error):
             raise _unusable(error) from None
-        folder = local_cache.CACHE_LOCATION
+        folder = cache_folder()
         raise CacheError(
             f"the cache {folder} is damaged ({error}): delete that folder, and stages are computed again"
         ) from None
@@ -112,7 +201,7 @@ def _is_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def _unusable(error: sqlite3.DatabaseError) -> CacheError:
-    folder = Path(local_cache.CACHE_LOCATION)
+    folder = cache_folder()
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free
     return CacheError(
@@ -123,11 +212,15 @@ def _unusable(error: sqlite3.DatabaseError) -> CacheError:
 
 def _states(result: LiteralMap) -> list[Any]:
     """Return size and time of change of each file of a result on this machine, and None for a file that is gone."""
+    files = [file for path in _paths(result) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    return [_state(file) for file in files if not file.is_dir()]
+
+
+def _paths(result: LiteralMap) -> list[Path]:
+    """Return the files and folders of a result on this machine."""
     is_remote = FlyteContextManager.current_context().file_access.is_remote
     literals = [literal for _, literal in sorted(result.literals.items())]
-    paths = [Path(address) for each in literals for address in _addresses(each) if not is_remote(address)]
-    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-    return [_state(file) for file in files if not file.is_dir()]
+    return [Path(address) for each in literals for address in _addresses(each) if not is_remote(address)]
 
 
 def _state(file: Path) -> tuple[str, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
 import signal
 import sys
@@ -17,6 +18,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config import Extendable
+from tasks.storage.outputs import at_work, size_line
 from tasks.tables.schemas import StageSummary
 
 PUBLISHER = "tasks.reporting.parts:publish"
@@ -68,7 +70,14 @@ class LocalRun:
         self._entity = entity
 
     def __call__(self, **inputs: Any) -> str:
-        """Run the entity, publish what it made, and return the lines that name its results."""
+        """Run the entity, publish what it made, and return the lines that name its results, and the size of all."""
+        with at_work():
+            lines = self._run(inputs)
+        with contextlib.suppress(OSError):
+            lines = f"{lines}\n{size_line()}"
+        return lines
+
+    def _run(self, inputs: dict[str, Any]) -> str:
         from tasks.flyte.stages import run_id
 
         name = self.name.rpartition(".")[-1]

@@ -7,13 +7,11 @@ that is not ours. `install` is called by `tasks.flyte.stages`, which every modul
 from __future__ import annotations
 
 import json
-import os
 import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial, wraps
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from flytekit import PodTemplate
@@ -32,13 +30,10 @@ from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
 from tasks.pod_templates import with_resources
+from tasks.storage.locations import sandbox_folder
 
 CHECKED_VERSION = "1.16.31"
 """The release of flytekit that the table was checked against."""
-
-SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
-"""Flytekit's environment variable that names the folder of all that local runs write."""
-
 
 RESOURCES = {
     Resources.ResourceName.CPU: "cpu",
@@ -177,7 +172,7 @@ def _of_the_task(own: dict[str, Any], container: Container) -> dict[str, Any]:
 
 def _cache_of_this_project(_: str) -> str:
     """Return the folder of the local cache: beside the outputs that it points at."""
-    return str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
+    return str(sandbox_folder() / "cache")
 
 
 FLYTE, FLYTEKIT = "https://github.com/flyteorg/flyte/issues", "https://github.com/flyteorg/flytekit/pull"

@@ -202,6 +202,17 @@ class Lease:
             self._fs.pipe_file(self._path, content)
 
 
+def holder_of(folder: Path) -> str | None:
+    """Return the process that works on the run in `folder`, or that may: its last heartbeat is not old; None: none."""
+    path = folder / "lease.json"
+    try:
+        holder, age = _parse(path.read_bytes()), time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    works = _runs(holder) if holder.get("machine") == _machine() else age < LEASE_SECONDS
+    return _name(holder) if works else None
+
+
 def _this_process() -> dict[str, Any]:
     return {
         "host": platform.node(),

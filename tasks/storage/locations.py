@@ -28,9 +28,18 @@ OUTPUTS = "RLVR_OUTPUTS"
 """Name of the environment variable with the folder in which every local run gets a folder of its own."""
 
 
+SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
+"""Flytekit's environment variable that names the folder of all that its local runs write, their cache included."""
+
+
 def outputs_folder() -> Path:
     """Return the folder of all local runs: `outputs` in the working directory, unless `RLVR_OUTPUTS` names another."""
     return Path(os.environ.get(OUTPUTS, "outputs")).absolute()
+
+
+def sandbox_folder() -> Path:
+    """Return the folder of Flyte's local cache and of what it points at."""
+    return Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute()
 
 
 def check_folders() -> None:

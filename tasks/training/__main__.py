@@ -23,6 +23,7 @@ from tasks.machine.resources import has_gpu, ray_resources, return_freed_memory
 from tasks.storage.durable import PARTIAL, whole
 from tasks.storage.locations import address_of, folder_of
 from tasks.storage.model_folder import check_model_folder
+from tasks.storage.outputs import at_work
 from tasks.tables.content_digest import file_digest
 from tasks.tables.schemas import canonical_json
 from tasks.training.records.identity import run_name
@@ -85,6 +86,7 @@ def run(
     from tasks.training.records.shorter_runs import RunLocation, location_of_run
     from tasks.training.run import RunInputs, make_run_folder
 
+    click.get_current_context().with_resource(at_work())
     config = with_overrides(recipe, overrides)
     judging = parse(DataFile, data) if data else config.companion(DataFile)
     verifiers = fingerprinted(judging.verifiers)
@@ -182,6 +184,7 @@ def check(model: str, overrides: tuple[str, ...], engine: bool) -> None:
     from tasks.training.model_check.check import check_model
     from tasks.training.model_check.options import CheckedOptions
 
+    click.get_current_context().with_resource(at_work())
     is_folder = Path(model).is_dir()
     config = with_overrides("quickstart" if is_folder else model, overrides)
     folder = check_model_folder(model) if is_folder else prepared(config.model)

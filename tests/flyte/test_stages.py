@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 from typing import NamedTuple
@@ -60,11 +61,38 @@ def is_interrupted() -> int:
     return 1
 
 
-def test_results_of_a_local_run_are_printed_by_name():
-    assert LocalRun(gives_two)() == "first       1\nsecond      x"
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """The folder of local results, which holds all that runs write."""
+    for name in ("RLVR_OUTPUTS", "RLVR_RUNS", "FLYTE_SDK_LOCAL_SANDBOX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "outputs"
+
+
+def test_results_of_a_local_run_are_printed_by_name_and_the_size_of_all_once(outputs):
+    (outputs / "runs").mkdir(parents=True)
+    (outputs / "runs" / "weights").write_bytes(bytes(2_500_000))
+    os.link(outputs / "runs" / "weights", outputs / "weights")
+    size = "outputs contains 2.5 MB (python -m workflows prune shows what can go)"
+    assert LocalRun(gives_two)() == f"first       1\nsecond      x\n{size}"
+    assert LocalRun(gives_one)() == f"gives_one   3\n{size}"
+
+
+def test_a_size_that_cannot_be_told_does_not_cost_the_run(outputs, monkeypatch):
+    def fail():
+        raise PermissionError
+
+    monkeypatch.setattr("tasks.flyte.local_run.size_line", fail)
     assert LocalRun(gives_one)() == "gives_one   3"
 
 
+def test_folders_that_lie_apart_are_named(outputs, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLVR_RUNS", str(tmp_path.parent / "elsewhere"))
+    assert LocalRun(gives_one)().splitlines()[-1].startswith(f"{tmp_path.parent}/elsewhere and outputs contain 0 bytes")
+
+
+@pytest.mark.usefixtures("outputs")
 def test_a_local_run_that_is_interrupted_says_how_to_go_on(capsys):
     signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # as flytekit does when it is imported
     with pytest.raises(KeyboardInterrupt):

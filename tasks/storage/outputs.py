@@ -1,0 +1,121 @@
+"""The folders that runs on this machine write: their size, and who works with them.
+
+A run has a shared lock of each folder, and `prune` the only one: what it removes, no run uses, and a run that starts
+meanwhile waits. The system takes a lock from a process that ends, in whatever way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.storage.lease import RunInUseError
+from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
+
+logger = logging.getLogger(__name__)
+
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+"""Units of sizes, in bytes, the largest first."""
+
+
+def written_folders() -> list[Path]:
+    """Return the folders of results, of runs and of Flyte's local cache that are there, none of them in another."""
+    folders = _folders()
+    return [folder for folder in folders if not set(folders).intersection(folder.parents)]
+
+
+def _folders() -> list[Path]:
+    folders = (outputs_folder(), folder_of(""), sandbox_folder())
+    return sorted({folder.resolve() for folder in folders if folder.is_dir()})
+
+
+@contextlib.contextmanager
+def at_work() -> Iterator[None]:
+    """Have nothing pruned while the block runs: for a run on this machine. It waits for a prune that removes."""
+    with contextlib.ExitStack() as stack:
+        # Preflight names a folder that cannot be made or written; a file system without locks has a run all the same.
+        for folder in (outputs_folder(), folder_of(""), sandbox_folder()):
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+        for folder in _folders():
+            with contextlib.suppress(OSError):
+                _share(folder, stack.enter_context(_opened(folder)))
+        yield
+
+
+def _share(folder: Path, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logger.warning("%s is being pruned: the run waits for that", folder)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Run the block only if no run works with the folders, and have those that start meanwhile wait for its end.
+
+    Raises:
+        RunInUseError: a run, or another `prune`, works with one of the folders.
+    """
+    with contextlib.ExitStack() as stack:
+        for folder in _folders():
+            descriptor = stack.enter_context(_opened(folder))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                processes = ", ".join(_holders(os.fstat(descriptor).st_ino)) or "another process"
+                raise RunInUseError(
+                    f"{folder}: {processes} works with it: what can go is known once that has ended"
+                ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _holders(inode: int) -> list[str]:
+    """Return the processes that have a lock of a file; none if the system does not tell (proc(5), `/proc/locks`)."""
+    with contextlib.suppress(OSError):
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        return [f"process {lock[4]}" for lock in locks if "FLOCK" in lock and lock[5].endswith(f":{inode}")]
+    return []
+
+
+def size_line() -> str:
+    """Return the line on the size of all that runs have written, a file with several names counted once.
+
+    Raises:
+        OSError: the working directory is gone.
+    """
+    sizes: dict[tuple[int, int], int] = {}
+    folders = written_folders()
+    for folder in folders:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                with contextlib.suppress(OSError):  # another run has removed it
+                    about = os.lstat(f"{parent}/{name}")
+                    sizes[about.st_dev, about.st_ino] = about.st_size
+    here = Path.cwd()
+    shown = [str(folder.relative_to(here) if folder.is_relative_to(here) else folder) for folder in folders]
+    verb, size = "contains" if len(shown) == 1 else "contain", size_text(sum(sizes.values()))
+    return f"{' and '.join(shown)} {verb} {size} (python -m workflows prune shows what can go)"
+
+
+def size_text(size: float) -> str:
+    """Format a size in bytes: 3.9 GB, 12 MB."""
+    for unit, name in UNITS:
+        if size >= unit:
+            amount = size / unit
+            return f"{amount:.1f} {name}" if amount < 10 else f"{amount:,.0f} {name}"
+    return f"{size:.0f} bytes"
