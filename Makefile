@@ -19,7 +19,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server clean
+.PHONY: environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
 
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
@@ -142,6 +142,9 @@ WORKERS = 1
 OPTIONS =
 code-server: $(VENV)/.ready  ## runs programs for machines that may not (OPTIONS="--token-env NAME ..."; --help lists them)
 	@$(BIN)/python -m tasks.verifiers.code.server --host $(HOST) --port $(PORT) --workers $(WORKERS) $(OPTIONS)
+
+prune: $(VENV)/.ready  ## what can go of the outputs of local runs (OPTIONS=--yes removes it; --help lists them)
+	@$(BIN)/python -m workflows prune $(OPTIONS)
 
 clean:  ## outputs of local runs, and their cache
 	rm -rf outputs

@@ -64,7 +64,7 @@ class Kind(StrEnum):
 
 
 class Plan:
-    """What goes; made and carried out within `outputs.alone`.
+    """A plan of what goes, which is made and carried out within `outputs.alone`.
 
     Args:
         unused_since: time in seconds since 1970; what was used since then stays.
@@ -94,7 +94,7 @@ class Plan:
         if resumable:
             names = ", ".join(f"{path.name} ({_newest(path)})" for path in resumable)
             self.sentences.append(
-                f"interrupted, and stays with all that a resume may need: {names}; --run NAME removes one"
+                f"interrupted runs stay, and all that their resume may need: {names}; --run NAME removes one"
             )
         results = cached_results()
         staying = [path for result in results if self._stays(result) for path in result.paths or ()]

@@ -73,6 +73,7 @@ KINDS_OF_COMMANDS = {
     r"pyflyte run (workflows|tasks)/.*": "tests/workflows/test_pipeline.py",
     r"pyflyte run --remote .*": "tests/flyte/test_remote_launch.py, and tests/backend where there is a backend",
     r"python -m tasks\.(training plan|mixing diff).*": "test_commands_run",
+    r"python -m workflows prune.*": "tests/test_pruning.py",
     r"python -m workflows .*": "tests/flyte/test_executions.py",
     r"python -m tasks\.reporting trace .*": "tests/workflows/test_pipeline.py",
     r"python -m tasks\.evaluation show .*": "tests/workflows/test_policies_and_benchmarks.py",

@@ -18,6 +18,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.flyte import local_cache
 from tasks.flyte.local_cache import CacheError
+from tasks.flyte.local_run import LocalRun
 from tasks.flyte.stages import Parquet, scratch
 from tasks.pruning import Plan
 from tasks.storage.lease import RunInUseError
@@ -286,7 +287,7 @@ def test_a_run_that_goes_on_after_its_end_counts_as_interrupted(outputs):
     run = ended(outputs, "86f8a7bc6f356e2c")
     assert has_ended(run)
     (run / "ledger.parquet").unlink()  # as an attempt does that takes more steps
-    assert "stays with all that a resume may need" in "\n".join(prune("--yes"))
+    assert "interrupted runs stay, and all that their resume may need" in "\n".join(prune("--yes"))
     assert run.exists()
 
 
@@ -395,6 +396,20 @@ def test_a_name_that_is_no_run_is_one_sentence(outputs):
     for name in ("86f8", "../outputs", "rollouts"):
         with pytest.raises(ValueError, match=r"no run is called .*; there are: 86f8a7bc6f356e2c"):
             prune("--run", name, "--yes")
+
+
+@task
+def prunes() -> str:
+    with pytest.raises(RunInUseError):
+        prune("--yes")
+    return "refused"
+
+
+def test_a_local_run_works_with_the_folders(outputs):
+    left = write(sandbox_beside(outputs) / "user_spaceab", "x", when=time.time())
+    assert LocalRun(prunes)().startswith("prunes      refused\noutputs contains ")
+    assert left.exists()
+    assert prune("--yes")[-1] == "1.0 kB are free now"
 
 
 @BOTH

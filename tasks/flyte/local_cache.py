@@ -36,7 +36,7 @@ STATES = "{key} states"
 last use, in seconds since 1970."""
 
 DAMAGED = "-damaged-"
-"""What follows the name of the cache in that of a damaged one that was set aside, before the time."""
+"""Text between the name of the cache and the time in the name of a damaged one that was set aside."""
 
 logger = logging.getLogger(__name__)
 

@@ -74,7 +74,7 @@ class LocalRun:
         with at_work():
             lines = self._run(inputs)
         with contextlib.suppress(OSError):
-            lines = f"{lines}\n{size_line()}"
+            lines = "\n".join(filter(None, (lines, size_line())))
         return lines
 
     def _run(self, inputs: dict[str, Any]) -> str:

@@ -209,6 +209,8 @@ def holder_of(folder: Path) -> str | None:
         holder, age = _parse(path.read_bytes()), time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return None
+    except OSError:  # of another user
+        return _name({})
     works = _runs(holder) if holder.get("machine") == _machine() else age < LEASE_SECONDS
     return _name(holder) if works else None
 

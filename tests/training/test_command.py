@@ -10,6 +10,8 @@ from tasks.config import load_yaml
 from tasks.failures import MistakeError
 from tasks.inputs.files import DataFile, quickstart
 from tasks.machine.resources import Machine
+from tasks.storage.lease import RunInUseError
+from tasks.storage.outputs import alone
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
 from tasks.training.__main__ import main, with_overrides
@@ -63,6 +65,17 @@ def given(monkeypatch, tmp_path):
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr("tasks.training.run.train", train)
     return taken
+
+
+def test_nothing_is_pruned_while_the_command_trains(prompts, tiny_model, given, monkeypatch):
+    def train(inputs):
+        with pytest.raises(RunInUseError), alone():
+            pass
+        return given.append(inputs) or SimpleNamespace(policy="", ledger="", metrics="")
+
+    monkeypatch.setattr("tasks.training.run.train", train)
+    assert invoke(tiny_model, prompts).exit_code == 0
+    assert given
 
 
 def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(prompts, tiny_model, tmp_path, given):
