@@ -38,8 +38,8 @@ from tasks.storage.outputs import size_text
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ending import has_ended
 
-OF_RUNS = {"lease.json", "model_check.json", "ledger.jsonl", "metrics.jsonl", "checkpoints"}
-"""Names by which a run folder is known: it has one of them."""
+OF_RUNS = {"lease.json", "model_check.json", "ledger.jsonl", "checkpoints"}
+"""Names by which a run folder is known: it has one of them, and results have none."""
 PUBLISHED = re.compile(r"\d{8}-\d{6}-.+")
 """Name of a folder of results."""
 UNPUBLISHED = re.compile(rf"\.(latest|{PUBLISHED.pattern})-\d+")
