@@ -199,6 +199,8 @@ class Plan:
                     self._add(Kind.ROLLOUTS, inner, self._unneeded_since)
             elif not path.is_symlink() and (path.name.startswith("model-") or path.name.endswith(PARTIAL)):
                 self._add(Kind.MODEL, path, self._unneeded_since)
+            elif path.is_dir() and not path.is_symlink() and not self._entries(path):
+                self._add(Kind.LEFT, path)
             else:
                 self.sentences.append(f"{path} is no run folder, and stays")
 
