@@ -58,14 +58,13 @@ FLYTES = "flytekit.exceptions.base.FlyteException"
 LONGEST = 600
 """Characters of an error's message that a person is shown; all of it is in the file with the traceback."""
 
-_ESCAPE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL
-)  # colours of a terminal
+# A terminal's colours, and its other sequences.
+_ESCAPE = re.compile(r"(?s)\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _FRAME = re.compile(r'[\s|]*File "[^"]+", line \d+')
 _CARETS = re.compile(r"[\s|]*[~^]+\s*")
-_HEADER = re.compile(
-    r"Traceback \(most recent call last\):|ray::\S+\(\) \(pid=\d+[^\n]*\)(?=\n|$)"
-)  # the second is Ray's
+# Python's, and Ray's in its place.
+_HEADER = re.compile(r"Traceback \(most recent call last\):|ray::\S+\(\) \(pid=\d+[^\n]*\)(?=\n|$)")
+# An error's, with its module.
 _KIND = re.compile(r"(?<!\S)(?:\w+\.)+(\w+:)")
 
 
@@ -97,8 +96,8 @@ def _without_tracebacks(text: str) -> str:
     indent = _indent(lines[frames[-1]]) if frames else 0
     while after and 0 < indent <= _indent(after[0]):  # the frame's code
         del after[0]
-    kept = "\n".join(line for line in [*before, *after] if not _CARETS.fullmatch(line))
-    return _KIND.sub(r"\1", _HEADER.sub("", kept))
+    rest = "\n".join(line for line in [*before, *after] if not _CARETS.fullmatch(line))
+    return _KIND.sub(r"\1", _HEADER.sub("", rest))
 
 
 def _indent(line: str) -> int:

@@ -37,7 +37,7 @@ MISTAKES = frozenset({"ValueError", "ValidationError", "NotImplementedError", "O
 REFUSALS = MISTAKES | {"AssertionError", "RuntimeError"}
 """Kinds of errors by which vLLM's kernels refuse a model at an engine's first request."""
 
-OF_DEVICE = re.compile("CUDA|NCCL")
+OF_DEVICE = re.compile("CUDA|NCCL|allocate memory")
 """Texts of errors that can be a fault of the machine."""
 
 

@@ -40,7 +40,9 @@ DISPLAY = (
     "tasks.flyte.stages.progress",  # the bar on a terminal
     "tasks.flyte.stages.sampling_progress",  # the same with a live deck
     "tasks.flyte.stages.show",  # what is on a deck
+    "tasks.machine.engine_errors",  # the error of an engine that does not start
     "tasks.machine.memory_limit",  # what an error says of a process that the kernel killed
+    "tasks.machine.ray_memory",  # the same, of processes on other nodes
     "tasks.machine.progress",  # how that bar and the lines of a log look
     "tasks.training.telemetry.trackers",  # where metrics are sent besides
     "tasks.machine.quiet",  # which lines of other libraries reach the terminal

@@ -23,9 +23,7 @@ WITHOUT_REASON = "EngineCore|EngineDead|Engine core|root cause"
 
 _OF_MAIN_MEMORY = re.compile(r"Available memory on node|(?:can't|Cannot) allocate memory")
 _OF_A_GPU = re.compile(r"Free memory on device|CUDA out of memory|CUDA error: out of memory")
-_KV_CACHE = re.compile(
-    r"\([\d.]+/([\d.]+) GiB\) on kv cache allocation is less than requested memory for kv \(([\d.]+)"
-)
+_KV_CACHE = re.compile(r"/([\d.]+) GiB\) on kv cache allocation is less than requested memory for kv \(([\d.]+)")
 """Group 1 is the memory of the machine or its limit, group 2 that which the KV cache is to have, GiB."""
 
 

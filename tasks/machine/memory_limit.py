@@ -6,7 +6,7 @@ the kills, in both versions of the kernel's interface:
     version 2   memory.max              memory.events        oom_kill 1
     version 1   memory.limit_in_bytes   memory.oom_control   oom_kill 1
 
-The driver of a run knows those of other nodes, too, whose readings are brought to it (`tasks.training.cluster.memory`).
+The driver of a run knows those of other nodes, too, whose readings are brought to it (`tasks.machine.ray_memory`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Process(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a control group's files say at one moment."""
+    """The state of a control group at one moment, as its files say."""
 
     limit: int | None
     """The limit in bytes; None: there is none."""
@@ -168,8 +168,8 @@ class MemoryLimit:
     def cached(self) -> int:
         """Return the bytes of files that the kernel holds in the group's memory, and drops where there is need."""
         fields = ("total_inactive_file", "total_active_file", "inactive_file", "active_file")  # version 1 has all four
-        found = [int(text) for name in fields if (text := _field(self.folder / "memory.stat", name))]
-        return sum(found[:2])
+        sizes = [int(text) for name in fields if (text := _field(self.folder / "memory.stat", name))]
+        return sum(sizes[:2])
 
     def _process(self, pid: int) -> Process | None:
         kilobytes = _field(self.processes / str(pid) / "status", "RssAnon:")  # a shared page would count several times
@@ -177,8 +177,8 @@ class MemoryLimit:
             return None
         command = self._command(pid)
         if "EngineCore" in command:  # a judge's server leads the process group of its engine
-            group = _text(self.processes / str(pid) / "stat").rpartition(")")[2].split()[2]
-            command = f"{self._command(int(group))} {command}"
+            state = _text(self.processes / str(pid) / "stat").rpartition(")")[2].split()
+            command = f"{self._command(int(state[2])) if state else ''} {command}"
         return Process.of(command, int(kilobytes) * 1024 / GIB)
 
     def _command(self, pid: int) -> str:
@@ -296,10 +296,8 @@ def shortage_in(error: BaseException) -> ShortOfMemoryError | None:
 
 
 def _bound(reading: Reading, node: str) -> str:
-    where = f" of node {node}" if node else ""
-    return (
-        f"the memory limit of {reading.limit / GIB:.1f} GiB{where}" if reading.limit else f"the machine's memory{where}"
-    )
+    bound = f"the memory limit of {reading.limit / GIB:.1f} GiB" if reading.limit else "the machine's memory"
+    return f"{bound} of node {node}" if node else bound
 
 
 def _largest(reading: Reading, remedy: str = "") -> str:

@@ -3,7 +3,7 @@
 The kernel's kills are counted by the control group of each node, whose readings a process there gives (`NodeProcess`).
 Those of Ray's own monitor, which kills before the kernel would, stand in Ray's table of processes, with the memory and
 the largest processes of their node. That table has the kills of processes that Ray starts again, too, of which no call
-fails. So a kill is known that takes the process of the readings with it.
+fails, and those that take the process of the readings with them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ ANSWER_SECONDS = 8.0
 
 _KILL = re.compile(r"due to the node running low on memory\. Memory on the node \(IP: ([^,]+), .* / ([\d.]+)GB limit")
 """Matches Ray's text on a kill; group 1 is the address of the node, group 2 its memory in GiB."""
-_KILLED = re.compile(
-    r"^Selected to kill: .* task name=([^,]+), .*pid=(\d+), actual memory used=([\d.]+)GB", re.MULTILINE
-)
+_KILLED = re.compile(r"(?m)^Selected to kill: .* task name=([^,]+), .*pid=(\d+), actual memory used=([\d.]+)GB")
 """Matches a process that was killed; the groups are its class and method, its id and its memory in GiB."""
-_USER = re.compile(r"^(\d+)\t([\d.]+)\t(.+)$", re.MULTILINE)
+_USER = re.compile(r"(?m)^(\d+)\t([\d.]+)\t(.+)$")
 """Matches one of the largest processes; the groups are its id, its memory in GiB and its command."""
-_DIED = re.compile(r"^\tip: (.+)$", re.MULTILINE)
+_DIED = re.compile(r"(?m)^\tip: (.+)$")
 """Matches a line of Ray's text on a process that ended in any other way; group 1 is the address of its node."""
 
 
@@ -67,13 +65,13 @@ class RayMemory:
         """Look at all nodes; kills by Ray before the first look do not count."""
         try:
             nodes, own, kills = await asyncio.to_thread(_ask_ray)
+            if self._processes:
+                self._own = nodes.get(own, self._own)
+                others = [self._processes.of(node) for node, address in nodes.items() if address != self._own]
+                self._others = {process.name: process for process in others}
         except Exception as error:  # Ray may not answer for a while: no reason to end a run
             logger.debug("Ray does not say which processes were killed: %s", one_line(error))
             return
-        if self._processes:
-            self._own = nodes.get(own, self._own)
-            others = [self._processes.of(node) for node, address in nodes.items() if address != self._own]
-            self._others = {process.name: process for process in others}
         if not self._has_looked:
             self._has_looked = True
             self._known |= kills
@@ -85,10 +83,10 @@ class RayMemory:
         """Return why a process was lost: a kill for memory that came just before it, else Ray's error in one line."""
         text = str(error)
         self._record(text)
-        found = _KILL.search(text) or _DIED.search(text)
-        if found is None and self._processes:
+        address = _KILL.search(text) or _DIED.search(text)
+        if address is None and self._processes:
             return one_line(error)
-        node = self._node(found[1] if found else HERE)
+        node = self._node(address[1]) if address else HERE
         await self._read(node)
         return watch().recent(node) or one_line(error)
 
@@ -106,13 +104,11 @@ class RayMemory:
         self._known.add(text)
         node = self._node(kill[1])
         reading = watch().reading(node) or Reading(int(float(kill[2]) * GIB), {})
-        sizes = dict(reading.sizes)
-        if (
-            not sizes or reading.limit is None
-        ):  # without a limit the memory is the machine's, and others have it as well
-            sizes = {int(pid): Process.of(command, float(gib)) for pid, gib, command in _USER.findall(text)}
+        if not (reading.limit and reading.sizes):  # without a limit other programs share the memory
+            users = {int(pid): Process.of(command, float(gib)) for pid, gib, command in _USER.findall(text)}
+            reading = reading._replace(sizes=users)
         killed = {int(pid): Process.of(f"ray::{name}", float(gib)) for name, pid, gib in _KILLED.findall(text)}
-        watch().record("Ray", killed.values(), reading._replace(sizes=sizes | killed), node)
+        watch().record("Ray", killed.values(), reading._replace(sizes={**reading.sizes, **killed}), node)
 
     def _node(self, address: str) -> str:
         return HERE if self._processes is None or address == self._own else address

@@ -136,6 +136,18 @@ def test_memory_that_an_engine_does_not_get_is_told_from_memory_that_there_is_no
             loop.run(Engine.start(tiny_model, options))
 
 
+def test_files_in_a_pods_memory_leave_room_for_an_engine(monkeypatch):
+    from vllm.utils import cpu_resource_utils
+
+    from tasks.generation import executor
+
+    monkeypatch.setattr(cpu_resource_utils, "get_cgroup_memory_limit", lambda: 3 * 2**20)
+    monkeypatch.setattr(executor, "_usage_of_group", lambda: 3 * 2**20)  # files fill what processes leave
+    monkeypatch.setattr(executor.MemoryLimit, "cached", lambda _: 2 * 2**20)
+    found = cpu_resource_utils.get_memory_node_info(0)
+    assert (found.total_memory, found.available_memory) == (3 * 2**20, 2 * 2**20)
+
+
 def test_a_request_that_does_not_fit_the_context_is_an_error_and_hurts_no_other(engine, loop):
     with pytest.raises(RequestRefusedError, match=str(CONTEXT)):
         loop.run(engine.generate([5] * (CONTEXT + 1), SAMPLING))

@@ -38,6 +38,7 @@ def test_nothing_is_awaited_where_the_error_names_itself(tmp_path):
         ("ValueError: no such dtype", True),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
         ("torch.OutOfMemoryError: tried to allocate 2 GiB", False),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory", False),
     ],
 )
 def test_a_refused_model_is_told_from_a_fault_of_the_machine(tmp_path, line, refused):

@@ -1,5 +1,6 @@
 """A mistake in what the user gives is one error, before anything expensive, that names file, field and value."""
 
+import atexit
 import re
 
 import pytest
@@ -163,7 +164,9 @@ def test_a_mistake_that_a_stage_finds_is_its_sentence(tmp_path):
     assert re.search(r"Error: \S*selected\.parquet: not a readable Parquet file", said), said
 
 
-def test_in_the_console_an_error_is_a_sentence_and_its_traceback_is_in_the_log(capfd):
+def test_in_the_console_an_error_is_a_sentence_and_its_traceback_is_in_the_log(capfd, monkeypatch):
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+
     def message(error):
         wrapped = FlyteUserRuntimeException(error)
         wrapped.__cause__ = error

@@ -10,6 +10,7 @@ import pytest
 from tasks.config import load_yaml, parse
 from tasks.generation.config import EngineConfig
 from tasks.inputs.files import Recipe
+from tasks.machine.memory_limit import ShortOfMemoryError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.cluster.placement import (
     Node,
@@ -515,6 +516,8 @@ def test_the_first_engines_sleep_before_the_learner_starts_and_one_that_is_lost_
     lost = ActorLostError("no GPU memory")
     calls, waiting = loaded("turns", Loading(), Loading(lost))
     assert (calls, waiting) == ([["placed", "start", "sleep"], ["placed", "start", "kill"]], [0])
+    lost.__cause__ = ShortOfMemoryError("no GPU memory")
+    assert loaded("shared", Loading(lost)) == ([["placed", "start", "kill"]], [0]), "the fleet counts its start"
     assert loaded("shared", Loading()) == ([["placed", "start"]], [0])
 
 

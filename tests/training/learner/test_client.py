@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from tasks.machine.memory_limit import MemoryLimitError
 from tasks.training.actors.spread import RelayError
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RankReport, RayLearner, StepReport
@@ -142,6 +143,17 @@ def test_a_full_gpu_is_a_mistake_with_the_sizes_and_the_options_that_help():
         run_in_virtual_time(ranks.export(Path("policy")))
     options = ("learner.micro_batch_tokens", "lora", "actors.engine.gpu_memory_utilization than 0.4")
     assert all(fact in str(error.value) for fact in (*sizes, *options))
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [MemoryError("Unable to allocate 99 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 99 GiB")],
+    ids=repr,
+)
+def test_more_main_memory_than_there_is_is_a_mistake_that_no_new_rank_meets(refused):
+    ranks = learner(raising(in_a_rank(refused)))
+    with pytest.raises(MemoryLimitError, match=r"99 GiB; lower learner\.micro_batch_tokens"):
+        run_in_virtual_time(ranks.export(Path("policy")))
 
 
 def test_a_node_that_cannot_be_prepared_loses_its_rank():
