@@ -121,7 +121,7 @@ FLOORS = (
     *("environments", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
     *("training.prompt_options", "training.gpu_shares", "training.config", "training.simulation.roofline"),
-    *("training.simulation.rank_memory", "training.simulation.fit"),
+    *("training.simulation.rank_memory", "training.simulation.fit", "training.cluster.sizes"),
     *(
         "training.timeouts",
         "training.restart_budget",
