@@ -12,6 +12,7 @@ import httpx2
 import psutil
 import pytest
 
+from tasks.machine.memory_limit import MemoryLimitError
 from tasks.verifiers.chat import JudgeConfig, ServerConfig, make_judge, serving
 from tasks.verifiers.chat.server import KEY_PREFIX, ServerError, gpus_in_sight
 from tasks.verifiers.scores import Score
@@ -146,6 +147,17 @@ def test_a_server_that_ends_as_it_starts_is_an_error_with_the_end_of_its_log(jud
     with pytest.raises(ServerError, match=r"(?s)ended with exit code 2.*no-such-option"), serving(config):
         pass
     assert not [name for name in os.environ if name.startswith(KEY_PREFIX)]
+
+
+@pytest.mark.complete
+@pytest.mark.engine
+def test_a_server_that_asks_for_more_memory_than_there_is_says_so(judging_model):
+    server = SERVER.model_copy(update={"cpu_kv_cache_gib": 10**5})
+    with (
+        pytest.raises(MemoryLimitError, match=r"kv \(100000\.0 GiB\), .*; lower verifiers\.judge\.server\.cpu_kv"),
+        serving(JudgeConfig(model=str(judging_model), server=server)),
+    ):
+        pass
 
 
 def test_a_server_that_is_not_ready_in_time_is_an_error_and_is_ended(judging_model):
