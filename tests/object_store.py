@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
@@ -34,10 +36,13 @@ class ObjectStore:
             "AWS_DEFAULT_REGION": KEYS["region_name"],
         }
 
+    @cached_property
+    def _client(self) -> Any:
+        return boto3.client("s3", endpoint_url=self.endpoint, **KEYS)
+
     def keys(self, prefix: str = "") -> dict[str, int]:
         """Names and bytes of the objects below a prefix."""
-        client = boto3.client("s3", endpoint_url=self.endpoint, **KEYS)
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return {each["Key"]: each["Size"] for page in pages for each in page.get("Contents", [])}
 
 

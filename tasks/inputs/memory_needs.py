@@ -1,18 +1,20 @@
-"""The memory that training without GPUs needs, computed before anything starts; a pod that is too small is refused.
+"""Computes the memory that training without GPUs needs before anything starts, and refuses a pod that is too small.
 
-Every process is a constant plus what grows with the model and the options:
+Every process is a constant and what grows with the model and the options:
 
-    learner rank     1.4 GiB + weights, gradients, optimizer (`rank_memory`) + the larger of what a step
-                     adds (activations, logits) and of a checkpoint, which is copied before it is written
-    engine           1.1 GiB + weights + `cpu_kv_cache_gib`
-    judge's engine   1.1 GiB + weights + KV cache, where a stage serves the judge
-    driver and Ray   2.5 GiB
-    the rest         1.0 GiB: the reward process, workers of verifiers, the judge's HTTP server
+    learner rank     LEARNER + weights, gradients, optimizer (`rank_memory`) + the larger of what a step adds
+                     (activations, logits) and of the weights, which are copied before they are published
+    engine           ENGINE + weights + `cpu_kv_cache_gib`
+    judge's engine   ENGINE + weights + KV cache, if a stage serves the judge
+    driver and Ray   DRIVER
+    the rest         REST: the engine's actor, the reward process, workers of verifiers, the judge's HTTP server
+    /dev/shm         three versions of the weights
 
-Weights and activations have 2 bytes a number in bfloat16 and 4 in float32. The constants are of the quickstart in
-float32, measured on a Flyte backend, with rows of 1,536 tokens: learner rank 6.1 GiB, engine 2.7, judge's engine 1.9;
-14 GiB were too few for all of it, and 16 sufficed. With rows of 512 tokens the rank's peak was 6.3 on a machine of two
-cores, while a checkpoint was written, and 13.9 that of all processes. The formula is within 10% of each.
+Weights and activations have 2 bytes a number in bfloat16 and 4 in float32. The constants are those of the quickstart in
+float32, measured under the limit of its pod (`tests/workflows/test_pod_memory.py`, which compares the formula with a
+run).
+
+Ray's monitor kills processes at `RAYS_SHARE` of the limit, and counts `/dev/shm` and all but what the kernel can drop.
 
 Of training with GPUs the head of a Ray cluster is checked alone, by what the controller holds in it
 (`tasks.training.cluster.sizes`).
@@ -30,15 +32,19 @@ from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, Recipe
 from tasks.machine import precision
 from tasks.machine.memory_limit import GIB, MemoryLimit
+from tasks.pod_templates import SHARED_MEMORY
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.training.cluster.pods import controller_pod, is_in_one_pod
-from tasks.training.cluster.sizes import HEAD_CORES, head_needs
+from tasks.training.cluster.sizes import HEAD_CORES, VERSIONS, head_needs
 from tasks.training.simulation import roofline
 from tasks.training.simulation.rank_memory import learner_memory
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
-LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 2.5, 1.0
+LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 1.7, 1.8
 """GiB of the processes of training that do not depend on the model and the options."""
+
+RAYS_SHARE = 0.95
+"""Share of the memory at which Ray's monitor begins to kill, unless `RAY_memory_usage_threshold` is another."""
 
 ON_THIS_MACHINE = 0.75
 """Share of the computed need below which a machine of the user's own is refused: it may have swap, and it may be that
@@ -68,14 +74,15 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
     weights, activations = ((1 + wider) * stored for stored in (memory.weights, memory.activations))
     reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights are exact as they are
     states = weights + memory.gradients + memory.optimizer + reference + (1 + wider) * memory.gathered
-    checkpoint = memory.optimizer + (0 if training.lora else weights)
-    rank = states + max(activations + memory.logits, checkpoint)
+    published = 0 if training.lora else weights
+    rank = states + max(activations + memory.logits, published)
     of_engine = model.parameters * _bytes(engine.dtype, dtype) / GIB
     needs = {
         "learner rank": learner.ranks * (LEARNER + rank / GIB),
         "engine": training.actors.count * (ENGINE + of_engine + engine.cpu_kv_cache_gib),
         "driver and Ray": DRIVER,
         "the rest": REST,
+        SHARED_MEMORY: VERSIONS * published / GIB,
     }
     if judge := served_judge(data):
         needs["judge's engine"] = ENGINE + _judge(judge, model, dtype)
@@ -108,7 +115,7 @@ def check_memory(
         needs = training_needs(data, training, dtype=dtype)
     except roofline.ShapeError:
         return
-    needed = sum(needs.values())
+    needed = sum(needs.values()) / RAYS_SHARE
     enough = needed
     if on_this_machine:
         available = (machine or MemoryLimit.of_this_process()).available() / GIB
@@ -120,8 +127,9 @@ def check_memory(
     if available < enough:
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
         raise SpecError(
-            f"training: its processes need about {needed:.1f} GiB of memory in {_in(training, dtype)}: {parts}; but "
-            f"{has}: {way_out}, or lower learner.micro_batch_tokens or actors.engine.cpu_kv_cache_gib"
+            f"training: its processes need about {needed:.1f} GiB of memory in {_in(training, dtype)}, of which Ray "
+            f"leaves {1 - RAYS_SHARE:.0%} free: {parts}; but {has}: {way_out}, or lower learner.micro_batch_tokens or "
+            "actors.engine.cpu_kv_cache_gib"
         )
 
 

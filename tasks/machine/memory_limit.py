@@ -11,6 +11,9 @@ The driver of a run knows those of other nodes, too, whose readings are brought 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import logging
 import threading
 import time
@@ -282,6 +285,16 @@ class MemoryWatch:
 def watch() -> MemoryWatch:
     """Return this process's watch over its own control group; the first call starts it."""
     return MemoryWatch(MemoryLimit.of_this_process()).start()
+
+
+def return_freed_memory() -> None:
+    """Return the memory that this process has freed to the system, which glibc would keep for later.
+
+    In a local run, earlier stages have loaded the model in the process that then trains.
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def with_cause(message: str) -> str:

@@ -16,6 +16,7 @@ from tasks.failures import PASSING, MistakeError
 from tasks.generation.sample_and_score import check_prompts
 from tasks.machine import precision
 from tasks.machine.image import check_image
+from tasks.machine.memory_limit import return_freed_memory
 from tasks.machine.resources import gpus_of_ray, ray_resources
 from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
@@ -145,6 +146,7 @@ def train(inputs: RunInputs) -> TrainingResult:
     if judge_gpus := needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(_judged(prompts, questions))):
         check_resources(config, resuming=resuming, judge_gpus=judge_gpus)
     watch()
+    return_freed_memory()
     with contextlib.ExitStack() as stack:
         lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))
         return asyncio.run(_train(replace(inputs, config=config), prompts, questions, lease))

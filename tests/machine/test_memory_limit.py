@@ -235,3 +235,15 @@ def test_the_kernels_own_kill_is_named():
         assert "killed a process (" in sentence
     finally:
         folder.rmdir()
+
+
+def test_freed_memory_is_returned_to_the_system():
+    program = (
+        "import re, sys; from tasks.machine.memory_limit import return_freed_memory; "
+        "used = lambda: int(re.search(r'RssAnon:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024; "
+        "blocks = [bytearray(100_000) for _ in range(3000)]; last = bytearray(100_000); before = used(); "
+        "del blocks; return_freed_memory(); print(before - used())"
+    )
+    command = [sys.executable, "-c", program]
+    freed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert int(freed) > 250  # of 300 MB, below a block that is in use
