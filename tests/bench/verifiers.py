@@ -23,6 +23,7 @@ from typing import Any
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
 from tasks.verifiers.code import open_sandbox
 from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.prepared import prepare
 from tasks.verifiers.code.running import run_assertions
 from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
 from tasks.verifiers.code.timing import Clock
@@ -97,15 +98,16 @@ def _stages(isolation: Isolation) -> dict[str, float]:
             return _add(spent, "end", lambda: super(Timed, self).end(process))
 
     config = CodeConfig(isolation=isolation)
+    nothing = prepare("", "", ["pass"])
     with Timed(isolation, None, config.disk_mib) as sandbox:
         spent.update(fork=0.0, end=0.0)
         loading = total = 0.0
         for number in range(1, PROGRAMS + 1):
             text, tests = _parts(number)
             before = spent["fork"] + spent["end"]
-            loading += _seconds(lambda: run_assertions(sandbox, text, "", ["pass"], config, Clock(2.0, 4.0)))  # noqa: B023
+            loading += _seconds(lambda: run_assertions(sandbox, text, nothing, config, Clock(2.0, 4.0)))  # noqa: B023
             loading -= spent["fork"] + spent["end"] - before
-            total += _seconds(lambda: run_assertions(sandbox, text, "", tests, config, Clock(2.0, 4.0)))  # noqa: B023
+            total += _seconds(lambda: run_assertions(sandbox, text, prepare("", "", tests), config, Clock(2.0, 4.0)))  # noqa: B023
     fork, end = (1e3 * spent[name] / (2 * PROGRAMS) for name in ("fork", "end"))
     load = 1e3 * loading / PROGRAMS
     tests_ms = 1e3 * total / PROGRAMS - fork - end - load

@@ -2,12 +2,15 @@ r"""`code`: the proportion of its tests that the program in a response passes (b
 
 A ground truth is one of
 
-    {"tests": ["assert f(1) == 2", ...], "setup": "import math"}   functions that are called; `setup` is optional
-    {"cases": [{"input": "1\n", "output": "2\n"}, ...]}          a program between standard input and output
+    {"tests": ["assert f(1) == 2", ...], "setup": "import math"}   functions that are called
+    {"cases": [{"input": "1\n", "output": "2\n"}, ...]}            a program between standard input and output
+
+`setup` is optional, and so is `given`, code that runs before the response and that it may use, as the tests may.
 
 The program is the last fenced block (`extraction`). It runs in a sandbox (`sandbox`, `inside`), where the process that
-holds it never holds an expected result: assertions are evaluated in a second process that calls into the first, outputs
-are compared outside (`comparison`). Without a working sandbox nothing runs, and the judgement is an error.
+holds it never holds an expected result: tests are split along values (`split`), and assertions are evaluated in a
+second process on what the first one computed; outputs are compared outside (`comparison`). Without a working sandbox
+nothing runs, and the judgement is an error.
 
     client ──HTTP, over a Unix socket or to another machine──► server, service ──► programs ──► running ──► sandbox
                                                                requests            two lanes    tests       processes
@@ -19,7 +22,8 @@ from functools import cache
 from typing import Any
 
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.judgeable import checker_problem
+from tasks.verifiers.code.harness import TestsNothingError
+from tasks.verifiers.code.prepared import prepare
 from tasks.verifiers.code.running import Case
 from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
 from tasks.verifiers.code.syntax import parse
@@ -33,23 +37,28 @@ def check_ground_truth(ground_truth: Any) -> None:
     """Raise `GroundTruthError` where there are no tests, or one that is no Python or cannot be judged."""
     if not isinstance(ground_truth, dict) or ("tests" in ground_truth) == ("cases" in ground_truth):
         raise GroundTruthError(f"want an object with either 'tests' or 'cases', got {ground_truth!r:.200}")
-    unknown = set(ground_truth) - ({"tests", "setup"} if "tests" in ground_truth else {"cases"})
+    unknown = set(ground_truth) - ({"tests", "setup", "given"} if "tests" in ground_truth else {"cases"})
     if unknown:
-        raise GroundTruthError(f"unknown keys {sorted(unknown)}; accepted: tests and setup, or cases")
+        raise GroundTruthError(f"unknown keys {sorted(unknown)}; accepted: tests, setup and given, or cases")
     tests = ground_truth.get("tests", ground_truth.get("cases"))
     if not isinstance(tests, list) or not 1 <= len(tests) <= MAX_TESTS:
         raise GroundTruthError(f"the tests must be a list of 1 to {MAX_TESTS}")
     if "cases" in ground_truth:
         read_cases(tests)
         return
-    for name, code in (("setup", ground_truth.get("setup") or ""), *((f"test {i}", t) for i, t in enumerate(tests))):
+    given, setup = (ground_truth.get(key) or "" for key in ("given", "setup"))
+    for name, code in (("given", given), ("setup", setup), *((f"test {i}", t) for i, t in enumerate(tests))):
         if not isinstance(code, str):
             raise GroundTruthError(f"{name} is not text: {code!r:.200}")
         try:
             parse(code)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise GroundTruthError(f"{name} is no Python: {error}: {code!r:.200}") from None
-    if problem := checker_problem(tests, ground_truth.get("setup") or ""):
+    try:
+        problem = prepare(given, setup, tests).problem
+    except TestsNothingError as error:
+        problem = str(error)
+    if problem:
         raise GroundTruthError(problem)
 
 

@@ -78,7 +78,8 @@ class CodeConfig(Config):
     total_memory_mib: RunTime[int] = Field(16384, gt=0)
     """MiB of address space of all these processes together; bounds how many run at one time."""
     output_bytes: int = Field(1 << 20, gt=0)
-    """Longest standard output of a program, in bytes; a longer one fails its test."""
+    """Longest standard output of a program, in bytes; a longer one fails its test. Where twice the expected output is
+    longer, that is the limit."""
     disk_mib: int = Field(16, gt=0)
     """Size in MiB of the only folder that a response can write to; under `landlock` there is no such folder."""
 

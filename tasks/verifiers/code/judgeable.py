@@ -1,9 +1,9 @@
 """Recognition of tests that cannot be judged, before anything runs.
 
-Tests run in another process than the response, where an instance of one of its classes is only a reference. Through it
-they call methods, read attributes, iterate, order instances by `<`, calculate with two of them, and ask `isinstance`;
-exceptions that the response defines are caught like any others. Each result is an answer of the response, which the
-test compares with values of its own.
+Code of a test that runs in the response's process (`split`) may do all that Python can. The rest runs in another one,
+where an instance of one of the response's classes is only a reference. Through it tests call methods, read attributes,
+iterate, order instances by `<`, calculate with two of them, and ask `isinstance`; exceptions that the response defines
+are caught like any others. Each result is an answer of the response, which the test compares with values of its own.
 
 Nothing else is safe: where the response's `__eq__`, `__contains__` or `__exit__` decided over an assertion, one that
 always agrees would be paid; where its operators were handed a value of the test, that might be the expected result. A
@@ -16,13 +16,12 @@ tests, their setup, nor Python; as functions have such names too, the way in whi
 from __future__ import annotations
 
 import ast
-import builtins
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from tasks.verifiers.code.inside.checker import ALIASES, PACKAGES
-from tasks.verifiers.code.syntax import parse
+from tasks.verifiers.code.crossing import PYTHON
+from tasks.verifiers.code.names import bound_names, class_like
+from tasks.verifiers.code.split import Split, split
 
 _CONVERSIONS = {"int", "float", "complex", "round", "hash", "reversed", "set", "frozenset", "dict", "copy", "deepcopy"}
 _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch"}
@@ -31,6 +30,8 @@ _RUNNERS, _LOOPS = {"run", "run_until_complete", "gather"}, {"asyncio", "loop"}
 _ATTRIBUTES = {"__name__", "__qualname__"}
 """Names between double underscores that can be read from something of the response."""
 
+TOO_DEEP = "a test is nested too deeply to be read"
+"""Why a test is refused that exhausts the stack."""
 _CONTAINS = "asks by `in` about an instance of the response, where its __contains__ or __eq__ would decide"
 _EQUALS = "compares instances of the response by ==, where its __eq__ would decide; compare their attributes"
 _MEMBERS = "expects a value that the response defines; compare its .value or .name"
@@ -46,33 +47,26 @@ _PRINTS = "captures what this process prints or replaces what it holds, while th
 
 def checker_problem(tests: Sequence[str], setup: str) -> str | None:
     """Return why these tests cannot be judged, or None. All of them must be Python."""
-    trees = [("setup", parse(setup)), *((f"test {number}", parse(test)) for number, test in enumerate(tests))]
     try:
-        reader = _Reader([tree for _, tree in trees])
-        return next((f"{where} {problem}" for where, tree in trees for problem in reader.problems(tree)), None)
+        return problem_of(split("", setup, tests))
     except RecursionError:
-        return "a test is nested too deeply to be read"
+        return TOO_DEEP
 
 
-def _defined(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a piece of test code binds itself."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                yield name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.ExceptHandler(name=str(name)):
-                yield name
-            case ast.alias(name=name, asname=asname):
-                yield asname or name.partition(".")[0]
+def problem_of(parts: Split) -> str | None:
+    """Return why split tests cannot be judged, or None; raises `RecursionError` where they are nested too deeply."""
+    _, setup, *tests = parts.trees
+    trees = [("setup", setup), *((f"test {number}", test) for number, test in enumerate(tests))]
+    reader = _Reader([tree for _, tree in trees], parts.understood)
+    return next((f"{where} {problem}" for where, tree in trees for problem in reader.problems(tree)), None)
 
 
 class _Reader:
     """A reader of test code that follows which variables hold instances of the response's classes."""
 
-    def __init__(self, trees: Sequence[ast.AST]) -> None:
-        self._ours = {name for tree in trees for name in _defined(tree)}
+    def __init__(self, trees: Sequence[ast.AST], understood: Collection[int]) -> None:
+        self._ours = {name for tree in trees for name in bound_names(tree)}
+        self._understood = understood
         self._class_of: dict[str, str] = {}
         self._classes: set[str] = set()
         for tree in trees:
@@ -98,14 +92,21 @@ class _Reader:
     def problems(self, tree: ast.AST) -> Iterator[str]:
         """Yield why a piece of test code cannot be judged, for each node at fault."""
         self._follow(tree)
-        for node in ast.walk(tree):
+        for node in self._run_here(tree):
             reader = self._readers.get(type(node))
             if reader and (problem := reader(node)):
                 yield f"{problem}: {ast.unparse(node)[:120]!r}"
 
+    def _run_here(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes of what is not run in the response's process."""
+        if id(node) not in self._understood:
+            yield node
+            for part in ast.iter_child_nodes(node):
+                yield from self._run_here(part)
+
     def _follow(self, tree: ast.AST) -> None:
         """Record which variables hold instances, and of which class, at the end of a piece of test code."""
-        for name in _defined(tree):
+        for name in bound_names(tree):
             self._class_of.pop(name, None)
         for node in ast.walk(tree):
             match node:
@@ -158,7 +159,8 @@ class _Reader:
         return None
 
     def _with(self, node: ast.With | ast.AsyncWith) -> str | None:
-        return _CONTEXTS if any(self._is_theirs(item.context_expr) for item in node.items) else None
+        entered = [item.context_expr for item in node.items if id(item) not in self._understood]
+        return _CONTEXTS if any(map(self._is_theirs, entered)) else None
 
     def _derived(self, node: ast.ClassDef) -> str | None:
         return _DERIVES if any(map(self._class_name, node.bases)) else None
@@ -173,8 +175,7 @@ class _Reader:
     def _class_name(self, node: ast.expr) -> str | None:
         """Return the name of a node if it reads as a class of the response; else None."""
         name = node.id if isinstance(node, ast.Name) else ""
-        reads = name[:1].isupper() and "_" not in name and (len(name) == 1 or not name.isupper())
-        return name if reads and name not in self._known() else None
+        return name if class_like(name) and name not in self._known() else None
 
     def _class_of_value(self, node: ast.expr) -> str | None:
         """Return the class that a node's value seems to be an instance of; None where it seems to be no instance."""
@@ -214,10 +215,7 @@ class _Reader:
         return self._is_instance(node)
 
     def _known(self) -> set[str]:
-        return self._ours | _PYTHON
-
-
-_PYTHON = {*dir(builtins), *sys.stdlib_module_names, *ALIASES, *PACKAGES, "self", "__file__"}
+        return self._ours | PYTHON
 
 
 def _is_stream(node: ast.expr) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from tasks.verifiers.code import check_ground_truth, open_sandbox, read_cases
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS, extract_program
+from tasks.verifiers.code.prepared import prepare
 from tasks.verifiers.code.running import Execution, Verdict, run_assertions, run_cases, run_program
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tasks.verifiers.code.timing import Clock, TakesLong
@@ -180,7 +181,8 @@ def verdicts_on(
     clock = Clock(config.test_seconds, config.total_seconds, granted)
     if "cases" in ground_truth:
         return run_cases(sandbox, program, read_cases(ground_truth["cases"]), config, clock)
-    return run_assertions(sandbox, program, ground_truth.get("setup") or "", ground_truth["tests"], config, clock)
+    given, setup = (ground_truth.get(key) or "" for key in ("given", "setup"))
+    return run_assertions(sandbox, program, prepare(given, setup, ground_truth["tests"]), config, clock)
 
 
 def execution_on(program: str, config: CodeConfig, granted: float, sandbox: Sandbox) -> Execution:

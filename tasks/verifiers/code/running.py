@@ -10,7 +10,6 @@ Assertions, which a response must not read:                     Cases:
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import json
 import math
@@ -23,8 +22,8 @@ from dataclasses import dataclass
 from tasks.verifiers.code.comparison import same_output
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.confine import Limits
+from tasks.verifiers.code.prepared import Prepared
 from tasks.verifiers.code.sandbox import Ended, Sandbox
-from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.code.timing import Clock, OutOfTime
 from tasks.verifiers.scores import CannotJudge
 
@@ -86,13 +85,15 @@ def shortened(output: str, chars: int) -> str:
 
 
 def run_assertions(
-    sandbox: Sandbox, program: str, setup: str, tests: Sequence[str], config: CodeConfig, clock: Clock
+    sandbox: Sandbox, program: str, prepared: Prepared, config: CodeConfig, clock: Clock
 ) -> list[Verdict]:
     """Run tests that call the response's functions, and return one verdict per test, in order.
 
-    The response's process sees the arguments of its functions, no more. All tests call into one process that holds the
-    response, as in a test file. After a test that does not end, or that ends the process, the next one gets a new
-    process.
+    The response's process sees what makes the arguments of its functions, no more. All tests call into one process that
+    holds the response, as in a test file. After a test that does not end, or that ends the process, the next one gets a
+    new process.
+
+    What a test computes with the response runs in the response's process, the rest in another (`split`).
 
     Raises:
         CannotJudge: a test needs a module that the sandbox's Python lacks.
@@ -100,17 +101,18 @@ def run_assertions(
         SandboxError: the sandbox failed.
     """
     limits = _limits(config)
+    tests = prepared.tests
     verdicts: list[Verdict] = []
     while len(verdicts) < len(tests):
         clock.begin_test()
-        with _conversation(sandbox, program, setup, limits, clock) as talk:
-            for test in tests[len(verdicts) :]:
+        with _conversation(sandbox, program, prepared, limits, clock) as talk:
+            for number in range(len(verdicts), len(tests)):
                 if clock.over:
                     return verdicts + [Verdict(False, _total(config), timed_out=True)] * (len(tests) - len(verdicts))
-                verdict, alive = talk.run(setup) if not talk.ready else (Verdict(True), True)
+                verdict, alive = talk.run(prepared.setup) if not talk.ready else (Verdict(True), True)
                 if verdict.passed:
                     talk.ready = True
-                    verdict, alive = talk.run(test)
+                    verdict, alive = talk.run(tests[number], prepared.theirs[number] if prepared.theirs else ())
                 verdicts.append(verdict)
                 if not alive:
                     break
@@ -132,7 +134,7 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
                 verdicts.append(Verdict(False, _total(config), timed_out=True))
             else:
                 os.lseek(source, 0, os.SEEK_SET)
-                verdicts.append(_run_case(sandbox, source, case, limits, clock, config.output_bytes))
+                verdicts.append(_run_case(sandbox, source, case, limits, clock, _longest(case, config)))
     return verdicts
 
 
@@ -144,11 +146,11 @@ class _Conversation:
         self._clock = clock
         self.ready = False
 
-    def run(self, source: str) -> tuple[Verdict, bool]:
+    def run(self, source: str, theirs: Sequence[str] = ()) -> tuple[Verdict, bool]:
         """Run a piece of test code; return the verdict, and True if the processes can go on."""
         self._clock.begin_test()
         try:
-            self._orders.sendall(json.dumps({"run": source}).encode() + b"\n")
+            self._orders.sendall(json.dumps({"run": source, "theirs": list(theirs)}).encode() + b"\n")
             line = self._read()
         except OutOfTime:
             return Verdict(False, "time limit of the test", timed_out=True), False
@@ -173,7 +175,9 @@ class _Conversation:
 
 
 @contextmanager
-def _conversation(sandbox: Sandbox, program: str, setup: str, limits: Limits, clock: Clock) -> Iterator[_Conversation]:
+def _conversation(
+    sandbox: Sandbox, program: str, prepared: Prepared, limits: Limits, clock: Clock
+) -> Iterator[_Conversation]:
     """Fork a process that holds the response and one that holds the tests, and end both with the block."""
     orders, checker = socket.socketpair()
     asking, answering = socket.socketpair()
@@ -187,18 +191,18 @@ def _conversation(sandbox: Sandbox, program: str, setup: str, limits: Limits, cl
         stack.callback(sandbox.end, tests)
         checker.close()
         # Only now: a response that takes all there is must not keep its tests from starting.
-        message = {"source": program, "imports": imports_of(setup)}
+        message = {"source": program, "given": prepared.given, "classes": prepared.classes}
         with suppress(OSError):  # a response that ends while it is being loaded: the first test finds it gone
             asking.sendall(json.dumps(message).encode() + b"\n")
         asking.close()
+        orders.sendall(json.dumps({"classes": prepared.classes, "crossing": prepared.crossing}).encode() + b"\n")
         with clock.watching(response, tests):
             yield _Conversation(orders, clock)
 
 
-def imports_of(setup: str) -> str:
-    """Return the import statements of the setup, which a response may rely on; the rest of it is the tests'."""
-    lines = [line for line in parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
-    return "\n".join(ast.unparse(line) for line in lines)
+def _longest(case: Case, config: CodeConfig) -> int:
+    """Return the bytes of output that a program may write: what is expected may be longer than others' outputs."""
+    return max(config.output_bytes, 2 * len(case.output.encode("utf-8", "surrogatepass")))
 
 
 def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: Clock, output_bytes: int) -> Verdict:

@@ -33,6 +33,9 @@ from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find
 
 INSIDE = (
     "tasks.verifiers.code.inside.confine",
+    "tasks.verifiers.code.inside.modules",
+    "tasks.verifiers.code.inside.values",
+    "tasks.verifiers.code.inside.reader",
     "tasks.verifiers.code.inside.standins",
     "tasks.verifiers.code.inside.wire",
     "tasks.verifiers.code.inside.program",

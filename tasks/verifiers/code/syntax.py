@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 
 _PARSING = Lock()
@@ -17,10 +19,22 @@ MAX_DIGITS = 100_000
 
 def parse(source: str) -> ast.Module:
     """Return the syntax tree of a module, with integers of up to `MAX_DIGITS`; raises what `ast.parse` raises."""
+    with _long_integers():
+        return ast.parse(source)
+
+
+def unparse(tree: ast.AST) -> str:
+    """Return source text of this tree, with integers of up to `MAX_DIGITS`; raises what `ast.unparse` raises."""
+    with _long_integers():
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+
+@contextmanager
+def _long_integers() -> Iterator[None]:
     with _PARSING:
         digits = sys.get_int_max_str_digits()
         sys.set_int_max_str_digits(MAX_DIGITS)
         try:
-            return ast.parse(source)
+            yield
         finally:
             sys.set_int_max_str_digits(digits)

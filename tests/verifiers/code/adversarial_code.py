@@ -134,6 +134,14 @@ DOORS = [
         "        for o in (d.values() if isinstance(d, dict) else d) if isinstance(o, str) and ' '.join(['assert', 'f(3)']) in o]",
         "the tests may lie anywhere in memory",
     ),
+    *_door(
+        "constants",
+        "import sys\ndef attack():\n    frame, found = sys._getframe(), []\n    while frame := frame.f_back:\n"
+        "        code = frame.f_code\n        if code.co_filename not in ('solution.py', 'main.py'):\n"
+        "            found += [v for v in [*code.co_consts, *frame.f_locals.values()]\n"
+        "                      if v == 73000 + 952 or ('73' + '952' in str(v) and 'attack' not in str(v))]\n    return found",
+        "the code of the tests may lie in a frame above",
+    ),
 ]
 
 _X86 = {
@@ -186,34 +194,43 @@ def _forges(id_: str, lines: str, why: str) -> list[Adversarial]:
 
 
 def _raises(name: str) -> list[Adversarial]:
-    error = f'{{"classes": [[0, "x", "{name}"], [1, "x", "Exception"]], "arguments": [], "text": "x", "number": 0}}'
+    nothing = '{"values": [], "nodes": []}'
+    classes = f'[[0, "x", "{name}"], [1, "x", "Exception"]]'
+    error = f'{{"classes": {classes}, "arguments": {nothing}, "text": "x", "number": 0}}'
     line = f'{{"raised": {error}}}\n'.encode()
     return _forges(f"forge-raise-{name}", f"[{line!r}] * 3", "an exception that ends the tests' process, or excuses it")
 
 
 FORGERIES = [
-    *_forges("forge-true", r"""[b'{"value": true}\n'] * 9""", "a truth that anyone can say"),
+    *_forges("forge-true", r"""[b'{"value": {"values": [true], "nodes": []}}\n'] * 9""", "a truth that anyone can say"),
+    *_forges("forge-old", r"""[b'{"value": true}\n'] * 9""", "no value"),
     *_forges("forge-verdict", r"""[b'{"passed": true, "detail": "", "cannot": false, "gone": false}\n']""", "ours"),
-    *_forges("forge-numbers", r"""[b'{"value": %d}\n' % n for n in range(2000)]""", "all answers in advance"),
-    *_forges("forge-remote", r"""[b'{"value": {"t": "mine", "v": 0}}\n'] * 500""", "objects of no end"),
-    *_forges("forge-kept", r"""[b'{"value": {"t": "yours", "v": -1}}\n'] * 9""", "what the tests keep"),
-    *_forges("forge-builtin", r"""[b'{"value": {"t": "builtin", "v": "exec"}}\n'] * 9""", "code to run over there"),
-    *_forges("forge-kind", r"""[b'{"value": {"t": [], "v": 0}}\n'] * 9""", "a kind that has no hash"),
-    *_forges("forge-integer", r"""[b'{"value": {"t": "int", "v": "zz"}}\n'] * 9""", "no integer"),
-    *_forges("forge-dict", r"""[b'{"value": {"t": "dict", "v": [[[], 1]]}}\n'] * 9""", "a key that has no hash"),
-    *_forges("forge-range", r"""[b'{"value": {"t": "range", "v": [0, 1, 0]}}\n'] * 9""", "no range"),
+    *_forges("forge-numbers", r"""[b'{"value": {"values": [%d], "nodes": []}}\n' % n for n in range(2000)]""", "all answers in advance"),
+    *_forges("forge-remote", r"""[b'{"value": {"values": [[0]], "nodes": [["mine", 0]]}}\n'] * 500""", "objects of no end"),
+    *_forges("forge-kept", r"""[b'{"value": {"values": [[0]], "nodes": [["yours", -1]]}}\n'] * 9""", "what the tests keep"),
+    *_forges("forge-builtin", r"""[b'{"value": {"values": [[0]], "nodes": [["builtin", "exec"]]}}\n'] * 9""", "code to run over there"),
+    *_forges("forge-kind", r"""[b'{"value": {"values": [[0]], "nodes": [[[], 0]]}}\n'] * 9""", "a kind that has no hash"),
+    *_forges("forge-integer", r"""[b'{"value": {"values": [[0]], "nodes": [["int", "zz"]]}}\n'] * 9""", "no integer"),
+    *_forges("forge-dict", r"""[b'{"value": {"values": [[0]], "nodes": [["dict", [[1], 1]], ["list", []]]}}\n'] * 9""", "a key that has no hash"),
+    *_forges("forge-range", r"""[b'{"value": {"values": [[0]], "nodes": [["made", "range", [0, 1, 0]]]}}\n'] * 9""", "no range"),
     *_forges("forge-deep", r"""[b'{"value": ' + b'[' * 200000 + b']' * 200000 + b'}\n'] * 2""", "recursion"),
-    *_forges("forge-deep-tags", r"""[b'{"value": ' + b'{"t": "tuple", "v": [' * 900 + b']}' * 900 + b'}\n']""", "recursion"),
-    *_forges("forge-changed", r"""[b'{"value": 1, "changed": {"-1": [], "9": 0, "x": {}}}\n'] * 3""", "no argument"),
+    *_forges("forge-deep-tags", r"""[b'{"value": {"values": [[0]], "nodes": [' + b','.join(b'["tuple", [[%d]]]' % (n + 1) for n in range(200_000)) + b', ["tuple", []]]}}\n']""", "recursion"),
+    *_forges("forge-changed", r"""[b'{"value": {"values": [1, 2, 3, [0]], "nodes": [["list", []]]}}\n'] * 3""", "no argument"),
+    *(row for name, node in {
+        "object": b'["object", "Sum", ["value", 73952]]', "member": b'["member", "Sum", "value"]', "loop": b'["tuple", [[0]]]',
+        "far": b'["tuple", [[7]]]', "negative": b'["tuple", [[-1]]]', "no-list": b'7', "array": b'["array", "|O", [1], "0000000000000000"]',
+        "shape": b'["array", "<i8", [-1, 0], ""]', "text": b'["text", "os.system", "true"]', "named": b'["named", "P", ["__class__"], [1]]',
+        "factory": b'["defaultdict", [], "exec"]', "namespace": b'["namespace", ["__class__", 1]]', "stream": b'["made", "StringIO", [1, 2]]',
+      }.items() for row in _forges(f"forge-node-{name}", f"[b'{{\"value\": {{\"values\": [[0]], \"nodes\": [%s]}}}}\\n' % {node!r}] * 9", "no such value")),
     *_forges("forge-garbage", r"""[b'\xff\x00{]\n', b'\n' * 100, b'null\n', b'[]\n', b'7\n']""", "no JSON"),
     *_forges("forge-half", r"""[b'{"value": ']""", "a message without an end"),
     *_forges("forge-huge", r"""[b'{"value": "' + b'x' * 20_000_000 + b'"}\n']""", "twenty megabytes"),
     *_forges("forge-endless", r"""iter(lambda: b'x' * 65536, b'')""", "a line without an end"),
-    *_forges("forge-requests", r"""iter(lambda: b'{"ask": {"op": "call", "of": 0, "arguments": []}}\n', b'')""", "asks on"),
+    *_forges("forge-requests", r"""iter(lambda: b'{"ask": {"op": "call", "of": 0, "arguments": {"values": [], "nodes": []}, "keywords": []}}\n', b'')""", "asks on"),
     *_forges("forge-names", r"""[b'{"ask": {"op": "name", "name": "EXPECTED"}}\n'] * 9""", "asks the tests for theirs"),
     *_forges("forge-globals", r"""[b'{"ask": {"op": "get", "of": 0, "name": "__globals__"}}\n'] * 9""", "asks for more"),
-    *_forges("forge-classes", r"""[b'{"raised": {"classes": %s, "arguments": [], "text": "x", "number": 0}}\n' % kinds for kinds in (b'[]', b'7', b'[[]]', b'[["x", "x", "x"]]', b'[[0, "OSError", "OSError"], [1, "SyntaxError", "SyntaxError"]]')]""", "no class"),
-    *_forges("forge-class", r"""[b'{"value": {"t": "class", "v": %s}}\n' % kind for kind in (b'null', b'[]', b'[[], 0, 0]', b'["x", 1, 2]', b'[0, "x", "SystemExit"]')]""", "no class"),
+    *_forges("forge-classes", r"""[b'{"raised": {"classes": %s, "arguments": {"values": [], "nodes": []}, "text": "x", "number": 0}}\n' % kinds for kinds in (b'[]', b'7', b'[[]]', b'[["x", "x", "x"]]', b'[[0, "OSError", "OSError"], [1, "SyntaxError", "SyntaxError"]]')]""", "no class"),
+    *_forges("forge-class", r"""[b'{"value": {"values": [[0]], "nodes": [["class", %s]]}}\n' % kind for kind in (b'null', b'[]', b'[[], 0, 0]', b'["x", 1, 2]', b'[0, "x", "SystemExit"]')]""", "no class"),
     *(row for name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "WireError", "StopIteration") for row in _raises(name)),
     *(row for name in ("ModuleNotFoundError", "MissingModuleError", "ImportError", "MemoryError") for row in _raises(name)),
     *(row for name in ("AssertionError", "ExceptionGroup", "UnicodeDecodeError", "print", "__import__") for row in _raises(name)),
@@ -277,6 +294,12 @@ LIARS = [
     Adversarial("patch-json", "import json\njson.dumps = lambda m: '{\"value\": true}'\njson.loads = lambda s: {}\ndef f(n): return 0", FUNCTION, "the wire's language"),
     Adversarial("patch-socket", "import socket\nsocket.socket.send = socket.SocketIO.write = lambda s, b: len(b)\ndef f(n): return 0", FUNCTION, "the wire itself"),
     Adversarial("patch-wire", "import sys\nw = sys.modules['tasks.verifiers.code.inside.wire']\nw.Peer.encode = lambda *a: True\nw.Peer.reply = lambda s, r: s.send({'value': True})\ndef f(n): return 0", FUNCTION, "our own module"),
+    Adversarial("patch-encode", "import sys\nv = sys.modules['tasks.verifiers.code.inside.values']\nv.encode = lambda *a: {'values': [True], 'nodes': [], 'keys': []}\ndef f(n): return 0", FUNCTION, "our own module"),
+    Adversarial("patch-program", "import sys\np = sys.modules['tasks.verifiers.code.inside.program']\np._Response._run = lambda s, c, n, g: {'value': s.peer.encode(next((int(w) for w in c.split() if w.isdigit()), True))}\ndef f(n): return 0", FUNCTION, "our own module, where the tests' code passes"),
+    *(Adversarial(f"patch-eval-{name}", f"import builtins\nbuiltins.eval = builtins.exec = lambda *a: {value}\ndef f(n): return 0", FUNCTION, "what runs the tests' code here") for name, value in {"true": "True", "equal": "__import__('unittest.mock').mock.ANY"}.items()),
+    Adversarial("patch-tests", "import sys\nm = sys.modules['__main__']\nm.__dict__['f'] = m.__dict__['sorted'] = lambda *a: [3, 7, 952][:0]\ndef f(n): return 0", LISTED, "the names of the tests here"),
+    Adversarial("handed", "def f(values):\n    values[:] = [73952]\n    return values", {"tests": ["values = [3]\nassert f(values) == [73953 - 2]"]}, "what was handed over, in the place of what is expected"),
+    Adversarial("same-key", "import builtins\nbuiltins.id = lambda x: 0\ndef f(n): return [[1], [2]]", {"tests": ["assert f(3) == [[7], [2]]", "a = [1]\nassert f(3) is not a and f(3) == [[7], [7]]"]}, "one key for all objects"),
     Adversarial("patch-checker", "import sys\nc = sys.modules['tasks.verifiers.code.inside.checker']\nc._Checker.run = lambda s, t: {'passed': True, 'detail': '', 'cannot': False, 'gone': False}\ndef f(n): return 0", FUNCTION, "our own module, of a process that it is not in"),
     *(Adversarial(f"callback-{name}", f"import os\ndef f(g):\n    {body}\n    return 0", CALLBACK, "a function of the tests in its hands")
       for name, body in {

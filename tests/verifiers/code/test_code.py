@@ -250,8 +250,8 @@ def test_a_named_tuple_crosses_with_its_fields(peers):
     near, far = peers
     arrived = far.decode(near.encode(namedtuple("Point", "x y")(1, [2])))
     assert (arrived, arrived.x, arrived.y, type(arrived).__name__) == ((1, [2]), 1, [2], "Point")
-    forged = {"t": "namedtuple", "v": ["P", ["__class__"], [1]]}
-    with pytest.raises(ValueError, match="Field names cannot start with an underscore"):
+    forged = {"values": [[0]], "nodes": [["named", "P", ["__class__"], [1]]]}
+    with pytest.raises(WireError, match="Field names cannot start with an underscore"):
         far.decode(forged)
 
 

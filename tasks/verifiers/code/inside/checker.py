@@ -1,30 +1,26 @@
 """The process that holds the tests, and asks the process that holds the response for what they need of it.
 
-A name that a test uses and neither it, its setup nor Python defines is the response's. Builtins, and modules of the
-standard library even where the test forgot to import them, are always Python's own: a response that defines `abs` or
-`math` changes nothing here.
+Tests come split along values (`tasks.verifiers.code.split`): what they compute with the response is run there, and they
+compare here. A name that a test uses and neither it, its setup nor Python defines is the response's. Builtins, and
+modules of the standard library even where the test forgot to import them, are always Python's own: a response that
+defines `abs` or `math` changes nothing here.
 """
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import socket
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
+from tasks.verifiers.code.inside.modules import ALIASES, MODULES, MainModule
 from tasks.verifiers.code.inside.standins import RAISED_THERE
-from tasks.verifiers.code.inside.wire import Peer, Remote, WireError
+from tasks.verifiers.code.inside.wire import VALUE, Peer, Remote, WireError, taken_over
 
-ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy"}
-"""Customary short names of packages, which a test may use without importing them."""
-PACKAGES = (*ALIASES.values(), "pytest", "scipy", "sympy", "torch", "sklearn", "numpy", "pandas", "networkx")
-"""Names of third-party packages that are never taken for the response's."""
-
-EVALUATING = {"eval", "exec", "compile", "__import__"}
-"""Builtins that are never taken from the response, as their argument may hold the expected result."""
+_UNCHANGING = (type(None), bool, int, float, complex, str, bytes, range, type, types.FunctionType)
 
 
 class MissingModuleError(Exception):
@@ -32,29 +28,48 @@ class MissingModuleError(Exception):
 
 
 def serve(orders: socket.socket, response: socket.socket) -> None:
-    """Run one test after another until `orders` is closed: `{"run": source}` gives `{"passed", "detail", ...}`."""
+    """Run one test after another until `orders` is closed.
+
+    The first order is `{"classes", "crossing"}` (`split.Split`); each other, `{"run": source, "theirs": names}`, gives
+    `{"passed", "detail", ...}`.
+    """
     checker = _Checker(Peer(response, _refuse))
     instructions = Peer(orders, _refuse)
+    checker.begin(instructions.receive())
     while True:
-        instructions.send(checker.run(instructions.receive()["run"]))
+        order = instructions.receive()
+        instructions.send(checker.run(order["run"], order["theirs"]))
 
 
 class _Checker:
     def __init__(self, response: Peer) -> None:
         response._answer = self._call_back
+        self._peer = response
         self._names = _Names(response)
+        self._answers: list[dict[str, Any]] = []
+        self._repeated: list[dict[str, Any]] = []
+        self._reading = False
+        self._done: set[int] = set()
+        self._names.update(
+            __run__=self._run, __once__=self._once, __value__=self._value, __handed__=self._handed, __read__=self._read
+        )
+        sys.modules["__main__"] = MainModule(self._names)
 
-    def run(self, source: str) -> dict[str, Any]:
-        """Run one test, and return its verdict.
+    def begin(self, order: dict[str, Any]) -> None:
+        """Take the names of the tests' classes, whose instances are data."""
+        self._peer.named, self._peer.classes = _Classes(self._names, order["classes"]), order["crossing"]
+
+    def run(self, source: str, theirs: list[str]) -> dict[str, Any]:
+        """Run one test, in which names of Python's may be meant as the response's, and return its verdict.
 
         Its keys: `passed`; `detail`, why not; `cannot`, the test cannot be judged; `gone`, the response's process has
         ended.
         """
         verdict = {"passed": False, "detail": "", "cannot": False, "gone": False}
+        taken: set[str] = set()
         try:
-            tree = ast.parse(source)
-            self._names.take(_named_as_ours(tree))
-            exec(compile(tree, "test", "exec"), self._names)  # noqa: S102 - this is the sandbox
+            taken = self._names.take(theirs)
+            exec(compile(source, "test", "exec", dont_inherit=True), self._names)  # noqa: S102 - this is the sandbox
         except WireError as error:
             return verdict | {"detail": f"the response's process ended: {error}", "gone": True}
         except (MissingModuleError, ModuleNotFoundError) as error:
@@ -62,7 +77,72 @@ class _Checker:
             return verdict | {"detail": _shown(error), "cannot": ours}
         except BaseException as error:
             return verdict | {"detail": _shown(error)}
+        finally:
+            self._names.give_back(taken)
         return verdict | {"passed": True}
+
+    def _run(self, code: str, /, **given: Any) -> None:
+        """Run a statement of the test in the response's process."""
+        self._asked(code, given)
+
+    def _once(self, number: int, code: str) -> None:
+        """Run a statement that makes arguments in the response's process, where it has not been run before."""
+        if number not in self._done:
+            self._done.add(number)
+            self._asked(code, {})
+
+    def _value(self, code: str, /, **given: Any) -> Any:
+        """Return the value of an expression of the test, from the response's process."""
+        return self._asked(VALUE + code, given)
+
+    def _asked(self, code: str, given: dict[str, Any]) -> Any:
+        if self._repeated:
+            answer = self._repeated.pop(0)
+        else:
+            parts = list(given.values())
+            request = {"op": "run", "code": code, "names": [*given], "given": self._peer.encode_all(parts)}
+            answer = self._peer.ask(**request, fresh=not self._reading or not self._answers)
+            self._answers.append(answer)
+        return taken_over(self._peer, list(given.values()), answer)
+
+    def _handed(self, name: str) -> Any:
+        """Return the value of a variable that was handed to the response, which may have changed what it contains."""
+        value = self._names.get(name)
+        return value if _never_changes(value) else self._value(name)
+
+    def _read(self, compute: Callable[[], Any], as_it_is: bool = False) -> Any:
+        """Return what a test computes from values of the response.
+
+        Where that is not true, and there were arrays or numbers of numpy, it is computed once more from the same
+        values as lists and Python's numbers: a test may mean either.
+        """
+        if self._reading:  # a function of the tests, whose own assertions are read with the outer ones
+            return compute()
+        self._answers, self._peer.known = [], {}
+        self._reading = True
+        try:
+            return self._twice(compute, as_it_is)
+        finally:
+            self._reading = False
+
+    def _twice(self, compute: Callable[[], Any], as_it_is: bool) -> Any:
+        try:
+            result = compute()
+            if as_it_is or result:
+                return result
+        except WireError:
+            raise
+        except Exception:
+            if not any(map(_of_numpy, self._answers)):
+                raise
+        else:
+            if not any(map(_of_numpy, self._answers)):
+                return result
+        self._repeated, self._peer.arrays, self._peer.known = [*self._answers], False, {}
+        try:
+            return compute()
+        finally:
+            self._repeated, self._peer.arrays = [], True
 
     def _call_back(self, request: dict[str, Any]) -> dict[str, Any]:
         """Let the response call a function that a test handed to it, and nothing else of this process."""
@@ -70,54 +150,69 @@ class _Checker:
         function = peer.object_at(request["of"])
         if request["op"] != "call" or not _harmless(function):
             raise TypeError("only functions that a test hands over can be called")
-        return {"value": peer.encode(function(*(peer.decode(argument) for argument in request["arguments"])))}
+        given = peer.decode_all(request["arguments"])
+        keywords = dict(zip(request["keywords"], given[len(given) - len(request["keywords"]) :], strict=True))
+        return {"value": peer.encode(function(*given[: len(given) - len(keywords)], **keywords))}
 
 
 class _Names(dict[str, Any]):
     """The globals of the tests, which look unknown names up in the response."""
 
     def __init__(self, response: Peer) -> None:
-        super().__init__(__name__="tests", __builtins__=builtins)
+        super().__init__(__name__="__main__", __builtins__=builtins)
         self.response = response
 
-    def take(self, names: set[str]) -> None:
-        """Take these names from the response where it defines them, before Python's own are looked at."""
-        for name in names - set(self):
+    def take(self, names: list[str]) -> set[str]:
+        """Take these names from the response where it defines them, before Python's own; return those taken."""
+        taken = set()
+        for name in set(names) - set(self):
             try:
                 self[name] = self.response.decode(self.response.ask(op="name", name=name)["value"])
             except NameError:
                 continue
+            taken.add(name)
+        return taken
+
+    def give_back(self, names: set[str]) -> None:
+        """Have these names be Python's again: in the next test a builtin may be what judges an answer."""
+        for name in names:
+            self.pop(name, None)
 
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name) or (name.startswith("__") and name.endswith("__")):
             raise KeyError(name)
-        if name in sys.stdlib_module_names:
-            value: Any = importlib.import_module(name)
-        elif name in ALIASES or name in PACKAGES:
+        if name in MODULES:
             try:
-                value = importlib.import_module(ALIASES.get(name, name))
+                value: Any = importlib.import_module(MODULES[name])
             except ModuleNotFoundError:
                 raise MissingModuleError(f"the test needs {ALIASES.get(name, name)}") from None
-        else:
-            value = self.response.decode(self.response.ask(op="name", name=name)["value"])
-        self[name] = value
-        return value
+            self[name] = value
+            return value
+        return self.response.decode(self.response.ask(op="name", name=name)["value"])
 
 
-def _named_as_ours(tree: ast.Module) -> set[str]:
-    """Return names of Python's by which a test must mean the response's function.
+class _Classes(dict[str, Any]):
+    """The classes of the tests by name, as they are defined by now."""
 
-    A module cannot be called, so `bisect(...)` is the response's. A builtin is the response's where an assertion
-    compares a call of it and names nothing else, as in `assert sum(10, 15) == 6`: its result is then an answer like any
-    other. (In `assert abs(f(1) - 2) < 0.1` the response's own `abs` would be the judge of its answer.)
-    """
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    theirs = {name for name in called if name in sys.stdlib_module_names and not hasattr(builtins, name)}
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    match tree.body:
-        case [ast.Assert(test=ast.Compare(left=ast.Call(func=ast.Name(id=name))))] if names == {name}:
-            return theirs | ({name} - EVALUATING if hasattr(builtins, name) else set())
-    return theirs
+    def __init__(self, names: dict[str, Any], classes: list[str]) -> None:
+        super().__init__()
+        self._names, self._classes = names, frozenset(classes)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return a class, or the default."""
+        return dict.get(self._names, name, default) if name in self._classes else default
+
+    __getitem__ = get
+
+
+def _never_changes(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(map(_never_changes, value))
+    return type(value) in _UNCHANGING
+
+
+def _of_numpy(answer: dict[str, Any]) -> bool:
+    return any(node[0] in ("array", "scalar", "objects") for node in answer["value"]["nodes"])
 
 
 def _harmless(function: Any) -> bool:

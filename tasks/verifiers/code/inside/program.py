@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import gc
+import importlib
 import operator
 import socket
 import sys
@@ -18,7 +19,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
 
-from tasks.verifiers.code.inside.wire import MAX_ITEMS, OPERATORS, Peer
+from tasks.verifiers.code.inside.modules import MODULES, MainModule
+from tasks.verifiers.code.inside.wire import MAX_ITEMS, OPERATORS, VALUE, Peer
 
 _FLUSH_FAILED = 120
 """Python's exit status where only writing the last output failed."""
@@ -52,7 +54,7 @@ def run(source: str) -> int:
     try:
         names = _module("__main__").__dict__
         names["__file__"] = "main.py"
-        exec(compile(source, "main.py", "exec"), names)  # noqa: S102 - this is the sandbox
+        exec(compile(source, "main.py", "exec", dont_inherit=True), names)  # noqa: S102 - this is the sandbox
     except SystemExit as error:
         status = _status(error.code)
     except BaseException as error:
@@ -100,12 +102,29 @@ def _flush(name: str) -> bool:
 def serve(connection: socket.socket) -> None:
     """Define the functions of a response, then let the other end call them.
 
-    The first message is `{"source": ..., "imports": ...}`. Where the response cannot be loaded, its error answers
-    every question.
+    The first message is `{"source", "given", "classes"}`: the response, code that runs before it, and the names of the
+    classes of the tests. Where the response cannot be loaded, its error answers every question.
     """
     response = _Response(connection)
     response.load()
     response.peer.serve()
+
+
+class _Tests(dict[str, Any]):
+    """The names of what the tests run here; those that they do not define are the response's."""
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        super().__init__(__name__="__main__", __builtins__=builtins)
+        self._response = response
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._response:
+            return self._response[name]
+        if hasattr(builtins, name) or (name.startswith("__") and name.endswith("__")):
+            raise KeyError(name)
+        if (module := MODULES.get(name)) is None:
+            raise NameError(f"the response defines no {name!r}")
+        return importlib.import_module(module)
 
 
 class _Response:
@@ -120,48 +139,61 @@ class _Response:
         """
         message = self.peer.receive()
         self._names = _module("solution").__dict__
+        self._tests = _Tests(self._names)
+        sys.modules["__main__"] = MainModule(self._tests)
+        self.peer.named, self.peer.classes = self._tests, message["classes"]
         try:
-            exec(message["imports"], self._names)  # noqa: S102 - this is the sandbox
-            exec(compile(message["source"], "solution.py", "exec"), self._names)  # noqa: S102
+            for name, source in (("given.py", message["given"]), ("solution.py", message["source"])):
+                exec(compile(source, name, "exec", dont_inherit=True), self._names)  # noqa: S102 - this is the sandbox
         except BaseException as error:
             self._failure = error
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._failure is not None:
             raise self._failure
+        if request["op"] == "run":
+            if request["fresh"]:
+                self.peer.alive = []
+            return self._run(request["code"], request["names"], self.peer.decode_all(request["given"]))
         if request["op"] == "name":
-            if request["name"] not in self._names:
-                raise NameError(f"the response defines no {request['name']!r}")
-            return self._value(self._names[request["name"]])
+            return self._value(self._tests[request["name"]])
         target = self.peer.object_at(request["of"])
         match request["op"]:
             case "call":
-                return self._call(target, request)
+                given = self.peer.decode_all(request["arguments"])
+                places = len(given) - len(request["keywords"])
+                return self._called(target, given, dict(zip(request["keywords"], given[places:], strict=True)))
             case "get":
                 return self._value(getattr(target, request["name"]))
             case "set":
                 setattr(target, request["name"], self.peer.decode(request["to"]))
                 return self._value(None)
             case "special":
-                return self._value(self._special(target, request))
+                return self._value(_SPECIAL[request["name"]](target, *self.peer.decode_all(request["arguments"])))
         raise ValueError(f"unknown request {request['op']!r}")
 
-    def _call(self, target: Any, request: dict[str, Any]) -> dict[str, Any]:
-        arguments = [self.peer.decode(argument) for argument in request["arguments"]]
-        keywords = {name: self.peer.decode(value) for name, value in request["keywords"].items()}
-        answer = self._value(target(*arguments, **keywords))
-        changed = {}
-        for position, (before, after) in enumerate(zip(request["arguments"], arguments, strict=True)):
-            if isinstance(after, list | dict | set) and (now := self.peer.encode(after)) != before:
-                changed[str(position)] = now
-        return answer | {"changed": changed}
+    def _run(self, code: str, names: list[str], given: list[Any]) -> dict[str, Any]:
+        """Run a piece of the tests: a statement, an expression, or either as a function of the given values."""
+        is_value = code.startswith(VALUE)
+        compiled = compile(code.removeprefix(VALUE), "test", "eval" if is_value else "exec", dont_inherit=True)
+        result = eval(compiled, self._tests)  # noqa: S307 - this is the sandbox
+        if names:
+            return self._called(
+                result if is_value else self._tests["__given__"], given, dict(zip(names, given, strict=True))
+            )
+        return self._value(result)
 
-    def _special(self, target: Any, request: dict[str, Any]) -> Any:
-        arguments = [self.peer.decode(argument) for argument in request["arguments"]]
-        return _SPECIAL[request["name"]](target, *arguments)
+    def _called(self, target: Any, given: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+        """Call an object, and return its result with what was given, which it may have changed."""
+        result = target(*given[: len(given) - len(keywords)], **keywords)
+        return {"value": self.peer.encode_all([result, *given] if any(map(_may_change, given)) else [result])}
 
     def _value(self, value: Any) -> dict[str, Any]:
         return {"value": self.peer.encode(value)}
+
+
+def _may_change(value: Any) -> bool:
+    return value is not None and type(value) not in (bool, int, float, str, bytes)
 
 
 def _items(target: Any) -> Any:

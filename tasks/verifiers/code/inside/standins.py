@@ -50,9 +50,9 @@ class StandIns:
     def describe(self, error: BaseException) -> dict[str, Any]:
         """Return the description of an exception of this process, for `make` in the other one."""
         try:
-            arguments = [self._peer.encode(argument) for argument in error.args]
+            arguments = self._peer.encode_all(error.args)
         except BaseException:
-            arguments = []
+            arguments = self._peer.encode_all([])
         return {
             "classes": [
                 self.describe_class(kind) for kind in type(error).__mro__ if kind not in (BaseException, object)
@@ -75,7 +75,7 @@ class StandIns:
             self._combined[key] = StandIn(parts[0].__name__, tuple(parts), {"_peer": self._peer, "_number": key[0]})
         kind = self._combined[key]
         error: Any = kind.__new__(kind)
-        error.args = tuple(self._peer.decode(argument) for argument in description["arguments"])
+        error.args = tuple(self._peer.decode_all(description["arguments"]))
         error._message, error._remote_number = str(description["text"]), int(description["number"])
         return error
 

@@ -1,44 +1,38 @@
-"""The protocol between the process that holds the tests and the one that holds the response.
+"""The conversation between the process that holds the tests and the one that holds the response.
 
     tests                                  response
     f([1, 2])      ──{"ask": call}───►     runs f
     == [2, 4]      ◄──{"value": ...}──     its result
     compared in the tests' process, by its own `==`
 
-Messages are lines of JSON over a socket pair. Data crosses as a copy. Anything else (an instance of a class of the
-response, a generator) stays in its process and crosses as a number; the other end then holds a `Remote` that asks for
-it. So nothing that the response defined, an `__eq__` say, is ever run in the process of the tests.
-
-JSON values stand for themselves, but for integers of more than 64 bits and for what JSON lacks, which are objects
-`{"t": kind, "v": ...}`. Subclasses cross as the type that they extend; a named tuple has its fields there too.
+Messages are lines of JSON over a socket pair. Data crosses as a copy (`values`). Anything else (an instance of a class
+of the response, a function) stays in its process and crosses as a number; the other end then holds a `Remote` that asks
+for it. So nothing that the response defined, an `__eq__` say, is ever run in the process of the tests.
 """
 
 from __future__ import annotations
 
 import collections
-import datetime
-import decimal
-import fractions
 import json
 import operator
 import socket
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from tasks.verifiers.code.inside import reader, values
 from tasks.verifiers.code.inside.standins import RAISED_THERE, StandIn, StandIns
 
-MAX_LINE = 8 << 20
+MAX_LINE = 32 << 20
 """Longest message, in bytes; a longer one ends the conversation."""
-
-MAX_DEPTH = 100
-"""Deepest nesting of a value that crosses."""
 MAX_ITEMS = 1 << 20
 """Items of an iterable of the response that are handed over as a list; further ones are left out."""
 
+
+VALUE = "= "
+"""Prefix of code that is an expression, whose value is asked for."""
 
 _NAMES = {"__name__", "__qualname__"}
 """Attributes between double underscores that the other process is asked for; Python itself reads others."""
@@ -52,13 +46,22 @@ class Peer:
     """One end of the conversation: it asks, and answers requests while it waits for an answer."""
 
     def __init__(self, connection: socket.socket, answer: Callable[[dict[str, Any]], Any]) -> None:
-        """Create an end on a socket. `answer` takes a request; its result or its exception reaches the other end."""
+        """Create an end on a socket. `answer` takes a request; its result or its exception reaches the other end.
+
+        Instances of `classes` cross as data, and are made from those of `named` here. `arrays`, `alive` and `known` are
+        those of `values`.
+        """
         self._stream = connection.makefile("rwb")
         self._answer = answer
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._remotes: weakref.WeakValueDictionary[int, Remote] = weakref.WeakValueDictionary()
         self._stand_ins = StandIns(self)
+        self.classes: Collection[str] = ()
+        self.named: Mapping[str, Any] = {}
+        self.arrays = True
+        self.alive: list[Any] | None = None
+        self.known: dict[Any, Any] = {}
 
     def ask(self, **request: Any) -> Any:
         """Send a request and return the answer; an exception of the other end is raised here as its stand-in."""
@@ -136,44 +139,46 @@ class Peer:
             remote = self._remotes[number] = Remote(self, number)
         return remote
 
-    def encode(self, value: Any, depth: int = 0) -> Any:
+    def encode(self, value: Any) -> Any:
         """Return `value` as JSON; what is no data is registered here, and its number crosses."""
-        if depth > MAX_DEPTH:
-            raise RecursionError("a value nested too deeply to hand over")
-        for kind, pack in _PACK:
-            if isinstance(value, kind):
-                return pack(value, lambda inner: self.encode(inner, depth + 1))
-        if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
-            return self.encode(value.tolist(), depth + 1)
-        if isinstance(value, type | types.BuiltinFunctionType) and value in _BUILTIN_NAMES:
-            return {"t": "builtin", "v": _BUILTIN_NAMES[value]}
+        return self.encode_all([value])
+
+    def encode_all(self, parts: Iterable[Any]) -> Any:
+        """Return several values as JSON: an object that is in two of them arrives as one."""
+        return values.encode(parts, self.classes, self._reference, self.alive)
+
+    def _reference(self, value: Any) -> list[Any]:
         if isinstance(value, Remote | StandIn):
-            return {"t": "yours", "v": value._number}
-        return self._reference(value)
-
-    def _reference(self, value: Any) -> dict[str, Any]:
+            return ["yours", value._number]
         if isinstance(value, BaseException):
-            return {"t": "error", "v": self._stand_ins.describe(value)}
+            return ["error", self._stand_ins.describe(value)]
         if isinstance(value, type) and issubclass(value, BaseException):
-            return {"t": "class", "v": self._stand_ins.describe_class(value)}
-        return {"t": "mine", "v": self.keep(value)}
+            return ["class", self._stand_ins.describe_class(value)]
+        return ["mine", self.keep(value)]
 
-    def decode(self, value: Any) -> Any:
+    def decode(self, message: Any) -> Any:
         """Return the Python value of what `encode` of the other end wrote."""
-        if isinstance(value, list):
-            return [self.decode(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        kind, inner = value.get("t"), value.get("v")
-        if kind == "mine" and isinstance(inner, int):
-            return self.remote(inner)
-        if kind == "yours":
-            return self.object_at(inner)
-        if kind in ("error", "class"):
-            return self._made(inner) if kind == "error" else self._stand_ins.make_class(*(inner or ()))
-        if kind not in _UNPACK:
-            raise WireError("a value of no known kind")
-        return _UNPACK[kind](inner, self.decode)
+        (value,) = self.decode_all(message)
+        return value
+
+    def decode_all(self, message: Any) -> list[Any]:
+        """Return the Python values of what `encode_all` of the other end wrote."""
+        try:
+            return reader.decode(message, self.named, self._referred, arrays=self.arrays, known=self.known)
+        except ValueError as error:
+            raise WireError(f"a message that cannot be understood: {error}") from error
+
+    def _referred(self, node: list[Any]) -> Any:
+        match node:
+            case ["mine", int(number)]:
+                return self.remote(number)
+            case ["yours", int(number)]:
+                return self.object_at(number)
+            case ["error", description]:
+                return self._made(description)
+            case ["class", [number, name, python]]:
+                return self._stand_ins.make_class(number, name, python)
+        raise ValueError("a value of no known kind")
 
     def _made(self, description: Any) -> BaseException:
         try:
@@ -208,8 +213,8 @@ class Remote:
         self._special("delattr", name)
 
     def _special(self, name: str, *arguments: Any) -> Any:
-        encoded = [self._peer.encode(argument) for argument in arguments]
-        return self._peer.decode(self._peer.ask(op="special", of=self._number, name=name, arguments=encoded)["value"])
+        asked = {"of": self._number, "name": name, "arguments": self._peer.encode_all(arguments)}
+        return self._peer.decode(self._peer.ask(op="special", **asked)["value"])
 
     def _asks_subclass(self, other: Any) -> bool:
         return self._special("subclass", other) is True
@@ -273,114 +278,42 @@ for _name in OPERATORS:
 
 
 def call(peer: Peer, number: int, arguments: Iterable[Any], keywords: Mapping[str, Any]) -> Any:
-    """Call an object of the other process; lists, dicts and sets that it changed in place are changed here too."""
-    arguments = list(arguments)
-    answer = peer.ask(
-        op="call",
-        of=number,
-        arguments=[peer.encode(argument) for argument in arguments],
-        keywords={name: peer.encode(value) for name, value in keywords.items()},
-    )
-    for position, changed in answer.get("changed", {}).items():
-        _change(arguments[int(position)], peer.decode(changed))
-    return peer.decode(answer["value"])
+    """Call an object of the other process; what it changed in its arguments is changed here too."""
+    given = [*arguments, *keywords.values()]
+    answer = peer.ask(op="call", of=number, arguments=peer.encode_all(given), keywords=[*keywords])
+    return taken_over(peer, given, answer)
 
 
-def _change(ours: Any, theirs: Any) -> None:
-    if type(ours) is not type(theirs):
+def taken_over(peer: Peer, given: list[Any], answer: Mapping[str, Any]) -> Any:
+    """Return a result, after what was given is changed as it was there; where it is one of them, it is so here."""
+    result, *theirs = peer.decode_all(answer["value"])
+    if not theirs:
+        return result
+    if len(theirs) != len(given):
+        raise WireError("an answer about other arguments")
+    for one, other in zip(given, theirs, strict=True):
+        _change(one, other, peer.classes)
+    return next((one for one, other in zip(given, theirs, strict=True) if other is result and _can_change(one)), result)
+
+
+def _can_change(value: Any) -> bool:
+    return isinstance(value, list | dict | set | bytearray | collections.deque) or hasattr(value, "__dict__")
+
+
+def _change(ours: Any, theirs: Any, named: Collection[str]) -> None:
+    if type(ours) is not type(theirs) or ours is theirs:
         return
-    if isinstance(ours, list):
+    if isinstance(ours, list | bytearray):
         ours[:] = theirs
     elif isinstance(ours, dict | set):
         ours.clear()
         ours.update(theirs)
-
-
-_Pack = Callable[[Any, Callable[[Any], Any]], Any]
-
-
-def _tagged(kind: str, unpacked: Callable[[Any], Any] = lambda value: value) -> _Pack:
-    return lambda value, _: {"t": kind, "v": unpacked(value)}
-
-
-def _items(kind: str) -> _Pack:
-    return lambda value, encode: {"t": kind, "v": [encode(item) for item in value]}
-
-
-def _moment(kind: str) -> _Pack:
-    """Pack dates and times by their ISO form; those with a zone have its offset, by which they are compared."""
-    return lambda value, _: {"t": kind, "v": value.isoformat()}
-
-
-def _integer(value: int, _: Callable[[Any], Any]) -> Any:
-    value = int.__index__(value)
-    return value if -(2**63) <= value < 2**63 else {"t": "int", "v": hex(value)}
-
-
-def _tuple(value: tuple[Any, ...], encode: Callable[[Any], Any]) -> dict[str, Any]:
-    items = [encode(item) for item in value]
-    fields = getattr(type(value), "_fields", None)
-    if isinstance(fields, tuple):
-        return {"t": "namedtuple", "v": [type(value).__name__, [str(field) for field in fields], items]}
-    return {"t": "tuple", "v": items}
-
-
-@lru_cache(maxsize=256)
-def _named_tuple_type(name: str, fields: tuple[str, ...]) -> Any:
-    return collections.namedtuple(name, fields)  # it refuses all that is no identifier
-
-
-_BUILTINS: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        *(abs, all, any, bin, chr, divmod, hex, len, max, min, oct, ord, pow, round, sorted, sum),
-        *(bool, bytearray, bytes, complex, dict, float, frozenset, int, list, range, set, str, tuple),
-    )
-}
-"""Types of data and functions without effects: each process uses its own."""
-
-_BUILTIN_NAMES = {kind: name for name, kind in _BUILTINS.items()}
-
-_PACK: tuple[tuple[Any, _Pack], ...] = (
-    (bool | None, lambda value, _: value),
-    (int, _integer),
-    (float, lambda value, _: float.__float__(value)),
-    (str, lambda value, _: str.__str__(value)),
-    (list, lambda value, encode: [encode(item) for item in value]),
-    (tuple, _tuple),
-    (dict, lambda value, encode: {"t": "dict", "v": [[encode(key), encode(item)] for key, item in value.items()]}),
-    (set, _items("set")),
-    (frozenset, _items("frozenset")),
-    (collections.deque, _items("deque")),
-    (bytes, _tagged("bytes", bytes.hex)),
-    (bytearray, _tagged("bytearray", bytearray.hex)),
-    (complex, _tagged("complex", lambda value: [value.real, value.imag])),
-    (decimal.Decimal, _tagged("decimal", str)),
-    (fractions.Fraction, _tagged("fraction", lambda value: [hex(value.numerator), hex(value.denominator)])),
-    (range, _tagged("range", lambda value: [value.start, value.stop, value.step])),
-    (datetime.datetime, _moment("datetime")),
-    (datetime.date, _moment("date")),
-    (datetime.time, _moment("time")),
-    (datetime.timedelta, _tagged("timedelta", lambda value: [value.days, value.seconds, value.microseconds])),
-)
-
-_UNPACK: dict[Any, Callable[[Any, Callable[[Any], Any]], Any]] = {
-    "int": lambda value, _: int(value, 16),
-    "tuple": lambda value, decode: tuple(decode(item) for item in value),
-    "namedtuple": lambda value, decode: _named_tuple_type(value[0], tuple(value[1]))(*map(decode, value[2])),
-    "dict": lambda value, decode: {decode(key): decode(item) for key, item in value},
-    "set": lambda value, decode: {decode(item) for item in value},
-    "frozenset": lambda value, decode: frozenset(decode(item) for item in value),
-    "deque": lambda value, decode: collections.deque(decode(item) for item in value),
-    "bytes": lambda value, _: bytes.fromhex(value),
-    "bytearray": lambda value, _: bytearray.fromhex(value),
-    "complex": lambda value, _: complex(*value),
-    "decimal": lambda value, _: decimal.Decimal(value),
-    "fraction": lambda value, _: fractions.Fraction(*(int(part, 16) for part in value)),
-    "range": lambda value, _: range(*value),
-    "datetime": lambda value, _: datetime.datetime.fromisoformat(value),
-    "date": lambda value, _: datetime.date.fromisoformat(value),
-    "time": lambda value, _: datetime.time.fromisoformat(value),
-    "timedelta": lambda value, _: datetime.timedelta(*value),
-    "builtin": lambda value, _: _BUILTINS[value],
-}
+    elif isinstance(ours, collections.deque):
+        ours.clear()
+        ours.extend(theirs)
+    elif type(ours).__module__ == "numpy":
+        if getattr(ours, "shape", ()) == getattr(theirs, "shape", None) != ():
+            ours[...] = theirs
+    elif hasattr(ours, "__dict__") and (type(ours).__name__ in named or isinstance(ours, types.SimpleNamespace)):
+        vars(ours).clear()
+        vars(ours).update(vars(theirs))

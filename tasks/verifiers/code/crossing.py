@@ -1,0 +1,370 @@
+"""Decides which code of a test may run in the process of the response, and what must never be seen there.
+
+Names of the tests live there where they are bound to what the response gave (`inside`), or were handed to it
+(`handed`): what changes them then changes them there. Names that were computed here from its values stay here
+(`derived`), and so does all that decides: what an assertion compares with, and what that is made of.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tasks.verifiers.code.inside.modules import ALIASES, PACKAGES
+from tasks.verifiers.code.names import (
+    binds,
+    bound_names,
+    children,
+    class_like,
+    free,
+    has,
+    is_record,
+    last,
+    loaded,
+    own_names,
+    root,
+    whole,
+)
+from tasks.verifiers.code.syntax import unparse
+
+PYTHON = {*dir(builtins), *sys.stdlib_module_names, *ALIASES, *PACKAGES, "self", "__file__"}
+"""Names that are never taken for the response's."""
+SOLUTION = "solution"
+"""The name by which a test may import the response."""
+UNSHIPPED = (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
+"""Expressions that stay as they are."""
+
+_MUTATORS = {
+    *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add", "discard", "update"),
+    *("popitem", "setdefault", "popleft", "appendleft", "extendleft", "rotate", "send", "throw", "close", "write"),
+    *("push", "enqueue", "dequeue", "put", "read", "readline"),
+}
+"""Methods that change what they are called on, which is done where it lives."""
+_DECIDES = (ast.Compare, ast.BoolOp, ast.IfExp)
+_MAKES_CLASS = {"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum"}
+
+
+class NotUnderstoodError(Exception):
+    """A statement stays as it is."""
+
+
+class Crossing:
+    """Knows what lives where, and writes the expressions of tests so that they ask for values."""
+
+    def __init__(self, trees: Sequence[ast.Module], deciding: set[str]) -> None:
+        """Begin before the first statement.
+
+        Args:
+            trees: the code that the response has as well, the setup, and the tests.
+            deciding: names of the tests that decide over assertions.
+        """
+        self.trees = trees
+        self.ours = {name for tree in trees for name in bound_names(tree)}
+        self.given = {name for node in trees[0].body for name in binds(node)}
+        self.deciding = deciding
+        self.judging: set[str] = set()
+        self.classes: set[str] = set()
+        self.crossing: set[str] = set()
+        self.asked_to_cross = False
+        self.inside: set[str] = set()
+        self.handed: set[str] = set()
+        self.derived: set[str] = set()
+        self.instances: set[str] = set()
+        self.theirs: set[str] = set()
+        self.locals: set[str] = set()
+        self.pure: list[ast.stmt] = []
+        self.shipped: set[int] = set()
+        self.before: list[ast.stmt] = []
+        self.depth = 0
+        self.understood: set[int] = set()
+        self._kinds: dict[str, str] = {}
+        self._records: set[str] = set()
+        self._judges: set[str] = set()
+        self._known: dict[int, tuple[ast.AST, frozenset[str]]] = {}
+        for tree in trees:
+            for node in tree.body:
+                self._learn(node)
+
+    def _learn(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                self._kinds |= dict.fromkeys(binds(node), "import")
+            case ast.ClassDef(name=name):
+                self._kinds[name] = "class"
+                self.classes.add(name)
+                self._records |= {name} if is_record(node) else set()
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self._kinds[name] = "function"
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as made) if last(made) in _MAKES_CLASS:
+                self._kinds[name] = "class"
+                self.classes.add(name)
+                self._records.add(name)
+            case _:
+                for name in binds(node):
+                    self._kinds.setdefault(name, "data")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and self.may_fail(node):
+            self._judges.add(node.name)
+
+    def may_fail(self, node: ast.AST) -> bool:
+        """Return True if a piece of code may fail on purpose."""
+        return bool(loaded(node) & self._judges) or any(
+            isinstance(each, ast.Assert | ast.Raise)
+            or (isinstance(each, ast.Attribute) and each.attr.lower().startswith(("assert", "fail")))
+            for each in ast.walk(node)
+        )
+
+    # What lives where.
+
+    def is_theirs(self, name: str) -> bool:
+        """Return True for a name that the response defines."""
+        if name in self.locals or name in self.given:
+            return False
+        return name in self.theirs or (name not in self.ours and name not in PYTHON)
+
+    def lives_there(self, name: str) -> bool:
+        """Return True for a name of the tests that lives in the response's process."""
+        return name not in self.locals and (name in self.inside or name in self.handed)
+
+    def touches(self, node: ast.AST) -> bool:
+        """Return True if a piece of code has to do with the response."""
+        if isinstance(node, ast.ImportFrom) and node.module == SOLUTION:
+            return True
+        if isinstance(node, ast.Import) and any(alias.name == SOLUTION for alias in node.names):
+            return True
+        names = self._names_of(node) - own_names(node)
+        return any(self.is_theirs(name) or self.lives_there(name) for name in names)
+
+    def rebind(self, names: set[str]) -> None:
+        """Have names live here, to which something of the tests is bound."""
+        self.inside -= names
+        self.handed -= names
+        self.instances -= names
+
+    def _names_of(self, node: ast.AST) -> frozenset[str]:
+        known = self._known.get(id(node))
+        if known is not None and known[0] is node:
+            return known[1]
+        names = {node.id} if isinstance(node, ast.Name) else set()
+        for child in children(node):
+            names |= self._names_of(child)
+        self._known[id(node)] = node, frozenset(names)
+        return self._known[id(node)][1]
+
+    @contextmanager
+    def scope(self, names: set[str]) -> Iterator[None]:
+        """Go into code with names of its own."""
+        before = set(self.locals)
+        self.locals |= names
+        try:
+            yield
+        finally:
+            self.locals = before
+
+    # Expressions.
+
+    def outer(self, node: ast.expr) -> ast.expr:
+        """Return an expression that is computed here, with the values that the response's process gives."""
+        if not self.touches(node):
+            self.judging |= loaded(node)
+            return node
+        if isinstance(node, ast.Name) and node.id in self.handed and node.id not in self.locals:
+            self.judging.add(node.id)
+            self.hand({node.id}, {node.id})
+            return call("__handed__", node.id)
+        if self.is_inner(node):
+            return self._asked(node)
+        changed = copy.copy(node)
+        if isinstance(changed, ast.Call) and isinstance(changed.func, ast.Attribute):
+            # A method of a value is called here: its arguments may be what is expected.
+            changed.func = ast.Attribute(self.outer(changed.func.value), changed.func.attr, ast.Load())
+            changed.args = [self.outer(each) for each in changed.args]
+            changed.keywords = [ast.keyword(each.arg, self.outer(each.value)) for each in changed.keywords]
+            return changed
+        with self.scope(own_names(node)):
+            for field, value in ast.iter_fields(node):
+                if isinstance(value, list):
+                    setattr(changed, field, [self._part(each) for each in value])
+                elif isinstance(value, ast.AST):
+                    setattr(changed, field, self._part(value))
+        return changed
+
+    def _part(self, node: ast.AST) -> ast.AST:
+        match node:
+            case ast.expr():
+                return self.outer(node)
+            case ast.keyword(arg=name, value=value):
+                return ast.keyword(name, self.outer(value))
+            case ast.comprehension(target=target, iter=items, ifs=ifs, is_async=is_async):
+                return ast.comprehension(target, self.outer(items), [self.outer(each) for each in ifs], is_async)
+        return node
+
+    def is_inner(self, node: ast.expr) -> bool:
+        """Return True if an expression is an answer of the response: a call of its function, an attribute of that.
+
+        A part by a key is not, unless it is of an instance: values are read here, as the key may be what is expected.
+        """
+        match node:
+            case ast.Name(id=name):
+                return self.is_theirs(name) or (name in self.inside and name not in self.locals)
+            case ast.Call(func=function):
+                return self._is_inner_call(node, function) and not has(node, UNSHIPPED)
+            case ast.Attribute(value=value):
+                return self.is_inner(value)
+            case ast.Subscript(value=value):
+                return self._is_instance(value) and not has(node, UNSHIPPED)
+        return False
+
+    def _is_inner_call(self, node: ast.Call, function: ast.expr) -> bool:
+        if isinstance(function, ast.Name):
+            return self.is_inner(function)
+        if not isinstance(function, ast.Attribute) or function.attr.startswith("__"):  # an __eq__ is not to decide
+            return False
+        if self.touches(function.value):
+            changes = function.attr in _MUTATORS and self.lives_there(root(function.value))
+            return changes or self._is_instance(function.value)
+        return unparse(function) == "asyncio.run" and len(node.args) == 1 and self.is_inner(node.args[0])
+
+    def _is_instance(self, node: ast.expr) -> bool:
+        """Return True for what seems to be an instance, a class or a module of the response, with its own methods."""
+        match node:
+            case ast.Name(id=name):
+                return self.is_theirs(name) or (name in self.instances and name not in self.locals)
+            case ast.Call(func=ast.Name(id=name)):
+                return self.is_theirs(name) and class_like(name)
+            case ast.Attribute(value=value):
+                return self._is_instance(value)
+        return False
+
+    def _asked(self, node: ast.expr) -> ast.expr:
+        try:
+            code, parameters = self.shipped_code(node)
+        except NotUnderstoodError:
+            self.judging |= loaded(node)
+            return node
+        self.understood.add(id(node))
+        source = unparse(code)
+        return call("__value__", f"lambda {', '.join(parameters)}: ({source})" if parameters else source, **parameters)
+
+    # What crosses.
+
+    def shipped_code(self, node: ast.AST) -> tuple[ast.AST, dict[str, ast.expr]]:
+        """Return code for the response's process, and the values by name that it needs from here.
+
+        Raises:
+            NotUnderstoodError: it would have to be run in both.
+        """
+        parameters: dict[str, ast.expr] = {}
+        if not self._names_of(node) & (self.ours | self.locals) and not has(node, _DECIDES):
+            return node, parameters
+        return self._ship(copy.deepcopy(node), own_names(node), parameters), parameters
+
+    def _ship(self, node: ast.AST, own: set[str], parameters: dict[str, ast.expr]) -> ast.AST:
+        stored = isinstance(getattr(node, "ctx", None), ast.Store)
+        if isinstance(node, ast.expr) and not self.touches(node) and not stored:
+            return self._ship_argument(node, own, parameters)
+        if isinstance(node, _DECIDES):  # what decides does so here
+            if own & loaded(node):
+                raise NotUnderstoodError
+            return _parameter(self.outer(node), parameters)
+        if isinstance(node, ast.Name) and node.id in self.handed and node.id not in own:
+            self.hand({node.id}, {node.id})
+        inner = own | own_names(node)
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                parts = [self._ship(each, inner, parameters) if isinstance(each, ast.AST) else each for each in value]
+                setattr(node, field, parts)
+            elif isinstance(value, ast.AST):
+                setattr(node, field, self._ship(value, inner, parameters))
+        return node
+
+    def _ship_argument(self, node: ast.expr, own: set[str], parameters: dict[str, ast.expr]) -> ast.expr:
+        """Return an argument as code; where that would tell too much, as the name of its value."""
+        names = (free(node) & (self.ours | self.locals)) - own - self.given
+        if not names or (not names & self.locals and self.hand(names, whole(node))):
+            return node
+        if isinstance(node, ast.Starred):
+            return ast.Starred(self._ship_argument(node.value, own, parameters), node.ctx)
+        if loaded(node) & own:
+            raise NotUnderstoodError
+        for record in sorted(self._records - self.crossing):  # of which the value may be made
+            self.hand({record}, set())
+        self.judging |= loaded(node)
+        return _parameter(node, parameters)
+
+    def hand(self, names: set[str], as_they_are: set[str]) -> bool:
+        """Have the statements that make these names run in the response's process; False where it must not see them.
+
+        Args:
+            names: the names.
+            as_they_are: those of them whose objects the response is given, and may change.
+        """
+        self.asked_to_cross = True
+        needed = names - self.inside
+        statements = self._makers(needed, as_they_are)
+        if statements is None:
+            return False
+        for number in sorted(statements - self.shipped):
+            self.shipped.add(number)
+            code = self.pure[number]
+            once = call("__once__", number, unparse(code))
+            self.before += [*packages_of(code), ast.Expr(once)]
+            needed |= binds(code)
+        self.handed |= {name for name in needed if self._kinds.get(name) == "data"}
+        self.crossing |= needed & self.classes
+        return True
+
+    def _makers(self, names: set[str], as_they_are: set[str]) -> set[int] | None:
+        """Return the numbers of the statements that make these names, and what these need; None: it must not cross."""
+        seen, new, given = set[str](), set(names), set(as_they_are)
+        statements: set[int] = set()
+        while new:
+            name = new.pop()
+            seen.add(name)
+            if name in self.given:
+                continue
+            if not self._may_cross(name, given):
+                return None
+            is_data = self._kinds[name] == "data"
+            made = [n for n, node in enumerate(self.pure) if name in binds(node)]
+            changed = [n for n, node in enumerate(self.pure) if is_data and not binds(node) and name in loaded(node)]
+            if not made:
+                return None
+            for number in (*made, *changed):
+                node = self.pure[number]
+                if name in given and isinstance(node, ast.Assign):
+                    given |= whole(node.value)
+                new |= (binds(node) | (free(node) & self.ours)) - seen
+            statements |= {*made, *changed}
+        return statements
+
+    def _may_cross(self, name: str, as_they_are: set[str]) -> bool:
+        kind = self._kinds.get(name)
+        if kind is None or name in self.derived | self.locals | self._judges:
+            return False
+        if kind == "data" and self.depth and name not in self.handed:
+            return False  # it may change before this code is run, or in it
+        if name not in self.deciding or kind == "import":
+            return True
+        return name in self._records or (kind == "data" and name in as_they_are)
+
+
+def call(name: str, *arguments: ast.expr | str | int, **parameters: ast.expr) -> ast.Call:
+    """Return the call of a function with constants, or expressions, and keyword arguments."""
+    given = [each if isinstance(each, ast.expr) else ast.Constant(each) for each in arguments]
+    return ast.Call(ast.Name(name, ast.Load()), given, [ast.keyword(*each) for each in parameters.items()])
+
+
+def packages_of(node: ast.AST) -> list[ast.stmt]:
+    """Return statements that name the packages which code needs, so that a missing one is found where the tests are."""
+    missing = sorted(loaded(node) & {*ALIASES, *PACKAGES})
+    return [ast.Expr(ast.Name(name, ast.Load())) for name in missing]
+
+
+def _parameter(node: ast.expr, parameters: dict[str, ast.expr]) -> ast.expr:
+    name = f"__{len(parameters)}"
+    parameters[name] = node
+    return ast.Name(name, ast.Load())

@@ -1,0 +1,119 @@
+"""Names in the code of tests: what a piece of it binds, reads and begins with, and what reads as a class."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tasks.verifiers.code.syntax import unparse
+
+_TRIVIAL = (None, True, False, 0, 1, -1, 2, "", ...)
+
+
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that a piece of test code binds itself, those of its functions and comprehensions too."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield asname or name.partition(".")[0]
+
+
+def binds(node: ast.AST) -> set[str]:
+    """Return the names that a statement binds where it stands; not those that functions and comprehensions have."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return {name}
+        case ast.alias():
+            return set(bound_names(node))
+        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return set()
+        case ast.ExceptHandler(name=str(name)):
+            return {name, *(each for part in node.body for each in binds(part))}
+    return {name for part in ast.iter_child_nodes(node) for name in binds(part)}
+
+
+def loaded(node: ast.AST) -> set[str]:
+    """Return the names that a piece of code reads, wherever it does."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store)}
+
+
+def own_names(node: ast.AST) -> set[str]:
+    """Return the names that an expression or a function binds for itself alone."""
+    if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef):
+        names = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        return names if isinstance(node, ast.Lambda) else names | set(bound_names(ast.Module(node.body, [])))
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        return {name for each in node.generators for name in bound_names(each.target)}
+    return set()
+
+
+def free(node: ast.AST) -> set[str]:
+    """Return the names that a piece of code reads and does not bind for itself alone."""
+    return loaded(node) - {name for each in ast.walk(node) for name in own_names(each)}
+
+
+def whole(node: ast.AST) -> set[str]:
+    """Return the names whose objects are, as they are, in the value of an expression."""
+    match node:
+        case ast.Name(id=name):
+            return {name}
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts) | ast.Dict(values=parts):
+            return {name for part in parts for name in whole(part)}
+        case ast.Starred(value=value) | ast.keyword(value=value):
+            return whole(value)
+    return set()
+
+
+def root(node: ast.AST) -> str:
+    """Return the name at the beginning of `name.part[0].part`; empty where there is none."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def last(node: ast.AST) -> str:
+    """Return the name at the end of `part.name`, or of a call of it; empty where there is none."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def has(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
+    """Return True if there is a node of one of these kinds."""
+    return any(isinstance(each, kinds) for each in ast.walk(node))
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a node; faster than Python's own."""
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            yield from (each for each in value if isinstance(each, ast.AST))
+        elif isinstance(value, ast.AST):
+            yield value
+
+
+def class_like(name: str) -> bool:
+    """Return True if a name reads as one of a class: a capital letter first, and no constant."""
+    return name[:1].isupper() and "_" not in name and (len(name) == 1 or not name.isupper())
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    """Return True for a class without methods and literals of its own: its instances are their attributes.
+
+    Members of an enumeration are no secret.
+    """
+    functions = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if any(not each.name.startswith("__") or each.name == "__call__" for each in functions):
+        return False
+    values = [each.value for each in node.body if isinstance(each, ast.Assign | ast.AnnAssign) and each.value]
+    constants = [each.value for value in values for each in ast.walk(value) if isinstance(each, ast.Constant)]
+    return any("Enum" in unparse(base) for base in node.bases) or all(each in _TRIVIAL for each in constants)

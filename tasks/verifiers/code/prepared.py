@@ -1,0 +1,67 @@
+"""Tests as they are run, made once for all responses to a prompt."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tasks.verifiers.code.harness import runnable
+from tasks.verifiers.code.judgeable import TOO_DEEP, problem_of
+from tasks.verifiers.code.split import split
+from tasks.verifiers.code.syntax import parse
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Tests as they are run.
+
+    Attributes:
+        given: code that runs before the response, in its process.
+        setup: code that runs before the tests.
+        tests: the tests, split along values.
+        classes: names of the classes of the tests, whose instances come back as data.
+        crossing: those of them that the response's process has too.
+        problem: why they cannot be judged, whatever the response is; None where they can.
+        asks: True if a test cannot pass where the response defines nothing.
+        theirs: of each test, names of Python's by which the response's are meant; none where it is empty.
+    """
+
+    given: str
+    setup: str
+    tests: list[str]
+    classes: list[str]
+    crossing: list[str]
+    problem: str | None = None
+    asks: bool = True
+    theirs: list[list[str]] = field(default_factory=list)
+
+
+def prepare(given: str, setup: str, tests: Sequence[str]) -> Prepared:
+    """Return tests as they are run. All of them must be Python.
+
+    Raises:
+        TestsNothingError: a test cannot fail, or nothing runs it.
+    """
+    return _prepared(given, setup, tuple(tests))
+
+
+@lru_cache(maxsize=1024)  # the samples of a group have their tests in common
+def _prepared(given: str, setup: str, tests: tuple[str, ...]) -> Prepared:
+    setup, running = runnable(setup, tests)
+    for_response = "\n".join(filter(None, (imports_of(setup), given)))
+    try:
+        parts = split(given, setup, running)
+        problem = problem_of(parts)
+    except RecursionError:
+        return Prepared(for_response, f"{given}\n{setup}", running, [], [], TOO_DEEP)
+    return Prepared(
+        for_response, parts.setup, parts.tests, parts.classes, parts.crossing, problem, parts.asks, parts.theirs
+    )
+
+
+def imports_of(setup: str) -> str:
+    """Return the import statements of the setup, which a response may rely on; the rest of it is the tests'."""
+    lines = [line for line in parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
+    return "\n".join(ast.unparse(line) for line in lines)

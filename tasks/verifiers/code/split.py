@@ -1,0 +1,373 @@
+"""Splits tests along values: what they compute with the response, and what they compare it with.
+
+    xs = [3, 1, 2]                               xs = [3, 1, 2]
+    assert sorted(f(xs)) == [1, 2, 3]     ->     __once__(0, "xs = [3, 1, 2]")
+                                                 assert __read__(lambda: sorted(__value__("f(xs)")) == [1, 2, 3])
+
+The text in `__once__`, `__run__` and `__value__` is run in the process of the response, with Python's own semantics;
+the rest where the tests are (`inside.checker`), on values that are read by exact type. What crosses to the response is
+what makes the arguments of its functions, and their calls. Never: the literals that an assertion compares with,
+operators, comparisons, `isinstance` and what else decides, functions of the tests that are given its results, and all
+from which these are made (`crossing`).
+
+What is not understood stays as it is: then the tests call into the response by reference (`inside.wire`).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from tasks.verifiers.code.crossing import PYTHON, UNSHIPPED, Crossing, NotUnderstoodError, call, packages_of
+from tasks.verifiers.code.names import binds, bound_names, class_like, free, has, last, loaded, root
+from tasks.verifiers.code.syntax import parse, unparse
+
+_CAPTURES = {"redirect_stdout", "redirect_stderr", "patch", "object", "dict"}
+"""Contexts that change what a process prints to or what it holds; the last two are `patch.object` and `patch.dict`."""
+_JUDGEMENTS = (
+    *(ast.Assert, ast.Raise, ast.Compare, ast.BoolOp, ast.IfExp, ast.If, ast.While, ast.Try, ast.TryStar, ast.Match),
+    *(ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.NamedExpr),
+)
+
+
+_EVALUATING = {"eval", "exec", "compile", "__import__"}
+"""Builtins that are never taken from the response, as their argument may hold the expected result."""
+_PERHAPS = (
+    *(ast.Try, ast.TryStar, ast.If, ast.For, ast.While, ast.With, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+    *(ast.Match, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.BoolOp),
+)
+"""Code that may leave out a part of it, or catch what it raises."""
+
+
+class Split(NamedTuple):
+    """Tests that are split.
+
+    Attributes:
+        setup: the setup as it is run where the tests are.
+        tests: the tests likewise.
+        classes: names of the classes of the tests, whose instances come back as data.
+        crossing: those of them that the response's process has too, so that instances can be handed to it.
+        trees: the syntax trees of what is given, the setup and the tests, as they were.
+        understood: the `id` of each node of the trees that is run in the response's process.
+        asks: True if a test cannot pass where the response defines nothing.
+        theirs: of each test, names of Python's that it has outside of that code, and by which the response's are meant.
+    """
+
+    setup: str
+    tests: list[str]
+    classes: list[str]
+    crossing: list[str]
+    trees: list[ast.Module]
+    understood: set[int]
+    asks: bool
+    theirs: list[list[str]]
+
+
+def split(given: str, setup: str, tests: Sequence[str]) -> Split:
+    """Return tests that ask for values; where they are not understood, as they are.
+
+    Args:
+        given: code that the response has as well, which runs before both.
+        setup: code that runs before the tests.
+        tests: the tests.
+    """
+    trees = [parse(source) for source in (given, setup, *tests)]
+    for tree in trees:
+        tree.body = [part for node in tree.body for part in _single(node)]
+    splitter = _Splitter(trees, set())
+    before, *split_tests = splitter.run()
+    if splitter.asked_to_cross:  # before it was known what decides
+        splitter = _Splitter(trees, splitter.all_that_decides())
+        before, *split_tests = splitter.run()
+    given_classes = {node.name for node in trees[0].body if isinstance(node, ast.ClassDef)}
+    crossing = sorted(splitter.crossing | given_classes)
+    return Split(
+        *(before, split_tests, sorted(splitter.classes), crossing, trees, splitter.understood, splitter.asks),
+        splitter.left,
+    )
+
+
+def _single(node: ast.stmt) -> list[ast.stmt]:
+    """Return `a, b = 1, 2` as two statements."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
+            stored = {root(name) for name in names if isinstance(name, ast.Name | ast.Attribute)}
+            simple = not any(isinstance(each, ast.Starred) or stored & loaded(each) for each in values)
+            if simple and all(isinstance(each, ast.Name | ast.Attribute) for each in names):
+                return [
+                    ast.Assign([name], value, lineno=node.lineno) for name, value in zip(names, values, strict=True)
+                ]
+    return [node]
+
+
+class _Splitter(Crossing):
+    """Goes through setup and tests in their order, and writes each statement as it is run."""
+
+    asks = False
+    left: list[list[str]] = []  # noqa: RUF012 - bound anew in each run
+
+    def run(self) -> list[str]:
+        """Return setup and tests, with the code that is given before the setup."""
+        given, setup, *tests = self.trees
+        lines = [*given.body, *self._block(setup.body)]
+        meant = [_named_as_ours(test) for test in tests]
+        running = [self._block(test.body, theirs) for test, theirs in zip(tests, meant, strict=True)]
+        self.left = [
+            sorted(theirs and theirs & loaded(ast.Module(body, [])))
+            for theirs, body in zip(meant, running, strict=True)
+        ]
+        return ["\n".join(map(unparse, each)) for each in (lines, *running)]
+
+    def all_that_decides(self) -> set[str]:
+        """Return the names that decide over assertions, with all from which the statements that bind them are made."""
+        deciding: set[str] = set()
+        new = self.judging & self.ours
+        while new:
+            deciding |= new
+            binding = [node for tree in self.trees for node in tree.body if binds(node) & new]
+            new = {name for node in binding for name in loaded(node)} & self.ours - deciding
+        return deciding
+
+    def _block(self, body: Iterable[ast.stmt], theirs: set[str] | None = None) -> list[ast.stmt]:
+        self.shipped = set()  # a test begins in a new process where the one before it had no end
+        self.theirs = theirs or set()
+        lines: list[ast.stmt] = []
+        for node in body:
+            written = self._statement(node)
+            lines += [*self.before, *written]
+            self.before = []
+        return lines
+
+    def _statement(self, node: ast.stmt) -> list[ast.stmt]:
+        bound_anew = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
+        if not self.touches(node.value if bound_anew and isinstance(node, ast.Assign) else node):
+            return self._pure_statement(node)
+        self.asks |= not self.depth and self._surely_asks(node)
+        try:
+            return self._touching(node)
+        except NotUnderstoodError:
+            self.judging |= loaded(node)
+            return [node]
+
+    def _surely_asks(self, node: ast.AST) -> bool:
+        """Return True if a statement fails where the response does not define a name."""
+        if isinstance(node, _PERHAPS):
+            return False
+        if isinstance(node, ast.Name):
+            return self.is_theirs(node.id) and not hasattr(builtins, node.id)
+        return any(map(self._surely_asks, ast.iter_child_nodes(node)))
+
+    def _pure_statement(self, node: ast.stmt) -> list[ast.stmt]:
+        """Return a statement that has nothing to do with the response."""
+        names, fails = binds(node), self.may_fail(node)
+        if fails:
+            self.judging |= loaded(node)
+        elif not self.depth:
+            self.pure.append(node)
+        self.derived = self.derived | names if loaded(node) & self.derived else self.derived - names
+        self.rebind(names)
+        if self.depth or fails or not _sets_state(node) or not self.hand(free(node) & self.ours, set()):
+            return [node]
+        if isinstance(node, ast.Assign) and root(node.targets[0]) == "sys":  # what is printed there is read there
+            self.inside.add("sys")
+            self.instances.add("sys")
+        self.understood.add(id(node))
+        return [node, ast.Expr(call("__run__", unparse(node)))]
+
+    def _touching(self, node: ast.stmt) -> list[ast.stmt]:
+        match node:
+            case ast.Assert(test=test, msg=message) if not has(test, UNSHIPPED):
+                return [ast.Assert(_read(self.outer(test)), None if message and self.touches(message) else message)]
+            case ast.Expr(value=value) if not self.is_inner(value):
+                return [ast.Expr(_read(self.outer(value), True))]
+            case ast.Expr() | ast.Import() | ast.ImportFrom():
+                return self._ran(node)
+            case ast.Delete(targets=targets) if all(self.lives_there(root(target)) for target in targets):
+                return self._ran(node)
+            case ast.Assign() | ast.AnnAssign(value=ast.expr()):
+                return self._assigned(node)
+        return self._changed(node, node.target) if isinstance(node, ast.AugAssign) else self._compound(node)
+
+    def _compound(self, node: ast.stmt) -> list[ast.stmt]:
+        match node:
+            case ast.With(items=items) if all(self._is_entered_there(item.context_expr) for item in items):
+                return self._captured(node)
+            case ast.For() | ast.While() | ast.If() | ast.With() | ast.Try():
+                return [self._controlled(node)]
+            case ast.FunctionDef():
+                return [self._function(node)]
+            case ast.ClassDef(name=name, bases=bases) if not self.depth and any(map(self.touches, bases)):
+                if name not in self.deciding and not has(node, _JUDGEMENTS) and not self.may_fail(node):
+                    self.classes.discard(name)  # it is one of the response's
+                    return self._ran(node)
+            case ast.ClassDef(body=body):
+                changed = copy.copy(node)
+                changed.body = [self._function(each) if isinstance(each, ast.FunctionDef) else each for each in body]
+                others = [each for each in body if not isinstance(each, ast.FunctionDef)]
+                self.judging |= {name for each in others for name in loaded(each)}
+                return [changed]
+        raise NotUnderstoodError
+
+    def _assigned(self, node: ast.Assign | ast.AnnAssign) -> list[ast.stmt]:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names, value = binds(node), node.value or ast.Constant(None)
+        roots = {root(target) for target in targets if isinstance(target, ast.Attribute | ast.Subscript)}
+        if any(self.lives_there(name) or self.is_theirs(name) for name in roots):
+            if self.touches(value) and not self.is_inner(value):
+                raise NotUnderstoodError
+            return self._ran(node)
+        part = isinstance(value, ast.Subscript) and self.lives_there(root(value))
+        if not roots and (part or self.is_inner(value)) and not names & self.locals:
+            lines = self._ran(node)
+            if isinstance(value, ast.Call) and class_like(last(value)):
+                self.instances |= names
+            return lines
+        changed = copy.copy(node)
+        changed.value = self.outer(value)
+        self.rebind(names)
+        self.derived |= names | roots
+        return [changed]
+
+    def _changed(self, node: ast.AugAssign, target: ast.expr) -> list[ast.stmt]:
+        if self.lives_there(root(target)):
+            if self.touches(node.value) and not self.is_inner(node.value):
+                raise NotUnderstoodError
+            return self._ran(node)
+        changed = copy.copy(node)
+        changed.value = self.outer(node.value)
+        self.derived.add(root(target))
+        return [changed]
+
+    def _ran(self, node: ast.stmt) -> list[ast.stmt]:
+        """Return what runs a statement in the response's process, where the names that it binds live from then on."""
+        names = binds(node)
+        code, parameters = self.shipped_code(node)
+        self.understood.add(id(node))
+        source = unparse(code)
+        if parameters:
+            stored = [f"global {', '.join(sorted(names))}"] if names else []
+            body = "\n".join(f"    {line}" for line in [*stored, *source.splitlines()])
+            source = f"def __given__({', '.join(parameters)}):\n{body}"
+        self.rebind(names)
+        self.derived -= names
+        self.inside |= names
+        return [*packages_of(code), ast.Expr(call("__run__", source, **parameters))]
+
+    def _controlled(self, node: ast.For | ast.While | ast.If | ast.With | ast.Try) -> ast.stmt:
+        """Return a statement that decides what runs: it does so here."""
+        changed = copy.copy(node)
+        with self.scope(set()), self._deeper():
+            match changed:
+                case ast.For():
+                    changed.iter = self.outer(changed.iter)
+                    self.locals |= set(bound_names(changed.target))
+                case ast.While() | ast.If():
+                    changed.test = self.outer(changed.test)
+                case ast.With(items=items):
+                    changed.items = [ast.withitem(self.outer(each.context_expr), each.optional_vars) for each in items]
+                    self.locals |= {name for each in items if each.optional_vars for name in binds(each.optional_vars)}
+                case ast.Try():
+                    changed.handlers = [self._handler(each) for each in changed.handlers]
+                    changed.finalbody = self._nested(changed.finalbody)
+            changed.body = self._nested(changed.body)
+            if not isinstance(changed, ast.With):
+                changed.orelse = self._nested(changed.orelse)
+        return changed
+
+    def _handler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        kind = self.outer(node.type) if node.type is not None else None
+        with self.scope({node.name} if node.name else set()):
+            return ast.ExceptHandler(kind, node.name, self._nested(node.body))
+
+    def _nested(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Return the statements of a branch or loop.
+
+        What is bound in it is bound here: whether it is, and to what, is known only as it runs.
+        """
+        lines = []
+        for node in body:
+            if not isinstance(node, ast.Expr | ast.Assert | ast.For | ast.While | ast.If | ast.With | ast.Try):
+                self.locals |= binds(node) - self.inside - self.handed
+            lines += self._statement(node)
+        return lines
+
+    def _function(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """Return a function of the tests: it runs here, and asks for values."""
+        if has(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)):
+            self.judging |= loaded(node)
+            return node
+        self.judging |= loaded(node.args)
+        changed = copy.copy(node)
+        lived = set(self.inside), set(self.handed), set(self.derived), set(self.instances)
+        with self.scope(set(bound_names(node)) - {node.name}), self._deeper():
+            changed.body = [line for each in node.body for line in self._statement(each)]
+        self.inside, self.handed, self.derived, self.instances = lived
+        return changed
+
+    def _is_entered_there(self, context: ast.expr) -> bool:
+        return self.is_inner(context) or last(context) in _CAPTURES
+
+    def _captured(self, node: ast.With) -> list[ast.stmt]:
+        """Return what enters a context in the response's process, whose output or names it changes."""
+        entered: list[ast.stmt] = []
+        left: list[ast.stmt] = []
+        for number, item in enumerate(node.items):
+            name, target = f"__context_{self.depth}_{number}", item.optional_vars
+            enter = ast.parse(f"{name}.__enter__()", mode="eval").body
+            streams = free(item.context_expr) & (self.ours | self.locals)
+            if not self.touches(item.context_expr) and (streams & self.locals or not self.hand(streams, streams)):
+                raise NotUnderstoodError
+            entered += self._ran(ast.Assign([ast.Name(name, ast.Store())], item.context_expr, lineno=node.lineno))
+            if isinstance(target, ast.Name):
+                self.locals.discard(target.id)
+            entered += self._ran(ast.Expr(enter) if target is None else ast.Assign([target], enter, lineno=node.lineno))
+            self.understood |= {id(item.context_expr), id(item)}
+            left = [ast.Expr(call("__run__", f"{name}.__exit__(None, None, None)")), *left]
+        with self._deeper():
+            body = self._nested(node.body)
+        return [*entered, ast.Try(body, [], [], left)]
+
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
+        """Go into code that may run never, or more than once."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+
+def _named_as_ours(tree: ast.Module) -> set[str]:
+    """Return names of Python's by which a test must mean the response's function.
+
+    A module cannot be called, so `bisect(...)` is the response's. A builtin is the response's where an assertion
+    compares a call of it and names nothing else, as in `assert sum(10, 15) == 6`: its result is then an answer like any
+    other. (In `assert abs(f(1) - 2) < 0.1` the response's own `abs` would be the judge of its answer.)
+    """
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    theirs = {name for name in called if name in sys.stdlib_module_names and not hasattr(builtins, name)}
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    match tree.body:
+        case [ast.Assert(test=ast.Compare(left=ast.Call(func=ast.Name(id=name))))] if names == {name}:
+            return theirs | ({name} - _EVALUATING if hasattr(builtins, name) else set())
+    return theirs
+
+
+def _sets_state(node: ast.stmt) -> bool:
+    """Return True if a statement changes what belongs to Python: a seed, a stream, a limit."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute() as changed)):
+            return root(changed) in PYTHON - {"self"}
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as changed]):
+            return root(changed) in PYTHON - {"self"}
+    return False
+
+
+def _read(node: ast.expr, *options: bool) -> ast.expr:
+    nothing = ast.arguments([], [], None, [], [], None, [])
+    return call("__read__", ast.Lambda(nothing, node), *options)
