@@ -23,16 +23,22 @@ SOLUTION = "solution"
 """The module from which KodCode's tests import the response."""
 
 
-def read_tests(value: Any, setup: Any = None) -> dict[str, Any]:
+def read_tests(value: Any, setup: Any = None, given: Any = None) -> dict[str, Any]:
     """Return the ground truth that the verifier `code` takes, from tests in any of the forms above.
 
     Args:
         value: the value of the row's column of tests.
         setup: code that runs before assertions: text, a list of lines, or None.
+        given: code that runs before the response, likewise.
 
     Raises:
         UnusableError: the value holds no tests, or holds them in none of these forms.
     """
+    truth = _tests_of(value, setup)
+    return truth | {"given": _setup(given)} if given and "tests" in truth else truth
+
+
+def _tests_of(value: Any, setup: Any) -> dict[str, Any]:
     tests = structure(value)
     if isinstance(tests, list) and len(tests) == 1:
         inner = structure(tests[0])

@@ -117,6 +117,9 @@ class Columns(Config):
     """Column of the tests, for code, in one of the forms of `tasks.sourcing.code_tests`."""
     setup: str | None = None
     """Column of the code, or of a list of its lines, that runs before the assertions; None: no such code."""
+    given: str | None = None
+    """Column of code that runs before the response, which may use what it defines, as BigCodeBench's beginnings of
+    programs and LeetCode's node classes; text or a list of lines. What `setup` defines only the tests see."""
     keep: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
     """Columns whose values are kept in the prompt's metadata, under `columns`; `strata.by` of the mixture reads
     them."""

@@ -22,6 +22,8 @@ from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.sourcing.integer_answers import whole
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
+from tasks.verifiers import code
+from tasks.verifiers.code.nothing import pass_without_a_response
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
 from tasks.verifiers.own import own_verifier
@@ -200,8 +202,28 @@ def _decimal(number: float) -> str:
 
 
 def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
-    setup = value_at(row, columns.setup) if columns.setup is not None and root(columns.setup) in row else None
-    return read_tests(present(row, columns.tests), setup)
+    setup, given = (
+        value_at(row, name) if name is not None and root(name) in row else None
+        for name in (columns.setup, columns.given)
+    )
+    return read_tests(present(row, columns.tests), setup, given)
+
+
+def tried(truth: dict[str, Any]) -> bool:
+    """Return True if tests were found to need a response; False where no sandbox could show it.
+
+    Raises:
+        UnusableError: the tests cannot be judged, or pass an empty program.
+    """
+    try:
+        code.check_ground_truth(truth)
+    except GroundTruthError as refusal:
+        reason = "tests that cannot be judged"
+        raise UnusableError(f"{reason}: {refusal.reason}", truth, reason, kind="ground_truth") from None
+    nothing = pass_without_a_response(truth)
+    if nothing:
+        raise UnusableError("tests that pass without a response", truth, kind="ground_truth")
+    return nothing is not None
 
 
 def _constraints(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:

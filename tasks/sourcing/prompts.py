@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.config import SpecError
 from tasks.sourcing.files import Malformed
-from tasks.sourcing.ground_truths import asked_instead, environment_of, graded, verifier_of
+from tasks.sourcing.ground_truths import asked_instead, environment_of, graded, tried, verifier_of
 from tasks.sourcing.loaders import Row, open_rows
 from tasks.sourcing.messages import Chat, chat_from
 from tasks.sourcing.spec import SourceSpec
@@ -37,7 +37,8 @@ class SourcedPrompts:
         prompts: table of `PROMPTS`, in the order of the source.
         set_aside: table of `SET_ASIDE`, in the order of the source.
         counts: `read` rows, of which `usable` became prompts and `set_aside` did not, `duplicates` among the latter;
-            `answers_left_off` counts the prompts that an assistant's turn followed.
+            `answers_left_off` counts the prompts that an assistant's turn followed, and `tests_not_tried`, where there
+            are any, those whose tests might pass without a response, which only a sandbox could tell.
         reasons: the number of rows set aside in each category of reasons, the most common first.
     """
 
@@ -54,10 +55,12 @@ class Prompt:
     Attributes:
         columns: the row of `PROMPTS`.
         answered: an assistant's turn followed the prompt and was left off.
+        tried: False where it could not be shown, for want of a sandbox, that its tests need a response.
     """
 
     columns: dict[str, Any]
     answered: bool
+    tried: bool
 
     @property
     def prompt_id(self) -> str:
@@ -103,7 +106,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
     prompts, set_aside = _Rows(PROMPTS, source.name), _Rows(SET_ASIDE, source.name)
     first_row_of: dict[str, int] = {}
     reasons: Counter[str] = Counter()
-    answered = 0
+    answered = untried = 0
     for row in open_rows(source):
         made = _prompt_or_reason(row, source, max_prompt_chars)
         if isinstance(made, Prompt) and (first := first_row_of.setdefault(made.prompt_id, row.index)) != row.index:
@@ -111,6 +114,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
         if isinstance(made, Prompt):
             prompts.append(made.columns)
             answered += made.answered
+            untried += not made.tried
         else:
             set_aside.append(_set_aside_row(made, source.name, row.index))
             reasons[made.category] += 1
@@ -122,6 +126,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
         "set_aside": reasons.total(),
         "duplicates": reasons[DUPLICATE],
         "answers_left_off": answered,
+        **({"tests_not_tried": untried} if untried else {}),
     }
     return SourcedPrompts(prompts.table(), set_aside.table(), counts, dict(reasons.most_common()))
 
@@ -161,7 +166,8 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     columns = source.columns
     own = verifier_of(row, source)
     verifier, truth = graded(row, source)
-    tests = _tests_for_template(truth, source) if own == "code" else ""
+    by_tests = None if own != "code" else truth["rewards"][0]["ground_truth"] if source.rewards else truth
+    tests = "\n".join(map(str, by_tests.get("tests") or by_tests["cases"])) if by_tests else ""
     chat = chat_from(row, columns, tests, asked_instead(row, own, columns))
     _check_length(chat, max_prompt_chars)
     metadata = _metadata(row, chat, columns.keep)
@@ -189,6 +195,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
             "environment": environment,
         },
         answered=chat.answers > 0,
+        tried=by_tests is None or tried(by_tests),
     )
 
 
@@ -220,12 +227,6 @@ def _value_or_none(row: Mapping[str, Any], path: str) -> Any:
         return value_at(row, path)
     except KeyError:
         return None
-
-
-def _tests_for_template(truth: Any, source: SourceSpec) -> str:
-    """The text that replaces `{tests}` in a template: one test a line."""
-    own = truth["rewards"][0]["ground_truth"] if source.rewards else truth
-    return "\n".join(map(str, own.get("tests") or own["cases"]))
 
 
 def _set_aside_row(made: Unusable, source: str, row: int) -> dict[str, Any]:

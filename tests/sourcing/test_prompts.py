@@ -21,6 +21,7 @@ from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.tables.parquet import write_table
 from tasks.tables.schemas import PROMPTS, prompt_id
+from tasks.verifiers.code import SandboxError, nothing
 from tests.cleaning.prompts import merged
 from tests.paths import DATA, ROOT
 
@@ -97,13 +98,56 @@ def test_constraints_that_no_checker_takes_are_set_aside(tmp_path, ids, kwargs, 
 
 
 @pytest.mark.parametrize(
-    "tests", [None, [], "assert 1", [""], [{"input": "1"}], ["assert 1", {"input": "", "output": ""}]]
+    "tests", [None, [], "assert f()", [""], [{"input": "1"}], ["assert f()", {"input": "", "output": ""}]]
 )
 def test_code_without_tests_is_set_aside(tmp_path, tests):
-    rows = [{"prompt": "a", "tests": ["assert 1"]}, {"prompt": "b", "tests": tests}]
+    rows = [{"prompt": "a", "tests": ["assert f()"]}, {"prompt": "b", "tests": tests}]
     got = build_prompts(jsonl(tmp_path, *rows, domain="code", verifier="code"), 50)
     assert got.counts["set_aside"] == 1
-    assert json.loads(got.prompts.to_pylist()[0]["ground_truth"]) == {"tests": ["assert 1"], "setup": ""}
+    assert json.loads(got.prompts.to_pylist()[0]["ground_truth"]) == {"tests": ["assert f()"], "setup": ""}
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        (["assert 1"], "tests that pass without a response"),
+        (["try:\n    f()\nexcept Exception:\n    pass"], "tests that pass without a response"),
+        (["def check(candidate):\n    assert candidate() == 1"], "tests that pass without a response"),
+        (["assert (f() == 1, 2)"], "asserts a tuple, which is always true"),
+        (["assert f() == Point(1)\nPoint(1).x"], "compares instances of the response"),
+        (["def test_it(fixture):\n    assert f() == 1"], "whose arguments nothing gives"),
+    ],
+)
+def test_tests_that_test_nothing_are_set_aside_with_their_row(tmp_path, tests, reason):
+    rows = [{"prompt": "a", "tests": ["assert f() == 1", "assert 1"]}, {"prompt": "b", "tests": tests}]
+    got = build_prompts(jsonl(tmp_path, *rows, domain="code", verifier="code"), 50)
+    (row,) = got.set_aside.to_pylist()
+    assert (row["row"], row["kind"]) == (1, "ground_truth")
+    assert reason in row["reason"]
+
+
+def test_without_a_sandbox_tests_that_only_it_could_try_are_counted(tmp_path, monkeypatch):
+    def none():
+        raise SandboxError("no sandbox")
+
+    monkeypatch.setattr(nothing, "_sandbox", none)
+    rows = [
+        {"prompt": "a", "tests": ["assert f() == 1"]},
+        {"prompt": "b", "tests": ["for x in (1,):\n    assert f(x)"]},
+    ]
+    got = build_prompts(jsonl(tmp_path, *rows, domain="code", verifier="code"), 50)
+    assert (got.counts["usable"], got.counts["tests_not_tried"]) == (2, 1)
+
+
+def test_code_that_is_given_to_the_response_has_a_column_of_its_own(tmp_path):
+    row = {
+        "prompt": "a",
+        "tests": ["assert f(Node(1)) == 1"],
+        "header": ["class Node:", "    def __init__(self, x): self.x = x"],
+    }
+    source = jsonl(tmp_path, row, domain="code", verifier="code", columns={"given": "header"})
+    (prompt,) = build_prompts(source, 50).prompts.to_pylist()
+    assert json.loads(prompt["ground_truth"])["given"] == "\n".join(row["header"])
 
 
 def test_a_source_with_no_usable_row_is_one_error_with_its_commonest_reasons(tmp_path):
