@@ -51,7 +51,8 @@ def contest_problem(row: dict[str, Any]) -> dict[str, Any]:
     """Return LiveCodeBench's row with all its tests as `tests`, and the format of the answer after the question.
 
     A test has its input and output, or, where the row's metadata names a method of LeetCode's class `Solution`, is an
-    assertion about a call of it, with an argument as JSON on each line of the input.
+    assertion about a call of it, with an argument as JSON on each line of the input. As in LiveCodeBench's checker a
+    tuple is right where a list is expected, but not within one.
     """
     cases = json.loads(row["public_test_cases"]) + _private(row["private_test_cases"])
     method = json.loads(row["metadata"]).get("func_name")
@@ -72,7 +73,9 @@ _STANDARD_INPUT = (
 
 def _asserted(method: str, case: dict[str, str]) -> str:
     arguments = ", ".join(repr(json.loads(line)) for line in case["input"].split("\n"))
-    return f"assert Solution().{method}({arguments}) == {json.loads(case['output'])!r}"
+    output = json.loads(case["output"])
+    wanted = f"in ({output!r}, {tuple(output)!r})" if isinstance(output, list) else f"== {output!r}"
+    return f"assert Solution().{method}({arguments}) {wanted}"
 
 
 def _private(text: str) -> list[dict[str, str]]:

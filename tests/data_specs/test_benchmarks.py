@@ -39,7 +39,7 @@ COUNTS = {
 
 
 def block(program):
-    return f"Here it is.\n```python\n{program}\n```"
+    return f"Here it is.\n```python\n{program}\n```\n"
 
 
 READS = "a, b = map(int, input().split())\nprint({})"
@@ -66,6 +66,7 @@ RESPONSES = {
             block("def add(a, b):\n    return a + b"): 1,
             block("def add(a, b):\n    return 3"): 0,  # the first of its two tests alone
             block("def sum(a, b):\n    return a + b"): 0,
+            block("def add(a, b):\n    return a + b") + block("print(add(1, 2))"): 1,  # a call of it after it
         },
         {block("def less(a, b):\n    return a - b"): 1},
     ],
@@ -78,6 +79,7 @@ RESPONSES = {
         {
             block(f"{METHOD}        return [n for n in numbers if n > limit]"): 1,
             block(f"{METHOD}        return numbers[1:]"): 1,
+            block(f"{METHOD}        return tuple(numbers[1:])"): 1,  # as in its checker
             block(f"{METHOD}        return [5]"): 0,  # the public test alone
         },
     ],
@@ -98,9 +100,9 @@ RATES = {
     "minerva_math": 1 / 2,
     "gsm8k": (1 / 2 + 1 + 0 + 1) / 4,
     "omega": 1 / 2,
-    "humaneval": (1 / 3 + 1) / 2,
+    "humaneval": (2 / 4 + 1) / 2,
     "mbpp": (1 / 2 + 1) / 2,
-    "livecodebench_v6": (1 / 2 + 2 / 3) / 2,
+    "livecodebench_v6": (1 / 2 + 3 / 4) / 2,
     "ifeval": 1 / 2,
     "ifbench": 1 / 2,
     "rlvr_multi_subject": 1 / 2,
@@ -187,7 +189,10 @@ def rows_of_livecodebench():
 def test_a_contests_problem_has_its_public_tests_before_the_private_ones():
     by_input, by_call = map(contest_problem, rows_of_livecodebench())
     assert [(case["input"], case["output"]) for case in by_input["tests"]] == [("1 2\n", "3\n"), ("5 7\n", "12\n")]
-    assert by_call["tests"] == ["assert Solution().above([1, 5], 3) == [5]", "assert Solution().above([], 0) == []"]
+    assert by_call["tests"] == [
+        "assert Solution().above([1, 5], 3) in ([5], (5,))",
+        "assert Solution().above([], 0) in ([], ())",
+    ]
     assert "standard input" in by_input["question_content"]
     assert by_call["question_content"].endswith("        \n```")
 

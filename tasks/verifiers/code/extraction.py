@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.responses import strip_thinking
@@ -23,22 +26,55 @@ _CLOSING_INDENT = 3
 """Largest indentation of a closing fence beyond that of the opening one, in characters (CommonMark)."""
 
 
-def extract_program(response: str) -> str | None:
+def extract_program(response: str, names: Collection[str] = ()) -> str | None:
     """Return the last fenced block of Python; where there is none, the last block that names no language.
 
-    A block that is never closed, as in a response that was cut off, reaches to the end. A response without any fence is
-    taken for a program as a whole: prose does not compile. So is one whose fences stand within its strings and
-    comments. Where no block holds a program, one that stands outside of them is taken. None where there is none.
+    Blocks that define more of the `names`, which the tests use, come first: a block with a call of the function, or
+    with its output, is no program. A block that is never closed, as in a response that was cut off, reaches to the end.
+    A response without any fence is taken for a program as a whole: prose does not compile. So is one whose fences stand
+    within its strings and comments. Where no block holds a program, one that stands outside of them is taken. None
+    where there is none.
     """
     text = strip_thinking(response)
     blocks, outside = _blocks(text)
     if not blocks or _is_program(text):
         return text or None
-    for accepted in (_PYTHON, ("",)):
-        for language, content in reversed(blocks):
-            if language in accepted and content.strip():
-                return content
+    last_first = [(language, content) for language, content in reversed(blocks) if content.strip()]
+    ranked = [content for accepted in (_PYTHON, ("",)) for language, content in last_first if language in accepted]
+    if ranked:
+        return max(ranked, key=lambda content: _count_defined(content, names)) if len(ranked) > 1 else ranked[0]
     return next(filter(_is_program, reversed(outside)), None)
+
+
+def names_used_by(ground_truth: dict[str, Any]) -> frozenset[str]:
+    """Return the names that tests use, and that neither they nor their setup define; none for standard input."""
+    return _used_names(json.dumps([ground_truth.get("setup") or "", *ground_truth.get("tests", [])]))
+
+
+@lru_cache(maxsize=4096)
+def _used_names(codes: str) -> frozenset[str]:
+    nodes = [node for code in json.loads(codes) for node in ast.walk(parse(code))]
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return frozenset(used.difference(name for node in nodes for name in _bound(node)))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement or an argument binds, those of imports apart."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            yield name
+
+
+def _count_defined(program: str, names: Collection[str]) -> int:
+    """Return how many of the names a program defines at its top level; 0 where it is no Python."""
+    try:
+        body = parse(program).body if names and len(program) <= MAX_PROGRAM_CHARS else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    targets = (node for line in body if isinstance(line, ast.Assign | ast.AnnAssign) for node in ast.walk(line))
+    return len({name for node in (*body, *targets) for name in _bound(node)}.intersection(names))
 
 
 class _Opening(NamedTuple):

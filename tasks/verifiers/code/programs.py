@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from tasks.verifiers.code import check_ground_truth, open_sandbox, read_cases
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS, extract_program
+from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS, extract_program, names_used_by
 from tasks.verifiers.code.prepared import prepare
 from tasks.verifiers.code.running import Execution, Verdict, run_assertions, run_cases, run_program
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
@@ -72,7 +72,7 @@ class Programs:
             CannotJudge: a test needs a module that the sandbox lacks, or there is no sandbox.
         """
         _check(json.dumps(ground_truth))
-        program = extract_program(response)
+        program = extract_program(response, names_used_by(ground_truth))
         if program is None:
             return Score.binary(False, "no code block")
         if len(program) > MAX_PROGRAM_CHARS:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.verifiers.code.extraction import extract_program
+from tasks.verifiers.code.extraction import extract_program, names_used_by
 
 PIECES = ["```", "````", "~~~", "python", "py", "Python3", "\n", " ", "    ", "print(1)", "<think>", "</think>", "`"]
 GUARD_S = 20.0
@@ -61,6 +61,35 @@ GUARD_S = 20.0
 )
 def test_the_last_block_of_python_is_the_program(response, program):
     assert extract_program(response) == program
+
+
+PROGRAM = "def f(x):\n    return x + 1\n"
+CASES = {"cases": [{"input": "1", "output": "2"}]}
+
+
+def blocks(*contents):
+    return "\n".join(f"```python\n{content}```" for content in contents)
+
+
+@pytest.mark.parametrize(
+    ("response", "ground_truth", "program"),
+    [
+        (blocks(PROGRAM, "print(f(1))\n"), {"tests": ["assert f(1) == 2"]}, PROGRAM),
+        (blocks(PROGRAM, "f(1)  # 2\n"), {"tests": ["check(f)"], "setup": "def check(c):\n    assert c(1)"}, PROGRAM),
+        (blocks(PROGRAM, "from it import f\nr = f(1)\n"), {"tests": ["r = f(1)\nassert r == 2"]}, PROGRAM),
+        (blocks(PROGRAM, "assert f(1) == 2\n").replace("python", ""), {"tests": ["assert f(1) == 2"]}, PROGRAM),
+        (f"```\n{PROGRAM}```\n" + blocks("f(1)\n"), {"tests": ["assert f(1) == 2"]}, PROGRAM),
+        (blocks("class A:\n    pass\n", "A()\n"), {"tests": ["assert A().b == 2"]}, "class A:\n    pass\n"),
+        (blocks("f = len\n", "f([])\n"), {"tests": ["assert f([]) == 0"]}, "f = len\n"),
+        (blocks("def f(x):\n    pass\n", PROGRAM), {"tests": ["assert f(1) == 2"]}, PROGRAM),  # a draft before it
+        (blocks("f = g = abs\n", PROGRAM), {"tests": ["assert f(g(1)) == 2"]}, "f = g = abs\n"),
+        (blocks(PROGRAM, "def f(x\n"), {"tests": ["assert f(1) == 2"]}, PROGRAM),  # cut off
+        (blocks("x = 1\n", "y = 2\n"), {"tests": ["assert f(1) == 2"]}, "y = 2\n"),  # none defines it
+        (blocks(PROGRAM, "print(2)\n"), CASES, "print(2)\n"),
+    ],
+)
+def test_a_block_that_defines_what_is_tested_comes_before_a_block_that_only_uses_it(response, ground_truth, program):
+    assert extract_program(response, names_used_by(ground_truth)) == program
 
 
 @given(st.one_of(st.text(max_size=300), st.lists(st.sampled_from(PIECES), max_size=60).map("".join)))

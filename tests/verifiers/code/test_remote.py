@@ -426,7 +426,7 @@ def start(*options, **environment):
     [
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from elsewhere: --token-env must name a token's variable"),  # noqa: S104
         (["--token-env", "NO_SUCH_TOKEN"], "--token-env names NO_SUCH_TOKEN, which is not set in the environment"),
-        (["--total-seconds", "1"], "its options: the whole file: test_seconds (2) is more than total_seconds (1)"),
+        (["--total-seconds", "1"], "its options: the whole file: test_seconds (6) is more than total_seconds (1)"),
         (["--memory-mib", "few"], "its options: memory_mib = 'few': must be a valid integer"),
         (["--workers", "0"], "workers is 0; it must be above 0"),
         (["--certificate", "shown.pem"], "--certificate and --key go together"),
