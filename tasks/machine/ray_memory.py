@@ -58,6 +58,7 @@ class RayMemory:
         self._processes = processes
         self._own = ""  # this node's address
         self._others: dict[str, NodeProcess] = {}  # by address
+        self._reading: dict[str, asyncio.Task[None]] = {}  # the newest of each
         self._known: set[str] = set()  # texts of kills
         self._has_looked = False
 
@@ -77,7 +78,7 @@ class RayMemory:
             self._known |= kills
         for text in kills:
             self._record(text)
-        await asyncio.gather(*map(self._read, self._others))
+        await asyncio.gather(*(self._read(node) for node in self._others if not self._is_reading(node)))
 
     async def reason_of(self, error: BaseException) -> str:
         """Return why a process was lost: a kill for memory that came just before it, else Ray's error in one line."""
@@ -90,12 +91,20 @@ class RayMemory:
         await self._read(node)
         return watch().recent(node) or one_line(error)
 
+    def _is_reading(self, node: str) -> bool:
+        return node in self._reading and not self._reading[node].done()
+
     async def _read(self, node: str) -> None:
-        if node in self._others:
-            try:
-                watch().see(await asyncio.wait_for(self._others[node].memory(), ANSWER_SECONDS), node)
-            except (InfrastructureError, TimeoutError) as error:
-                logger.debug("the memory of node %s is not known: %s", node, error)
+        if process := self._others.get(node):
+            # Never cancelled: a node may be cut off for a while, and Ray would not make any call after that one.
+            reading = self._reading[node] = asyncio.create_task(self._see(node, process))
+            await asyncio.wait([reading], timeout=ANSWER_SECONDS)
+
+    async def _see(self, node: str, process: NodeProcess) -> None:
+        try:
+            watch().see(await process.memory(), node)
+        except InfrastructureError as error:
+            logger.debug("the memory of node %s is not known: %s", node, error)
 
     def _record(self, text: str) -> None:
         kill = _KILL.search(text)

@@ -122,6 +122,32 @@ def test_a_process_that_the_kernel_killed_on_another_node_is_looked_for_there(wa
     )
 
 
+def test_a_node_that_is_cut_off_is_asked_once_and_its_answer_counts_when_it_comes(watch, monkeypatch):
+    monkeypatch.setattr(ray_memory, "ANSWER_SECONDS", 0.01)
+
+    class CutOff(Nodes):
+        asked = 0
+
+        async def memory(self):
+            self.asked += 1
+            await back.wait()  # a call that is cancelled would keep Ray from making any after it
+            return await super().memory()
+
+    async def looks():
+        node = CutOff(Reading(11 * GIB, rank(9.0)))
+        memory = RayMemory(node)
+        for _ in range(3):
+            await memory.look()
+        assert (node.asked, watch.reading(OTHER)) == (1, None)
+        back.set()
+        await asyncio.sleep(0)
+        await memory.look()
+        assert (node.asked, watch.reading(OTHER).limit) == (2, 11 * GIB)
+
+    back = asyncio.Event()
+    asyncio.run(looks())
+
+
 @pytest.mark.complete
 @pytest.mark.engine
 def test_a_real_kill_by_rays_monitor_is_the_reason_of_the_loss_and_is_counted_once(monkeypatch):
