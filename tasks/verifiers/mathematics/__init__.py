@@ -5,12 +5,13 @@ A ground truth is a string, a list of strings of which one must match, or an obj
 
 sympy   the default: the answer of `extraction`, equal by the rules of `equivalence` (math-verify over SymPy).
 gsm8k   the last number of the line after the last `####`; where there is none of the last box, or else of the whole
-        response. It is equal to the reference as a number once commas are gone. GSM8K's own evaluation reads `####
-        number` and compares text (Cobbe et al. 2021, https://arxiv.org/abs/2110.14168); open-instruct's verifier takes
-        the last number of the text. Ours keeps the sign, which open-instruct's loses, and 72.0 is 72.
-exact   the answer of `extraction` as a whole, no number picked out of its words, equal as text but for case and white
-        space. open-instruct's string matcher reads `<answer>` only and also drops punctuation and articles, by which
-        -5 is 5 and "a" is nothing; here they count.
+        response (`last_numbers`). It is equal to the reference as a number once commas are gone. GSM8K's own evaluation
+        reads `#### number` and compares text (Cobbe et al. 2021, https://arxiv.org/abs/2110.14168); open-instruct's
+        verifier takes the last number of the text. Ours keeps the sign, which open-instruct's loses, 72.0 is 72, and no
+        piece of an expression is a number: 3/4 is not 4.
+exact   the answer of `extraction` as a whole, no number picked out of its words, equal as text but for case, white
+        space and the encoding of accents (Unicode's NFC). open-instruct's string matcher reads `<answer>` only and also
+        drops punctuation and articles, by which -5 is 5 and "a" is nothing; here they count.
 
 The thinking part is not read, and only the last `MAX_CHARS` characters of the rest. math-verify's own time limits rest
 on SIGALRM, which works in main threads only, so they are off: the limit on the whole judgement holds instead.
@@ -21,6 +22,7 @@ on SIGALRM, which works in main threads only, so they are off: the limit on the 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +30,9 @@ from typing import Any
 from tasks.verifiers.mathematics.boxes import last_boxed
 from tasks.verifiers.mathematics.equivalence import equivalent
 from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_answer, readable_part
-from tasks.verifiers.mathematics.normalisation import refusal, tidy, without_text_commands
+from tasks.verifiers.mathematics.last_numbers import last_number, only_number, stated_number
+from tasks.verifiers.mathematics.normalisation import refusal, tidy
 from tasks.verifiers.mathematics.plain_numbers import plain_number
-from tasks.verifiers.mathematics.plain_text import stands_alone
-from tasks.verifiers.mathematics.units import split_unit
 from tasks.verifiers.mathematics.warming import warm_up
 from tasks.verifiers.scores import GroundTruthError, Score
 
@@ -50,11 +51,6 @@ __all__ = [
 
 MAX_REFERENCE_CHARS = 2_000
 """Longest reference that is accepted, in characters."""
-
-_GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?![0-9])|(?<=[0-9]),(?=[0-9])")
-_BRACED = re.compile(r"(?<![\w}^])\{([^{}\\]*)\}")
-_NEGATIVE = re.compile(r"\b(?:negative|minus)\s+(?=\$?[0-9.])", re.IGNORECASE)
-_SIGNED_NUMBER = re.compile(r"(?:(?<![\w)])[-+]\$?)?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 
 
 def check_ground_truth(ground_truth: Any) -> None:
@@ -129,17 +125,13 @@ def _last_number(response: str) -> Answer | None:
     before, hashes, after = readable_part(response).rpartition("####")
     text = after.strip().partition("\n")[0] if hashes else before + after
     boxed = last_boxed(text)
-    form = "hashes" if hashes else "number" if boxed is None else "boxed"
-    if boxed is not None and (value := plain_number(split_unit(tidy(boxed))[0])):
-        return Answer(form, str(value.value))
-    text = _BRACED.sub(r" \1 ", without_text_commands(text if boxed is None else boxed))
-    text = _NEGATIVE.sub("-", _GROUPED.sub(lambda number: re.sub("[ ,]", "", number.group()), text))
     if boxed is not None:
-        text = text.rpartition("=")[2]
-    numbers = [number.group() for number in _SIGNED_NUMBER.finditer(text) if stands_alone(number)]
-    if boxed is not None and len(numbers) > 1:
-        return None
-    return Answer(form, numbers[-1].replace("$", "")) if numbers else None
+        return _answer("boxed", only_number(boxed))
+    return _answer("hashes", stated_number(text)) if hashes else _answer("number", last_number(text))
+
+
+def _answer(form: str, number: str | None) -> Answer | None:
+    return None if number is None else Answer(form, number)
 
 
 def _whole_answer(response: str) -> Answer | None:
@@ -152,7 +144,13 @@ def _same_number(answer: str, reference: str) -> bool:
 
 
 def _same_string(answer: str, reference: str) -> bool:
-    return "".join(answer.split()).casefold() == "".join(reference.split()).casefold()
+    return _folded(answer) == _folded(reference)
+
+
+def _folded(text: str) -> str:
+    """Return a text without white space and case, each accented letter in one encoding."""
+    composed = unicodedata.normalize("NFC", "".join(text.split()))
+    return unicodedata.normalize("NFC", composed.casefold())
 
 
 def _without_commas(text: str) -> str:

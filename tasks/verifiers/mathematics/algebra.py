@@ -36,6 +36,9 @@ _JUXTAPOSED = re.compile(
     r"[0-9.]\}?\s+[0-9.]|(?<!\\frac)[0-9)]\s*\{|(?:^|[\s(,+*/=-])\{[^{}]*\}\s*[{0-9(]|\.[0-9]+\.|[0-9]_"
     r"|(?<![0-9.])0[0-9]|(?<![A-Za-z0-9\\])[A-Za-z]+[0-9]|[0-9](?![eE][-+]?[0-9])[A-Za-z]+[0-9]"
 )
+# As the grammar reads them, e_1 is no variable, and y' is y.
+_NAMED_E = re.compile(r"(?<![A-Za-z\\])([eE])_(?:\{([^{}]*)\}|([A-Za-z0-9]))")
+_PRIMED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])(?:_(?:\{([^{}]*)\}|([A-Za-z0-9])))?('+)")
 _OR = re.compile(r"\s+or\s+")
 
 
@@ -83,6 +86,7 @@ def read(text: str) -> Any | None:
     juxtaposition that is no product is refused; so is x2, which the grammar takes for 2x.
     """
     text = _PRODUCT.sub(r" \\cdot ", _COEFFICIENT.sub(r"\\frac{\1}{\2}", text))
+    text = _NAMED_E.sub(lambda name: f"X_{{{name[1]}{name[2] or name[3]}}}", _PRIMED.sub(_without_primes, text))
     if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_'", text)):
         return None
     if len(cases := _OR.split(text)) > 1:
@@ -101,6 +105,10 @@ def read(text: str) -> Any | None:
         return None
     expression = _with_imaginary_unit(expression)
     return _with_real_roots(expression) if "\\sqrt[" in text else expression
+
+
+def _without_primes(name: re.Match[str]) -> str:
+    return f"{name[1]}_{{{name[2] or name[3] or ''}{'prime' * len(name[4])}}}"
 
 
 def _either(cases: list[Any]) -> Any | None:

@@ -1,49 +1,48 @@
 r"""Equality of an answer and a reference, decided by the first of these steps that can.
 
-1. text        the same after `tidy`
-2. words       a reference of words (Tuesday) equals its letters, case aside; a choice B equals (B) and "B) 12 cm"
-3. structure   sets without order, tuples with order, lists of several answers: member by member (`structure`)
-4. unit        one that is missing on one side is dropped; two different ones differ (`units`)
-5. relation    "1/3 \approx 0.33" is 1/3; "x = 5" and "x \in (1, 2)" equal what stands behind, unless the reference is
-               such a relation itself
+1. number      exact, and within `plain_numbers.TOLERANCE` where a decimal is involved
+2. text        the same after `tidy`
+3. words       a reference of words (Tuesday) equals its letters, case aside; "no solution" is a set (`sets_of_numbers`)
+4. choice      B equals (B), "B) 12 cm" and "B, which is cold"; ACD equals A, C, D (`choices`)
+5. structure   sets without order, tuples with order, lists of several answers: member by member (`structure`), without
+               what only one side says about the same set of numbers (`sets_of_numbers`)
 6. ratio       times of day, and numbers with colons between them (`ratios`)
-7. number      exact, and within `plain_numbers.TOLERANCE` where a decimal is involved
-8. algebra     math-verify over SymPy (`algebra`)
+7. unit        one that is missing on one side is dropped; two different ones differ (`units`). So with the noun of what
+               is counted (`counted`), which differs from any unit
+8. relation    "1/3 \approx 0.33" is 1/3; "x = 5" and "x \in (1, 2)" equal what stands behind, unless the reference is
+               such a relation itself
+9. algebra     math-verify over SymPy (`algebra`)
 
-No step makes equal what an earlier one has found different, and an answer of several members never equals one of them.
+No step makes equal what an earlier one has found different. An answer of several members never equals one of them,
+unless it restates that one ("3/8, or 37.5%").
 """
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import NamedTuple
 
+from tasks.verifiers.mathematics.choices import CHOICE, chosen_letter, same_letters
+from tasks.verifiers.mathematics.counted import split_noun
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
+from tasks.verifiers.mathematics.plain_notation import FUNCTIONS
 from tasks.verifiers.mathematics.plain_numbers import close, plain_number
-from tasks.verifiers.mathematics.plain_text import CHANGES_VALUE
 from tasks.verifiers.mathematics.ratios import equal_times_or_ratios
+from tasks.verifiers.mathematics.sets_of_numbers import alike, in_symbols
 from tasks.verifiers.mathematics.structure import Shape, shape
+from tasks.verifiers.mathematics.unit_names import unit_of
 from tasks.verifiers.mathematics.units import split_unit
 
-_COMMANDS = "pi|sqrt|sin|cos|tan|log|ln|exp|and|or"
 _WORDS = re.compile(
-    rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})(?=.*[aeiouyA-Z])[A-Za-z][A-Za-z' -]*|[Nn]o|[A-Z]{{2}}"
+    rf"(?!.*\b(?:{FUNCTIONS}|and|or)\b)(?=.*[A-Za-z]{{3}})(?=.*[aeiouyA-Z])[A-Za-z][A-Za-z' -]*|[Nn]o|[A-Z]{{2}}"
 )
 _GAP = re.compile(r"(?<![0-9.]) | (?![0-9.])")  # 2 k is 2k, and 1 2 is not 12
-_CHOICE = re.compile(r"\(?([A-Z])\)?")
-_CHOSEN = re.compile(
-    r"(?:(?i:option|choice|answer)\s+)?(?:\(([A-Z])\)|([A-Z])(?:[).:]+|\s:)|([A-Z]))(?P<rest>.*)|\(?([a-j])\)?",
-    re.DOTALL,
-)
-_EXPLAINED = re.compile(r"(?!.*\b(?:and|or|not)\b)(?:\s*[,;:.]|\s+-+)?\s+[A-Za-z]{2}.*|\s*[.,:]*", re.DOTALL)
-_DESCRIBED = re.compile(r"[.:]?\s*(?!and\b|or\b)[0-9A-Za-z$\\(\"'].*|\s*[.:]*", re.DOTALL)
-_OTHER_CHOICE = re.compile(r"\b(?!A\s+[a-z]|I\s+[a-z])[A-Z]\b")
+_RESTATED = re.compile(r",?\s+or\s+")
 _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as those of sums
 _RELATION = re.compile(r"[<>=](?![^{}]*\})|\\(?:l|g|n)e?q?(?![A-Za-z])|\\(?:in|to|neq|subset)(?![A-Za-z])")
 _NAME = re.compile(r"\\?[A-Za-z]+'?(?:_\{?[A-Za-z0-9]+\}?)?(?:\([A-Za-z, ]+\))?")
 _MEMBER_OF = re.compile(r"\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*")
-_COUNTED = re.compile(rf"(-?[0-9][0-9.,/]*)\s+(?!(?:{_COMMANDS})\b)((?:[A-Za-z-]{{3,}}\s*){{1,3}})")
-_CHANGES_VALUE = re.compile(rf"{CHANGES_VALUE}|\bnot\b", re.IGNORECASE)
 _BASE = re.compile(r"([0-9][0-9A-F]*)(?:\s*_\{?\s*\(?\s*|\s+base\s+)([0-9]{1,2}|[a-z]{3,7})\s*\)?\s*\}?")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 _ASSIGNED = re.compile(r"([A-Za-z])\s*=(?!=)[^=]+")
@@ -58,31 +57,35 @@ def equivalent(answer: str, reference: str) -> bool:
 
 
 def _same(ours: str, theirs: str) -> bool:
+    left, right = plain_number(ours), plain_number(theirs)
+    if left and right:
+        return close(left, right)
     if _GAP.sub("", ours) == _GAP.sub("", theirs):
         return True
+    ours, theirs = in_symbols(ours), in_symbols(theirs)
     if _WORDS.fullmatch(theirs) and split_unit(theirs)[1] is None:
-        return ours.casefold() == theirs.casefold()  # as algebra, words are products of letters, and anagrams are equal
-    if (choice := _CHOICE.fullmatch(theirs)) and (chosen := _CHOSEN.fullmatch(ours)):
-        return _letter(chosen) == choice[1]
+        # As algebra, words are products of letters, and anagrams are equal.
+        return ours.casefold() == theirs.casefold() or same_letters(ours, theirs)
+    if (choice := CHOICE.fullmatch(theirs)) and (letter := chosen_letter(ours)) is not None:
+        return letter == choice[1]
+    return same_letters(ours, theirs) or _same_structure(*alike(ours, theirs))
+
+
+def _same_structure(ours: str, theirs: str) -> bool:
     left, right = shape(ours), shape(theirs)
     if left.kind == right.kind == "single":
         return _same_single(left.members[0] if left.members else "", right.members[0] if right.members else "")
     if "single" in (left.kind, right.kind):
-        return _same_by_algebra_if_not_a_number(ours, theirs, left, right)
+        return _restates(ours, left, right) or _same_by_algebra_if_not_a_number(ours, theirs, left, right)
     return _same_members(left, right)
 
 
-def _letter(chosen: re.Match[str]) -> str:
-    """Return the letter that a statement chooses, in upper case; empty where it names another one, or calculates.
-
-    What follows a marked letter, as in "C) 12 cm", describes the choice. A bare letter may be a variable, so that only
-    words may follow: "B, which is cold".
-    """
-    marked, bare = chosen[1] or chosen[2], chosen[3]
-    rest = chosen["rest"]
-    if rest and (_OTHER_CHOICE.search(rest) or not (_DESCRIBED if marked else _EXPLAINED).fullmatch(rest)):
-        return ""
-    return (marked or bare or chosen[5]).upper()
+def _restates(ours: str, left: Shape, right: Shape) -> bool:
+    """Return True if an answer gives one value in several ways, as in 3/8 or 37.5%: not twice in the same way."""
+    forms = set(left.members)
+    if right.kind != "single" or not right.members or len(forms) < len(left.members) or not _RESTATED.search(ours):
+        return False
+    return all(_same(member, right.members[0]) for member in left.members)
 
 
 def _same_members(left: Shape, right: Shape) -> bool:
@@ -116,7 +119,7 @@ def _same_by_algebra_if_not_a_number(ours: str, theirs: str, left: Shape, right:
     value, wanted = _without_prefix(ours, theirs)
     if (value != ours and left is single) or (wanted != theirs and right is single):  # of "x=7, x=8" none is the last
         return _same(value, wanted)
-    if plain_number(split_unit(single.members[0])[0] if single.members else ""):
+    if single.members and (_MEMBER_OF.match(single.members[0]) or plain_number(split_unit(single.members[0])[0])):
         return False
     return _equal_by_algebra(ours, theirs)
 
@@ -124,19 +127,48 @@ def _same_by_algebra_if_not_a_number(ours: str, theirs: str, left: Shape, right:
 def _same_single(ours: str, theirs: str) -> bool:
     if ours == theirs:
         return True
-    (value, unit), (wanted, wanted_unit) = split_unit(ours), split_unit(theirs)
-    if unit and wanted_unit and unit != wanted_unit:
-        return False
-    value, wanted = _exactly(_counted(value)), _exactly(_counted(wanted))
-    value, wanted = _without_base(*_without_prefix(value, wanted))
-    if (value, wanted) != (ours, theirs):
-        return bool(value) and bool(wanted) and _same(value, wanted)
+    number, other = plain_number(ours), plain_number(theirs)
+    if number and other:
+        return close(number, other)
     if (verdict := equal_times_or_ratios(ours, theirs)) is not None:
         return verdict
-    left, right = plain_number(ours), plain_number(theirs)
-    if left is not None and right is not None:
-        return close(left, right)
+    left, right = _quantity(ours), _quantity(theirs)
+    if left.differs_from(right):
+        return False
+    value, wanted = _without_base(*_without_prefix(_exactly(left.value), _exactly(right.value)))
+    if (value, wanted) != (ours, theirs):
+        return bool(value) and bool(wanted) and _same(value, wanted)
     return _equal_by_algebra(ours, theirs)
+
+
+class _Quantity(NamedTuple):
+    """A value with its unit in one spelling, or with the noun of what it counts; both are None where there are none."""
+
+    value: str
+    unit: str | None
+    noun: str | None
+
+    def differs_from(self, other: _Quantity) -> bool:
+        """Return True if two quantities are of different units, or if what one side counts the other one measures."""
+        if self.unit and other.unit:
+            return self.unit != other.unit
+        return self._measures_what_is_counted(other) or other._measures_what_is_counted(self)
+
+    def _measures_what_is_counted(self, other: _Quantity) -> bool:
+        """Return True if a unit stands against a noun, or a percent sign against either."""
+        measured = self.unit not in (None, "unit")
+        return bool(measured and other.noun) or (self.value.endswith("%") and bool(other.unit or other.noun))
+
+
+def _quantity(text: str) -> _Quantity:
+    value, unit = split_unit(text)
+    if unit is not None and plain_number(value):
+        return _Quantity(value, unit, None)
+    counted, noun = split_noun(text)
+    if noun is None:
+        return _Quantity(value, unit, None)
+    named = unit_of(noun)
+    return _Quantity(counted, named, None if named else noun)
 
 
 def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
@@ -168,12 +200,6 @@ def _exactly(text: str) -> str:
     r"""Return the text before the first \approx, or behind it where the text before is only a name: x \approx 3.5."""
     exact, sign, rounded = text.partition("\\approx")
     return rounded.strip() if sign and _NAME.fullmatch(exact.strip()) else exact.strip()
-
-
-def _counted(text: str) -> str:
-    """Return the number in front of up to three words that only name the things counted: 12 of "12 apples"."""
-    counted = _COUNTED.fullmatch(text)
-    return text if counted is None or _CHANGES_VALUE.search(counted[2]) else counted[1]
 
 
 def _without_base(ours: str, theirs: str) -> tuple[str, str]:

@@ -5,9 +5,10 @@ The answer is the first of these that the response holds; later forms are then n
 1. boxed       the last complete `\boxed{...}` or `\fbox{...}`, braces nested to any depth; `\boxed 7`
 2. tag         the last `<answer>...</answer>`
 3. hashes      what follows the last `####` on its line (GSM8K)
-4. phrase      what follows the last "answer is" or "answer:" ("the final answer is 12 apples."), up to the end of its
-               sentence; so also Minerva's "Final Answer: The final answer is $...$. I hope it is correct."
-               (Lewkowycz et al. 2022, https://arxiv.org/abs/2206.14858)
+4. phrase      what follows the last "answer is", "answer:", "answer →" or "correct option is", up to the end of its
+               sentence ("the final answer is 12 apples."), or the letter of a clause behind it that says which option
+               is right ("Hence option C is correct."); so also Minerva's "Final Answer: The final answer is $...$. I
+               hope it is correct." (Lewkowycz et al. 2022, https://arxiv.org/abs/2206.14858)
 5. line        a capital letter that is the last line by itself: the choice of an option
 6. the last value of the text, whichever form it has, read as a whole or not at all (`plain_text`)
    formula     `$$..$$`, `$..$`, `\[..\]` or `\(..\)`; a dollar sign before an amount opens no formula
@@ -39,14 +40,27 @@ MAX_CHARS = 20_000
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _HASHES = re.compile(r"####([^\n]+)")
 _PHRASE = re.compile(
-    r"\b(?:answer\**\s{0,3}(?:is\b|:)|respuesta\**\s{0,3}(?:es\b|:)|réponse\**\s{0,3}(?:est\b|:)"
+    r"\b(?:answer\**\s{0,3}(?:is\b|must\sbe\b|[-=]>|[:=\u2192\u21d2\u27f6\u2014]|\$?\\(?:long)?rightarrow\b)"
+    r"|(?:correct|right|best)\s(?:answer\s)?(?:option|choice|alternative)\**\s{0,3}(?:is\b|must\sbe\b|:)"
+    r"|respuesta\**\s{0,3}(?:es\b|:)|réponse\**\s{0,3}(?:est\b|:)"
     r"|Antwort\**\s{0,3}(?:ist\b|lautet\b|:)|ответ\**\s?:)"
     r"|答案\**\s?(?:是|为|為|:)|答え\**\s?(?:は|:)|답\**\s?(?:은|:)|الجواب\s(?:هو|:)|الإجابة\s(?:هي|:)",
     re.IGNORECASE,
 )
+_MIGHT_CHOOSE = re.compile(r"\b(?:correct|right|best|choose|select|pick)\b", re.IGNORECASE)
+_CLAUSE = re.compile(r"[^.!?;:,\n]+")
+_MARKUP = re.compile(r"[*_`$]|\\[()]")
+_CHOOSES = re.compile(
+    r"(?:(?i:and|so|hence|thus|therefore|then|only|clearly|that|this means|i think|i believe|we conclude|it follows)"
+    r"\s+)*"
+    r"(?:(?:(?i:the)\s+)?(?:(?i:option|choice|answer|alternative)\s+)?\(?(?P<right>[A-J])\)?\s+(?i:is|must be)\s+"
+    r"(?i:the\s+)?(?i:correct|right|best)(?:\s+(?i:answer|option|choice|one|alternative))?"
+    r"|(?i:i|we)\s+(?i:(?:would|will)\s+)?(?i:choose|select|pick)\s+(?i:option|choice|answer)\s+\(?(?P<picked>[A-J])\)?"
+    r"|(?i:i)\s+(?i:would|will)\s+(?i:choose|select|pick)\s+\(?(?P<would>[A-J])\)?)"
+)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?;](?=\s|$)|\n")
 _CHOICE = re.compile(r"\(?[A-Z]\)?[).:,](?=\s)|\([A-Z]\)|[A-HJ-Z](?=\s+[a-z]{2})")
-_LETTER = re.compile(r"[\s*_]*+(?:(?i:option|choice|final answer|final)[\s*]*+:?)?[\s*]*+\(?([A-Z])\)?[.\s*_]*+")
+_LETTER = re.compile(r"[\s*_`]*+(?:(?i:option|choice|final answer|final)[\s*]*+:?)?[\s*`]*+\(?([A-Z])\)?[.\s*_`]*+")
 _ONE_WORD = re.compile(r"[\s*_]*+([A-Za-z]{2,})[.!\s*_]*+")
 _OTHER_DIGIT = re.compile(r"[^\x00-\x7f]")
 _PUNCTUATION = str.maketrans(
@@ -109,8 +123,8 @@ def _digit(character: re.Match[str]) -> str:
 
 def _choice_after_box(text: str) -> str | None:
     """Return the letter that a phrase behind the last box chooses, by which the box is a step; None without one."""
-    phrases = list(_PHRASE.finditer(text, text.rfind("\\boxed{"))) if "\\boxed{" in text else []
-    chosen = _LETTER.fullmatch(_last_phrase(text) or "") if phrases else None
+    behind = text[text.rfind("\\boxed{") :] if "\\boxed{" in text else ""
+    chosen = _LETTER.fullmatch(_last_phrase(behind) or "")
     return chosen[1] if chosen and not _LETTER.fullmatch(last_boxed(text) or "") else None
 
 
@@ -147,6 +161,8 @@ def _last_hashes(text: str) -> str | None:
 
 def _last_phrase(text: str) -> str | None:
     ends = [phrase.end() for phrase in _PHRASE.finditer(text)]
+    if choice := _last_chosen(text, ends[-1] if ends else 0):
+        return choice
     if not ends:
         return None
     rest = text[ends[-1] :].lstrip(" \t\r\n:*")
@@ -155,13 +171,25 @@ def _last_phrase(text: str) -> str | None:
     return rest[: stop.start()] if stop else rest
 
 
+def _last_chosen(text: str, start: int) -> str | None:
+    """Return the letter of the last clause from an offset on that says that an option is right; None without one."""
+    if not _MIGHT_CHOOSE.search(text, start):
+        return None
+    chosen = None
+    for clause in _CLAUSE.finditer(text, start):
+        if _MIGHT_CHOOSE.search(text, clause.start(), clause.end()) and not text.startswith("?", clause.end()):
+            choice = _CHOOSES.fullmatch(" ".join(_MARKUP.sub("", clause.group()).split()))
+            chosen = next(filter(None, choice.groups())) if choice else chosen
+    return chosen
+
+
 def _stated(text: str) -> str:
     """Return the answer within a short statement of it: its first value if words surround it.
 
     With it goes what "or" and "and" add to it, for "5 or 6" is not 5. Where the statement opens with words, the answer
     follows the verb: "The largest $n$ is 34." A choice is left as a whole: "C) 12 cm".
     """
-    text = text.strip().strip("*").strip()
+    text = _unmarked(text)
     if _NEGATION.match(text) or _CHOICE.match(text):
         return text
     if _WORDY.match(text) and (verb := _VERB.search(text)) and _SOMETHING.search(text, verb.end()):
@@ -171,8 +199,14 @@ def _stated(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    formula = FORMULA.fullmatch(text.strip())
+    text = _unmarked(text)
+    formula = FORMULA.fullmatch(text)
     return inside(formula) if formula else text
+
+
+def _unmarked(text: str) -> str:
+    """Return a text without the marks around it that set it in bold or as code."""
+    return text.strip().strip("*`").strip()
 
 
 _FORMS: dict[str, Callable[[str], str | None]] = {

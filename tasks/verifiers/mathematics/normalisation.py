@@ -1,15 +1,19 @@
 r"""Normalisation of an answer's text to one spelling before anything is compared.
 
 `tidy` removes what carries no mathematics (dollar signs, `\text`, LaTeX spacing, a closing full stop), turns Unicode
-into LaTeX (halves, minus and times signs, roots, powers) and words into commands ("50 percent", "sqrt(2)", "pi"). It
-never changes a value.
+into LaTeX (halves, minus and times signs, roots, powers), words into commands ("50 percent", "pi"), plain notation into
+LaTeX (`plain_notation`), upright units into words (`units`) and numbers in words into digits (`number_words`). It never
+changes a value.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
+from tasks.verifiers.mathematics.number_words import in_digits
+from tasks.verifiers.mathematics.plain_notation import in_latex, with_commands
 from tasks.verifiers.mathematics.units import spelled_out
 
 MAX_ANSWER_CHARS = 4_000
@@ -39,7 +43,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|underline|operatorname\*?)\s*\{([^{}]*)\}")
 _NOTHING = re.compile(
-    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=[0-9])'(?=\s|$)|(?<!\\)\\$"
+    r"(?<!\\)\\(?:[!()]|(?:left|right|middle|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=[0-9])'(?=\s|$)|(?<!\\)\\$"
 )
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~")
 _BRACED_COMMA = re.compile(r"\s*\{\s*,\s*\}\s*")
@@ -47,50 +51,44 @@ _COLON = re.compile(r"\{\s*:\s*\}|\\(?:colon|ratio)(?![A-Za-z])")
 _GROUP_GAP = r"\s*(?:,\s*\\!|\{\s*,\s*\}|\{?(?<!\\)\\[,;:!> ]\}?|[\u00a0\u2009\u202f])\s*"
 _GROUPED = re.compile(rf"(?<![0-9.,])[1-9][0-9]{{0,2}}(?:{_GROUP_GAP}[0-9]{{3}})+(?!{_GROUP_GAP}[0-9]|[0-9])")
 _GROUP_GAPS = re.compile(_GROUP_GAP)
-_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_SHORT_FRACTION = re.compile(r"\\frac\s*([0-9])\s*([0-9])")
-_HALF_SHORT_FRACTION = re.compile(r"\\frac\s*([0-9])\s*(?=\{)")
+_FRACTION = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
 _SCRIPT = re.compile(r"([_^])\s*([0-9]+)(?=[\s(])")
 _ARGUMENT_GAP = re.compile(r"(\\[A-Za-z]+|\})\s+(?=\{)")
 _PERCENT = re.compile(r"\\%|(?<=[0-9}])\s*(?:percent(?:age)?|per cent|pct)\b", re.IGNORECASE)
-_SECONDS = re.compile(r"(?<=[0-9}])\s*\bsec\.?(?=\s*(?:$|/))")
+_SECONDS = re.compile(r"(?<=[0-9}])\s*\b(arc)?sec\.?(?=\s*(?:$|/))")
 _NEGATED = re.compile(r"\\not\s*(=|\\in(?![A-Za-z]))")
-_FUNCTION = re.compile(
-    r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|pi|infty)(?![A-Za-z])"
-)
 _INFINITY = re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])")
-_CALLED_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")
 _ANGLES = {r"\langle": "(", r"\rangle": ")"}
 _CHOOSE = re.compile(r"\{([^{}]+)\\choose\s*([^{}]+)\}")
 _BLACKBOARD = re.compile(r"\\mathbb\s*([A-Z])")
 _SUCH_THAT = re.compile(r"\s*\\mid(?![A-Za-z])\s*")
-_INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{\s*-\s*1\s*\}")
 _DOTS = re.compile(r"\\[lcd]?dots(?![A-Za-z])")
 _OR = re.compile(r"\\(?:lor|vee|land|wedge)(?![A-Za-z])")
 _APPROXIMATELY = re.compile(r"\\(?:simeq|cong)(?![A-Za-z])")
 _DELIMITER = re.compile(r"(?<!\\)\$(?![0-9])|(?<=[^\s\\])\$")
 _NEGATIVE = re.compile(r"\s*(?:negative|minus)\s+(?=[0-9.\\])", re.IGNORECASE)
-_LEAD = re.compile(r"(?:=|\\approx(?![A-Za-z])|(?:approximately|about|roughly)\b)\s*", re.IGNORECASE)
+_LEAD = re.compile(r"(?:=|\\(?:approx|sim|thicksim)(?![A-Za-z])|(?:approximately|about|roughly)\b)\s*", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<![0-9,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])")
 _SPACED_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?: [0-9]{3})+(?:\.[0-9]+)?")
+_QUOTED = re.compile(r"`+([^`']*)[`']+|\"([^\"]*)\"|'([^']*)'|\u201c([^\u201d]*)\u201d|\u2018([^\u2019]*)\u2019")
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _OPENING = re.compile(r"\\.|[({\[]|[)}\]]", re.DOTALL)
 
 
+@lru_cache(maxsize=4096)  # references, and the answers of a group, come many times
 def tidy(text: str) -> str:
     """Return an answer in the one spelling that the comparison reads; empty where nothing is left."""
     text = _GROUPED.sub(lambda number: _GROUP_GAPS.sub("", number.group()), text.replace("-$", "-"))
     text = _to_ascii(text)
     text = spelled_out(_COLON.sub(":", _BRACED_COMMA.sub(",", text)))
-    text = without_text_commands(text)
+    text = without_text_commands(with_commands(text))
     text = _SPACE.sub(" ", _NOTHING.sub("", text))
-    text = _FRACTION.sub(r"\\frac", text)
-    text = _HALF_SHORT_FRACTION.sub(r"\\frac{\1}", _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text))
+    text = _FRACTION.sub(r"\\\1", text)
     text = _ARGUMENT_GAP.sub(r"\1", _SCRIPT.sub(r"\1{\2}", text))
     text = _NEGATED.sub(_negation, text.replace("\\varnothing", "\\emptyset"))
-    text = _FUNCTION.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", _PERCENT.sub("%", _SECONDS.sub(" seconds", text))))
-    text = _CHOOSE.sub(r"\\binom{\1}{\2}", _CALLED_ROOT.sub(r"\\sqrt{\1}", text))
-    text = _DOTS.sub("...", _SUCH_THAT.sub("|", _BLACKBOARD.sub(r"\\mathbb{\1}", _INVERSE.sub(r"\\arc\1 ", text))))
+    text = in_latex(_INFINITY.sub(r"\\infty ", _PERCENT.sub("%", _SECONDS.sub(r" \1seconds", text))))
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    text = _DOTS.sub("...", _SUCH_THAT.sub("|", _BLACKBOARD.sub(r"\\mathbb{\1}", text)))
     for command, bracket in _ANGLES.items():
         text = text.replace(command, bracket)
     text = _DELIMITER.sub(" ", _APPROXIMATELY.sub(r"\\approx", _OR.sub(" or ", text)))
@@ -98,12 +96,15 @@ def tidy(text: str) -> str:
     if not _BRACKETS.search(text):  # inside brackets, 1,234 may be two members
         text = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), text)
     text = _LEAD.sub("", text.strip(" *$"), count=1) if _LEAD.match(text.strip(" *$")) else text
-    text = text.strip(" *$")
+    text = _unquoted(text.strip(" *$"))
     if negative := _NEGATIVE.match(text):
         text = f"-{text[negative.end() :]}"
     if not text.endswith("..."):  # dots mean that more follows
         text = text.rstrip(" .,;:").strip(" *$")
-    return text.replace(" ", "") if _SPACED_THOUSANDS.fullmatch(text) else text
+    if _SPACED_THOUSANDS.fullmatch(text):
+        return text.replace(" ", "")
+    digits = in_digits(text)
+    return text if digits == text else _PERCENT.sub("%", digits)
 
 
 def without_text_commands(text: str) -> str:
@@ -130,11 +131,17 @@ def refusal(text: str) -> str | None:
 def _to_ascii(text: str) -> str:
     if text.isascii():
         return text.translate(_SYMBOLS)
+    text = unicodedata.normalize("NFC", text)
     text = _VULGAR.sub(lambda half: f"{half[1]}{' ' * bool(half[1])}{unicodedata.normalize('NFKC', half[2])}", text)
     text = _RAISED.sub(lambda power: f"^{{{power.group().translate(_SUPERSCRIPTS)}}}", text)
     text = _LOWERED.sub(lambda index: f"_{{{index.group().translate(_SUBSCRIPTS)}}}", text)
     text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2] or root[3]}}}", text)
     return _NOT_ASCII.sub(_plain, text.translate(_SYMBOLS))
+
+
+def _unquoted(text: str) -> str:
+    quoted = _QUOTED.fullmatch(text)
+    return next(group for group in quoted.groups() if group is not None).strip(" *$") if quoted else text
 
 
 def _negation(match: re.Match[str]) -> str:

@@ -1,5 +1,8 @@
 r"""Exact reading of numbers as people write them: 7, -7.50, 3/4, \frac{3}{4}, 1 1/2, 1.2e3, 1.2 \times 10^3, 50%.
 
+Also read are 5 million, 7 hundredths, and decimals that repeat: 0.\overline{3}, 0.(3), and 0.333..., whose dots say
+that the digits go on as they do. Dots behind other digits are not read: 3.14... may go on in any way.
+
 Fractions decide what needs no algebra, at a thousandth of its cost, and decide it without rounding.
 """
 
@@ -8,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+
+from tasks.verifiers.mathematics.number_words import COINS, PARTS, SCALES
 
 MAX_DIGITS = 100
 """Longest number that is read here, in characters; longer ones go to SymPy, under the time limit."""
@@ -18,17 +23,10 @@ TOLERANCE = Fraction(1, 10**6)
 |a - b| <= 1e-6 * min(1, max(|a|, |b|)). math-verify compares decimals rounded to six places, by which 1/3 is 0.333333,
 and 0.0000001 is 0; hence the bound by the size of the numbers."""
 
-_SCALES = {
-    "dozen": 12,
-    "hundred": 100,
-    "thousand": 1_000,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
+_WORDS = [word for word in (*SCALES, *PARTS) if word not in COINS]
 _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _TEN = r"(?:e|E|\s*(?:\\times|\\cdot|\*|x)\s*10\s*(?:\^|\*\*)\s*)\{?\(?\s*(?P<exponent>[-+]?[0-9]{1,3})\s*\)?\}?"
-_DECIMAL = re.compile(rf"(?P<mantissa>{_UNSIGNED})(?:{_TEN})?(?:\s*(?P<scale>{'|'.join(_SCALES)})s?)?")
+_DECIMAL = re.compile(rf"(?P<mantissa>{_UNSIGNED})(?:{_TEN})?(?:\s*(?P<scale>{'|'.join(_WORDS)})s?)?")
 _TEN_TO_THE = re.compile(r"10\s*\^\s*\{?\s*(?P<exponent>[-+]?[0-9]{1,3})\s*\}?")
 _RATIO = re.compile(rf"(?:(?P<whole>[0-9]+)\s+)?(?P<top>{_UNSIGNED})\s*/\s*(?P<bottom>{_UNSIGNED})")
 _FRAC = re.compile(
@@ -37,6 +35,7 @@ _FRAC = re.compile(
 _REPEATING = re.compile(
     r"(?P<whole>[0-9]*)\.(?P<fixed>[0-9]*)(?:\\(?:over(?:line|bar)|bar|dot)\s*\{|\()(?P<cycle>[0-9]+)[})]"
 )
+_GOING_ON = re.compile(r"(?P<whole>[0-9]*)\.(?P<digits>[0-9]+)\s*\.\.\.")
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,8 @@ def within(answer: Fraction, reference: Fraction, decimal: bool) -> bool:
 
 def _decimal(match: re.Match[str]) -> Fraction:
     value = _exact(match["mantissa"]) * Fraction(10) ** int(match["exponent"] or 0)
-    return value * _SCALES[match["scale"]] if match["scale"] else value
+    scale = match["scale"]
+    return value * SCALES[scale] if scale in SCALES else value / PARTS[scale] if scale else value
 
 
 def _power_of_ten(match: re.Match[str]) -> Fraction:
@@ -112,6 +112,18 @@ def _repeating(match: re.Match[str]) -> Fraction:
     return int(match["whole"] or 0) + (int(fixed + cycle) - int(fixed or 0)) / Fraction(nines)
 
 
+def _going_on(match: re.Match[str]) -> Fraction | None:
+    """Return the value of a decimal whose last digits repeat, one of them three times or several twice."""
+    digits = match["digits"]
+    for length in range(1, len(digits) // 2 + 1):
+        times = 3 if length == 1 else 2
+        cycle = digits[-length:]
+        if digits.endswith(cycle * times):
+            nines = 10 ** (len(digits) - length) * (10**length - 1)
+            return int(match["whole"] or 0) + (int(digits) - int(digits[:-length] or 0)) / Fraction(nines)
+    return None
+
+
 def _exact(digits: str) -> Fraction:
     return Fraction(digits.replace(",", "").replace(" ", "").rstrip("."))
 
@@ -122,4 +134,5 @@ _READERS = (
     (_RATIO, _ratio),
     (_FRAC, _ratio),
     (_REPEATING, _repeating),
+    (_GOING_ON, _going_on),
 )

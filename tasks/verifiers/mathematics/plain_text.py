@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tasks.verifiers.mathematics.units import LONG_NAMES, OTHER_SCALES, SHORT_NAMES, is_unit
+from tasks.verifiers.mathematics.number_words import CARDINALS, COINS, PARTS, SCALES
+from tasks.verifiers.mathematics.unit_names import LONG_NAMES, SHORT_NAMES, is_unit
+from tasks.verifiers.mathematics.units import OTHER_SCALES
 
 CHANGES_VALUE = (
     r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|squared|cubed|times|plus|minus"
@@ -20,6 +22,12 @@ CHANGES_VALUE = (
     r"|september|october|november|december)s?\b"
 )
 """Pattern of words by which a number beside them is not the value itself."""
+_PARTS = "|".join(part for part in PARTS if part not in COINS)
+CHANGES_VALUE_BEFORE = (
+    rf"(?:(?:{'|'.join(SCALES)})s?|(?:{_PARTS})s|score|gross|modulo|remainder)\b"
+    rf"|below\s+(?:zero|freezing|sea|ground)\b|point\s+(?:{'|'.join(CARDINALS)})\b"
+)
+"""Pattern of words by which the number before them is not the value itself."""
 
 # No form may run over another opening of itself: the search would be quadratic in the number of openings.
 FORMULA = re.compile(
@@ -33,7 +41,7 @@ _MARK = re.compile(f"[{_FIRST}-{_LAST}]")
 
 _PROSE = re.compile(
     r"(?<![\\A-Za-z0-9])(?!(?:and|or|pi|sqrt|sin|cos|tan|log|ln|exp|percent)\b)"
-    rf"(?!(?i:{CHANGES_VALUE}))(?!(?<=[0-9] )[AaPp][Mm]\b)"
+    rf"(?!(?i:{CHANGES_VALUE}))(?!(?<=[0-9] )[AaPp][Mm]\b)(?!(?<=[0-9{_FIRST}-{_LAST}] )(?i:{CHANGES_VALUE_BEFORE}))"
     r"(?:[A-Za-z]{2,}(?:['\u2019][A-Za-z]+)?|[A-Za-z]['\u2019][a-z]+)(?![A-Za-z{0-9(])(?:-(?=[0-9]))?"
     r"(?:\s?\^\{?[23]\}?|[\u00b2\u00b3])?"
     r"|(?<![\\A-Za-z0-9])[A-Za-z]+[0-9][\w.]*|(?<![0-9])[0-9]++(?:(?:st|nd|rd|th)\b|-[A-Za-z]{2,})"  # H2O, v1.5; 2nd

@@ -2,8 +2,9 @@ r"""Units of answers: a missing unit is ignored, a different one makes the answe
 
 5 cm is 5 where the other side names no unit, as in the graders of MATH, and 5 cm is not 5 m. Nothing is converted: 1 m
 is not 100 cm, since a problem that asks for centimetres asks for 100. A bare letter is a unit only behind a plain
-number and a space (5 m, 25 m^2), for 5m, k = 2 m and \pi r^2 h are products; an upright one (`\text{ m}`) always is.
-A word in another script behind a number is a unit too (12元), unless it may change the value.
+number and a space (5 m, 25 m^2), for 5m, k = 2 m and \pi r^2 h are products, and a product of letters only with a
+sign of division (5 m/s) or behind a measured number (2.5 s^{-1}, 3 \times 10^8 m s^{-1}). An upright one (`\text{ m}`)
+always is. A word in another script behind a number is a unit too (12元), unless it may change the value.
 """
 
 from __future__ import annotations
@@ -11,60 +12,12 @@ from __future__ import annotations
 import re
 
 from tasks.verifiers.mathematics.plain_numbers import plain_number
+from tasks.verifiers.mathematics.unit_expressions import MAX_TOKENS, TAIL, UnitExpression, joined, read_units, tokens_of
+from tasks.verifiers.mathematics.unit_names import UPRIGHT_ONLY, unit_of, word_of_upright
 
 MAX_CHARS = 300
 """Longest text in which a unit is looked for, in characters: the search is quadratic."""
 
-_NAMES = {
-    "cm": "cm centimeter centimetre",
-    "mm": "mm millimeter millimetre",
-    "km": "km kilometer kilometre",
-    "m": "m meter metre",
-    "in": "in inch inche",
-    "ft": "ft foot feet",
-    "yd": "yd yard",
-    "mi": "mi mile",
-    "kg": "kg kilogram",
-    "g": "g gram gm",
-    "mg": "mg milligram",
-    "lb": "lb pound",
-    "oz": "oz ounce",
-    "t": "ton tonne",
-    "l": "l L liter litre",
-    "ml": "ml mL milliliter millilitre",
-    "gal": "gal gallon",
-    "s": "s sec second",
-    "min": "min minute",
-    "h": "h hr hour",
-    "day": "day",
-    "week": "week",
-    "month": "month",
-    "year": "year yr",
-    "dollar": "dollar usd USD buck",
-    "cent": "cent",
-    "euro": "euro eur EUR",
-    "rupee": "rupee Rs",
-    "yen": "yen",
-    "degree": "degree deg",
-    "celsius": "celsius Celsius",
-    "fahrenheit": "fahrenheit Fahrenheit",
-    "radian": "radian rad",
-    "mph": "mph",
-    "kmh": "kmh kph kmph",
-    "unit": "unit",
-    "newton": "N newton Newton",
-    "joule": "J joule Joule",
-    "watt": "W watt Watt",
-    "volt": "V volt Volt",
-}
-_CANONICAL = {spelling: unit for unit, spellings in _NAMES.items() for spelling in spellings.split()}
-_SPELLINGS = {
-    letter: next(name for name in spellings.split() if len(name) > 2)
-    for spellings in _NAMES.values()
-    for letter in spellings.split()
-    if len(letter) == 1
-}
-_COMPOUND = {"km/h": "kmh", "mi/h": "mph"}
 _CURRENCIES = {
     "$": "dollar",
     "USD": "dollar",
@@ -74,36 +27,15 @@ _CURRENCIES = {
     "\u00a5": "yen",
     "\u20b9": "rupee",
 }
-
-_ROMAN = re.compile(
-    r"([0-9})]\s*)\\(?:text|textrm|mathrm|mbox)\s*\{[~\s]*(["
-    + "".join(n for n in _CANONICAL if len(n) == 1)
-    + r"])[\s.]*\}"
-)
 _OTHER_SCRIPT = re.compile(
     r"(?P<value>-?[0-9][0-9.,/]*)\s*(?P<name>[^\W\d_A-Za-z\u0370-\u03ff][^\x00-\x7f\s\u2150-\u22ff]*|[\u20ac\u00a3\u00a5\u20b9])"
 )
 OTHER_SCALES = (
     r"[万亿兆億萬百半만억천백반]|[千十](?![克米瓦卡])"
-    r"|тыс|милли|мл|соте?н|полов|ألف|ملي|نصف|مئ|लाख|करो|हज|हज़|सौ"
+    r"|тыс|милли|мл|соте?н|полов|ألف|ملي|نصف|مئ|लाख|करो|हज|हज़|सौ"
 )
 """Pattern of the beginnings of words in other scripts that change the number before them: ten thousand, half."""
 _SCALES = re.compile(OTHER_SCALES)
-
-LONG_NAMES = "|".join(sorted((name for name in _CANONICAL if len(name) > 1), key=len, reverse=True))
-"""Pattern of the names of units of more than one letter, without a plural's ending."""
-SHORT_NAMES = "".join(name for name in _CANONICAL if len(name) == 1)
-"""Units of one letter, to be put into the brackets of a pattern."""
-_POWER = r"(?:\s*\^\s*\{?\s*(?P<{0}power>[23])\s*\}?|(?<=[a-z][a-z])(?P<{0}digit>[23]))?"
-_SHAPE = r"(?:(?P<{0}shape>square|sq\.?|cubic|cu\.?)\s*)?"
-_ANY = rf"(?P<{{0}}name>(?:{LONG_NAMES})(?:e?s)?|[{SHORT_NAMES}])"
-_UNIT = re.compile(
-    r"(?P<value>.*?[0-9a-zA-Z)}%.\]])(?P<gap>\s*)"
-    + (_SHAPE + _ANY + _POWER).replace("{0}", "a")
-    + r"(?:\s*(?:/|\bper\b)\s*"
-    + (_SHAPE + _ANY + _POWER).replace("{0}", "b")
-    + r")?"
-)
 _DEGREES = re.compile(
     r"(?P<value>(?!.*\\(?:sin|cos|tan|cot|sec|csc)).*\S)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?P<scale>[CF]|[Cc]elsius|[Ff]ahrenheit)?",
     re.DOTALL,
@@ -111,15 +43,39 @@ _DEGREES = re.compile(
 _MONEY = re.compile(
     r"(?P<sign>-?)\s*(?P<currency>\\?\$|USD|[\u20ac\u00a3\u00a5\u20b9])\s*(?P<value>[0-9.,]+.*)", re.DOTALL
 )
+_MEASURED = re.compile(r"\.[0-9]|\\times|\\cdot|[0-9][eE][-+]?[0-9]")
+_ONE_OVER = re.compile(r"(?<=[0-9})])\s+1\s*/\s*(?=[A-Za-z])")
+_TORQUE = "m newton"
+_NUMERIC = re.compile(r"[0-9\\]")
+_SCIENTIFIC = re.compile(r"10\s*\^\s*\{?\s*[-+]?[0-9]+\s*\}?\s*|[0-9][eE][-+]?[0-9]+\s*")
 
-
-def is_unit(word: str) -> bool:
-    """Return True if a word is the name of a unit, in the singular or the plural."""
-    return any(stem in _CANONICAL for stem in (word, word.removesuffix("s"), word.removesuffix("es")))
+_GAP_BEFORE = re.compile(r"(?:[\s~)}]|\\[,;:! ]|\\cdot|/)$")
+_SPACE = re.compile(r"\\[,;:! ]|~|\\q?quad(?![A-Za-z])")
+_UPRIGHT = r"\\(?:text|textrm|mathrm|mbox|rm|operatorname)\s*\{"
+_NESTED = r"((?:[^{}]|\{[^{}]*\})*)\}"
+_GROUP = re.compile(rf"(?:{_UPRIGHT}|\{{(?=~)|(?<![\\A-Za-z^_}}])\{{(?=[A-Za-z]{{1,6}}\}})){_NESTED}")
+_UPRIGHT_PART = rf"((?:{_UPRIGHT}[^{{}}]*\}}|\^\s*(?:\{{-?[0-9]\}}|-?[0-9])|\\[,;: ]|\\cdot(?![A-Za-z])|[~\s])++)"
+_FRACTION = re.compile(
+    rf"(?<=[0-9}})])((?:\\[,;: ]|~|\s)*+)\\[dt]?frac\s*\{{{_UPRIGHT_PART}\}}\s*\{{{_UPRIGHT_PART}\}}"
+)
+_VALUE_BEFORE = re.compile(r"[0-9})](?:\s|\\[,;:! ]|~|\\cdot(?![A-Za-z])|\\times?(?![A-Za-z]))*$")
+_DEGREES_BEFORE = re.compile(r"\\(?:circ|degree)\s*\}?\s*$")
+_JOINS = re.compile(r"(?:[\s~/*()-]|\\[,;:! ]|\\cdot(?![A-Za-z])|\^\s*\{?\s*-?[0-9]\s*\}?)*")
+_PREFIXED = rf"(?:(?:{_UPRIGHT}[~\s]*|\{{~?)?\s*"
+_ENDS = r"\s*\}?(?=\s*(?:$|[.,;)/}\]^]|\\cdot|\\[,;]|\\text|\\mathrm))"
+_BEHIND = r"(?<=[0-9})])(?:\s|~|\\[,;:! ])*+"
+_MICRO = re.compile(rf"{_BEHIND}(?:\\mu(?![A-Za-z])|\u03bc)\s*{_PREFIXED}(?P<unit>[msglLFC])){_ENDS}")
+_OHM = re.compile(
+    rf"{_BEHIND}(?:(?:{_UPRIGHT}\s*)?(?P<prefix>[kM])\s*\}}?\s*)?(?:{_UPRIGHT}[~\s]*)?(?:\\Omega(?![A-Za-z])|\u03a9){_ENDS}"
+)
+_ANGSTROM = re.compile(rf"{_BEHIND}(?:{_UPRIGHT}[~\s]*)?(?:\\AA(?![A-Za-z])|\u00c5|\\mathring\s*\{{\s*A\s*\}})\s*\}}?")
+_SPECIAL = ("\\mu", "\u03bc", "\\Omega", "\u03a9", "\\AA", "\u00c5", "\\mathring")
+_MICRO_NAMES = {"m": "meter", "s": "second", "g": "gram", "l": "liter", "L": "liter", "F": "farad", "C": "coulomb"}
+_OHM_PREFIXES = {"k": "kilo", "M": "mega"}
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """Split a text into its value and its unit in one spelling ("cm", "km/h", "m^2"); None for no unit."""
+    """Split a text into its value and its unit in one spelling ("cm", "km h^-1", "m^2"); None for no unit."""
     if len(text) > MAX_CHARS:
         return text, None
     if money := _MONEY.fullmatch(text):
@@ -128,34 +84,73 @@ def split_unit(text: str) -> tuple[str, str | None]:
         return degrees["value"], {"c": "celsius", "f": "fahrenheit"}.get((degrees["scale"] or "")[:1].lower(), "degree")
     if (other := _OTHER_SCRIPT.fullmatch(text)) and not _SCALES.search(other["name"]):
         return other["value"], _CURRENCIES.get(other["name"], other["name"])
-    unit = _UNIT.fullmatch(text)
-    if unit is None or not _stands_apart(unit):
-        return text, None
-    name = _one(unit["ashape"], unit["aname"], unit["apower"] or unit["adigit"])
-    if unit["bname"]:
-        name = f"{name}/{_one(unit['bshape'], unit['bname'], unit['bpower'] or unit['bdigit'])}"
-    return unit["value"].strip(), _COMPOUND.get(name, name)
+    text = _ONE_OVER.sub(" /", joined(text))
+    tail = TAIL.search(text)
+    tokens = (tokens_of(text, tail.start()) if tail else None) or []
+    for first in range(max(0, len(tokens) - MAX_TOKENS), len(tokens)):
+        unit = read_units(tokens[first:])
+        value = text[: tokens[first].start]
+        if unit is not None and _stands_apart(value, unit):
+            return value.strip(), unit.label
+    return text, None
+
+
+def _stands_apart(before: str, unit: UnitExpression) -> bool:
+    """Return True if what stands behind a value is a unit, no product of variables or the end of a word."""
+    value = before.rstrip()
+    if not re.search(r"[0-9a-zA-Z)}%.\]]$", value):
+        return False
+    gap = len(value) < len(before)
+    if unit.begins == "word":
+        return (gap or not value[-1].isalpha()) and (unit.long or _NUMERIC.search(value) is not None)
+    number = plain_number(value) is not None
+    if unit.label == _TORQUE:
+        return gap and number
+    if unit.begins == "over":
+        return number and (unit.words or _MEASURED.search(value) is not None)
+    product = unit.plain or unit.divides or unit.words or _MEASURED.search(value) is not None
+    return gap and number and product
 
 
 def spelled_out(text: str) -> str:
     r"""Return a text of LaTeX in which upright letters behind a value are named units: 5 meter for `5 \mathrm{~m}`."""
-    return _ROMAN.sub(lambda unit: f"{unit[1]} {_SPELLINGS[unit[2]]}", text)
+    if any(special in text for special in _SPECIAL):
+        text = _MICRO.sub(lambda unit: f" micro{_MICRO_NAMES[unit['unit']]} ", text)
+        text = _OHM.sub(lambda unit: f" {_OHM_PREFIXES.get(unit['prefix'], '')}ohm ", text)
+        text = _ANGSTROM.sub(" angstrom ", text)
+    if "\\" not in text and "{" not in text:
+        return text
+    text = _FRACTION.sub(r"\1 \2/(\3)", text)
+    parts, end, last_unit = [], 0, -1
+    for group in _GROUP.finditer(text):
+        before = text[end : group.start()]
+        continues = last_unit == end and _JOINS.fullmatch(before)
+        sure = group.group().startswith(("\\", "{~")) or unit_of(group[1]) is not None
+        behind = continues or (sure and _VALUE_BEFORE.search(before))
+        words = _in_words(group, before) if behind and not _DEGREES_BEFORE.search(before) else None
+        parts += [before, group.group() if words is None else f" {words} "]
+        end = group.end()
+        last_unit = end if words is not None else last_unit
+    return "".join([*parts, text[end:]])
 
 
-def _stands_apart(unit: re.Match[str]) -> bool:
-    """Return True if it is a unit, not a variable or the end of a word.
+def _in_words(group: re.Match[str], before: str) -> str | None:
+    """Return the units of an upright text as words; None where it holds something else."""
+    content = _SPACE.sub(" ", group[1])
+    tokens = tokens_of(content) or []
+    if _may_be_no_unit({token.text for token in tokens}, group, before):
+        return None
+    words = [word_of_upright(token.text) or token.text if token.kind == "word" else token.text for token in tokens]
+    spelled = " ".join(
+        f"^{{{word}}}" if token.kind == "power" else word for token, word in zip(tokens, words, strict=True)
+    )
+    return spelled if read_units(tokens_of(spelled) or []) else None
 
-    No letter may precede it. A letter needs a gap and a plain number before it, or another unit behind it (m/s). Of
-    these units only metres have a power.
-    """
-    gap, name, last = unit["gap"], unit["aname"], unit["value"][-1]
-    if len(name) > 1:
-        return bool(gap) or not last.isalpha()
-    numbered = plain_number(unit["value"]) is not None or unit["bname"] is not None
-    return bool(gap) and numbered and (unit["apower"] is None or name == "m")
 
-
-def _one(shape: str | None, name: str, power: str | None) -> str:
-    exponent = power or {"s": "2", "c": "3"}.get((shape or "")[:1])
-    stem = next(stem for stem in (name, name.removesuffix("s"), name.removesuffix("es")) if stem in _CANONICAL)
-    return f"{_CANONICAL[stem]}^{exponent}" if exponent else _CANONICAL[stem]
+def _may_be_no_unit(names: set[str], group: re.Match[str], before: str) -> bool:
+    r"""Return True if a letter may be a variable, thousands or millions: 2\mathrm{A}, 12\text{ K}, 12\text{ M}."""
+    letters = names.intersection(UPRIGHT_ONLY)
+    apart = group[1][:1] in (" ", "~") or _GAP_BEFORE.search(before) is not None
+    thousands = "K" in letters and group.group().startswith("\\text")
+    millions = "M" in letters and _SCIENTIFIC.search(before) is None
+    return bool(letters) and (not apart or thousands or millions)

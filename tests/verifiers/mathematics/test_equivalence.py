@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.verifiers import mathematics
+from tasks.verifiers.mathematics.counted import split_noun
 from tasks.verifiers.mathematics.normalisation import tidy
 from tasks.verifiers.mathematics.plain_numbers import TOLERANCE, plain_number
+from tasks.verifiers.mathematics.sets_of_numbers import alike, in_symbols
 from tasks.verifiers.mathematics.structure import shape
 from tasks.verifiers.mathematics.units import split_unit
 from tests.examples import examples
@@ -160,7 +162,7 @@ DIFFERENT = {
         ("90 degrees", "90 radians"), ("2c", "2"), ("2", "2c"), ("5m", "5"), ("10t", "10"),
         (r"90^\circ", r"\frac{\pi}{2}"),
     ],
-    "words and choices": [("A", "B"), ("AB", "A"), ("A, B", "A"), ("(A) or (B)", "A"), ("live", "evil"), ("4", "four")],
+    "words and choices": [("A", "B"), ("AB", "A"), ("A, B", "A"), ("(A) or (B)", "A"), ("live", "evil"), ("4", "five")],
     "order and brackets": [
         ("(1,2)", "(2,1)"), ("(1,2)", "[1,2]"), ("[1,2)", "(1,2]"), ("[1,2]", "[1,2)"), ("(1,2)", r"\{1,2\}"),
         (r"\{1,2\}", "(1,2)"), ("2, 1", "(1,2)"), ("(1,2,3)", "(1,3,2)"),
@@ -277,7 +279,8 @@ PIECES = st.sampled_from(
         "<", ",", ";", " or ", " and ", "\\pm ", "%", " cm", " km/h", "x", "i", "pi", "7", "1,234", "0.5", "1/2",
         "\\cup ", "\\infty ", "\u00bd", "\u221a", "\u00b2", "\u22127", "\x00", "\ud800", "\u202e", "A", "Tuesday",
         "\\in ",
-        "'", "!",
+        "'", "!", "\\mathrm{m}", "{~m}", " m/s", "\\mu m", "abs(", "np.", "\\frac\\pi", "]1,", "\\{x|", "\\mathbb{Z}",
+        " apples", " hundredths", "seven ", "C_5^2", " for all ", "k is an integer", "...", "`", "^{\\prime}", "E_{1}",
     ]
 )  # fmt: skip
 ANSWERS = st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join)
@@ -293,6 +296,8 @@ def test_no_text_breaks_the_normaliser_and_its_parts(text):
     assert tidied == tidied.strip()
     plain_number(tidied)
     split_unit(tidied)
+    split_noun(tidied)
+    alike(in_symbols(tidied), "x > 5")
     assert all(isinstance(member, str) for member in shape(tidied).members)
 
 

@@ -1,0 +1,107 @@
+"""Nouns behind a number: which ones only name the things counted, and may be left out.
+
+    5 apples     12 red balls     3 cups of sugar     20 in total     1 apple            the number is the value
+    7 lakh     7 below zero     7 point five     7 twelfths     7 modulo nine     7 less    it is not, or not alone
+
+A word in the singular may change the number in more ways than a list could name. So a noun is left out only where it is
+known to count: in the plural, or in the singular behind 1 or less, and with no word between it and the number that
+belongs to numbers, comparisons or calculations.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tasks.verifiers.mathematics.number_words import SCALES, is_number_word, is_ordinal, is_part
+from tasks.verifiers.mathematics.plain_numbers import plain_number
+from tasks.verifiers.mathematics.unit_expressions import joined
+from tasks.verifiers.mathematics.unit_names import unit_of
+
+MAX_WORDS, MAX_CHARS = 8, 200
+"""Most words behind a number that are read as a noun with what belongs to it, and most characters of them."""
+
+_COUNTED = re.compile(r"(?P<value>.*[0-9})!])\s+(?P<words>[A-Za-z][A-Za-z' -]*)", re.DOTALL)
+_SCALED = re.compile(rf"(?:{'|'.join(SCALES)})s?\s+", re.IGNORECASE)
+_AFTERWARDS = re.compile(
+    r"\s*\b(?:in\s+(?:total|all)|on\s+average|total|altogether|overall|combined|left|remaining|each|apiece|more|old|long"
+    r"|tall|wide|high|deep|apart|away|ago|ahead|late|early|(?:old|young|fast|slow|long|tall|cheap|lat|heavi)er|farther"
+    r"|further|earlier|per\s+[A-Za-z-]+|(?:a|an)\s+(?:day|week|month|year|hour|minute))$"
+)
+_NARROWED = re.compile(r"\s(?:of|with|without|in|on|at|from|for)\s")
+_ARTICLES = frozenset(("the", "a", "an", "his", "her", "their", "its", "your", "my", "them"))
+_IRREGULAR = """
+people men women children persons mice geese feet teeth oxen sheep fish deer dice data vertices series species cattle
+offspring aircraft"""
+_IRREGULAR_PLURALS = tuple(_IRREGULAR.split())
+_NO_PLURALS = frozenset(
+    ("times", "plus", "minus", "versus", "modulus", "thus", "does", "has", "was", "yes", "always", "perhaps", "besides")
+)
+_CLOSED_WORDS = """
+a an the this that these those all both any some no not nor neither none never only and or but if than as so such above
+across after against along among around at before behind below beneath between beyond by down during except for from in
+inside into like mod modulo near of off on onto out outside over past since through to toward towards under underneath
+until up upon via with within without less least most greater smaller larger lower higher short plus minus times
+divided multiplied squared cubed root factorial remainder percent per point basis negative positive inverse opposite
+reciprocal double twice triple thrice is are was were be been will did do does he she it they i january february march
+april may june july august september october november december"""
+_CLOSED = frozenset(_CLOSED_WORDS.split())
+"""Words that are no nouns and no adjectives, and others of which it is not known here what they do to a number."""
+
+
+class Counted(NamedTuple):
+    """A value with the noun of what it counts.
+
+    Attributes:
+        value: the text of the value.
+        noun: the noun in lower case; None where the value has no noun that may be left out.
+    """
+
+    value: str
+    noun: str | None
+
+
+def split_noun(text: str) -> Counted:
+    """Split a tidied text into its value and the noun behind it; a noun that may change the value stays."""
+    match = _COUNTED.fullmatch(text)
+    if match is None or len(match["words"]) > MAX_CHARS:
+        return Counted(text, None)
+    value, words = match["value"], joined(match["words"].strip())
+    if scale := _SCALED.match(words):
+        value, words = f"{value} {scale.group().strip()}", words[scale.end() :]
+    bare = _without_afterwards(words)
+    if not bare:
+        return Counted(value, "")
+    if bare.count(" ") >= MAX_WORDS:
+        return Counted(text, None)
+    number = plain_number(value)
+    noun = _noun(bare.casefold(), number is not None and abs(number.value) <= 1)
+    return Counted(value, noun) if noun else Counted(text, None)
+
+
+def _without_afterwards(words: str) -> str:
+    """Return the words without those at their end that leave a number as it is: in total, left, each, per day."""
+    while (tail := _AFTERWARDS.search(words)) and not is_number_word(words.rsplit(maxsplit=1)[-1]):
+        words = words[: tail.start()].rstrip()
+    return words
+
+
+def _noun(phrase: str, few: bool) -> str | None:
+    """Return the noun of a phrase such as "red balls" or "cups of sugar"; None for any other."""
+    head, *narrowed = _NARROWED.split(phrase)
+    *before, noun = head.split() or [""]
+    if not all(map(_is_content, (*before, noun))) or not all(
+        map(_is_content, set(" ".join(narrowed).split()) - _ARTICLES)
+    ):
+        return None
+    plural = len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "is")) and noun not in _NO_PLURALS
+    counts = plural or noun.endswith(_IRREGULAR_PLURALS) or unit_of(noun) is not None
+    return noun if counts or (few and len(noun) > 2) else None
+
+
+def _is_content(word: str) -> bool:
+    """Return True if a word is a noun or an adjective, as far as it is none of the words that are neither."""
+    first, hyphen, last = word.rpartition("-")
+    if hyphen:
+        return bool(first) and not is_part(last)
+    return len(word) > 1 and word not in _CLOSED and (word == "ones" or is_ordinal(word) or not is_number_word(word))

@@ -1,0 +1,148 @@
+r"""Rewriting of notations that the grammar lacks into LaTeX that it reads.
+
+4*pi*r**2, np.arcsin(10/13), abs(y), exp(-x)   the notation of programs
+\frac\pi3, \frac{1}\pi, \binom n2, \sqrt\pi    arguments without braces
+\tg x, \lg 5, \cot^{-1} 3, arsinh 2            functions by other names, and their inverses
+C_5^2, C(5, 2), ^5C_2                          binomial coefficients of numbers
+y^{\prime}, x^-2                               primes, and powers without braces
+"""
+
+from __future__ import annotations
+
+import re
+
+_SAME = """
+sqrt sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot arcsec arccsc arcsinh arccosh arctanh log
+ln exp pi infty gcd"""
+_OTHER = {
+    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "acot": "arccot", "asinh": "arcsinh", "acosh": "arccosh",
+    "atanh": "arctanh", "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh", "arctg": "arctan",
+    "arcctg": "arccot", "cosec": "csc", "ctg": "cot", "cotg": "cot",
+}  # fmt: skip
+_COMMANDS = _OTHER | {"tg": "tan", "lg": "log_{10}", "sh": "sinh", "ch": "cosh", "th": "tanh", "cth": "coth"}
+_NAMES = {name: name for name in _SAME.split()} | _OTHER
+FUNCTIONS = "|".join(sorted((*_NAMES, "abs"), key=len, reverse=True))
+"""Pattern of the names by which functions and constants are written without a backslash."""
+
+_MODULE = re.compile(r"(?<![A-Za-z\\.])(?:np|numpy|math|sympy)\.(?=[a-z])")
+_NAME = re.compile(rf"(?<![\\A-Za-z])({'|'.join(sorted(_NAMES, key=len, reverse=True))})(?![A-Za-z])")
+_COMMAND = re.compile(rf"\\({'|'.join(sorted(_COMMANDS, key=len, reverse=True))})(?![A-Za-z])")
+_OPERATOR = re.compile(r"\\(?:operatorname\*?\s*\{\s*(tg|lg|sh|ch|th|cth)|(?:mathrm|text)\s*\{\s*(tg|lg))\s*\}")
+_FORWARD = r"(?:sin|cos|tan|cot|sec|csc)h?|coth"
+_INVERSE = re.compile(rf"\\({_FORWARD})\s*\^\s*(?:\{{\s*-\s*1\s*\}}|-1(?![0-9.]))")
+_POWER = re.compile(r"(?<=[\w)}\]])\s?\*\*\s?(?=[\w({\\-])")
+_BARE_EXPONENT = re.compile(r"\^\s*(-\s*(?:[0-9]+(?:\.[0-9]+)?|[A-Za-z])(?![A-Za-z0-9])|[0-9]+\.[0-9]+)")
+_PRIMES = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|(\\prime)(?![A-Za-z]))")
+_CALL = re.compile(
+    r"(?<![\\A-Za-z])([Aa]bs|cbrt|floor|ceil|ceiling|factorial|log10|log2|sqrt|tg|lg)\s*\(|\\(sqrt)\s*\("
+)
+_AROUND = {
+    "abs": ("|", "|"), "Abs": ("|", "|"), "cbrt": (r"\sqrt[3]{", "}"), "sqrt": (r"\sqrt{", "}"),
+    "floor": (r"\lfloor ", r" \rfloor "), "ceil": (r"\lceil ", r" \rceil "), "ceiling": (r"\lceil ", r" \rceil "),
+    "factorial": ("(", ")!"), "log10": (r"\log_{10}(", ")"), "log2": (r"\log_{2}(", ")"), "tg": (r"\tan (", ")"),
+    "lg": (r"\log_{10}(", ")"),
+}  # fmt: skip
+_TAKES = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])")
+_ARGUMENT = re.compile(r"\s*(?:(?P<brace>\{)|(?P<bare>[0-9A-Za-z]|\\[A-Za-z]+))")
+_TAKING = ("\\frac", "\\sqrt", "\\binom", "\\left", "\\right", "\\text", "\\mathrm", "\\mathbb")
+_BRACKET = re.compile(r"\\.|[(){}]", re.DOTALL)
+_COUNT = r"\s*\{?\s*([0-9]{1,4})\s*\}?"
+_CHOICES = re.compile(
+    rf"(?<![A-Za-z\\])C(?:\s*_{_COUNT}\s*\^{_COUNT}|\s*\(\s*([0-9]{{1,4}})\s*,\s*([0-9]{{1,4}})\s*\))"
+    rf"|(?<![0-9A-Za-z)}}\]!])(?:\{{\}})?\s*[\^_]{_COUNT}\s*C\s*_{_COUNT}"
+)
+_OTHER_LETTER = re.compile(r"(?<![A-Za-z\\])(?!C\s*[_(])[A-Za-z]")
+
+
+def in_latex(text: str) -> str:
+    """Return a text with what the grammar lacks written in LaTeX; what is LaTeX already stays."""
+    if "*" in text and not text.lstrip().startswith("*"):  # where stars begin a text, they make it bold
+        text = _POWER.sub("^", text)
+    if "." in text:
+        text = _MODULE.sub("", text)
+    if "(" in text:
+        text = _with_called_functions(text)
+    text = _NAME.sub(lambda name: rf"\{_NAMES[name[1]]} ", text)
+    if "\\" in text:
+        text = _COMMAND.sub(lambda name: rf"\{_COMMANDS[name[1]]} ", text)
+        text = _with_braced_arguments(_INVERSE.sub(r"\\arc\1 ", text))
+    if "^" in text:
+        text = _PRIMES.sub(lambda primes: "'" * primes.group().count("prime"), text)
+        text = _BARE_EXPONENT.sub(r"^{\1}", text)
+    if "C" in text and not _OTHER_LETTER.search(text):
+        text = _CHOICES.sub(_binomial, text)
+    return text
+
+
+def with_commands(text: str) -> str:
+    r"""Return LaTeX in which operators that have a command are written as one: \tg for \operatorname{tg}."""
+    return _OPERATOR.sub(lambda operator: f"\\{operator[1] or operator[2]} ", text)
+
+
+def _with_called_functions(text: str) -> str:
+    r"""Return the text with calls such as abs(y) and sqrt(1+(2)) as |y| and \sqrt{1+(2)}; an unclosed one stays."""
+    calls = list(_CALL.finditer(text))
+    if not calls:
+        return text
+    partners = _partners(text)
+    changes = {}
+    for call in calls:
+        closing = partners.get(call.end() - 1)
+        if closing is not None:
+            opens, closes = _AROUND[call[1] or call[2]]
+            changes[call.start()], changes[closing] = (call.end(), opens), (closing + 1, closes)
+    return _changed(text, changes)
+
+
+def _with_braced_arguments(text: str) -> str:
+    r"""Return the text with braces around the arguments of \frac and \binom, and around a command as that of \sqrt."""
+    takers = list(_TAKES.finditer(text))
+    if not takers:
+        return text
+    partners = _partners(text)
+    changes = {}
+    for taker in takers:
+        end = taker.end()
+        for _ in range(1 if taker[1] == "sqrt" else 2):
+            argument = _ARGUMENT.match(text, end)
+            if argument is None:
+                break
+            bare = argument["bare"]
+            if bare is None:
+                end = partners.get(argument.end() - 1, len(text)) + 1
+                continue
+            end = argument.end()
+            if bare in _TAKING or (taker[1] == "sqrt" and not bare.startswith("\\")):
+                break
+            changes[argument.start()] = (end, f"{{{bare}}}")
+    return _changed(text, changes)
+
+
+def _changed(text: str, changes: dict[int, tuple[int, str]]) -> str:
+    """Return a text with parts of it replaced, given as where each begins: where it ends, and what replaces it."""
+    parts, end = [], 0
+    for start in sorted(changes):
+        if start < end:
+            continue
+        parts += [text[end:start], changes[start][1]]
+        end = changes[start][0]
+    return "".join([*parts, text[end:]])
+
+
+def _partners(text: str) -> dict[int, int]:
+    """Return the offset of the bracket that closes each round bracket and brace, found in one pass."""
+    partners: dict[int, int] = {}
+    opened: dict[str, list[int]] = {"(": [], "{": []}
+    for bracket in _BRACKET.finditer(text):
+        sign = bracket.group()
+        if sign in opened:
+            opened[sign].append(bracket.start())
+        elif sign in ")}" and (stack := opened["(" if sign == ")" else "{"]):
+            partners[stack.pop()] = bracket.start()
+    return partners
+
+
+def _binomial(choices: re.Match[str]) -> str:
+    """Return a binomial coefficient of two numbers; C_1^2 is the square of a constant and stays."""
+    top, below = (int(number) for number in choices.groups() if number)
+    return rf"\binom{{{top}}}{{{below}}}" if top >= below else choices.group()

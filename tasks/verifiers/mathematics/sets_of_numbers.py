@@ -1,0 +1,194 @@
+r"""Sets of numbers in words and symbols: each pair of sides in the one notation in which the comparison reads them.
+
+    no solution, the empty set                      \emptyset
+    all real numbers                                \mathbb{R}
+    ]2, 5]                                          (2, 5]
+    \{x \mid x > 5\}, \{x : x > 5\}                 x > 5
+    y \in (4, \infty), beside y > 4                 (4, \infty)
+    x = 2k\pi, k \in \mathbb{Z}, beside x = 2k\pi   x = 2k\pi
+
+A qualifier is left out on one side only where it says what is meant without it: that k, m or n is any whole number, or
+that another letter is any real number. Of two qualifiers both must say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_EMPTY = re.compile(
+    r"(?:the )?empty set|(?:there (?:is|are|exists?) |it has |has )?no (?:real |such |possible )?"
+    r"(?:solutions?|roots?|real numbers?)(?: exists?)?",
+    re.IGNORECASE,
+)
+_ALL = re.compile(
+    r"(?:[a-z](?: is| can be)? )?(?:the set of )?(?:all|any|every) (?:the )?(real|integer)s?(?: numbers?)?(?: values?)?"
+    r"(?: of [a-z]| [a-z])?",
+    re.IGNORECASE,
+)
+_SETS = {"real": r"\mathbb{R}", "integer": r"\mathbb{Z}"}
+_SQUARE = re.compile(r"[\[\]]")
+_INTERVAL = re.compile(r"(?P<opens>[\[\](])(?P<ends>[^\[\]()]*[,;][^\[\]()]*)(?P<closes>[\[\])])")
+
+_LETTER = r"(?:[A-Za-z]|\\(?:alpha|beta|gamma|theta|lambda|mu|omega|phi))"
+_BUILDER = re.compile(
+    rf"\\\{{\s*(?P<name>{_LETTER})\s*(?:\\in\s*(?P<domain>\\mathbb\{{[A-Z]\}}[^|:]*?)\s*)?(?:\||:)\s*(?P<condition>.+)\\\}}",
+    re.DOTALL,
+)
+_MEMBER = re.compile(
+    rf"(?P<name>{_LETTER})\s*\\in(?![A-Za-z])\s*(?P<set>[^,]*[\[(].*|\\\{{.*|\\mathbb.*|\\emptyset)", re.DOTALL
+)
+_RELATION = re.compile(r"[<>=]|\\(?:l|g|n)e?q?(?![A-Za-z])|\\(?:in|neq)(?![A-Za-z])")
+_COMMAND = re.compile(r"\\mathbb\s*\{[A-Z]\}|\\[A-Za-z]+|\b(?:or|and)\b")
+_KIND = r"(?P<{0}>integers?|whole numbers?|real numbers?|reals?|real constants?|constants?)"
+_BEHIND = r"(?P<main>.*?[^\s,;(])(?:\s*[,;]\s*\(?|\s*\(|\s+)\s*(?:(?:where|with|for|and)\s+)?"
+_ANY = r"(?:(?:any|all|every|each|some|an?|arbitrary)\s+|\\forall\s*)*"
+_QUALIFIERS = (
+    re.compile(
+        rf"{_BEHIND}{_ANY}(?P<name>{_LETTER})\s*\\in\s*(?P<domain>\\mathbb\{{[A-Z]\}}(?:\s*[\^_]\s*\{{?[^\s{{}}]\}}?)?|[ZRNQ])\s*\)?",
+        re.DOTALL,
+    ),
+    re.compile(rf"{_BEHIND}{_ANY}{_KIND.format('domain')}\s+(?P<name>{_LETTER})\s*\)?", re.DOTALL),
+    re.compile(rf"{_BEHIND}(?:all|any|every|each)\s+(?P<name>{_LETTER})(?P<domain>)\s*\)?", re.DOTALL),
+    re.compile(rf"{_BEHIND}(?P<name>{_LETTER})\s+(?:is|are|being)?\s*{_ANY}{_KIND.format('domain')}\s*\)?", re.DOTALL),
+)
+_MIGHT_QUALIFY = re.compile(r"\\in(?![A-Za-z])|\b(?:integer|whole|real|constant|all|any|every|each)")
+_SAYS_MORE = re.compile(rf"{_MIGHT_QUALIFY.pattern}|\\\{{")
+MAX_CHARS = 400
+"""Longest text in which qualifiers are looked for, in characters."""
+
+
+class _Qualified(NamedTuple):
+    """A text without its qualifier, the letter that this one is about, and the set that it names: "Z", "R", ..."""
+
+    main: str
+    name: str
+    domain: str
+
+
+def in_symbols(text: str) -> str:
+    """Return the symbol of a set that is named in words, and an interval without reversed brackets; else the text."""
+    if text[:1].isalpha() and (named := _ALL.fullmatch(text)):
+        return _SETS[named[1].lower()]
+    if text[:1].isalpha() and _EMPTY.fullmatch(text):
+        return r"\emptyset"
+    return _with_round_brackets(text) if "]" in text or "[" in text else text
+
+
+def alike(ours: str, theirs: str) -> tuple[str, str]:
+    """Return both sides without what only one of them says about the same set of numbers."""
+    if not (_SAYS_MORE.search(ours) or _SAYS_MORE.search(theirs)):
+        return ours, theirs
+    return _without_builders(*_without_memberships(*_without_qualifiers(ours, theirs)))
+
+
+def _without_memberships(ours: str, theirs: str) -> tuple[str, str]:
+    """Return the set of which a side makes a letter a member, if the other side is about this letter alone."""
+    mine, other = _MEMBER.fullmatch(ours), _MEMBER.fullmatch(theirs)
+    if mine and other:
+        return (mine["set"], other["set"]) if mine["name"] == other["name"] else (ours, theirs)
+    if mine and _relates_only(theirs, mine["name"]):
+        return mine["set"], theirs
+    if other and _relates_only(ours, other["name"]):
+        return ours, other["set"]
+    return ours, theirs
+
+
+def _with_round_brackets(text: str) -> str:
+    r"""Return intervals with brackets turned outwards, which leave their ends out, in round ones: ]2, 5] as (2, 5]."""
+    depth = 0
+    for bracket in _SQUARE.findall(text):
+        depth += 1 if bracket == "[" else -1
+        if depth not in (0, 1):
+            break
+    if depth == 0 or "\\sqrt[" in text:
+        return text
+    return _INTERVAL.sub(
+        lambda interval: (
+            ("(" if interval["opens"] == "]" else interval["opens"])
+            + interval["ends"].replace(";", ",")
+            + (")" if interval["closes"] == "[" else interval["closes"])
+        ),
+        text,
+    )
+
+
+def _without_builders(ours: str, theirs: str) -> tuple[str, str]:
+    """Return the conditions of sets that are given by one, of numbers of the same kind and in the same letter."""
+    mine, other = _builder(ours), _builder(theirs)
+    if mine and other:
+        if mine.domain != other.domain:
+            return ours, theirs
+        return _renamed(mine.main, mine.name, other.name), other.main
+    if mine and mine.domain == "R":
+        return mine.main, theirs
+    if other and other.domain == "R":
+        return ours, other.main
+    return ours, theirs
+
+
+def _builder(text: str) -> _Qualified | None:
+    builder = _BUILDER.fullmatch(text) if text.startswith("\\{") else None
+    if builder is None or not _RELATION.search(builder["condition"]):
+        return None
+    condition, domain = builder["condition"].strip(), _domain(builder["domain"] or r"\mathbb{R}")
+    inner = _qualified(condition)
+    if inner and inner.name == builder["name"]:
+        condition, domain = inner.main, inner.domain if domain == "R" else domain
+    return _Qualified(condition, builder["name"], domain)
+
+
+def _without_qualifiers(ours: str, theirs: str) -> tuple[str, str]:
+    mine, other = _qualified(ours), _qualified(theirs)
+    if mine and other and mine.domain == other.domain:
+        return _renamed(mine.main, mine.name, other.name), other.main
+    if mine and not other and _goes_without_saying(mine) and mine.name in _names(theirs):
+        return mine.main, theirs
+    if other and not mine and _goes_without_saying(other) and other.name in _names(ours):
+        return ours, other.main
+    return ours, theirs
+
+
+def _qualified(text: str) -> _Qualified | None:
+    """Return a text and the qualifier at its end, of a letter that the text has; None where there is none."""
+    if len(text) > MAX_CHARS or not _MIGHT_QUALIFY.search(text):
+        return None
+    for pattern in _QUALIFIERS:
+        match = pattern.fullmatch(text)
+        if match and match["name"] in _names(match["main"]) and match["main"].count("(") == match["main"].count(")"):
+            name = match["name"]
+            return _Qualified(match["main"], name, _domain(match["domain"]) if match["domain"] else _usual_domain(name))
+    return None
+
+
+def _domain(text: str) -> str:
+    """Return the letter of a set of numbers, with what stands at it: Z, R, N, Z+."""
+    if text[0].islower():
+        return "Z" if text.startswith(("integer", "whole")) else "R"
+    return re.sub(r"\\mathbb|[{}\s^]", "", text)
+
+
+def _goes_without_saying(qualified: _Qualified) -> bool:
+    return qualified.domain == _usual_domain(qualified.name)
+
+
+def _usual_domain(name: str) -> str:
+    return "Z" if name in "ijklmn" else "R"
+
+
+def _names(text: str) -> set[str]:
+    """Return the letters of a text, each of which stands for itself, as in cx."""
+    greek = {command for command in _COMMAND.findall(text) if re.fullmatch(_LETTER, command)}
+    return {*re.findall("[A-Za-z]", _COMMAND.sub("", text)), *greek}
+
+
+def _renamed(text: str, name: str, other: str) -> str:
+    """Return a text with another letter in a letter's stead; unchanged where it has the other one already."""
+    if name == other or other in _names(text):
+        return text
+    return re.sub(rf"(\\[A-Za-z]+|\b(?:or|and)\b)|{re.escape(name)}", lambda part: part[1] or other, text)
+
+
+def _relates_only(text: str, name: str) -> bool:
+    r"""Return True if a text is a relation about a letter and no other, and not one of membership."""
+    return bool(_RELATION.search(text)) and "\\in" not in _COMMAND.findall(text) and _names(text) == {name}
