@@ -23,8 +23,8 @@ from tasks.failures import one_line
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
 from tasks.verifiers.scores import FunctionFailure
-from tasks.verifiers.templates import Template, Worker
 from tasks.verifiers.worker import OVERRUN_SIGNAL
+from tasks.verifiers.workers import Worker, Workers
 
 RECYCLE_AFTER = 1000
 """Episodes after which a process is replaced, which bounds what environments can leave behind in it."""
@@ -90,10 +90,10 @@ class Session:
         died: whether the process has ended.
     """
 
-    def __init__(self, spec: EnvironmentSpec, worker: Worker, template: Template, config: EnvironmentsConfig) -> None:
+    def __init__(self, spec: EnvironmentSpec, worker: Worker, workers: Workers, config: EnvironmentsConfig) -> None:
         self._spec = spec
         self._worker = worker
-        self._template = template
+        self._workers = workers
         self._config = config
         self._seconds = spec.seconds
         self.reusable = False
@@ -173,9 +173,9 @@ class Session:
         return self._failed(fault["reason"], fault["details"], may_pass=fault["may_pass"])
 
     async def _died(self) -> Request:
-        status = await self._template.end(self._worker)
+        status = await self._workers.end(self._worker)
         self.died = True
-        if not self._template.has(self._worker):
+        if not self._workers.has(self._worker):
             path = self._spec.path
             return Failed(f"environment {path} was lost with the process that its processes are forked from", None)
         if status == -OVERRUN_SIGNAL:
@@ -212,7 +212,7 @@ class EnvironmentPool:
         self._config = config
         self._tokenizer = tokenizer
         self._slots = asyncio.Semaphore(config.processes)
-        self._templates: dict[Program, Template] = {}
+        self._workers: dict[Program, Workers] = {}
         self._idle: dict[Program, list[Worker]] = {}
 
     @contextlib.asynccontextmanager
@@ -224,41 +224,41 @@ class EnvironmentPool:
         """
         async with self._slots:
             program = Program(spec.path, spec.tool_parser)
-            template = self._template(program)
-            worker = await self._take(program, template)
-            session = Session(spec, worker, template, self._config)
+            workers = self._workers_of(program)
+            worker = await self._take(program, workers)
+            session = Session(spec, worker, workers, self._config)
             try:
                 yield session
             finally:
                 if session.reusable and worker.calls < RECYCLE_AFTER:
                     self._idle[program].append(worker)
                 elif not session.died:
-                    template.discard(worker)
+                    workers.discard(worker)
 
-    async def _take(self, program: Program, template: Template) -> Worker:
+    async def _take(self, program: Program, workers: Workers) -> Worker:
         idle = self._idle.setdefault(program, [])
         while idle:
             worker = idle.pop()
             if not worker.reader.at_eof():
                 break
-            template.discard(worker)
+            workers.discard(worker)
         else:
-            worker = await template.fork(0)
+            worker = await workers.fork(0)
         worker.calls += 1
         return worker
 
-    def _template(self, program: Program) -> Template:
-        if program not in self._templates:
-            self._templates[program] = Template(
+    def _workers_of(self, program: Program) -> Workers:
+        if program not in self._workers:
+            self._workers[program] = Workers(
                 program.path,
                 self._config.memory_mib,
                 locked_up=False,
                 program="tasks.environments.worker",
                 settings={**program._asdict(), "tokenizer": self._tokenizer and str(self._tokenizer)},
             )
-        return self._templates[program]
+        return self._workers[program]
 
     async def close(self) -> None:
         """End all processes."""
-        await asyncio.gather(*(template.close() for template in self._templates.values()))
+        await asyncio.gather(*(workers.close() for workers in self._workers.values()))
         self._idle.clear()

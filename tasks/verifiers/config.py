@@ -73,7 +73,7 @@ class VerifiersConfig(Config):
         return self
 
     def processes(self, workers: int) -> int:
-        """Return the number of processes of a lane where `workers` are wanted: two lanes must fit into the memory."""
+        """Return the number of processes of a queue, `workers` or as many as memory allows in two queues."""
         return min(workers, self.total_memory_mib // (2 * self.memory_mib))
 
     @property

@@ -1,4 +1,4 @@
-"""Makes what a pool judges by: lanes of worker processes, the judge of chat, the reward models."""
+"""Makes what a pool judges by: worker processes of verifiers, the judge of chat, the reward models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from tasks.verifiers import registry
 from tasks.verifiers.calls import Verifier
 from tasks.verifiers.config import VerifiersConfig
-from tasks.verifiers.lanes import LaneLimits, Lanes
+from tasks.verifiers.verifier_processes import ProcessLimits, VerifierProcesses
 
 WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
 """Wall seconds per CPU second of the limit, after which a call is given up.
@@ -16,27 +16,27 @@ WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
 user's function, which may wait for anything."""
 
 
-def _computing(workers: int, config: VerifiersConfig) -> LaneLimits:
+def _computing(workers: int, config: VerifiersConfig) -> ProcessLimits:
     """Return the bounds of the processes of a verifier that only computes."""
     seconds, processes = config.time_limit_seconds, config.processes(workers)
-    return LaneLimits(processes, seconds, WALL_FACTOR * seconds, config.memory_mib)
+    return ProcessLimits(processes, seconds, WALL_FACTOR * seconds, config.memory_mib)
 
 
-def lanes_of_own(verifier: str, workers: int, config: VerifiersConfig) -> Lanes:
-    """Return the lanes of a verifier of a user's own."""
-    return Lanes(verifier, _computing(workers, config))
+def custom_processes(verifier: str, workers: int, config: VerifiersConfig) -> VerifierProcesses:
+    """Return the worker processes of a user's verifier."""
+    return VerifierProcesses(verifier, _computing(workers, config))
 
 
-def lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
-    """Return the lanes of our verifiers that judge in worker processes, by verifier."""
+def verifier_processes(workers: int, config: VerifiersConfig) -> dict[str, VerifierProcesses]:
+    """Return the worker processes of our verifiers, by verifier."""
     computing, seconds = _computing(workers, config), config.time_limit_seconds
     calling = computing._replace(
-        wall_seconds=FUNCTION_WALL_FACTOR * seconds, quick=False, locked_up=False, overlapping=True
+        wall_seconds=FUNCTION_WALL_FACTOR * seconds, budgets=False, locked_up=False, overlapping=True
     )
     return {
-        "math": Lanes("math", computing),
-        "precise_if": Lanes("precise_if", computing, os.environ.get("NLTK_DATA")),
-        "function": Lanes("function", calling),
+        "math": VerifierProcesses("math", computing),
+        "precise_if": VerifierProcesses("precise_if", computing, os.environ.get("NLTK_DATA")),
+        "function": VerifierProcesses("function", calling),
     }
 
 

@@ -2,7 +2,7 @@
 
     judge ──► one worker, on whose event loop up to `IN_FLIGHT` calls wait ──► score
                  │ it is lost: out of CPU time or memory, blocked, dead
-                 └─► the lanes, in which a call has a process to itself
+                 └─► the queues of `verifier_processes`, in which a call has a process to itself
 
 Each call has its own limit of wall time. What one of them does to the process, it does to all: then each is judged
 again by itself, under the limits of any function, and the functions that were in flight have no calls at the same time
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from tasks.lineage.user_code import user_files
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.scores import CannotJudge, Score
-from tasks.verifiers.templates import Template, Worker
+from tasks.verifiers.workers import Worker, Workers
 
 if TYPE_CHECKING:
-    from tasks.verifiers.lanes import Counters
+    from tasks.verifiers.verifier_processes import Counters
 
 IN_FLIGHT = 32
 """Number of calls that wait in one process at a time; further ones wait for one of these to end."""
@@ -47,14 +47,14 @@ class Overlapping:
     """The worker process of calls that wait at the same time; it belongs to one event loop, and starts when needed.
 
     Args:
-        template: forks the worker.
+        workers: forks the worker.
         cpu_seconds: CPU seconds for which the worker may run without returning to its event loop.
         wall_seconds: wall seconds of one call.
         counters: counters of worker processes.
     """
 
-    def __init__(self, template: Template, cpu_seconds: float, wall_seconds: float, counters: Counters) -> None:
-        self._template = template
+    def __init__(self, workers: Workers, cpu_seconds: float, wall_seconds: float, counters: Counters) -> None:
+        self._workers = workers
         self._cpu_seconds = cpu_seconds
         self._wall_seconds = wall_seconds
         self._counters = counters
@@ -90,7 +90,7 @@ class Overlapping:
         return Score.from_json(answer)
 
     async def close(self) -> None:
-        """Wait for no answers any more; the worker ends with its template."""
+        """Wait for no answers any more; the worker ends with its fork server."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -119,7 +119,7 @@ class Overlapping:
     async def _started(self) -> Worker:
         async with self._starting:
             if self._worker is None:
-                self._worker = await self._template.fork(0, overlapping=True)
+                self._worker = await self._workers.fork(0, overlapping=True)
                 self._counters.started += 1
                 self._reading = asyncio.create_task(self._read(self._worker))
             return self._worker
@@ -155,7 +155,7 @@ class Overlapping:
                 ", ".join(function.split()[0] for function in functions),
                 len(self._asked),
             )
-        await self._template.end(worker)
+        await self._workers.end(worker)
 
 
 def is_async(function: str) -> bool:

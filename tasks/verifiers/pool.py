@@ -1,7 +1,7 @@
 """Judges many responses at once, under hard limits, and equal calls only once.
 
     submit ──────┐  _schedule                _cached                    _judge
-    score  ──────┼────────────► event loop ──────────► cache, or ──────────────► lanes of processes: math, precise_if,
+    score  ──────┼────────────► event loop ──────────► cache, or ──────────────► worker processes: math, precise_if,
     score_many ──┘  (any thread)             an equal call in flight      │      │   function, verifiers of a user's own
                                                                           │      ├► the client of a code server
                                                                           │      └► the judge of chat, reward models
@@ -32,9 +32,9 @@ from tasks.verifiers.calls import Call, Messages, Response, Verifier, VerifierSt
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.environment_rewards import NO_REWARD
 from tasks.verifiers.grouped import score_group
-from tasks.verifiers.lanes import Lanes
-from tasks.verifiers.makers import judge_of_chat, lanes, lanes_of_own, reward_models
+from tasks.verifiers.makers import custom_processes, judge_of_chat, reward_models, verifier_processes
 from tasks.verifiers.scores import CannotJudge, Score, is_own
+from tasks.verifiers.verifier_processes import VerifierProcesses
 from tasks.verifiers.weighted import combine, is_partial, parts_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,10 @@ class VerifierPool:
         from tasks.verifiers.code.client import CodeClient  # with the library of its requests
 
         self._code = CodeClient(self.config.code, workers)
-        self._startable: dict[str, Lanes | CodeClient] = {**lanes(workers, self.config), "code": self._code}
+        self._startable: dict[str, VerifierProcesses | CodeClient] = {
+            **verifier_processes(workers, self.config),
+            "code": self._code,
+        }
         taken = self.config.judge_gpus if judge_gpus is None else judge_gpus
         self._judges: dict[str, Verifier] = (
             self._startable | judge_of_chat(self.config) | reward_models(self.config, taken)
@@ -261,12 +264,12 @@ class VerifierPool:
         if self._closed:
             raise RuntimeError(CLOSED)
 
-    def _starting(self, verifiers: Iterable[str]) -> list[Lanes | CodeClient]:
+    def _starting(self, verifiers: Iterable[str]) -> list[VerifierProcesses | CodeClient]:
         for verifier in filter(is_own, verifiers := list(verifiers)):
             self._add_own(verifier)
         return [self._startable[verifier] for verifier in dict.fromkeys(verifiers) if verifier in self._startable]
 
-    def _begin(self, judge: Lanes | CodeClient) -> None:
+    def _begin(self, judge: VerifierProcesses | CodeClient) -> None:
         """Have a verifier load what it needs; where it cannot start, its first call says so."""
         task = self._loop.create_task(judge.start())
         self._tasks.add(task)
@@ -384,10 +387,12 @@ class VerifierPool:
         return self._judges[call.verifier]
 
     def _add_own(self, verifier: str) -> None:
-        """Add the lanes of a verifier of a user's own, unless they are there."""
+        """Add the worker processes of a user's verifier, unless they are there."""
         with self._own_lock:
             if verifier not in self._judges:
-                self._startable[verifier] = self._judges[verifier] = lanes_of_own(verifier, self.workers, self.config)
+                self._startable[verifier] = self._judges[verifier] = custom_processes(
+                    verifier, self.workers, self.config
+                )
 
     async def _parts(self, call: Call) -> Score:
         """Judge the parts of a weighted call at the same time, each as a call of its own."""

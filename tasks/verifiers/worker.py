@@ -1,12 +1,10 @@
-"""The code that runs inside the processes of a lane: a warm template, and the workers that are forked from it.
+"""The code that runs in the worker processes of a verifier, and in the fork server that they come from.
 
-    lane ──{"fork": nice, ...} + descriptor──► template ──fork──► worker ◄──a line of JSON each way──► lane
-         ──{"end": pid}─────────────────► kills the worker, and returns its exit status
-
-`main` is the template. A worker is a fork of it, so that its start costs milliseconds; it is locked up before it reads
-its first call: no network, no other programs, nothing to write to. The kernel ends it when a call has used the CPU time
-that it was granted, in the middle of a C loop too, and however busy the machine is. A worker of `overlapping` calls has
-many at a time, and is ended when one of them computes for that long without returning to the event loop.
+`main` is the fork server (`fork_server`). A worker is a fork of it, so that its start costs milliseconds. It is locked
+up before it reads its first call: no network, no other programs, nothing to write to. Calls and scores are lines of
+JSON on a socket of its own. The kernel ends it when a call has used its budget of CPU time, in the middle of a C loop
+too, and however busy the machine is. A worker of `overlapping` calls has many at a time, and is ended when one of them
+computes for that long without returning to the event loop.
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
-from tasks.verifiers import kernel, registry
+from tasks.verifiers import process_limits, registry
+from tasks.verifiers.code.inside.forking import MESSAGE_BYTES, obey
 from tasks.verifiers.scores import CannotJudge, Score
 
-MESSAGE_BYTES = 1 << 16
-"""Longest message between a lane and its template, in bytes."""
 RETIRED = "retired"
 """Key of an answer that holds no score: earlier calls took the worker's memory, and it must be replaced."""
 LINE_BYTES = 1 << 26
@@ -40,7 +37,7 @@ OVERRUN_SIGNAL = signal.SIGPROF
 
 
 def main() -> None:
-    """Serve as the template process of a verifier."""
+    """Serve as the fork server of a verifier."""
     serve(warm_up, _work)
 
 
@@ -60,71 +57,53 @@ def _work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
 def serve(
     warm_up: Callable[[Mapping[str, Any]], None], work: Callable[[socket.socket, Mapping[str, Any]], None]
 ) -> None:
-    """Serve as the template process that workers are forked from, until the lane is gone.
+    """Serve as a fork server of workers, until the process that started it is gone.
 
-    The descriptor of the control socket is the process's only argument. Its first message holds the settings.
+    The descriptor of the control socket is the process's last argument. Its first message is the settings.
 
     Args:
         warm_up: loads what all workers need, given the settings.
-        work: the work of one worker, given its socket, and the settings with those of the order to fork it, until the
-            other end closes.
+        work: does the work of one worker until the other end of its socket closes; given this socket, and the settings
+            with those of the order to fork it.
     """
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = socket.socket(fileno=int(sys.argv[-1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kernel.die_with_parent()
-    kernel.prefer_for_out_of_memory()
+    process_limits.die_with_parent()
+    process_limits.prefer_for_out_of_memory()
     settings = json.loads(control.recv(MESSAGE_BYTES))
     warm_up(settings)
     gc.collect()
     gc.freeze()  # workers share what is in memory now, and their collections need not walk it
     control.send(b"{}")
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
-        if not message:
-            return
-        order = json.loads(message)
-        if "fork" in order:
-            answer = {"pid": _fork(control, descriptors[0], order, settings, work)}
-        else:
-            answer = {"status": _end(order["end"])}
-        control.send(json.dumps(answer).encode())
+
+    def fork(order: dict[str, Any], descriptors: list[int], _: bool) -> tuple[dict[str, Any], list[int]]:
+        child = os.fork()
+        if not child:
+            control.close()
+            _become_worker(descriptors[0], {**settings, **order}, work)
+        return {"pid": child}, []
+
+    obey(control, fork)
 
 
-def _fork(
-    control: socket.socket,
-    descriptor: int,
-    order: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    work: Callable[[socket.socket, Mapping[str, Any]], None],
-) -> int:
-    child = os.fork()
-    if child:
-        os.close(descriptor)
-        return child
+def _become_worker(
+    descriptor: int, settings: Mapping[str, Any], work: Callable[[socket.socket, Mapping[str, Any]], None]
+) -> NoReturn:
+    """Set the limits of a worker, do its work, and end it; never return to the fork server's code."""
     status = 1
     try:
-        control.close()
         connection = socket.socket(fileno=descriptor)
-        kernel.die_with_parent()
-        os.nice(order["fork"])
-        kernel.limit_memory(settings["memory_mib"] << 20)
+        process_limits.die_with_parent()
+        os.nice(settings["fork"])
+        process_limits.limit_memory(settings["memory_mib"] << 20)
         if settings["locked_up"]:
-            kernel.lock_up()
-        work(connection, {**settings, **order})
+            process_limits.lock_up()
+        work(connection, settings)
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)
-
-
-def _end(pid: int) -> int:
-    """Kill a worker that has not ended by itself, and return its exit status, negative for a signal."""
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
 
 
 def work(connection: socket.socket, verifier: str) -> None:
@@ -153,7 +132,7 @@ async def work_overlapping(connection: socket.socket) -> None:
                 calls.create_task(_beat(call["cpu_seconds"]))
                 beating = True
             calls.create_task(_answer(call, writer))
-        os._exit(0)  # the lane is gone
+        os._exit(0)  # nobody waits for an answer any more
 
 
 async def _beat(cpu_seconds: float) -> None:

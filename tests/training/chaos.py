@@ -29,11 +29,11 @@ from tests.training.processes import role
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "20"))
-ENVIRONMENT, TEMPLATE = "environment", "environments' template"
+ENVIRONMENT, FORK_SERVER = "environment", "environments' fork server"
 """The process of one episode after another, and the one that these are forked from and end with."""
 REPLACED = (
     *("engine's actor", "vLLM's engine core", "learner rank", "judge", "verifier worker", "code sandbox"),
-    *(ENVIRONMENT, TEMPLATE),
+    *(ENVIRONMENT, FORK_SERVER),
 )
 """What is replaced while the run goes on."""
 WAITED_FOR = "ray's gcs"
@@ -113,7 +113,7 @@ def kill_one(kind, folder):
 def kind_of(process):
     """Its role, by which an environment's process and the one that it was forked from are told apart."""
     name, parent = role(process), process.parent()
-    return TEMPLATE if name == ENVIRONMENT and parent and role(parent) != ENVIRONMENT else name
+    return FORK_SERVER if name == ENVIRONMENT and parent and role(parent) != ENVIRONMENT else name
 
 
 def played(seed, model, prompts, folder):
@@ -184,7 +184,7 @@ def test_a_run_outlives_the_death_of_any_of_its_processes(seed, undisturbed, tin
     assert killed
     ending = {kind for kind in killed if kind in ENDING}
     assert starts == 1 + bool(ending) or (starts == 1 and ending == {WAITED_FOR})
-    environment_died = not {ENVIRONMENT, TEMPLATE}.isdisjoint(killed)
+    environment_died = not {ENVIRONMENT, FORK_SERVER}.isdisjoint(killed)
     check_groups(folder, RECIPE, may_fail=environment_died)
     lost = lost_episodes(folder)
     print(f"seed {seed}: {lost} episodes lost")

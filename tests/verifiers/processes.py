@@ -8,7 +8,7 @@ from pathlib import Path
 GUARD_S = 60.0
 HANG = r"\boxed{\int_0^1 e^{\sin(x^{x^x})} \cos(e^{x^7}) dx}"
 """A response of mathematics that is computed for longer than any limit of these tests."""
-TEMPLATE = "verifiers.worker import main"
+FORK_SERVER = "verifiers.worker import main"
 SERVER = "code.server"
 
 
@@ -43,15 +43,15 @@ def command(pid):
         return ""
 
 
-def templates(pid="self"):
-    """Return the pids of templates; a worker has the same command, and a template for its parent."""
-    pids = [process for process in descendants(pid) if TEMPLATE in command(process)]
+def fork_servers(pid="self"):
+    """Return the pids of fork servers; a worker has the same command, and a fork server for its parent."""
+    pids = [process for process in descendants(pid) if FORK_SERVER in command(process)]
     return [process for process in pids if parent(process) not in pids]
 
 
 def workers(pid="self"):
     """Return the pids of worker processes."""
-    return [worker for template in templates(pid) for worker in descendants(template)]
+    return [worker for server in fork_servers(pid) for worker in descendants(server)]
 
 
 def parent(pid):
@@ -69,7 +69,7 @@ def cpu_ticks(pid):
 
 
 def busy_worker(but=()):
-    """Return the pid of a worker that computes, and has some time left: it is past its first grants."""
+    """Return the pid of a worker that computes, and has some time left: it is past its first budgets."""
     busy = []
 
     def one_computes():

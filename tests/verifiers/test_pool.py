@@ -15,13 +15,13 @@ import pytest
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig, VerifierStats, verify
 from tasks.verifiers.pool import CLOSED
 from tests.verifiers.processes import (
+    FORK_SERVER,
     GUARD_S,
     HANG,
     SERVER,
-    TEMPLATE,
     command,
     descendants,
-    templates,
+    fork_servers,
     wait_until,
     workers,
 )
@@ -64,7 +64,7 @@ def started_by_a_program_and_by_mathematics():
         assert pool.submit(*PROGRAM).result(GUARD_S).passed
         first = [command(pid) for pid in descendants()]
         assert pool.submit("math", "7", "7").result(GUARD_S).passed
-        return first, len(templates())
+        return first, len(fork_servers())
 
 
 @pytest.mark.complete
@@ -73,7 +73,7 @@ def test_nothing_is_started_that_is_not_asked_for():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         first, after_mathematics = process.submit(started_by_a_program_and_by_mathematics).result()
     assert any(SERVER in line for line in first)
-    assert not any(TEMPLATE in line for line in first)
+    assert not any(FORK_SERVER in line for line in first)
     assert after_mathematics == 1
 
 
@@ -230,10 +230,10 @@ def test_a_pool_that_is_closed_while_it_starts_logs_nothing(caplog):
 
 
 def test_a_start_that_takes_too_long_is_named_with_its_limit(monkeypatch):
-    monkeypatch.setattr("tasks.verifiers.templates.START_SECONDS", 0.001)
+    monkeypatch.setattr("tasks.verifiers.workers.START_SECONDS", 0.001)
     with VerifierPool(1, SHORT) as pool:
         errors = [pool.submit("math", "7", "7").result().error for _ in range(2)]
-    assert errors == ["the process that math workers come from takes longer to start than 0.001 s"] * 2
+    assert errors == ["the fork server of math workers takes longer to start than 0.001 s"] * 2
 
 
 @pytest.mark.long

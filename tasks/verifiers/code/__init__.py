@@ -13,7 +13,7 @@ second process on what the first one computed; outputs are compared outside (`co
 nothing runs, and the judgement is an error.
 
     client ──HTTP, over a Unix socket or to another machine──► server, service ──► programs ──► running ──► sandbox
-                                                               requests            two lanes    tests       processes
+                                                               requests            two queues   tests       processes
 """
 
 from __future__ import annotations

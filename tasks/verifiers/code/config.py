@@ -107,7 +107,7 @@ class CodeConfig(Config):
         return self.model_dump(mode="json", include=set(LIMITS))
 
     def workers(self, wanted: int) -> int:
-        """Return the number of programs that run in each of two lanes, where memory allows for `wanted` or fewer."""
+        """Return the number of programs that run in each of two queues, `wanted` or as many as memory allows."""
         return min(wanted, self.total_memory_mib // (4 * self.memory_mib))
 
     def worth(self, proportion: float) -> float:

@@ -1,11 +1,7 @@
-"""Judging and running of many programs at a time: two lanes of threads, each thread with a sandbox of its own.
+"""Judges and runs many programs at a time, in the sandboxes of two queues (`worker_queues`), each used by one thread.
 
-    judge ──► quick lane: `workers` threads ──────────────────────────────────────────► verdicts
-               └─ grant overrun: the processes are ended, and the program begins anew in the
-                           patient lane: half as many threads, lower priority ─────────► verdicts
-
-A program that hangs is two processes in the patient lane, under limits of its own (`timing`), and delays only programs
-that need long themselves (`grants`).
+A program that overruns its budget is ended with its processes, and starts again in the slow queue. One that hangs is
+two processes there, under its own limits (`timing`), and delays only programs that need long themselves.
 """
 
 from __future__ import annotations
@@ -26,13 +22,11 @@ from tasks.verifiers.code.prepared import prepare
 from tasks.verifiers.code.running import Execution, Verdict, run_assertions, run_cases, run_program
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tasks.verifiers.code.timing import Clock, TakesLong
-from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
+from tasks.verifiers.worker_queues import WorkerLost, WorkerQueues
 
-ATTEMPTS = 2
-"""Sandboxes in which a response is tried, where one fails under it."""
-QUICK_SECONDS = 0.06
-"""Seconds of the first grant. A light program takes a fifth of it, most of that to begin."""
+FIRST_SECONDS = 0.06
+"""Seconds of the first budget. A light program takes a fifth of it, most of that to begin."""
 
 TOO_LONG = f"a program of more than {MAX_PROGRAM_CHARS} characters"
 """Reason for which a program of such a length is not run."""
@@ -41,17 +35,17 @@ Result = TypeVar("Result")
 
 
 class Programs:
-    """The quick and the patient lane of programs.
+    """The sandboxes that programs run in, and the queues in which they wait.
 
     They belong to one event loop, and start sandboxes when first needed.
     """
 
     def __init__(self, config: CodeConfig, workers: int) -> None:
-        """Create the lanes without starting a sandbox.
+        """Create the queues without starting a sandbox.
 
         Args:
             config: the sandbox and its limits.
-            workers: programs that run at one time in the quick lane, as far as `total_memory_mib` allows.
+            workers: programs that run at one time in the fast queue, as far as `total_memory_mib` allows.
 
         Raises:
             ValueError: `workers` is not above 0.
@@ -60,9 +54,14 @@ class Programs:
             raise ValueError(f"workers is {workers}; it must be above 0")
         self.workers = config.workers(workers)
         self.config = config
-        self.counters = {"programs": 0, "patient": 0, "sandboxes": 0}
-        self._quick = _Lane(config, self.workers, 0, self.counters)
-        self._patient = _Lane(config, few(self.workers), PATIENT_NICE, self.counters)
+        self._programs = 0
+        self._queues = WorkerQueues(self.workers, FIRST_SECONDS, config.total_seconds, partial(_Sandboxes, config))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The number of programs so far, of those that overran their first budget, and of sandboxes started."""
+        started = sum(sandboxes.started for sandboxes in self._queues.workers)
+        return {"programs": self._programs, "patient": self._queues.slow_calls, "sandboxes": started}
 
     async def judge(self, response: str, ground_truth: Any) -> Score:
         """Run the program of a response, and return the proportion of tests that pass; `passed` means all.
@@ -77,7 +76,7 @@ class Programs:
             return Score.binary(False, "no code block")
         if len(program) > MAX_PROGRAM_CHARS:
             return Score.binary(False, TOO_LONG)
-        return score_of(await self._granted(partial(verdicts_on, program, ground_truth, self.config)))
+        return score_of(await self._run(partial(verdicts_on, program, ground_truth, self.config)))
 
     async def run(self, program: str) -> Execution:
         """Run a program without input, under the limits of one test, and return what it wrote.
@@ -87,46 +86,53 @@ class Programs:
         """
         if len(program) > MAX_PROGRAM_CHARS:
             return Execution("", TOO_LONG)
-        return await self._granted(partial(execution_on, program, self.config))
+        return await self._run(partial(execution_on, program, self.config))
 
-    async def _granted(self, work: Callable[[float, Sandbox], Result]) -> Result:
-        """Call `work` with a grant's seconds and a sandbox, anew with a larger grant where one does not suffice."""
-        self.counters["programs"] += 1
-        lane = self._quick
-        for seconds in grants(QUICK_SECONDS, self.config.total_seconds):
-            try:
-                return await lane.run(partial(work, seconds), seconds)
-            except TakesLong:
-                self.counters["patient"] += lane is self._quick
-                lane = self._patient
-        raise AssertionError("the last grant is the limit, at which the tests end")
+    async def _run(self, work: Callable[[float, Sandbox], Result]) -> Result:
+        """Return what `work` returns, called with the seconds of a budget and a sandbox."""
+        self._programs += 1
+
+        async def attempt(sandboxes: _Sandboxes, seconds: float, _: bool) -> Result | None:
+            return await sandboxes.use(partial(work, seconds))
+
+        try:
+            result = await self._queues.run_fast(attempt)
+            if result is None:
+                result = await self._queues.run_slow(attempt)
+        except WorkerLost as lost:
+            raise CannotJudge(str(lost)) from None
+        assert result is not None, "the last budget is the limit, at which the tests end"
+        return result
 
     def close(self) -> None:
-        """End all sandboxes of both lanes, with the programs that run in them."""
-        for lane in (self._quick, self._patient):
-            lane.close()
+        """End all sandboxes, with the programs that run in them."""
+        for sandboxes in self._queues.workers:
+            sandboxes.close()
 
 
-class _Lane:
-    """A number of threads, each with a sandbox that is replaced when it fails."""
+class _Sandboxes:
+    """A number of threads, each with a sandbox of its own that is replaced when it fails.
 
-    def __init__(self, config: CodeConfig, workers: int, nice: int, counters: dict[str, int]) -> None:
+    Attributes:
+        started: sandboxes started so far.
+    """
+
+    def __init__(self, config: CodeConfig, workers: int, nice: int) -> None:
+        self.started = 0
         self._config = config
         self._nice = nice
-        self._counters = counters
-        self._slots = PrioritySemaphore(workers)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="programs")
         self._own = threading.local()
         self._sandboxes: set[Sandbox] = set()
         self._closed = False
 
-    async def run(self, work: Callable[[Sandbox], Result], granted: float) -> Result:
-        """Call `work` with a sandbox and return its result; once more with a new sandbox where the sandbox failed.
+    async def use(self, work: Callable[[Sandbox], Result]) -> Result | None:
+        """Call `work` with a sandbox and return its result; None if it takes longer than its budget.
 
-        The queue is ordered by `granted`, the seconds of the work.
+        Raises:
+            WorkerLost: the sandbox failed.
         """
-        async with self._slots.hold(granted):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._attempt, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._attempt, work)
 
     def close(self) -> None:
         """Kill all sandboxes, and end the threads."""
@@ -137,24 +143,23 @@ class _Lane:
         for sandbox in self._sandboxes:
             sandbox.close()
 
-    def _attempt(self, work: Callable[[Sandbox], Result]) -> Result:
-        problem = ""
-        for _ in range(ATTEMPTS):
-            if self._closed:
-                raise CannotJudge("the code service is being closed")
-            try:
-                return work(self._sandbox())
-            except SandboxError as error:
-                problem = str(error)
-                self._drop()
-        raise CannotJudge(problem)
+    def _attempt(self, work: Callable[[Sandbox], Result]) -> Result | None:
+        if self._closed:
+            raise CannotJudge("the code service is being closed")
+        try:
+            return work(self._sandbox())
+        except TakesLong:
+            return None
+        except SandboxError as error:
+            self._drop()
+            raise WorkerLost(str(error)) from None
 
     def _sandbox(self) -> Sandbox:
         sandbox: Sandbox | None = getattr(self._own, "sandbox", None)
         if sandbox is None:
             sandbox = self._own.sandbox = open_sandbox(self._config, self._nice)
             self._sandboxes.add(sandbox)
-            self._counters["sandboxes"] += 1
+            self.started += 1
         return sandbox
 
     def _drop(self) -> None:
@@ -172,22 +177,22 @@ def _check(ground_truth: str) -> None:
 
 
 def verdicts_on(
-    program: str, ground_truth: dict[str, Any], config: CodeConfig, granted: float, sandbox: Sandbox
+    program: str, ground_truth: dict[str, Any], config: CodeConfig, budget: float, sandbox: Sandbox
 ) -> list[Verdict]:
     """Run a program's tests, and return one verdict for each, in order.
 
     Raises what `run_cases` and `run_assertions` raise.
     """
-    clock = Clock(config.test_seconds, config.total_seconds, granted)
+    clock = Clock(config.test_seconds, config.total_seconds, budget)
     if "cases" in ground_truth:
         return run_cases(sandbox, program, read_cases(ground_truth["cases"]), config, clock)
     given, setup = (ground_truth.get(key) or "" for key in ("given", "setup"))
     return run_assertions(sandbox, program, prepare(given, setup, ground_truth["tests"]), config, clock)
 
 
-def execution_on(program: str, config: CodeConfig, granted: float, sandbox: Sandbox) -> Execution:
+def execution_on(program: str, config: CodeConfig, budget: float, sandbox: Sandbox) -> Execution:
     """Run a program; raises what `run_program` raises."""
-    return run_program(sandbox, program, config, Clock(config.test_seconds, config.total_seconds, granted))
+    return run_program(sandbox, program, config, Clock(config.test_seconds, config.total_seconds, budget))
 
 
 def score_of(verdicts: list[Verdict]) -> Score:

@@ -69,7 +69,7 @@ def run_program(sandbox: Sandbox, program: str, config: CodeConfig, clock: Clock
     """Run a program without input, under the limits of one test.
 
     Raises:
-        TakesLong: it has used up its grant.
+        TakesLong: it has used up its budget.
         SandboxError: the sandbox failed.
     """
     with _file(program) as source:
@@ -97,7 +97,7 @@ def run_assertions(
 
     Raises:
         CannotJudge: a test needs a module that the sandbox's Python lacks.
-        TakesLong: the response has used up its grant.
+        TakesLong: the response has used up its budget.
         SandboxError: the sandbox failed.
     """
     limits = _limits(config)
@@ -123,7 +123,7 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
     """Run the program once per case, each in a process of its own, and return one verdict per case, in order.
 
     Raises:
-        TakesLong: the response has used up its grant.
+        TakesLong: the response has used up its budget.
         SandboxError: the sandbox failed.
     """
     limits = _limits(config)

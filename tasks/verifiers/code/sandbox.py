@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import select
 import shutil
-import socket
 import struct
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,6 +27,7 @@ from typing import Any, Literal, Self
 
 from tasks.verifiers.code.inside.confine import OLDEST_LANDLOCK, Limits, landlock_version
 from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find_interpreter
+from tasks.verifiers.fork_server import Ended, ForkServer, ForkServerLost
 
 INSIDE = (
     "tasks.verifiers.code.inside.confine",
@@ -41,6 +39,7 @@ INSIDE = (
     "tasks.verifiers.code.inside.program",
     "tasks.verifiers.code.inside.checker",
     "tasks.verifiers.code.inside.probe",
+    "tasks.verifiers.code.inside.forking",
     "tasks.verifiers.code.inside.host",
 )
 """Modules that are sent into the sandbox, each after those that it imports."""
@@ -76,10 +75,10 @@ _ENVIRONMENT = {
 _BOOT = """
 import json, os, socket, sys, types
 try:
-    os.nice(int(sys.argv[2]))
+    os.nice(int(sys.argv[1]))
 except OSError:
     pass  # a wish, which some containers deny
-control = socket.socket(fileno=int(sys.argv[1]))
+control = socket.socket(fileno=int(sys.argv[2]))
 message = json.loads(control.recv(1 << 20))
 for name, source in message["modules"]:
     parts = name.split(".")
@@ -131,19 +130,6 @@ class Process:
             fcntl.ioctl(self.requests, _NOTIFICATION_SEND, asked[:8] + struct.pack("=qiI", 0, *verdict))
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The end of a process in the sandbox.
-
-    Attributes:
-        status: its exit status; negative for a signal.
-        killed: True if it had not ended by itself.
-    """
-
-    status: int
-    killed: bool
-
-
 class Sandbox:
     """One host process and its forks. It is not thread-safe, and serves one judgement at a time."""
 
@@ -173,12 +159,7 @@ class Sandbox:
             interpreter = find_interpreter(python, tuple(packages))
         except InterpreterError as error:
             raise SandboxError(str(error)) from None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(START_SECONDS)
-        self._control = ours
-        self._log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the sandbox; no file, where none can be
-        with theirs:
-            self._process = _start(isolation, interpreter, nice, theirs, self._log)
+        self._host = _start(isolation, interpreter, nice)
         outside = isolation == "landlock"
         settings = {
             "readable": interpreter.readable() if outside else [*interpreter.visible, PACKAGES],
@@ -190,13 +171,12 @@ class Sandbox:
         }
         try:
             start = {"modules": [[name, _source(name)] for name in INSIDE], "settings": settings}
-            _, (host,) = self._exchange(start, ())
+            _, (host,) = self._order(start, (), START_SECONDS)
             with open(host, "rb", buffering=0):
                 number = _number_here(host)
             _prefer_for_out_of_memory(number)
             self._occupied_bytes = _address_space(number)
             self._probe()
-            ours.settimeout(ANSWER_SECONDS)
         except SandboxError as error:
             self.close()
             raise SandboxError(f"no sandbox by {isolation} here: {error}") from None
@@ -217,7 +197,7 @@ class Sandbox:
                 f"memory_mib = {limits.memory_bytes >> 20} is too little: Python and the packages take "
                 f"{self._occupied_bytes >> 20} MiB of address space, and a program {LEAST_BYTES >> 20} at least"
             )
-        answer, received = self._exchange({"fork": part, "limits": asdict(limits)}, descriptors)
+        answer, received = self._order({"fork": part, "limits": asdict(limits)}, descriptors, ANSWER_SECONDS)
         watched, requests = received if len(received) == 2 else (*received, os.dup(received[0]))
         process = Process(answer["pid"], _number_here(watched), watched, requests, limits.threads)
         if answer["failed"]:
@@ -229,18 +209,15 @@ class Sandbox:
         """Kill a process that has not ended by itself, and return how it ended. It is called once for each process."""
         os.close(process.watched)
         os.close(process.requests)
-        return Ended(**self._order({"end": process.inside}))
+        return Ended(**self._order({"end": process.inside}, (), ANSWER_SECONDS)[0])
 
     def kill(self) -> None:
         """Kill the host and all its forks, from any thread; a judgement in the sandbox then gets a `SandboxError`."""
-        self._process.kill()
+        self._host.kill()
 
     def close(self) -> None:
         """End the host and all its forks, and close the descriptors."""
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
+        self._host.close()
 
     def __enter__(self) -> Self:
         return self
@@ -250,22 +227,13 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def _order(self, order: dict[str, Any]) -> dict[str, Any]:
-        return self._exchange(order, ())[0]
-
-    def _exchange(self, order: dict[str, Any], descriptors: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
-        """Send an order to the host, and return its answer with the descriptors that came along."""
+    def _order(
+        self, order: dict[str, Any], descriptors: Sequence[int], seconds: float
+    ) -> tuple[dict[str, Any], list[int]]:
         try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
-            answer, received, _, _ = socket.recv_fds(self._control, 1 << 16, 2)
-        except OSError as error:
-            self._process.kill()  # what is ordered next then fails at once
-            raise SandboxError(f"the sandbox does not answer: {error}{self._last_words()}") from None
-        if not answer or self._process.poll() is not None:
-            for descriptor in received:
-                os.close(descriptor)
-            raise SandboxError(f"the sandbox has ended{self._last_words()}")
-        return json.loads(answer), received
+            return self._host.order(order, descriptors, seconds=seconds)
+        except ForkServerLost as error:
+            raise SandboxError(f"the sandbox {error}") from None
 
     def _probe(self) -> None:
         probe = self.fork("probe", Limits(cpu_seconds=5, memory_bytes=512 << 20), [])
@@ -280,28 +248,14 @@ class Sandbox:
         if ended.status != 0:
             raise SandboxError(f"a locked-up process could do what it must not (exit status {ended.status})")
 
-    def _last_words(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return f": {lines[-1][:300]}" if lines else ""
 
-
-def _start(
-    isolation: Isolation, interpreter: Interpreter, nice: int, control: socket.socket, log: Any
-) -> subprocess.Popen[bytes]:
-    command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(control.fileno()), str(nice)]
+def _start(isolation: Isolation, interpreter: Interpreter, nice: int) -> ForkServer:
+    command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(nice)]
     if isolation == "namespaces":
         command = [*_bubblewrap(interpreter), *command]
-    return subprocess.Popen(  # noqa: S603
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=_ENVIRONMENT,
-        cwd="/",
-        pass_fds=[control.fileno()],
-        process_group=0,  # not a session of its own: Linux may schedule those as groups, each with the same share
-    )
+    log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the host; no file, as there may be no disk
+    # No session of its own: Linux may schedule those as groups, each with the same share.
+    return ForkServer(command, _ENVIRONMENT, folder="/", log=log, process_group=0)
 
 
 def _bubblewrap(interpreter: Interpreter) -> list[str]:

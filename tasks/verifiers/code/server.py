@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from tasks.config import explain
-from tasks.verifiers import kernel
+from tasks.verifiers import process_limits
 from tasks.verifiers.code.config import LIMITS, CodeConfig
 
 PORT = 8440
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     if options.listener is not None:
-        kernel.die_with_parent()
+        process_limits.die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to a run and all that it started
     try:
         _serve(options)

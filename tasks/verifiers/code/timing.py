@@ -35,23 +35,23 @@ class OutOfTime(Exception):  # noqa: N818 - reads as the sentence it is
 
 
 class TakesLong(Exception):  # noqa: N818 - reads as the sentence it is
-    """A response has used up its grant, and must begin anew with a larger one."""
+    """A response has used up its budget, and must start again with a larger one."""
 
 
 class Clock:
     """The time of one response, over the processes that it gets one after the other."""
 
-    def __init__(self, test_seconds: float, total_seconds: float, granted_seconds: float = float("inf")) -> None:
+    def __init__(self, test_seconds: float, total_seconds: float, budget_seconds: float = float("inf")) -> None:
         """Start the clock at 0.
 
         Args:
             test_seconds: limit of one test.
             total_seconds: limit of all tests.
-            granted_seconds: grant of all tests, after which the response must begin anew.
+            budget_seconds: budget of all tests, after which the response must start again.
         """
         self._test_seconds = test_seconds
         self._total_seconds = total_seconds
-        self._granted_seconds = granted_seconds
+        self._budget_seconds = budget_seconds
         self._gives_up_at = time.monotonic() + WALL_FACTOR * total_seconds
         self._processes: tuple[Process, ...] = ()
         self._before = 0.0
@@ -89,7 +89,7 @@ class Clock:
 
         Raises:
             OutOfTime: the test's time is used up, or `at_most` seconds of it.
-            TakesLong: the grant is used up.
+            TakesLong: the budget is used up.
             CannotJudge: the processes were charged next to nothing for 100 times the limit.
         """
         requests = {each.requests: each for each in self._processes}
@@ -102,7 +102,7 @@ class Clock:
             if charged >= ends:
                 self._before -= charged - ends  # a late look is not the response's doing
                 raise OutOfTime
-            if charged >= self._granted_seconds:
+            if charged >= self._budget_seconds:
                 raise TakesLong
             if looked >= self._gives_up_at:
                 raise CannotJudge(f"the program had no time of its own in {WALL_FACTOR * self._total_seconds:g} s")

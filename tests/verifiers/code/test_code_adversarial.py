@@ -41,7 +41,7 @@ def resident_kib(pid):
 
 
 def below(sandbox):
-    return {sandbox._process.pid, *descendants(sandbox._process.pid)}
+    return {sandbox._host.pid, *descendants(sandbox._host.pid)}
 
 
 def hosts_of_this_process():
@@ -173,7 +173,7 @@ def host_of(sandbox):
 
 
 def host_of_programs(programs):
-    (sandbox,) = programs._quick._sandboxes
+    (sandbox,) = programs._queues.workers[0]._sandboxes
     return host_of_forks(sandbox)
 
 
@@ -286,7 +286,7 @@ def test_a_host_that_fails_in_mid_judgement_is_an_error_within_bounds(open_progr
 
 def host_of_forks(sandbox):
     """The host while it has forks: under bubblewrap the only child of ours, otherwise ours."""
-    ours = sandbox._process.pid
+    ours = sandbox._host.pid
     return children(ours)[0] if sandbox.isolation == "namespaces" else ours
 
 

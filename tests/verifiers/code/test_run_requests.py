@@ -96,7 +96,7 @@ def test_a_program_leaves_nothing_to_the_next(run):
     assert after == Execution("False False\n")
 
 
-def test_a_program_that_needs_long_is_run_to_its_end_in_the_patient_lane():
+def test_a_program_that_needs_long_is_run_to_its_end_in_the_slow_queue():
     programs = Programs(CONFIG, 1)
     busy = "import time\nbegan = time.process_time()\nwhile time.process_time() < began + 0.4: pass\nprint(1)"
     try:

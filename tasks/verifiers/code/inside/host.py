@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tasks.verifiers.code.inside import checker, confine, probe, program
+from tasks.verifiers.code.inside.forking import obey
 
 WARM = (
     *("bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools"),
@@ -38,48 +39,28 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Host:
-    def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
-        self._control = control
+    def __init__(self, settings: dict[str, Any]) -> None:
         self._readable: list[str] = settings["readable"]
         self._writable: str | None = settings["writable"]
         self._writable_bytes: int = settings["writable_bytes"]
         self._landlock: bool = settings["landlock"]
-        self._running: set[int] = set()
         self._mounted = False
 
-    def serve(self) -> None:
-        """Obey orders until the control socket is closed; forks that still run then are killed with this process."""
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(self._control, 1 << 16, 8)
-            if not message:
-                return
-            order = json.loads(message)
-            if "fork" in order:
-                self._fork(order, descriptors)
-            else:
-                self._control.send(json.dumps(self._end(order["end"])).encode())
-
-    def _fork(self, order: dict[str, Any], descriptors: list[int]) -> None:
-        """Fork a locked-up process, and answer with its pidfd and the descriptor on which it asks for threads."""
-        if not self._running:
+    def fork(self, order: dict[str, Any], descriptors: list[int], first: bool) -> tuple[dict[str, Any], list[int]]:
+        """Fork a locked-up process; return its pidfd and the descriptor on which it asks for threads."""
+        if first:
             self._renew_writable()
         locked, locking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         child = os.fork()
         if child == 0:
             self._become(order, [*descriptors, locking.detach()])
         locking.close()
-        for descriptor in descriptors:
-            os.close(descriptor)
         with locked:
             report, requests, _, _ = socket.recv_fds(locked, MAX_REASON, 1)
             if requests:
                 report = locked.recv(MAX_REASON)
-        self._running.add(child)
         answer = {"pid": child, "failed": "" if report == LOCKED else report.decode(errors="replace") or "it ended"}
-        handed_over = [os.pidfd_open(child), *requests]
-        socket.send_fds(self._control, [json.dumps(answer).encode()], handed_over)
-        for descriptor in handed_over:
-            os.close(descriptor)
+        return answer, [os.pidfd_open(child), *requests]
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         """Give up everything in the child, announce that, then play the part; never return to the host's code."""
@@ -102,15 +83,6 @@ class _Host:
             status = _play(order["fork"], moved)
         finally:
             os._exit(status)
-
-    def _end(self, child: int) -> dict[str, Any]:
-        """Kill a child that has not ended by itself, and return how it ended."""
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if not ended:
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-        self._running.discard(child)
-        return {"status": os.waitstatus_to_exitcode(status), "killed": not ended}
 
     def _renew_writable(self) -> None:
         """Mount an empty file system over the last round's; without the right to mount nothing is writable at all."""
@@ -180,10 +152,10 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
         raise OSError(confine.ENOSYS, "no system call filter for this processor")
     confine.prepare()
     program.prepare()
-    host = _Host(control, settings)
+    host = _Host(settings)
     own = os.pidfd_open(os.getpid())
     socket.send_fds(control, [json.dumps({"ready": True}).encode()], [own])
     os.close(own)
     gc.collect()
     gc.freeze()  # forks share these pages until references in them are counted
-    host.serve()
+    obey(control, host.fork)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
-from tests.verifiers.processes import GUARD_S, HANG, busy_worker, templates, wait_until, workers
+from tests.verifiers.processes import GUARD_S, HANG, busy_worker, fork_servers, wait_until, workers
 
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 HERE = "tests.verifiers.rewards_of_a_user"
@@ -55,7 +55,7 @@ def test_adversarial_mathematics_scores_0(pool, response):
 
 @pytest.mark.complete
 @pytest.mark.long
-def test_what_is_slow_is_right_all_the_same_in_the_patient_lane():
+def test_what_is_slow_is_right_all_the_same_in_the_slow_queue():
     slow = Call("math", r"\boxed{1000000 \cdot 999999!}", "1000000!")
     with VerifierPool(1, limits(20)) as pool:
         assert pool.submit(*slow).result(GUARD_S).passed
@@ -65,7 +65,7 @@ def test_what_is_slow_is_right_all_the_same_in_the_patient_lane():
 
 
 @pytest.mark.long
-def test_equal_answers_of_a_group_are_judged_once_in_the_patient_lane():
+def test_equal_answers_of_a_group_are_judged_once_in_the_slow_queue():
     with VerifierPool(1, limits(0.6)) as pool:
         group = [pool.submit("math", f"{i} steps. {HANG}", "7") for i in range(6)]
         scores = [future.result(GUARD_S) for future in group]
@@ -131,10 +131,10 @@ def test_a_response_that_kills_two_workers_is_judged():
 
 @pytest.mark.complete
 @pytest.mark.long
-def test_an_idle_worker_and_a_template_that_are_killed_are_replaced():
+def test_an_idle_worker_and_a_fork_server_that_are_killed_are_replaced():
     with VerifierPool(1, limits(5)) as pool:
         known = set(workers())
-        for find in (workers, templates):
+        for find in (workers, fork_servers):
             assert pool.submit("math", f"{find.__name__}", "7").result(GUARD_S).error is None
             for pid in set(find()) - known:
                 os.kill(pid, signal.SIGKILL)
@@ -156,7 +156,9 @@ def test_a_function_that_hangs_is_an_error_which_may_pass_where_it_waits_for_som
 @pytest.mark.long
 def test_a_worker_that_cannot_be_locked_up_judges_nothing(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "from tasks.verifiers import kernel\ndef refuse():\n    raise OSError(1, 'refused')\nkernel.lock_up = refuse\n"
+        "from tasks.verifiers import process_limits as limits\n"
+        "def refuse():\n    raise OSError(1, 'refused')\n"
+        "limits.lock_up = refuse\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with VerifierPool(1, limits(5)) as pool:
@@ -165,9 +167,9 @@ def test_a_worker_that_cannot_be_locked_up_judges_nothing(monkeypatch, tmp_path)
 
 LOCKED = """
 import os, socket
-from tasks.verifiers import kernel
-kernel.limit_memory(1 << 30)
-kernel.lock_up()
+from tasks.verifiers import process_limits
+process_limits.limit_memory(1 << 30)
+process_limits.lock_up()
 for act in (lambda: socket.socket(socket.AF_INET), lambda: socket.socket(socket.AF_UNIX), os.fork,
             lambda: os.execv("/bin/true", ["true"]), lambda: open("/tmp/x", "w"), lambda: os.kill(os.getppid(), 0)):
     try:
@@ -188,11 +190,11 @@ def test_a_worker_has_neither_network_nor_programs_nor_anything_to_write_to():
 def test_workers_see_nothing_of_the_environment_and_go_first_when_memory_is_short(monkeypatch):
     monkeypatch.setenv("A_SECRET", "hunter2")
     with VerifierPool(1, limits(5)) as pool:
-        known = set(templates())
+        known = set(fork_servers())
         assert pool.submit("math", "7", "7").result(GUARD_S).passed
-        (template,) = set(templates()) - known
-        assert b"A_SECRET" not in Path(f"/proc/{template}/environ").read_bytes()
-        assert Path(f"/proc/{template}/oom_score_adj").read_text() == "1000\n"
+        (server,) = set(fork_servers()) - known
+        assert b"A_SECRET" not in Path(f"/proc/{server}/environ").read_bytes()
+        assert Path(f"/proc/{server}/oom_score_adj").read_text() == "1000\n"
 
 
 def private_mib(pid):

@@ -1,0 +1,135 @@
+"""The parent's end of a fork server: a process that has loaded what others need, and forks them.
+
+    ForkServer ──{"fork": ..., ...} + descriptors──► fork server ──fork──► process
+               ◄─{"pid": ...} + descriptors─────────
+               ──{"end": pid}──────────────────────► kills the process, and returns how it ended
+
+`code.inside.forking` is the other end, and runs with the verifiers' modules (`workers`) or in the sandbox
+(`code.sandbox`). What is forked ends with its fork server, and that ends with the thread that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from tasks.verifiers.code.inside.forking import MESSAGE_BYTES
+
+MAX_DESCRIPTORS = 2
+"""Most descriptors that come with an answer."""
+
+
+class ForkServerLost(RuntimeError):  # noqa: N818 - reads as the sentence it is
+    """The fork server did not start, does not answer, or has ended."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a forked process.
+
+    Attributes:
+        status: its exit status; negative for a signal.
+        killed: True if it had not ended by itself.
+    """
+
+    status: int
+    killed: bool
+
+
+class ForkServer:
+    """One fork server. Orders wait for each other; `kill` may be called at any time from any thread."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        folder: str | None = None,
+        log: BinaryIO | None = None,
+        process_group: int | None = None,
+    ) -> None:
+        """Start the process, without waiting until it is warm.
+
+        Args:
+            command: the command, to which the descriptor of the control socket is appended.
+            environment: its environment.
+            folder, process_group: its working folder and process group, as for `subprocess.Popen`.
+            log: a file that gets its output; None if it has the same as this process.
+        """
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log = log
+        self._one_at_a_time = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                [*command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=folder,
+                pass_fds=[theirs.fileno()],
+                process_group=process_group,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """True if the process has not ended."""
+        return self._process.poll() is None
+
+    def order(
+        self, order: Mapping[str, Any], descriptors: Sequence[int] = (), *, seconds: float
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Send an order, and return the answer with the descriptors that came along.
+
+        Raises:
+            ForkServerLost: there is none within `seconds`. The fork server is killed then.
+        """
+        with self._one_at_a_time:
+            try:
+                self._control.settimeout(seconds)
+                socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
+                answer, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, MAX_DESCRIPTORS)
+            except OSError as error:
+                self.kill()  # what is ordered next then fails at once
+                raise ForkServerLost(f"does not answer: {error}{self._last_words()}") from None
+        if not answer or not self.runs:
+            for descriptor in received:
+                with suppress(OSError):
+                    socket.close(descriptor)
+            raise ForkServerLost(f"has ended{self._last_words()}")
+        return json.loads(answer), received
+
+    def end(self, pid: int, *, seconds: float) -> Ended:
+        """Kill a forked process that has not ended by itself, and return how it ended; called once for each."""
+        return Ended(**self.order({"end": pid}, seconds=seconds)[0])
+
+    def kill(self) -> None:
+        """Kill the fork server and all its forks; an order that waits then fails."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the fork server and all its forks, and close the descriptors."""
+        self._process.kill()
+        self._process.wait()
+        with self._one_at_a_time:  # an order that waits has failed by now, and reads the socket no more
+            self._control.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _last_words(self) -> str:
+        if self._log is None or self._log.closed:
+            return ""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[-1][:300]}" if lines else ""

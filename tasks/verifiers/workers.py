@@ -1,0 +1,194 @@
+"""Starts and ends worker processes, which are forked from a fork server of their own.
+
+`worker` has the code that runs in them. The fork server is started when it is first needed, and again after it has
+ended; its workers end with it, and it ends with this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.verifiers.fork_server import ForkServer, ForkServerLost
+from tasks.verifiers.scores import CannotJudge
+from tasks.verifiers.worker import LINE_BYTES
+
+START_ATTEMPTS = 3
+"""Attempts to fork one worker."""
+START_SECONDS = 120.0
+"""Seconds that the fork server may take to start."""
+ANSWER_SECONDS = 60.0
+"""Seconds that it may take to obey. It needs milliseconds, but may have to wait long for a core."""
+RETRY_SECONDS = 30.0
+"""Seconds after a start that failed during which calls are refused without another attempt."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Worker:
+    """This process's end of one worker process."""
+
+    pid: int
+    server: ForkServer
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    calls: int = field(default=0)
+
+    async def ask(self, line: bytes) -> dict[str, Any] | None:
+        """Send a call, a line of JSON, and return the answer; None if the worker ended instead."""
+        self.calls += 1
+        try:
+            self.writer.write(line)
+            await self.writer.drain()
+            answer = await self.reader.readline()
+        except ConnectionError:
+            return None
+        return json.loads(answer) if answer.endswith(b"\n") else None
+
+
+class Workers:
+    """Forks workers of one kind. It belongs to one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        memory_mib: int,
+        locked_up: bool,
+        nltk_data: str | None = None,
+        *,
+        program: str = "tasks.verifiers.worker",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create it without starting the fork server.
+
+        Args:
+            name: what the workers work for, such as a verifier, for messages.
+            memory_mib: MiB of address space of a worker.
+            locked_up: True for workers with neither network nor environment.
+            nltk_data: the folder in which NLTK looks for its data.
+            program: the module whose `main` is the fork server.
+            settings: what the module reads of its settings besides these; None for the verifier's name.
+        """
+        self.name = name
+        self._program = program
+        self._settings = {"memory_mib": memory_mib, "locked_up": locked_up, **(settings or {"verifier": name})}
+        self._environment = _environment(locked_up, nltk_data)
+        self._server: ForkServer | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._closing: set[asyncio.Task[int]] = set()
+        self._closed = False
+        self._failed_at, self._refusal = -RETRY_SECONDS, ""
+
+    async def ready(self) -> None:
+        """Start the fork server if need be, and return once it is warm; raises `CannotJudge` if it cannot start."""
+        async with self._one_at_a_time:
+            await self._started()
+
+    async def fork(self, nice: int, *, overlapping: bool = False) -> Worker:
+        """Fork a worker of this niceness; raises `CannotJudge` if none can be started.
+
+        One that is `overlapping` takes calls of `async def` functions, any number at a time.
+        """
+        order = {"fork": nice, "overlapping": overlapping}
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            for _ in range(START_ATTEMPTS):
+                async with self._one_at_a_time:
+                    server = await self._started()
+                    try:
+                        answer, _ = await _order(server, order, [theirs.fileno()], ANSWER_SECONDS)
+                    except ForkServerLost as error:
+                        logger.warning("the fork server of %s workers %s", self.name, error)
+                        continue
+                reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
+                return Worker(answer["pid"], server, reader, writer)
+        ours.close()
+        raise CannotJudge(f"no process for {self.name} could be started in {START_ATTEMPTS} attempts")
+
+    async def end(self, worker: Worker) -> int:
+        """Kill a worker that has not ended by itself, and return its exit status; -9 if it ended with its server."""
+        worker.writer.close()
+        with suppress(ForkServerLost):
+            if worker.server is self._server:
+                answer, _ = await _order(worker.server, {"end": worker.pid}, (), ANSWER_SECONDS)
+                return int(answer["status"])
+        return -9
+
+    def has(self, worker: Worker) -> bool:
+        """Return True if the fork server of the worker runs; the worker ends with it."""
+        return worker.server is self._server and worker.server.runs
+
+    def discard(self, worker: Worker) -> None:
+        """End a worker without waiting for it."""
+        task = asyncio.ensure_future(self.end(worker))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """End the fork server, with its workers, for good."""
+        self._closed = True
+        if self._server is not None:
+            self._server.kill()  # its workers end with it, and so does every wait for its answer
+        await asyncio.gather(*self._closing)
+        self._stop()
+
+    async def _started(self) -> ForkServer:
+        """Return the fork server; start it if it does not run."""
+        if self._closed:
+            raise CannotJudge("the verifier pool was closed")
+        if self._server is not None and self._server.runs:
+            return self._server
+        self._stop()
+        if time.monotonic() - self._failed_at < RETRY_SECONDS:
+            raise CannotJudge(self._refusal)
+        command = [sys.executable, "-c", f"from {self._program} import main; main()"]
+        self._server = ForkServer(command, self._environment)
+        began = time.monotonic()
+        try:
+            await _order(self._server, self._settings, (), START_SECONDS)
+        except ForkServerLost:
+            late = time.monotonic() - began >= START_SECONDS
+            fault = f"takes longer to start than {START_SECONDS:g} s" if late else "ends as it starts: see stderr"
+            self._stop()
+            self._failed_at = time.monotonic()
+            self._refusal = f"the fork server of {self.name} workers {fault}"
+            raise CannotJudge(self._refusal) from None
+        except BaseException:  # cancelled: nobody waits until it is warm
+            self._stop()
+            raise
+        return self._server
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+async def _order(
+    server: ForkServer, order: Mapping[str, Any], descriptors: Sequence[int], seconds: float
+) -> tuple[dict[str, Any], list[int]]:
+    """Send an order in a thread, so that a server that hangs does not stop the event loop."""
+    return await asyncio.to_thread(server.order, order, descriptors, seconds=seconds)
+
+
+def _environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
+    """Return the environment of the fork server: what Python and NLTK need to find their files, or all of ours."""
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+    if nltk_data is not None:
+        ours["NLTK_DATA"] = nltk_data
+    if not locked_up:
+        return dict(os.environ) | ours
+    with suppress(KeyError):
+        ours["PYTHONDONTWRITEBYTECODE"] = os.environ["PYTHONDONTWRITEBYTECODE"]
+    return ours | {"LANG": "C.UTF-8", "HOME": "/nonexistent"}
