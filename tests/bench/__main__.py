@@ -65,12 +65,18 @@ def verifiers() -> list[Figure]:
         Figure.above(f"precise_if, {source} responses", constraints["checks_per_second"], "checks/s/core", 2000),
         *_latency("precise_if", constraints),
     ]
+    python = code.pop("python/per_second")
     for kind in sorted({name.partition("/")[0] for name in code}):
         found = {name.partition("/")[2]: value for name, value in code.items() if name.startswith(kind)}
         alone = found["per_second"]
         figures.append(Figure.above(f"code, {kind}", alone, "programs/s/core", 40))
         figures.append(
             Figure.stated(f"code, {kind}, pool", found["pool_per_second"], "programs/s/core", "without a pool", alone)
+        )
+        figures.append(
+            Figure.stated(
+                f"code, {kind}, groups of 8", found["grouped_per_second"], "programs/s/core", "bare Python", python
+            )
         )
         figures += _latency(f"code, {kind}", found)
         whole = sum(found[f"{stage}_ms"] for stage in STAGES)

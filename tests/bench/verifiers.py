@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ ROOTS = r"\boxed{x^{20}+x^{7}+3x+1=0}"
 ISOLATIONS: tuple[Isolation, ...] = ("namespaces", "landlock")
 
 
+_NUMBERS = range(1, PROGRAMS + 1)
+
+
 def program(number: int, hangs: bool = False, load: tuple[int, int] = LIGHT) -> Call:
     """A function with some assertions, unlike that of any other number."""
     assertions, turns = load
@@ -55,14 +59,16 @@ def program(number: int, hangs: bool = False, load: tuple[int, int] = LIGHT) -> 
 
 
 def code() -> dict[str, float]:
-    """Programs/s in one process and through a pool of one worker, by isolation, and the milliseconds of each stage."""
-    figures: dict[str, float] = {}
+    """Programs/s in one process and through a pool of one worker, by isolation, and the milliseconds of each stage.
+
+    Beside them are those of new, unconfined interpreters, each of which runs a program with its tests.
+    """
+    figures: dict[str, float] = {"python/per_second": _unconfined()}
     for isolation in ISOLATIONS:
         config = VerifiersConfig(cache_entries=0, code={"isolation": isolation})
         try:
-            figures |= {
-                f"{isolation}/{name}": value for name, value in (_alone(config.code) | _stages(isolation)).items()
-            }
+            found = _alone(config.code) | {"grouped_per_second": _grouped(config.code)} | _stages(isolation)
+            figures |= {f"{isolation}/{name}": value for name, value in found.items()}
         except SandboxError as absent:
             print(f"{isolation}: {absent}", file=sys.stderr)
             continue
@@ -72,13 +78,34 @@ def code() -> dict[str, float]:
 
 
 def _alone(config: CodeConfig) -> dict[str, float]:
+    """Each program has tests of its own, which are prepared for it."""
+    parts = ((number, *_parts(number)) for number in _NUMBERS)
+    return _summary(_run(config, [(text, [f"{test}, {number}" for test in tests]) for number, text, tests in parts]))
+
+
+def _grouped(config: CodeConfig) -> float:
+    """Programs/s if eight programs in turn have the same tests, as the samples of a group have."""
+    taken = _run(config, [_parts(number + 7 * sample) for number in range(1, 8) for sample in range(8)])
+    return len(taken) / sum(taken)
+
+
+def _run(config: CodeConfig, programs: Sequence[tuple[str, list[str]]]) -> list[float]:
+    """Seconds of each program with its tests."""
+
+    def run(text: str, tests: list[str]) -> None:
+        clock = Clock(config.test_seconds, config.total_seconds)
+        assert all(verdict.passed for verdict in run_assertions(sandbox, text, prepare("", "", tests), config, clock))
+
     with open_sandbox(config) as sandbox:
-        taken = []
-        for number in range(1, PROGRAMS + 1):
-            text, tests = _parts(number)
-            clock = Clock(config.test_seconds, config.total_seconds)
-            taken.append(_seconds(lambda: run_assertions(sandbox, text, "", tests, config, clock)))  # noqa: B023
-    return _summary(taken)
+        return [_seconds(partial(run, *each)) for each in programs]
+
+
+def _unconfined() -> float:
+    """Programs/s of interpreters without a sandbox, each started for one program."""
+    command = [sys.executable, "-I", "-c"]
+    texts = ["\n".join([text, *tests]) for text, tests in map(_parts, _NUMBERS)]
+    taken = [_seconds(lambda: subprocess.run([*command, text], check=True)) for text in texts]  # noqa: B023
+    return len(taken) / sum(taken)
 
 
 def _parts(number: int) -> tuple[str, list[str]]:

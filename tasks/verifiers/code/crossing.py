@@ -27,6 +27,7 @@ from tasks.verifiers.code.names import (
     loaded,
     own_names,
     root,
+    walk,
     whole,
 )
 from tasks.verifiers.code.syntax import unparse
@@ -114,7 +115,7 @@ class Crossing:
         return bool(loaded(node) & self._judges) or any(
             isinstance(each, ast.Assert | ast.Raise)
             or (isinstance(each, ast.Attribute) and each.attr.lower().startswith(("assert", "fail")))
-            for each in ast.walk(node)
+            for each in walk(node)
         )
 
     # What lives where.

@@ -15,6 +15,7 @@ import ast
 import copy
 from collections.abc import Iterator, Sequence
 
+from tasks.verifiers.code.names import walk
 from tasks.verifiers.code.syntax import parse, unparse
 
 _SET_UP, _TEAR_DOWN = ("setup_method", "setUp"), ("teardown_method", "tearDown")
@@ -35,7 +36,7 @@ def runnable(setup: str, tests: Sequence[str]) -> tuple[str, list[str]]:
     if not any(map(_may_change, sources)):
         return setup, list(tests)
     trees = [parse(source) for source in sources]
-    mentioned = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    mentioned = {node.id for tree in trees for node in walk(tree) if isinstance(node, ast.Name)}
     for number, tree in enumerate(trees):
         tree.body = list(_running(tree, mentioned, number > 0))
     _inline(trees)
@@ -93,7 +94,7 @@ def _asks_for_main(test: ast.expr) -> bool:
 
 def _asserting(node: ast.stmt) -> ast.stmt:
     """Return a statement whose assertions can fail."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Assert) and isinstance(part.test, ast.Tuple) and part.test.elts:
             match part.test.elts:
                 case [condition, ast.Constant(value=str()) | ast.JoinedStr() as message]:
@@ -123,7 +124,7 @@ def _is_case(node: ast.ClassDef) -> bool:
 
 
 def _calls_of_methods(node: ast.ClassDef, methods: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> list[ast.stmt]:
-    names = {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
+    names = {each.name for each in walk(node) if isinstance(each, ast.FunctionDef)}
     if _is_case(node):
         around = [f"{node.name}.{name}()" for name in ("setUpClass", "tearDownClass") if name in names]
         runs = [f"{node.name}({each.name!r}).debug()" for each in methods]
@@ -159,7 +160,7 @@ def _inline(trees: Sequence[ast.Module]) -> None:
         return
     for tree in trees[1:]:
         tree.body = [line for node in tree.body for line in _inlined(node, simple)]
-    mentioned = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    mentioned = {node.id for tree in trees for node in walk(tree) if isinstance(node, ast.Name)}
     for tree in trees:
         tree.body = [
             node for node in tree.body if simple.get(getattr(node, "name", "")) is not node or node.name in mentioned
@@ -168,10 +169,10 @@ def _inline(trees: Sequence[ast.Module]) -> None:
 
 def _can_be_inlined(node: ast.FunctionDef) -> bool:
     """Return True for a function that fails or does not, and does nothing else."""
-    inner = [each for part in node.body for each in ast.walk(part)]
+    inner = [each for part in node.body for each in walk(part)]
     kinds = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal, ast.FunctionDef, ast.ClassDef, ast.Lambda)
     arguments = node.args.args
-    plain = len(arguments) == len([each for each in ast.walk(node.args) if isinstance(each, ast.arg)])
+    plain = len(arguments) == len([each for each in walk(node.args) if isinstance(each, ast.arg)])
     names = {each.arg for each in arguments}
     bound = {each.id for each in inner if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     loaded = {each.id for each in inner if isinstance(each, ast.Name)}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tasks.verifiers.code.crossing import PYTHON
-from tasks.verifiers.code.names import bound_names, class_like
+from tasks.verifiers.code.names import bound_names, children, class_like, walk
 from tasks.verifiers.code.split import Split, split
 
 _CONVERSIONS = {"int", "float", "complex", "round", "hash", "reversed", "set", "frozenset", "dict", "copy", "deepcopy"}
@@ -71,7 +71,7 @@ class _Reader:
         self._classes: set[str] = set()
         for tree in trees:
             self._follow(tree)
-            self._classes.update(name for node in ast.walk(tree) if (name := self._shown_class(node)))
+            self._classes.update(name for node in walk(tree) if (name := self._shown_class(node)))
         self._class_of.clear()
         self._readers: dict[type[ast.AST], Callable[[Any], str | None]] = {
             ast.Compare: self._comparison,
@@ -101,14 +101,14 @@ class _Reader:
         """Yield the nodes of what is not run in the response's process."""
         if id(node) not in self._understood:
             yield node
-            for part in ast.iter_child_nodes(node):
+            for part in children(node):
                 yield from self._run_here(part)
 
     def _follow(self, tree: ast.AST) -> None:
         """Record which variables hold instances, and of which class, at the end of a piece of test code."""
         for name in bound_names(tree):
             self._class_of.pop(name, None)
-        for node in ast.walk(tree):
+        for node in walk(tree):
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=kind)) if self._class_name(kind):
                     self._class_of[name] = self._class_name(kind) or ""

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tasks.verifiers.code.crossing import PYTHON, UNSHIPPED, Crossing, NotUnderstoodError, call, packages_of
-from tasks.verifiers.code.names import binds, bound_names, class_like, free, has, last, loaded, root
+from tasks.verifiers.code.names import binds, bound_names, children, class_like, free, has, last, loaded, root, walk
 from tasks.verifiers.code.syntax import parse, unparse
 
 _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch", "object", "dict"}
@@ -160,7 +160,7 @@ class _Splitter(Crossing):
             return False
         if isinstance(node, ast.Name):
             return self.is_theirs(node.id) and not hasattr(builtins, node.id)
-        return any(map(self._surely_asks, ast.iter_child_nodes(node)))
+        return any(map(self._surely_asks, children(node)))
 
     def _pure_statement(self, node: ast.stmt) -> list[ast.stmt]:
         """Return a statement that has nothing to do with the response."""
@@ -349,9 +349,9 @@ def _named_as_ours(tree: ast.Module) -> set[str]:
     compares a call of it and names nothing else, as in `assert sum(10, 15) == 6`: its result is then an answer like any
     other. (In `assert abs(f(1) - 2) < 0.1` the response's own `abs` would be the judge of its answer.)
     """
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    called = {node.func.id for node in walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     theirs = {name for name in called if name in sys.stdlib_module_names and not hasattr(builtins, name)}
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)}
     match tree.body:
         case [ast.Assert(test=ast.Compare(left=ast.Call(func=ast.Name(id=name))))] if names == {name}:
             return theirs | ({name} - _EVALUATING if hasattr(builtins, name) else set())

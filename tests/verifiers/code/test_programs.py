@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.sandbox import Sandbox
 from tests.verifiers.code.judging_code import detail_of_output, detail_of_tests
 
@@ -159,3 +160,11 @@ def test_an_exit_while_functions_are_loaded_is_no_answer(sandbox):
 
 def test_a_function_that_exits_raises_system_exit(sandbox):
     assert detail_of_tests(sandbox, "def f(): exit(3)", "assert f() is None") != ""
+
+
+def test_an_expected_output_longer_than_output_bytes_can_be_met(sandbox):
+    config = CodeConfig(output_bytes=10_000)
+    long = "7 " * 100_000
+    assert not detail_of_output(sandbox, "print('7 ' * 100_000)", long, config=config)
+    assert detail_of_output(sandbox, "print('7 ' * 99_999)", long, config=config).startswith("wrong output")
+    assert detail_of_output(sandbox, "print('7 ' * 900_000)", long, config=config) == "more than 400000 bytes of output"
