@@ -23,7 +23,7 @@ from tasks.sourcing.integer_answers import whole
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
 from tasks.verifiers import code
-from tasks.verifiers.code.nothing import pass_without_a_response
+from tasks.verifiers.code.nothing import without_free_tests
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
 from tasks.verifiers.own import own_verifier
@@ -210,20 +210,25 @@ def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def tried(truth: dict[str, Any]) -> bool:
-    """Return True if tests were found to need a response; False where no sandbox could show it.
+    """Have every test of a ground truth need a response; return False if there is no sandbox that could show it.
+
+    Tests that an empty program passes become parts of others.
 
     Raises:
-        UnusableError: the tests cannot be judged, or pass an empty program.
+        UnusableError: the tests cannot be judged, or all pass an empty program.
     """
     try:
         code.check_ground_truth(truth)
     except GroundTruthError as refusal:
         reason = "tests that cannot be judged"
         raise UnusableError(f"{reason}: {refusal.reason}", truth, reason, kind="ground_truth") from None
-    nothing = pass_without_a_response(truth)
-    if nothing:
+    needing = without_free_tests(truth)
+    if needing is None:
+        return False
+    if "tests" in needing and not needing["tests"]:
         raise UnusableError("tests that pass without a response", truth, kind="ground_truth")
-    return nothing is not None
+    truth.update(needing)
+    return True
 
 
 def _constraints(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:

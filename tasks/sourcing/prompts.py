@@ -171,6 +171,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     chat = chat_from(row, columns, tests, asked_instead(row, own, columns))
     _check_length(chat, max_prompt_chars)
     metadata = _metadata(row, chat, columns.keep)
+    shown = by_tests is None or tried(by_tests)
     try:
         truth_text, metadata_text = canonical_json(truth), canonical_json(metadata)
         (truth_text + metadata_text).encode()
@@ -195,7 +196,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
             "environment": environment,
         },
         answered=chat.answers > 0,
-        tried=by_tests is None or tried(by_tests),
+        tried=shown,
     )
 
 

@@ -79,7 +79,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Its pid."""
+        """The pid of the process, in the namespace of this one."""
         return self._process.pid
 
     @property

@@ -126,6 +126,20 @@ def test_tests_that_test_nothing_are_set_aside_with_their_row(tmp_path, tests, r
     assert reason in row["reason"]
 
 
+def test_a_test_that_needs_no_response_becomes_a_part_of_one_that_does(tmp_path):
+    tests = [
+        "data = [2, 1]",
+        "assert f(data) == [1, 2]",
+        "assert True",
+        "assert f([]) == []",
+        "f.__name__ or 1",
+        "x = 3",
+    ]
+    got = build_prompts(jsonl(tmp_path, {"prompt": "a", "tests": tests}, domain="code", verifier="code"), 50)
+    truth = json.loads(got.prompts.to_pylist()[0]["ground_truth"])
+    assert truth["tests"] == ["\n".join(tests[:2]), "\n".join(tests[2:4]), "\n".join(tests[4:])]
+
+
 def test_without_a_sandbox_tests_that_only_it_could_try_are_counted(tmp_path, monkeypatch):
     def none():
         raise SandboxError("no sandbox")

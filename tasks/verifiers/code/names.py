@@ -106,9 +106,9 @@ def children(node: ast.AST) -> list[ast.AST]:
 def walk(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all nodes in it, in the order of `ast.walk`."""
     nodes = [node]
-    for each in nodes:
-        yield each
-        nodes += children(each)
+    for part in nodes:
+        yield part
+        nodes += children(part)
 
 
 def class_like(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Recognition of tests that pass although there is no response."""
+"""Recognizes tests that pass without a response, and would pay for nothing."""
 
 from __future__ import annotations
 
@@ -14,25 +14,40 @@ from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tasks.verifiers.scores import CannotJudge
 
 
-def pass_without_a_response(ground_truth: dict[str, Any]) -> bool | None:
-    """Return True if all tests pass an empty program; None where that cannot be tried here.
+def without_free_tests(ground_truth: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the ground truth without tests that an empty program passes; None if that cannot be tried here.
 
-    Most tests show by their text that they would fail: they call what it does not define. The others are run. Cases of
-    standard input are not asked: a program may be right that prints nothing.
+    Such a test may prepare the next one, so that it becomes the beginning of that. If all pass, none is left.
+
+    Most tests show by their text that they would fail: they call what an empty program does not define. The others are
+    run. Cases of standard input stay: a program that prints nothing may be right.
 
     Args:
         ground_truth: a well-formed ground truth of `code`.
     """
     if "cases" in ground_truth:
-        return False
+        return ground_truth
+    tests = ground_truth["tests"]
     given, setup = (ground_truth.get(key) or "" for key in ("given", "setup"))
-    if prepare(given, setup, ground_truth["tests"]).asks:
-        return False
+    if all(prepare(given, setup, tests).asks):
+        return ground_truth
     try:
         verdicts = verdicts_on("", ground_truth, CodeConfig(), float("inf"), _sandbox())
     except (SandboxError, CannotJudge):
         return None
-    return all(verdict.passed for verdict in verdicts)
+    return ground_truth | {"tests": _joined(tests, [verdict.passed for verdict in verdicts])}
+
+
+def _joined(tests: list[str], free: list[bool]) -> list[str]:
+    """Return the tests that are not free, each with the free ones before it, and the last with those behind it."""
+    joined: list[str] = []
+    before: list[str] = []
+    for test, is_free in zip(tests, free, strict=True):
+        before.append(test)
+        if not is_free:
+            joined.append("\n".join(before))
+            before = []
+    return [*joined[:-1], "\n".join([joined[-1], *before])] if joined else []
 
 
 @cache

@@ -24,7 +24,7 @@ class Prepared:
         classes: names of the classes of the tests, whose instances come back as data.
         crossing: those of them that the response's process has too.
         problem: why they cannot be judged, whatever the response is; None where they can.
-        asks: True if a test cannot pass where the response defines nothing.
+        asks: of each test, True if it cannot pass if the response defines nothing.
         theirs: of each test, names of Python's by which the response's are meant; none where it is empty.
     """
 
@@ -34,7 +34,7 @@ class Prepared:
     classes: list[str]
     crossing: list[str]
     problem: str | None = None
-    asks: bool = True
+    asks: list[bool] = field(default_factory=list)
     theirs: list[list[str]] = field(default_factory=list)
 
 

@@ -54,7 +54,7 @@ class Split(NamedTuple):
         crossing: those of them that the response's process has too, so that instances can be handed to it.
         trees: the syntax trees of what is given, the setup and the tests, as they were.
         understood: the `id` of each node of the trees that is run in the response's process.
-        asks: True if a test cannot pass where the response defines nothing.
+        asks: of each test, True if it cannot pass if the response defines nothing.
         theirs: of each test, names of Python's that it has outside of that code, and by which the response's are meant.
     """
 
@@ -64,7 +64,7 @@ class Split(NamedTuple):
     crossing: list[str]
     trees: list[ast.Module]
     understood: set[int]
-    asks: bool
+    asks: list[bool]
     theirs: list[list[str]]
 
 
@@ -108,15 +108,20 @@ def _single(node: ast.stmt) -> list[ast.stmt]:
 class _Splitter(Crossing):
     """Goes through setup and tests in their order, and writes each statement as it is run."""
 
-    asks = False
+    asks: list[bool] = []  # noqa: RUF012 - bound anew in each run
     left: list[list[str]] = []  # noqa: RUF012 - bound anew in each run
 
     def run(self) -> list[str]:
         """Return setup and tests, with the code that is given before the setup."""
         given, setup, *tests = self.trees
+        self._needs_response, self.asks = False, []
         lines = [*given.body, *self._block(setup.body)]
-        meant = [_named_as_ours(test) for test in tests]
-        running = [self._block(test.body, theirs) for test, theirs in zip(tests, meant, strict=True)]
+        meant, running = [_named_as_ours(test) for test in tests], []
+        setup_asks = self._needs_response
+        for test, theirs in zip(tests, meant, strict=True):
+            self._needs_response = setup_asks
+            running.append(self._block(test.body, theirs))
+            self.asks.append(self._needs_response)
         self.left = [
             sorted(theirs and theirs & loaded(ast.Module(body, [])))
             for theirs, body in zip(meant, running, strict=True)
@@ -147,7 +152,7 @@ class _Splitter(Crossing):
         bound_anew = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
         if not self.touches(node.value if bound_anew and isinstance(node, ast.Assign) else node):
             return self._pure_statement(node)
-        self.asks |= not self.depth and self._surely_asks(node)
+        self._needs_response |= not self.depth and self._surely_asks(node)
         try:
             return self._touching(node)
         except NotUnderstoodError:

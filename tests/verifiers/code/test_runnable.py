@@ -5,7 +5,7 @@
 import pytest
 
 from tasks.verifiers.code.harness import TestsNothingError, runnable
-from tasks.verifiers.code.nothing import pass_without_a_response
+from tasks.verifiers.code.nothing import without_free_tests
 from tasks.verifiers.code.sandbox import Sandbox
 from tests.verifiers.code.judging_code import detail_of_tests
 
@@ -60,7 +60,6 @@ def test_assertions_stay_as_they_are():
     ("tests", "setup", "nothing"),
     [
         (["assert f(1) == 2"], "", False),
-        (["assert True", "assert f(1) == 2"], "", False),
         (["assert len([1]) == 1"], "", True),
         (["def check(candidate):\n    assert candidate(1) == 2"], "", True),
         (["check(f)"], "def check(candidate):\n    assert candidate(1) == 2", False),
@@ -71,5 +70,16 @@ def test_assertions_stay_as_they_are():
     ],
 )
 def test_tests_that_pass_without_a_response_are_known(tests, setup, nothing):
-    assert pass_without_a_response({"tests": tests, "setup": setup}) is nothing
-    assert pass_without_a_response({"cases": [{"input": "", "output": ""}]}) is False
+    left = without_free_tests({"tests": tests, "setup": setup})
+    assert left == {"tests": [] if nothing else tests, "setup": setup}
+
+
+def test_a_test_that_needs_no_response_pays_nothing_beside_others():
+    tests = ["x = 1", "assert f(x) == 2", "assert True", "assert f(2) == 3", "assert len([x]) == 1"]
+    joined = ["\n".join(tests[:2]), "\n".join(tests[2:])]
+    assert without_free_tests({"tests": tests}) == {"tests": joined}
+
+
+def test_cases_of_standard_input_need_a_program_whatever_they_expect():
+    cases = {"cases": [{"input": "", "output": ""}]}
+    assert without_free_tests(cases) == cases
