@@ -19,7 +19,11 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
+.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
+		printf '%-16s %s\n' "$$target" "$$what"; done
 
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
@@ -89,7 +93,7 @@ reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/
 	@$(BIN)/python -m tasks.training metrics > docs/metrics.md
 	@$(BIN)/python -m tasks.verifiers.instructions.reference > docs/constraints.md
 
-format: $(VENV)/.ready
+format: $(VENV)/.ready  ## lint that mends itself, and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
