@@ -45,8 +45,8 @@ from tasks.tables.schemas import PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageS
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
-    from tasks.generation.fill_cache import Sampled
     from tasks.generation.rollout_cache import RolloutCache
+    from tasks.generation.sampling_loop import Sampled
 
 SUMMARY = "summary"
 """The entry of a shard's metadata that holds the summary of its stage: a mapped task has one output."""
@@ -185,8 +185,8 @@ def _sample(
     prompts: pa.Table, model: Path, spec: RolloutSpec, cache: RolloutCache, verifiers: VerifiersConfig
 ) -> Sampled:
     from tasks.difficulty.stopping import remaining
-    from tasks.generation.fill_cache import Workload, sample
     from tasks.generation.judging import check_prompts
+    from tasks.generation.sampling_loop import Workload, sample
 
     check_prompts(prompts, verifiers)
     samples = spec.sampling.samples

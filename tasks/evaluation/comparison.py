@@ -23,6 +23,7 @@ from tasks.evaluation.intervals import (
     rate_interval,
     sign_flip_p_value,
 )
+from tasks.evaluation.multiple_testing import holm, maintained
 from tasks.evaluation.pass_at_k import block_count
 from tasks.evaluation.per_prompt import (
     INSTRUCTIONS,
@@ -34,7 +35,6 @@ from tasks.evaluation.per_prompt import (
     judged_rollouts,
     per_prompt,
 )
-from tasks.evaluation.several_benchmarks import holm, maintained
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.evaluation.win_rates import (
     DIFFERENCE,

@@ -29,7 +29,7 @@ from tasks.flyte.stages import (
     storage_location,
     write_output,
 )
-from tasks.generation.asked import AskedBenchmark, AskedBenchmarks
+from tasks.generation.benchmark_sampling import AskedBenchmark, AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
 from tasks.tables.schemas import (
@@ -46,8 +46,8 @@ from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
     from tasks.evaluation.pages.page import BenchmarkPages
-    from tasks.generation.fill_cache import Workload
     from tasks.generation.sample_and_score import Rollouts
+    from tasks.generation.sampling_loop import Workload
 
 logger = logging.getLogger(__name__)
 
@@ -151,8 +151,8 @@ def _workloads(
     config: EvaluationSpec,
     judging: str,
 ) -> list[Workload]:
-    from tasks.generation.fill_cache import Workload
     from tasks.generation.rollout_cache import RolloutCache
+    from tasks.generation.sampling_loop import Workload
 
     return [
         Workload(

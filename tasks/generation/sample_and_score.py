@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Sampled, Workload, sample, tokenise
 from tasks.generation.judging import Judged, Judging, RolloutError, by_whole_prompts, check_prompts
 from tasks.generation.rollout_cache import responses
+from tasks.generation.sampling_loop import Sampled, Workload, sample, tokenise
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import VerifiersConfig

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from tasks.config import Extendable, file_called, load_yaml
 from tasks.config_fields import InFile
 from tasks.evaluation.spec import ComparedBenchmark
-from tasks.generation.asked import AskedBenchmark
+from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.sourcing.spec import EvaluationSet, SourceSpec

@@ -13,7 +13,7 @@ from tasks.config_fields import InItsOrder, NameOrFile
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
-from tasks.generation.asked import AskedBenchmarks
+from tasks.generation.benchmark_sampling import AskedBenchmarks
 from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestions, check_engine, check_names
 from tasks.mixing.spec import MixtureSpec

@@ -23,7 +23,7 @@ from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
 from tasks.verifiers import Call, Score, VerifierPool
 from tasks.verifiers.calls import Messages
-from tasks.verifiers.own import own_verifier
+from tasks.verifiers.custom import own_verifier
 from tasks.verifiers.registry import TOO_LARGE
 from tasks.verifiers.scores import CannotJudge, is_own
 from tasks.verifiers.verifier_processes import ENDED

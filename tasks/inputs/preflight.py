@@ -31,6 +31,7 @@ from tasks.inputs.judges import (
     report_unjudgeable,
 )
 from tasks.inputs.memory_needs import check_memory, judge_gpus
+from tasks.inputs.minimal_options import written_options
 from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.pinning import (
     fingerprinted_data,
@@ -44,7 +45,6 @@ from tasks.inputs.pinning import (
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.stage_pods import check_images
 from tasks.inputs.user_modules import check_registered
-from tasks.inputs.written import written_options
 from tasks.machine.image import ImageError
 from tasks.machine.local_ray import check_machine
 from tasks.machine.resources import has_gpu

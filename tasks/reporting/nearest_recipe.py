@@ -9,7 +9,7 @@ from typing import Any
 from tasks.config import load_yaml
 from tasks.generation.models import ModelSpec
 from tasks.inputs.files import RECIPES, Recipe
-from tasks.inputs.written import written_options
+from tasks.inputs.minimal_options import written_options
 from tasks.lineage.differences import differences
 
 COMPANIONS = ("data", "evaluation")

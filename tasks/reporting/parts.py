@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tasks.inputs.files import EvaluationFile, Recipe
-from tasks.inputs.written import written_options
+from tasks.inputs.minimal_options import written_options
 from tasks.reporting.formats import aware, count, duration
 from tasks.reporting.index import write_index
 from tasks.reporting.nearest_recipe import origin_json

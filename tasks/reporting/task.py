@@ -29,7 +29,7 @@ from tasks.flyte.stages import (
 )
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.inputs.written import written_options
+from tasks.inputs.minimal_options import written_options
 from tasks.storage.linked_copies import copy_folder
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines

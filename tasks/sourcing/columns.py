@@ -36,7 +36,7 @@ def _schema(names: Sequence[str]) -> WithJsonSchema:
 
 
 Verifier = Annotated[str, AfterValidator(partial(_checked, names=VERIFIERS)), _schema(VERIFIERS)]
-"""Name of a source's verifier, or the import path of one of the user's own (`tasks.verifiers.own`)."""
+"""Name of a source's verifier, or the import path of one of the user's own (`tasks.verifiers.custom`)."""
 RewardVerifier = Annotated[
     str, AfterValidator(partial(_checked, names=get_args(BuiltInVerifier))), _schema(get_args(BuiltInVerifier))
 ]

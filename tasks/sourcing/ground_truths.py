@@ -24,9 +24,9 @@ from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
 from tasks.verifiers import code
 from tasks.verifiers.code.nothing import without_free_tests
+from tasks.verifiers.custom import own_verifier
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
-from tasks.verifiers.own import own_verifier
 from tasks.verifiers.scores import GroundTruthError, is_own
 
 

@@ -37,8 +37,8 @@ from tasks.sourcing.transforms import transform_digest, transformed
 from tasks.sourcing.values import only, root, value_at
 from tasks.storage.sent_files import SentFileError
 from tasks.tables.schemas import canonical_json, row_rank
+from tasks.verifiers.custom import own_digest
 from tasks.verifiers.functions import function_digest
-from tasks.verifiers.own import own_digest
 from tasks.verifiers.scores import is_own
 
 PEEK = 100

@@ -107,7 +107,7 @@ class SourceSpec(Config):
     verifier: Verifier | None = None
     """Verifier that scores the responses: `math`, `code`, `precise_if`, `chat_reference`, `chat_open`; or the import
     path of one of your own, such as `my_verifiers.chess`, a module in the working directory or on the Python path
-    (`tasks.verifiers.own`); or `function` or `reward_model`, the `rewards` alone, of which the first, of that kind,
+    (`tasks.verifiers.custom`); or `function` or `reward_model`, the `rewards` alone, of which the first, of that kind,
     decides whether a response passes; or `environment`, the reward that `environment` returns."""
     row_verifier: RowVerifier | None = None
     """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name theirs."""

@@ -81,10 +81,10 @@ def run(
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.fingerprints import fingerprinted
     from tasks.inputs.pinning import pinned_recipe
-    from tasks.training.attempt import train_at
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.shorter_runs import RunLocation, location_of_run
     from tasks.training.run import RunInputs, make_run_folder
+    from tasks.training.run_attempt import train_at
 
     click.get_current_context().with_resource(at_work())
     config = with_overrides(recipe, overrides)

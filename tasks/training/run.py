@@ -40,8 +40,9 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.questions import Benchmark, load_questions
 from tasks.training.control.validation import split_validation, validated_policy
 from tasks.training.control.validation_figures import Question
+from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Prompt, read_prompts
-from tasks.training.learner.parts import PartStorage, fetch_whole
+from tasks.training.learner.checkpoint_shards import PartStorage, fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.records.checkpoint import Checkpoints
@@ -56,7 +57,6 @@ from tasks.training.simulation.roofline import known_architecture
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.machine_use import MachineUse
 from tasks.training.timeouts import until_the_first
-from tasks.training.turns import Turns
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.config import DEFAULTS, REWARD_MODEL
 

@@ -28,7 +28,7 @@ from tasks.flyte.stages import (
     show,
     shown_stage,
 )
-from tasks.generation.asked import AskedBenchmarks
+from tasks.generation.benchmark_sampling import AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import ray_resources
 from tasks.storage.locations import address_of
@@ -85,10 +85,10 @@ def train_policy(
         asked: the names and the sampling of these benchmarks, in the same order.
     """
     from tasks import charts
-    from tasks.training.attempt import train_at
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.shorter_runs import location_of_run
     from tasks.training.run import RunInputs
+    from tasks.training.run_attempt import train_at
     from tasks.training.telemetry.step_metrics import note
 
     watch = Stopwatch("training")

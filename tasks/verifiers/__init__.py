@@ -13,7 +13,7 @@ filtering, training and evaluation agree. Ground truths are JSON values:
     environment     null: the prompt's environment returns the reward
     reward_model    {"reward_model": "helpful"}
     weighted        {"rewards": [{"verifier": ..., "weight": ..., "ground_truth": ...}, ...]}
-    my.own          {"ground_truth": ...}: a verifier of a user's own, by import path (`tasks.verifiers.own`)
+    my.own          {"ground_truth": ...}: a verifier of a user's own, by import path (`tasks.verifiers.custom`)
 
 Importing this package loads no checker: SymPy and the others live in the worker processes.
 """

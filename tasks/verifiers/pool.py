@@ -31,8 +31,8 @@ from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Response, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.environment_rewards import NO_REWARD
+from tasks.verifiers.factories import custom_processes, judge_of_chat, reward_models, verifier_processes
 from tasks.verifiers.grouped import score_group
-from tasks.verifiers.makers import custom_processes, judge_of_chat, reward_models, verifier_processes
 from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.verifier_processes import VerifierProcesses
 from tasks.verifiers.weighted import combine, is_partial, parts_of

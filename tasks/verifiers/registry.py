@@ -115,7 +115,7 @@ def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
 def module_of(verifier: str) -> VerifierModule:
     """Import and return the module of a verifier; of a user's own, what stands between its module and the others."""
     if is_own(verifier):
-        from tasks.verifiers.own import own_verifier
+        from tasks.verifiers.custom import own_verifier
 
         return own_verifier(verifier)
     return cast(VerifierModule, importlib.import_module(_MODULES[verifier]))

@@ -47,9 +47,9 @@ def engine() -> EngineConfig:
 
 def stage(folder: Path) -> dict[str, float]:
     """What `evaluate_policy` does: one engine for all benchmarks, judging, and the caches of responses and verdicts."""
-    from tasks.generation.fill_cache import Workload
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
+    from tasks.generation.sampling_loop import Workload
 
     rows, files = tempfile.mkdtemp(dir=folder), fsspec.filesystem("file")
     workloads = [
@@ -67,8 +67,8 @@ def bare(folder: Path) -> dict[str, float]:
 
     from tasks.generation.engine_environment import environment
     from tasks.generation.engine_sampling import sampling_parameters
-    from tasks.generation.fill_cache import tokenise
     from tasks.generation.interface import sample_seed
+    from tasks.generation.sampling_loop import tokenise
     from tasks.machine import precision
     from tasks.machine.resources import has_gpu
     from tasks.tables.schemas import messages_key

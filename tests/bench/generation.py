@@ -20,9 +20,9 @@ UPDATES = 7
 
 def stage(folder: Path) -> dict[str, float]:
     """The difficulty stage: generation, judging, tables, and what is kept of them."""
-    from tasks.generation.fill_cache import Workload
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
+    from tasks.generation.sampling_loop import Workload
     from tasks.inputs.files import quickstart
 
     spec = quickstart()[0].difficulty

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Workload, sample
 from tasks.generation.judging import Judging, by_whole_prompts
 from tasks.generation.rollout_cache import responses, verdict_key
+from tasks.generation.sampling_loop import Workload, sample
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import RESPONSES
 from tasks.verifiers import VerifiersConfig, open_pool
@@ -92,7 +92,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
     tiny_model, tmp_path, pool, monkeypatch, stops_early
 ):
     engine, rows = CountingEngine(), []
-    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", engine)
+    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", engine)
     remaining = (lambda scores: 0 if scores else 1) if stops_early else None
     cache = cache_in(tmp_path)
     made = sample(
@@ -115,7 +115,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
 
 @pytest.mark.long
 def test_a_group_of_which_some_responses_are_cached_is_judged_with_them(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", CountingEngine())
+    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", CountingEngine())
     fewer = SAMPLING.model_copy(update={"samples": 2})
     for sampling, judged in ((fewer, 4), (SAMPLING, 6)):
         rows = []

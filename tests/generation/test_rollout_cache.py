@@ -10,10 +10,10 @@ import pytest
 
 from tasks.difficulty.stopping import Bounds, remaining
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import BACKLOG, Workload, sample
 from tasks.generation.interface import Completion, EngineError
 from tasks.generation.judging import Judging
 from tasks.generation.rollout_cache import judging_digest, responses
+from tasks.generation.sampling_loop import BACKLOG, Workload, sample
 from tasks.tables.schemas import ROLLOUTS
 from tasks.verifiers import VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
@@ -58,7 +58,7 @@ class CountingEngine:
 @pytest.fixture
 def engine(monkeypatch):
     made = CountingEngine()
-    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", made)
+    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", made)
     return made
 
 

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Generated, Sampled, Workload
 from tasks.generation.interface import EngineError
 from tasks.generation.jobs import interleaved
 from tasks.generation.judging import RolloutError, check_prompts, judgeable
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import Rollouts, sample_and_score
+from tasks.generation.sampling_loop import Generated, Sampled, Workload
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, canonical_json, prompt_id
 from tasks.verifiers import VerifiersConfig
@@ -57,7 +57,7 @@ def no_engine(monkeypatch):
     def started(*_args, **_options):
         pytest.fail("an engine was started")
 
-    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", started)
+    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", started)
 
 
 def test_prompts_that_need_what_this_machine_lacks_are_set_aside_with_the_reason(monkeypatch):
@@ -132,7 +132,7 @@ class BrokenEngine:
 
 
 def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_path):
-    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", lambda *_: BrokenEngine())
+    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):
         scored(table("Answer"), tiny_model, tmp_path)
 

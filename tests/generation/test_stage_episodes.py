@@ -7,9 +7,9 @@ import pytest
 
 from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Workload
 from tasks.generation.judging import RolloutError
 from tasks.generation.sample_and_score import sample_and_score
+from tasks.generation.sampling_loop import Workload
 from tasks.tables.schemas import PROMPTS
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.function_watch import RewardFunctionError
@@ -32,7 +32,7 @@ def prompts(room, verifier="environment", truth=None, **columns):
 def scored(tiny_model, tmp_path, monkeypatch):
     def score(prompts, config=ENGINE):
         engine = CountingEngine()
-        monkeypatch.setattr("tasks.generation.fill_cache.running_engine", engine)
+        monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", engine)
         rollouts = sample_and_score(
             [Workload(prompts, SAMPLING, cache_in(tmp_path))],
             tiny_model,

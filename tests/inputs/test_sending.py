@@ -17,8 +17,8 @@ from tasks.generation.models import LocalFolder
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, ValidationOptions, quickstart
+from tasks.inputs.minimal_options import written_options
 from tasks.inputs.sending import MOST_MB, MOUNTED, with_sent_files
-from tasks.inputs.written import written_options
 from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, ParquetLoader
 from tasks.storage.sent_files import SentFile
 from tasks.verifiers.chat.config import ClassifierConfig, JudgeConfig

@@ -8,7 +8,7 @@ import pytest
 from tasks.machine import memory_limit, ray_memory
 from tasks.machine.memory_limit import GIB, MemoryLimit, MemoryWatch, Process, Reading
 from tasks.machine.ray_memory import RayMemory
-from tasks.training.actors.spread import RelayError
+from tasks.training.actors.broadcast import RelayError
 
 TEXT = """2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: {}, ID: 60c2f67a) was \
 10.55GB used / 11.00GB limit (0.959091)

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, Recipe, quickstart
-from tasks.inputs.written import written_options
+from tasks.inputs.minimal_options import written_options
 from tasks.reporting.index import OVERRIDDEN, write_index
 from tasks.reporting.nearest_recipe import nearest_recipe, origin_json
 

@@ -13,7 +13,7 @@ from tasks.sourcing.loaders import fingerprint
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 from tasks.verifiers import check_ground_truth, verifiers_of
-from tasks.verifiers.own import own_digest
+from tasks.verifiers.custom import own_digest
 
 OWN = "tests.verifiers.own_by_a_user"
 FUNCTION = "tests.verifiers.rewards_of_a_user.later"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tasks.training.config import TrainingConfig
-from tasks.training.records.attached import attached
+from tasks.training.records.run_storage import attached
 from tasks.training.run import RunInputs, train
 
 STEP_SECONDS = 1.0

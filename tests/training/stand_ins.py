@@ -25,6 +25,7 @@ from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
 from tasks.training.control.validation_figures import Question
+from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport, WrittenWeights
 from tasks.training.learner.packing import Sequence
@@ -39,7 +40,6 @@ from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import load_groups
 from tasks.training.rewards import JudgementError
 from tasks.training.simulation.clock import run_in_virtual_time
-from tasks.training.turns import Turns
 from tasks.verifiers import Score
 
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}

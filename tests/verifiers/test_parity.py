@@ -9,10 +9,10 @@ import fsspec
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Workload, tokenise
 from tasks.generation.interface import Completion
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import sample_and_score
+from tasks.generation.sampling_loop import Workload, tokenise
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
 from tasks.training.config import RewardsConfig
@@ -111,7 +111,7 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
         ids = tokenise(table.to_pylist(), model, SamplingConfig())
         yield ReplayingEngine(dict(zip(map(tuple, ids), MADE, strict=True)))
 
-    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", replaying)
+    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
     cache = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
     sampled = sample_and_score(

@@ -21,7 +21,7 @@ from tasks.generation.interface import (
 from tasks.machine.memory_limit import ShortOfMemoryError
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import free_resources
-from tasks.training.actors.spread import RelayError
+from tasks.training.actors.broadcast import RelayError
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.adapter import served_adapter
 from tasks.training.learner.config import LoraConfig

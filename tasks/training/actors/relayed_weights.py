@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.storage.tensor_digest import NOTHING, Contents
-from tasks.training.actors.spread import PIECE_BYTES, RelayError, Relays, Spread
+from tasks.training.actors.broadcast import PIECE_BYTES, RelayError, Relays, Spread
 from tasks.training.actors.weights import Weights
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.actors.weights import Weights
 from tasks.training.config import TrainingConfig
+from tasks.training.gpu_time_sharing import Turns
 from tasks.training.timeouts import Limit, until_the_first, within
-from tasks.training.turns import Turns
 
 
 class WeightUpdates:

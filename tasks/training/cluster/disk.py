@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tasks.pod_templates import is_on_volume
 from tasks.training.cluster.sizes import GIB
-from tasks.training.learner.parts import KEEP
+from tasks.training.learner.checkpoint_shards import KEEP
 from tasks.training.records.checkpoint import is_due
 from tasks.training.simulation.rank_memory import OPTIMIZER
 from tasks.training.simulation.roofline import WEIGHT, Architecture

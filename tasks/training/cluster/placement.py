@@ -38,7 +38,7 @@ from tasks.training.cluster.nodes import living_nodes
 from tasks.training.config import ActorsConfig, TrainingConfig
 from tasks.training.gpu_shares import SMALLEST_LEARNER, PlacementOption, shares
 from tasks.training.learner.config import LearnerConfig
-from tasks.training.simulation.fit import fitting
+from tasks.training.simulation.gpu_memory_fit import fitting
 from tasks.training.simulation.roofline import GB, Architecture, Gpu, gpu_called
 
 if TYPE_CHECKING:

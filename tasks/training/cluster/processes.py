@@ -32,9 +32,9 @@ from tasks.training.cluster.placement import (
 from tasks.training.cluster.relay import RelayNodes
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
+from tasks.training.learner.checkpoint_shards import PartStorage
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.config import check_dense_attention, check_liger
-from tasks.training.learner.parts import PartStorage
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.rank_files import RankFiles
 from tasks.training.rewards import RayJudge, RewardProcess

@@ -24,7 +24,7 @@ import numpy as np
 from tasks.failures import MistakeError, one_line
 from tasks.machine.memory_limit import MemoryLimit, Reading
 from tasks.storage.durable import PARTIAL
-from tasks.training.actors.spread import PIECE_BYTES, Contents, Piece, RelayError, Spread
+from tasks.training.actors.broadcast import PIECE_BYTES, Contents, Piece, RelayError, Spread
 from tasks.training.actors.weights import SHARED_MEMORY, held_folder, remove_abandoned
 from tasks.training.cluster.nodes import NotSharedError, living_nodes
 

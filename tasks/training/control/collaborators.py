@@ -11,6 +11,7 @@ from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import Weights
 from tasks.training.control.batch import Advantages, advantages
 from tasks.training.control.validation_figures import Question
+from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.records.checkpoint import Checkpoints
@@ -18,7 +19,6 @@ from tasks.training.records.journal import Metrics
 from tasks.training.records.ledger import Ledger
 from tasks.training.rewards import RewardClient
 from tasks.training.telemetry.machine_use import MachineUse
-from tasks.training.turns import Turns
 
 
 @dataclass

@@ -37,8 +37,8 @@ from tasks.training.control.group_lifecycle import GroupLifecycle
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import Validation, superseded_policies, validated_policy
 from tasks.training.groups.group import JudgedGroup
+from tasks.training.learner.checkpoint_shards import PartsError
 from tasks.training.learner.config import learning_rate
-from tasks.training.learner.parts import PartsError
 from tasks.training.learner.restartable import NotFiniteError
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
 from tasks.training.records.checkpoint import Checkpoints, is_due

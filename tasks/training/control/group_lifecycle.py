@@ -26,6 +26,7 @@ from tasks.training.actors.weights import Weights
 from tasks.training.config import TrainingConfig
 from tasks.training.control.group_judgements import GroupJudgements
 from tasks.training.control.prompt_stream import PromptStream
+from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.groups.window import Window
@@ -34,7 +35,6 @@ from tasks.training.records.ledger import Fate, Ledger
 from tasks.training.rewards import MIN_JUDGED, RewardClient, judge_response
 from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.training.timeouts import until_the_first
-from tasks.training.turns import Turns
 from tasks.verifiers.function_watch import FunctionWatch
 from tasks.verifiers.grouped import judges_groups
 

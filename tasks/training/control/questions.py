@@ -15,7 +15,7 @@ import pyarrow as pa
 from tasks.config import non_default_options
 from tasks.failures import MistakeError
 from tasks.generation import chat_template
-from tasks.generation.asked import AskedBenchmark
+from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.generation.judging import judgeable
 from tasks.storage.model_folder import loading
 from tasks.tables.schemas import canonical_json

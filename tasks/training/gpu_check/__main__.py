@@ -18,7 +18,7 @@ import torch
 
 from tasks.machine import precision
 from tasks.machine.quiet import silence_libraries, silence_progress_bars
-from tasks.training.gpu_check import learning, turns, values
+from tasks.training.gpu_check import learning, time_sharing, values
 from tasks.training.gpu_check.results import Findings, Result, carry_out, table
 from tasks.training.gpu_check.sizes import FULL, TINY, Sizes, save_random_model
 from tasks.training.gpu_check.timing import release
@@ -69,7 +69,7 @@ def run_checks(sizes: Sizes) -> list[Result]:
             "offloading": learner.check_offloading,
             "training without recomputing": learner.check_without_recomputing,
             "LoRA": learner.check_lora,
-            "turns": turns.TurnsCheck(sizes, folder, learner),
+            "turns": time_sharing.TurnsCheck(sizes, folder, learner),
         }
         results = []
         for name, check in checks.items():

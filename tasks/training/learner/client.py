@@ -21,9 +21,9 @@ from tasks.machine.resources import free_resources
 from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
 from tasks.training.config import TrainingConfig
+from tasks.training.learner.checkpoint_shards import PartsError
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.parts import PartsError
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.simulation.roofline import (
     Architecture,

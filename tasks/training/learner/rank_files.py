@@ -1,4 +1,4 @@
-"""The place of learner ranks' files in checkpoints: the run folder, or each rank's node and blob storage (`parts`)."""
+"""Stores learner ranks' files of checkpoints in the run folder, or on each rank's node and blob storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tasks.storage.durable import PARTIAL
 from tasks.storage.stored_files import StoredFile
-from tasks.training.learner.parts import KEEP, PARTS, LearnerParts, PartStorage, Upload, reject, storage_of
+from tasks.training.learner.checkpoint_shards import KEEP, PARTS, LearnerParts, PartStorage, Upload, reject, storage_of
 from tasks.training.learner.universal import TAG, universal_in
 
 

@@ -23,13 +23,13 @@ from typing import TypeVar
 
 from tasks.failures import MistakeError
 from tasks.training.config import TrainingConfig
+from tasks.training.gpu_time_sharing import Turns
+from tasks.training.learner.checkpoint_shards import PartsError
 from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport, WrittenWeights
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.parts import PartsError
 from tasks.training.restart_budget import RestartBudget
 from tasks.training.timeouts import Limit, watched, within
-from tasks.training.turns import Turns
 
 logger = logging.getLogger(__name__)
 

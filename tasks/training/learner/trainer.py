@@ -24,12 +24,12 @@ from tasks.storage.durable import whole, writing
 from tasks.storage.stored_files import StoredFile
 from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.background import BackgroundCheckpointEngine
+from tasks.training.learner.async_checkpoint import BackgroundCheckpointEngine
+from tasks.training.learner.checkpoint_shards import Upload
 from tasks.training.learner.client import LearnerLostError, RankReport
 from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.deepspeed_config import deepspeed_config
 from tasks.training.learner.packing import Floats, MicroBatch
-from tasks.training.learner.parts import Upload
 from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import Reference, WithoutAdapter
 from tasks.training.learner.universal import TAG, universal_in

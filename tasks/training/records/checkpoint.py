@@ -23,7 +23,7 @@ import pyarrow as pa
 from tasks.storage.durable import PARTIAL, sync
 from tasks.tables.parquet import write_table
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.parts import KEEP
+from tasks.training.learner.checkpoint_shards import KEEP
 from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import SAVED_GROUPS
 

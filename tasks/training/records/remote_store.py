@@ -4,7 +4,7 @@
                                     /ledger.jsonl, metrics.jsonl     cut to their lengths at the checkpoint
                                     /tensorboard/...
                                     /policies/validated_00000002/... the best policy that was validated
-                                    /parts/...                       files that ranks uploaded (`learner.parts`)
+                                    /parts/...                       shards of checkpoints that ranks uploaded
                                     /manifest.json                   names, sizes and digests of the other files
               rollouts/00000000.parquet, ...                         each uploaded once; resuming needs none of them
               policies/step_00000002/...                             the same, exported by `export_every`
@@ -42,7 +42,7 @@ from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file, put_file
 from tasks.storage.threads import in_thread
-from tasks.training.learner.parts import KEEP, MANIFEST, LearnerParts, PartStorage
+from tasks.training.learner.checkpoint_shards import KEEP, MANIFEST, LearnerParts, PartStorage
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.run_state import RunState
 from tasks.training.timeouts import Limit, StalledError, within

@@ -33,7 +33,7 @@ from tasks.storage.locations import address_of, folder_of
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import StoreError
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.parts import MANIFEST, PARTS
+from tasks.training.learner.checkpoint_shards import MANIFEST, PARTS
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.remote_store import Manifest, RunStore, files_below, uploads_at, version_of
 from tasks.training.records.run_state import RunState
@@ -127,7 +127,7 @@ class ShorterRun:
             StoreError: the storage does not answer.
         """
         if Checkpoints.newest_in(self.folder / "checkpoints") or (store and store.has_checkpoint()):
-            beginning = ""  # `attempt.reported` names the step
+            beginning = ""  # `run_attempt.reported` names the step
         elif self.rerolls:
             beginning = ", from the beginning, as prompts.reroll waits for a share of the steps"
         elif self._copied_from_folder(store) or (store and self._copied_on_storage(store)):

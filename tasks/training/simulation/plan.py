@@ -19,7 +19,7 @@ from tasks.training.cluster.sizes import MEAN_SHARE
 from tasks.training.config import TrainingConfig
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
-from tasks.training.simulation.fit import PlanError, cache_room, check_memory, learner_room
+from tasks.training.simulation.gpu_memory_fit import PlanError, cache_room, check_memory, learner_room
 from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
 from tasks.training.simulation.roofline import GB, Architecture, Gpu
 from tasks.training.simulation.run import Simulated, Workload, simulate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tasks.training.cluster.pods import ClusterConfig, controller_pod
 from tasks.training.cluster.sizes import head_needs
-from tasks.training.simulation.fit import on_one_gpu
+from tasks.training.simulation.gpu_memory_fit import on_one_gpu
 from tasks.training.simulation.plan import Plan
 from tasks.training.simulation.roofline import GB, GPUS, Architecture
 

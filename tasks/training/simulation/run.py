@@ -17,6 +17,7 @@ from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
+from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import JudgedGroup, Prompt
 from tasks.training.learner.client import RestartableLearner
 from tasks.training.learner.restartable import RestartingLearner
@@ -27,7 +28,6 @@ from tasks.training.records.response_files import RolloutFiles
 from tasks.training.rewards import RewardClient
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
 from tasks.training.simulation.clock import run_in_virtual_time
-from tasks.training.turns import Turns
 
 
 @dataclass(frozen=True)

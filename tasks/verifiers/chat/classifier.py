@@ -13,7 +13,7 @@ from tasks.verifiers.chat.config import ClassifierConfig, NamedRewardModelConfig
 from tasks.verifiers.chat.endpoint import Usage
 from tasks.verifiers.chat.fitting import STEPS, smaller
 from tasks.verifiers.chat.judge import CONTROL
-from tasks.verifiers.chat.material import plain, shortened
+from tasks.verifiers.chat.prompt_parts import plain, shortened
 from tasks.verifiers.scores import CannotJudge
 
 if TYPE_CHECKING:

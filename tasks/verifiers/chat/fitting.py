@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.chat.endpoint import Endpoint
-from tasks.verifiers.chat.material import cut
+from tasks.verifiers.chat.prompt_parts import cut
 from tasks.verifiers.chat.prompts import Prompt
 from tasks.verifiers.scores import CannotJudge
 

@@ -1,9 +1,9 @@
 """Rules that recognise an answer that speaks to its grader, each with a name that a configuration can hold.
 
-The prompt keeps such an answer from working (`tasks.verifiers.chat.material`). The rules are a second line: they count
-and mark, or take the reward from, a policy that tries. A rule that the conversation itself sets off does not count, as
-its subject is then grading or prompts. Grades of films, pupils and games are everywhere in honest answers, and so a
-rule asks for more than a grade: that the answer speaks of itself, or to its reader as a grader.
+The prompt keeps such an answer from working (`prompt_parts`). The rules are a second line: they count and mark, or take
+the reward from, a policy that tries. A rule that the conversation itself sets off does not count, as its subject is
+then grading or prompts. Grades of films, pupils and games are everywhere in honest answers, and so a rule asks for more
+than a grade: that the answer speaks of itself, or to its reader as a grader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import unicodedata
 
 from tasks.verifiers.chat.config import Rule
-from tasks.verifiers.chat.material import decoded, visible
+from tasks.verifiers.chat.prompt_parts import decoded, visible
 
 _W = r"(?:[\w'\u2019/+-]+[ ,:]+)"  # a word within a sentence
 _MACHINE = r"(?:(?:llm|ai|language model)[ -](?:judge|grader|evaluator)|(?:reward|grading|judge) (?:model|system|bot))"

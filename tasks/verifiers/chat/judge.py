@@ -23,8 +23,8 @@ from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig
 from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.fitting import Context
 from tasks.verifiers.chat.injection import find_injections
-from tasks.verifiers.chat.material import shortened
 from tasks.verifiers.chat.pairwise import PairwiseJudge, scored
+from tasks.verifiers.chat.prompt_parts import shortened
 from tasks.verifiers.chat.prompts import Prompt, check_ground_truth, is_pairwise, render, turns
 from tasks.verifiers.chat.reading import (
     Judgement,

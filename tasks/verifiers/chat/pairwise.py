@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
-from tasks.verifiers.chat.material import shortened, visible
+from tasks.verifiers.chat.prompt_parts import shortened, visible
 from tasks.verifiers.chat.prompts import template, turns
 from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, parsed, read_usage
 from tasks.verifiers.scores import CannotJudge, Reward, Score

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tasks.verifiers.chat.config import TEMPLATES, JudgeConfig
-from tasks.verifiers.chat.material import Material, mark, material, plain, quoted, shortened
+from tasks.verifiers.chat.prompt_parts import Material, mark, material, plain, quoted, shortened
 from tasks.verifiers.scores import CannotJudge, GroundTruthError
 
 if TYPE_CHECKING:

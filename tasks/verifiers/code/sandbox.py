@@ -34,7 +34,7 @@ INSIDE = (
     "tasks.verifiers.code.inside.modules",
     "tasks.verifiers.code.inside.values",
     "tasks.verifiers.code.inside.reader",
-    "tasks.verifiers.code.inside.standins",
+    "tasks.verifiers.code.inside.proxies",
     "tasks.verifiers.code.inside.wire",
     "tasks.verifiers.code.inside.program",
     "tasks.verifiers.code.inside.checker",

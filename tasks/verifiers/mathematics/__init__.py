@@ -33,7 +33,7 @@ from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_an
 from tasks.verifiers.mathematics.last_numbers import last_number, only_number, stated_number
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
 from tasks.verifiers.mathematics.plain_numbers import plain_number
-from tasks.verifiers.mathematics.warming import warm_up
+from tasks.verifiers.mathematics.warm_up import warm_up
 from tasks.verifiers.scores import GroundTruthError, Score
 
 __all__ = [

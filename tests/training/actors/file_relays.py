@@ -5,7 +5,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from tasks.training.actors.spread import RelayError
+from tasks.training.actors.broadcast import RelayError
 from tasks.training.cluster.relay import RelayProcess
 
 TICK_SECONDS = 0.1

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tasks.training.actors.broadcast import RelayError
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
-from tasks.training.actors.spread import RelayError
 from tasks.training.config import ActorsConfig, TrainingConfig
 
 pytestmark = pytest.mark.engine

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.failures import MistakeError
-from tasks.generation.asked import AskedBenchmark
+from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.generation.config import SamplingConfig
 from tasks.generation.judging import RolloutError
 from tasks.tables.parquet import read_table

@@ -11,9 +11,9 @@ import pytest
 from tasks.storage.durable import WriteError
 from tasks.storage.stored_files import StoredFile, StoreError
 from tasks.training.config import TrainingConfig
+from tasks.training.learner.checkpoint_shards import LearnerParts, PartsError
 from tasks.training.learner.client import LearnerLostError, RayLearner
 from tasks.training.learner.packing import RowOptions
-from tasks.training.learner.parts import LearnerParts, PartsError
 from tasks.training.learner.rank_files import RankFiles
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import TAG, universal_in

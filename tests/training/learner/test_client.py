@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from tasks.machine.memory_limit import MemoryLimitError
-from tasks.training.actors.spread import RelayError
+from tasks.training.actors.broadcast import RelayError
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RankReport, RayLearner, StepReport
 from tasks.training.learner.packing import Sequence

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from tasks.training.learner.checkpoint_shards import PartsError
 from tasks.training.learner.client import LearnerLostError
-from tasks.training.learner.parts import PartsError
 from tests.training.stand_ins import RecordingLearner, Run, config, prompts, until
 
 

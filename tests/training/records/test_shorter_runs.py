@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tasks.storage.lease import Lease, RunInUseError
-from tasks.training.attempt import reported
 from tasks.training.control.validation import split_validation
-from tasks.training.learner.parts import LearnerParts
+from tasks.training.learner.checkpoint_shards import LearnerParts
 from tasks.training.records import shorter_runs
-from tasks.training.records.attached import attached
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ending import end
+from tasks.training.records.run_storage import attached
 from tasks.training.records.shorter_runs import location_of_run
+from tasks.training.run_attempt import reported
 from tests.object_store import BUCKET, object_store
 from tests.training.records.test_remote_store import connect
 from tests.training.stand_ins import RecordingLearner, Run, config, prompts

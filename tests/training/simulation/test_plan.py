@@ -17,7 +17,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
-from tasks.training.simulation.fit import PlanError, fitting, with_adapter
+from tasks.training.simulation.gpu_memory_fit import PlanError, fitting, with_adapter
 from tasks.training.simulation.plan import Machines, Prompts, best_split, plan
 from tasks.training.simulation.rank_memory import learner_memory, rank_memory
 from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError

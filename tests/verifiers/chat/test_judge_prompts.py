@@ -13,7 +13,7 @@ from tasks.generation.models import ModelSpec
 from tasks.verifiers.chat import JudgeConfig, check_ground_truth
 from tasks.verifiers.chat.config import RULES
 from tasks.verifiers.chat.injection import find_injections
-from tasks.verifiers.chat.material import decoded, mark, plain, quoted, shortened, visible
+from tasks.verifiers.chat.prompt_parts import decoded, mark, plain, quoted, shortened, visible
 from tasks.verifiers.chat.prompts import render
 from tasks.verifiers.scores import CannotJudge, GroundTruthError
 from tests.examples import examples

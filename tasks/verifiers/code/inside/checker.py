@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tasks.verifiers.code.inside.modules import ALIASES, MODULES, MainModule
-from tasks.verifiers.code.inside.standins import RAISED_THERE
+from tasks.verifiers.code.inside.proxies import RAISED_THERE
 from tasks.verifiers.code.inside.wire import VALUE, Peer, Remote, WireError, taken_over
 
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, range, type, types.FunctionType)

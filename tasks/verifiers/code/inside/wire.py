@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tasks.verifiers.code.inside import reader, values
-from tasks.verifiers.code.inside.standins import RAISED_THERE, StandIn, StandIns
+from tasks.verifiers.code.inside.proxies import RAISED_THERE, StandIn, StandIns
 
 MAX_LINE = 32 << 20
 """Longest message, in bytes; a longer one ends the conversation."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.training.learner.background import BackgroundCheckpointEngine, CopyMemory
+from tasks.training.learner.async_checkpoint import BackgroundCheckpointEngine, CopyMemory
 
 
 @pytest.fixture

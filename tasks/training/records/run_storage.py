@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.storage.lease import Lease
-from tasks.training.learner.parts import PartStorage
+from tasks.training.learner.checkpoint_shards import PartStorage
 from tasks.training.records.remote_store import RunStore
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tasks.machine.progress import Advance
 from tasks.training.config import TrainingConfig
-from tasks.training.records.attached import attached
 from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.run_storage import attached
 from tasks.training.records.shorter_runs import FileSystemOf, RunLocation
 
 if TYPE_CHECKING:

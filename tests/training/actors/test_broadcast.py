@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tasks.training.actors.spread import RelayError, Spread, pieces_of
+from tasks.training.actors.broadcast import RelayError, Spread, pieces_of
 from tests.training.actors.file_relays import Nodes
 from tests.training.stand_ins import run_in_virtual_time
 

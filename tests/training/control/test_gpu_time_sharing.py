@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from tasks.training.actors.process import ActorLostError
+from tasks.training.gpu_time_sharing import Turns
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.learner.config import LoraConfig
 from tasks.training.simulation.clock import run_in_virtual_time
-from tasks.training.turns import Turns
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, always, config, never, prompts
 
 LEARNER, ENGINE = "learner", "engine"

@@ -9,8 +9,8 @@ from tasks.generation.judging import RolloutError, check_prompts
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, canonical_json
 from tasks.verifiers import VerifierPool, VerifiersConfig, check_ground_truth, missing_resources
+from tasks.verifiers.custom import own_digest, own_verifier
 from tasks.verifiers.function_watch import FunctionWatch, RewardFunctionError
-from tasks.verifiers.own import own_digest, own_verifier
 from tasks.verifiers.registry import TOO_LARGE
 from tasks.verifiers.scores import GroundTruthError, Reward, is_own
 

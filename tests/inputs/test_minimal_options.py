@@ -5,7 +5,7 @@ import yaml
 
 from tasks.config import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, EvaluationFile, Recipe
-from tasks.inputs.written import written_options
+from tasks.inputs.minimal_options import written_options
 
 SHIPPED = [
     *((DataFile, path) for path in sorted(DATA_SPECS.glob("*.yaml"))),
