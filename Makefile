@@ -19,7 +19,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
+.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -72,6 +72,7 @@ check: $(VENV)/.ready  ## lint, format, types, names, documents, and whether pyp
 	@$(BIN)/mypy
 	@$(BIN)/python -m images.pins
 	@$(BIN)/pytest -m "not long" tests/test_language.py tests/test_documents.py
+	@$(BIN)/python -m tests.words
 
 # What the files in images/ cover: Python and the extras of machines without a GPU, and of the image that has CUDA.
 # A version stays where pyproject.toml permits it; UPGRADE=--upgrade, or "--upgrade-package vllm", asks for newer ones.
@@ -92,6 +93,9 @@ reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/
 	@$(BIN)/python -m tasks.training alarms > docs/alarms.md
 	@$(BIN)/python -m tasks.training metrics > docs/metrics.md
 	@$(BIN)/python -m tasks.verifiers.instructions.reference > docs/constraints.md
+
+words: $(VENV)/.ready  ## stores how often phrases of our own dialect occur, after some have become fewer
+	@$(BIN)/python -m tests.words --write
 
 format: $(VENV)/.ready  ## lint that mends itself, and format
 	@$(BIN)/ruff check --fix .

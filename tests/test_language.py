@@ -1,8 +1,10 @@
 """Names and docstrings follow CONTRIBUTING.md's rules of language."""
 
 import ast
+import json
 from functools import cache
 
+from tests import words
 from tests.paths import ROOT
 
 EMPTY_NAMES = {"each", "found", "place", "kept", "told", "said", "there"}
@@ -68,3 +70,10 @@ def test_docstrings_begin_with_a_sentence():
         for text in docstrings(tree)
         if text.startswith(HEADLESS)
     ] == []
+
+
+def test_phrases_of_our_own_dialect_become_fewer():
+    stored = json.loads(words.COUNTS.read_text())
+    counted = words.counts()
+    assert {name: count for name, count in counted.items() if count > stored[name]} == {}, "say it as the field does"
+    assert counted.keys() == stored.keys()
