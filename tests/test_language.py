@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from functools import cache
 
 from tests import words
@@ -77,3 +78,8 @@ def test_phrases_of_our_own_dialect_become_fewer():
     counted = words.counts()
     assert {name: count for name, count in counted.items() if count > stored[name]} == {}, "say it as the field does"
     assert counted.keys() == stored.keys()
+
+
+def test_the_glossary_says_what_to_write_instead():
+    table = (ROOT / "docs/glossary.md").read_text().split("## Write this, not that")[1]
+    assert set(re.findall(r"`([^`\n]+)`", table.split("|---|---|")[1])) == words.PHRASES.keys()
