@@ -78,7 +78,20 @@ def put_file(filesystem: AbstractFileSystem, path: Path, address: str) -> None:
     options = {}
     if protocols & IN_PARTS:
         options["chunksize"] = PART_BYTES * max(1, math.ceil(path.stat().st_size / (PART_BYTES * MOST_PARTS)))
-    filesystem.put_file(str(path), address, **options)
+    try:
+        filesystem.put_file(str(path), address, **options)
+    except FileNotFoundError:
+        # S3's answer to a completion that is repeated because the answer to the first one came too late, or was lost.
+        if not path.exists() or not _is_stored(filesystem, address, path.stat().st_size):
+            raise
+
+
+def _is_stored(filesystem: AbstractFileSystem, address: str, size: int) -> bool:
+    filesystem.invalidate_cache()
+    try:
+        return bool(filesystem.info(address)["size"] == size)
+    except FileNotFoundError:
+        return False
 
 
 def fetch_file(filesystem: AbstractFileSystem, address: str, path: Path, expected: StoredFile) -> None:

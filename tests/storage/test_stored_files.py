@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import fsspec
@@ -85,3 +86,17 @@ def test_other_storage_is_given_no_size_of_parts(tmp_path):
     path = sized(tmp_path / "file", 1)
     put_file(fsspec.filesystem("file"), path, str(tmp_path / "copy"))
     assert Path(tmp_path / "copy").stat().st_size == MIB
+
+
+@pytest.mark.parametrize(("stored", "raised"), [(b"1234", False), (b"123", True), (None, True)])
+def test_a_completion_whose_answer_was_lost_is_no_fault_if_the_object_is_whole(tmp_path, stored, raised):
+    class Late(type(fsspec.filesystem("memory"))):
+        def put_file(self, path, address):
+            if stored is not None:
+                self.pipe_file(address, stored)
+            raise FileNotFoundError("The specified upload does not exist.")
+
+    path, address = tmp_path / "file", f"memory://{tmp_path.name}/file"
+    path.write_bytes(b"1234")
+    with pytest.raises(FileNotFoundError) if raised else nullcontext():
+        put_file(Late(), path, address)
