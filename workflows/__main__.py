@@ -23,9 +23,9 @@ from tasks.config import Extendable, load_yaml
 from tasks.flyte import backend, executions
 from tasks.flyte.labels import labels_of
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.minimal_options import written_options
 from tasks.inputs.sending import with_sent_files
 from tasks.inputs.user_modules import MODULES, digests_of
-from tasks.inputs.written import written_options
 from tasks.machine.error_report import run_command
 from tasks.pruning import Plan
 from tasks.reporting.index import write_index

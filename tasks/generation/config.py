@@ -71,7 +71,7 @@ class EngineConfig(Config):
     gpu_memory_utilization: RunTime[float | None] = Field(None, gt=0, le=1)
     """Share of a GPU's memory for weights, KV cache and what a batch needs. null: 0.9, or 0.4 where training has a
     learner rank in the same memory (`placement: shared`)."""
-    cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
+    cpu_kv_cache_gib: RunTime[float] = Field(1.0, gt=0)
     """Size of the KV cache on a machine without a GPU, GiB."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
     """Threads of an engine on a machine without a GPU; 0: one for each core."""

@@ -23,7 +23,6 @@ def environment(config: EngineConfig, sockets: str) -> Iterator[None]:
         settings |= cpu_environment.ENGINE | {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
-            "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),
         }
         if config.enforce_eager:
             # vLLM compiles one function of its sampler even then: that needs a C++ compiler, and takes 17 seconds.

@@ -22,7 +22,6 @@ Of training with GPUs the head of a Ray cluster is checked alone, by what the co
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,11 +48,6 @@ RAYS_SHARE = 0.95
 ON_THIS_MACHINE = 0.75
 """Share of the computed need below which a machine of the user's own is refused: it may have swap, and it may be that
 only the files are to be checked. A pod is refused below all of it, as what it asks for is its limit."""
-
-BLOCK_TOKENS = 128
-"""Tokens of a block of vLLM's KV cache on a CPU."""
-
-_BLOCKS = re.compile(r"--num-gpu-blocks-override[= ](\d+)")
 
 
 def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str, float]:
@@ -182,12 +176,8 @@ def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> flo
     """Return the GiB of the weights and the KV cache of a judge that is served; only the cache of an unknown model."""
     width = _bytes(judge.server.dtype, dtype)
     model = policy if judge.model == INITIAL else shape_of(judge.model)
-    blocks = _BLOCKS.search(" ".join(judge.server.extra_args))
-    if model is None:
-        return judge.server.cpu_kv_cache_gib
-    tokens = int(blocks[1]) * BLOCK_TOKENS if blocks else None
-    cache = model.kv_cache(tokens) * width / roofline.WEIGHT / GIB if tokens else judge.server.cpu_kv_cache_gib
-    return model.parameters * width / GIB + cache
+    weights = 0.0 if model is None else model.parameters * width / GIB
+    return weights + judge.server.cpu_kv_cache_gib
 
 
 def shape_of(model: str) -> roofline.Architecture | None:

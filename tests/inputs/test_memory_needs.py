@@ -54,7 +54,9 @@ def test_each_option_that_the_sentence_names_makes_a_process_smaller():
         ("actors.engine.dtype", "engine", "bfloat16"),
     ):
         assert needs(**{**LONG_ROWS, option: value})[name] < before[name] - 0.2, option
-    assert needs(**{**LONG_ROWS, "actors.engine.cpu_kv_cache_gib": 3})["engine"] == pytest.approx(before["engine"] + 2)
+    assert needs(**{**LONG_ROWS, "actors.engine.cpu_kv_cache_gib": 2.375})["engine"] == pytest.approx(
+        before["engine"] + 2
+    )
     two = needs(**{"actors.count": 2, "cluster.node.cpu": 3})
     assert two["engine"] == pytest.approx(2 * before["engine"])
     assert sum(needs("bfloat16", **LONG_ROWS).values()) < sum(before.values()) - 1.5
@@ -69,8 +71,8 @@ def test_a_judge_counts_where_training_serves_it():
 
     judge = data.verifiers.judge
     assert judged(judge=judge.model_copy(update={"url": "http://judge:8000/v1"})) is None
-    whole_cache = judge.server.model_copy(update={"extra_args": [], "cpu_kv_cache_gib": 2})
-    assert judged(judge=judge.model_copy(update={"server": whole_cache})) == pytest.approx(1.1 + 0.5 + 2, abs=0.1)
+    large_cache = judge.server.model_copy(update={"cpu_kv_cache_gib": 2})
+    assert judged(judge=judge.model_copy(update={"server": large_cache})) == pytest.approx(1.1 + 0.5 + 2, abs=0.1)
     no_chat = DataFile.model_validate(data.model_dump() | {"leave_out": ["small-talk"]})
     assert "judge's engine" not in training_needs(no_chat, training, dtype="float32")
 

@@ -60,7 +60,7 @@ class ServerConfig(Config):
     """GPUs of the server."""
     gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
     """Share of a GPU's memory for weights and KV cache, in (0, 1]."""
-    cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
+    cpu_kv_cache_gib: RunTime[float] = Field(1.0, gt=0)
     """GiB of the KV cache on a machine without a GPU."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
     """Threads of the server on a machine without a GPU; 0: one for each core."""

@@ -144,6 +144,8 @@ def _options(config: JudgeConfig) -> list[str]:
     }
     if config.revision is not None:
         options["revision"] = config.revision
+    if not has_gpu():
+        options["kv-cache-memory-bytes"] = round(server.cpu_kv_cache_gib * 2**30)
     options["distributed-executor-backend"] = EXECUTOR if server.tensor_parallel_size == 1 else EXECUTOR_OF_SEVERAL
     flags = ["--disable-uvicorn-access-log"]
     if _eager(server):
@@ -165,7 +167,6 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
         settings |= cpu_environment.ENGINE | {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(server.cpu_threads or len(os.sched_getaffinity(0))),
-            "VLLM_CPU_KVCACHE_SPACE": str(server.cpu_kv_cache_gib),
         }
         if _eager(server):
             settings["TORCHDYNAMO_DISABLE"] = "1"  # as for a policy's engine: no compiler is needed
