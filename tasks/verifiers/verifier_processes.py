@@ -110,7 +110,7 @@ class VerifierProcesses:
 
     async def start(self) -> None:
         """Start the fork server and wait until it is warm; raises `CannotJudge` if it cannot start."""
-        await self._workers.ready()
+        await self._workers.wait_until_ready()
 
     async def judge(self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None) -> Score:
         """Judge one response in a worker, and return the score.

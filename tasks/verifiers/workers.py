@@ -89,7 +89,7 @@ class Workers:
         self._closed = False
         self._failed_at, self._refusal = -RETRY_SECONDS, ""
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Start the fork server if need be, and return once it is warm; raises `CannotJudge` if it cannot start."""
         async with self._one_at_a_time:
             await self._started()

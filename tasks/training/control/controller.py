@@ -367,7 +367,7 @@ class Controller:
 
     async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:
         try:
-            self._lacks_checkpoint = not await self._learner.written()
+            self._lacks_checkpoint = not await self._learner.wait_until_written()
         except PartsError:  # it is not taken again at every step while the storage is away
             return
         if self._lacks_checkpoint:

@@ -144,7 +144,7 @@ class Learner(Protocol):
     async def save(self, folder: Path) -> None:
         """Begin to write the checkpoint from which `load` resumes; the next step need not wait for it."""
 
-    async def written(self) -> bool:
+    async def wait_until_written(self) -> bool:
         """Wait until all that `save` began is on the disk, and return True; False if it never will be."""
 
     async def load(self, folder: Path) -> None:
@@ -163,7 +163,7 @@ class RestartableLearner(Learner, Protocol):
     async def reload_states(self) -> None:
         """Bring back to the GPUs what `offload_states` moved; nothing where it moved nothing."""
 
-    async def uploaded(self) -> bool:
+    async def wait_until_uploaded(self) -> bool:
         """Wait until every rank has uploaded what it wrote, and return True; False if one never will.
 
         Without an upload it returns at once.
@@ -310,13 +310,13 @@ class RayLearner:
     async def export(self, folder: Path) -> None:
         await self._once("export", lambda _: (str(folder.absolute()),))
         with _losing_a_rank("the policy does not arrive from the node of learner rank 0"):
-            await self._files.exported(folder)
+            await self._files.fetch_export(folder)
 
     async def save(self, folder: Path) -> None:
         target, upload = self._files.begin(folder)
         await self._once("save", lambda _: (target, upload))
 
-    async def written(self) -> bool:
+    async def wait_until_written(self) -> bool:
         ranks = self._ranks
         while self._ranks is ranks:  # new ones have begun no checkpoint
             # a rank that takes a step answers after it
@@ -325,10 +325,10 @@ class RayLearner:
             await asyncio.sleep(WRITTEN_SECONDS)
         return False
 
-    async def uploaded(self) -> bool:
+    async def wait_until_uploaded(self) -> bool:
         ranks = self._ranks
         while self._ranks is ranks and self._files.is_uploading:
-            files = await self._all(lambda handle, _: handle.uploaded.remote())
+            files = await self._all(lambda handle, _: handle.uploaded_files.remote())
             if None not in files and self._ranks is ranks:
                 await asyncio.to_thread(self._files.complete, files)
             else:
@@ -342,7 +342,7 @@ class RayLearner:
         if source.fetched:
             await self._fetch(folder, source)
         await self._once("load", lambda _: (target,))
-        await self._files.loaded(source)
+        await self._files.remove_copies(source)
 
     async def _fetch(self, folder: Path, source: Source) -> None:
         """Have the ranks fetch what their nodes lack of the checkpoint `folder`, which is removed if it is damaged."""

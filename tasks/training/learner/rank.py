@@ -59,9 +59,9 @@ class LearnerRank:
         """Return `Trainer.is_written`; a repeated call has no effect, so that it needs no `once`."""
         return self.trainer.is_written()
 
-    def uploaded(self) -> dict[str, StoredFile] | None:
-        """Return `Trainer.uploaded`; a repeated call has no effect, so that it needs no `once`."""
-        return self.trainer.uploaded()
+    def uploaded_files(self) -> dict[str, StoredFile] | None:
+        """Return `Trainer.uploaded_files`; a repeated call has no effect, so that it needs no `once`."""
+        return self.trainer.uploaded_files()
 
     def location(self) -> tuple[str, str]:
         """Return this process's node, by Ray's id, and the number or name of its GPU there; empty: it has none."""

@@ -156,7 +156,7 @@ class RankFiles:
             await self._nodes.bring(path.absolute(), self._blind)
         return Source(learner.absolute(), copies=copies)
 
-    async def loaded(self, source: Source) -> None:
+    async def remove_copies(self, source: Source) -> None:
         """Remove what was copied for loading, and is not used again."""
         if self._nodes:
             for path in source.copies:
@@ -164,7 +164,7 @@ class RankFiles:
         if source.fetched and not self._blind:  # nodes that see the run folder save into it from now on
             await asyncio.to_thread(shutil.rmtree, self._folder / PARTS, ignore_errors=True)
 
-    async def exported(self, folder: Path) -> None:
+    async def fetch_export(self, folder: Path) -> None:
         """Bring the folder of a policy, which rank 0 has written on its node, to the controller's.
 
         Raises:

@@ -122,7 +122,7 @@ class RestartingLearner:
         await self._until_it_succeeds("saves its checkpoint", save_anew)
         self._saved_steps, self._saving_generation = len(self._steps), self._generation
 
-    async def written(self) -> bool:
+    async def wait_until_written(self) -> bool:
         """Wait until the checkpoint is written, and uploaded where ranks do that themselves.
 
         Return False where ranks were lost or replaced before it was. This call does not replace ranks: others, which
@@ -135,9 +135,11 @@ class RestartingLearner:
         """
         writing = "the learner writes its checkpoint"
         try:
-            written = await within(self._learner.written(), writing, self._limit)
+            written = await within(self._learner.wait_until_written(), writing, self._limit)
             if written:
-                written = await watched(self._learner.uploaded(), "the learner's ranks upload their checkpoint")
+                written = await watched(
+                    self._learner.wait_until_uploaded(), "the learner's ranks upload their checkpoint"
+                )
         except LearnerLostError as error:
             logger.warning("the learner did not write its checkpoint: %s", error)
             return False

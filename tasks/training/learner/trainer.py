@@ -349,7 +349,7 @@ class Trainer:
         """Return whether this rank's part of the last `save` is on the disk; raises the error of a failed write."""
         return self._files.is_written()
 
-    def uploaded(self) -> dict[str, StoredFile] | None:
+    def uploaded_files(self) -> dict[str, StoredFile] | None:
         """Return the files of this rank that the last `save` has uploaded, by their paths; None: not all are there yet.
 
         Raises:

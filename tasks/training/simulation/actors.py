@@ -263,11 +263,11 @@ class ClockLearner:
         """Make an empty folder."""
         folder.mkdir()
 
-    async def written(self) -> bool:
+    async def wait_until_written(self) -> bool:
         """Return True: the empty folder is complete."""
         return True
 
-    async def uploaded(self) -> bool:
+    async def wait_until_uploaded(self) -> bool:
         """Return True: nothing is uploaded."""
         return True
 

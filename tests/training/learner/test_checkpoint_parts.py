@@ -51,8 +51,8 @@ class Rank:
     def __init__(self, number, node, cluster):
         self.number, self.node, self.cluster = number, node, cluster
         self.state, self.fetches, self.full = "initial", [], False
-        self.once = self.location = self.address = self.is_written = self.uploaded = None
-        for name in ("once", "location", "address", "is_written", "uploaded"):
+        self.once = self.location = self.address = self.is_written = self.uploaded_files = None
+        for name in ("once", "location", "address", "is_written", "uploaded_files"):
             setattr(self, name, Method(getattr(self, f"_{name}")))
 
     def _location(self):
@@ -86,7 +86,7 @@ class Rank:
         self._files = list(self._files)
         return True
 
-    def _uploaded(self):
+    def _uploaded_files(self):
         return self._upload.put(self.disk(self._folder), self._files)
 
     def _fetch(self, upload, folder, files):
@@ -180,7 +180,7 @@ class Cluster:
             (self.run / name).touch()
         state = RunState.beginning(run_setup(TrainingConfig())).model_copy(update={"version": version})
         begun = await self.checkpoints.begin(state, groups_table([]), self.learner)
-        if written and await self.learner.written():
+        if written and await self.learner.wait_until_written():
             checkpoint = await self.checkpoints.complete(begun)
             self.learner.saved(Checkpoints.learner_in(checkpoint))
             await self.checkpoints.settle(checkpoint)
@@ -275,7 +275,7 @@ def test_a_run_that_is_killed_between_the_uploads_of_two_parts_goes_on_from_the_
     async def main():
         await cluster.learner.start()
         await cluster.save(1)
-        cluster.ranks[1].uploaded = Method(kill)
+        cluster.ranks[1].uploaded_files = Method(kill)
         await cluster.save(2)
 
     with pytest.raises(KilledError), Cluster(tmp_path / "first", bucket, "a", "b") as cluster:
@@ -381,7 +381,7 @@ def test_what_was_converted_or_saved_on_one_node_is_copied_to_nodes_that_do_not_
         assert source.folder == learner
         assert on_nodes() == [["reference-00000-of-00001.safetensors", "universal"]] * 2
         cluster.remove = partial(_remove, cluster)
-        await files.loaded(source)
+        await files.remove_copies(source)
         assert on_nodes() == [[], []]
         assert universal_in(learner).is_dir()
 

@@ -92,7 +92,7 @@ def test_a_checkpoint_of_ranks_that_were_replaced_meanwhile_is_not_written():
             await asyncio.sleep(10)
             asked._ranks = [Rank(raising(AttributeError("_files")))]  # it knows of no files before it is set up
 
-        done, _ = await asyncio.gather(asked.written(), replaced())
+        done, _ = await asyncio.gather(asked.wait_until_written(), replaced())
         return done
 
     async def still_writing():

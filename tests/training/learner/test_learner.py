@@ -324,7 +324,7 @@ def test_a_saved_reference_goes_on_exactly(learner, tmp_path):
     step(first)
     asyncio.run(first.save(tmp_path / "saved"))
     expected = step(first)  # while it is written
-    asyncio.run(first.written())
+    asyncio.run(first.wait_until_written())
     learner.end()
     second = learner(fresh=True, **options)
     asyncio.run(second.load(tmp_path / "saved"))
@@ -402,7 +402,7 @@ def test_a_saved_learner_goes_on_exactly(learner, tmp_path, stage, lora):
     step(first)
     asyncio.run(first.save(tmp_path / "saved"))
     step(first)  # while it is written
-    asyncio.run(first.written())
+    asyncio.run(first.wait_until_written())
     expected = exported(first, tmp_path / "expected")
     learner.end()
     second = learner(fresh=True, zero_stage=stage, lora=lora)

@@ -95,7 +95,7 @@ def after(folder, fault, **options):
         for token in (1, 2, 3):
             await lasting.step([sequence(token)], 1.0, 0.1)
         await lasting.save(folder / "saved")
-        if await lasting.written():
+        if await lasting.wait_until_written():
             lasting.saved(folder / "saved")
         for token in (4, 5):
             await lasting.step([sequence(token)], 1.0, 0.1 * token)

@@ -96,7 +96,7 @@ def test_a_sharded_reference_follows_and_goes_on_as_a_whole_one_does(learner, tm
         assert step(sharded)["kl"] == pytest.approx(step(whole)["kl"], rel=1e-3, abs=1e-7)
     assert flat(sharded.reference_logprobs) == pytest.approx(flat(whole.reference_logprobs), abs=1e-4)
     asyncio.run(sharded.save(tmp_path))
-    asyncio.run(sharded.written())
+    asyncio.run(sharded.wait_until_written())
     assert len(list(tmp_path.glob("reference-*-of-00002.safetensors"))) == 2
     expected = flat(sharded.reference_logprobs)
     convert(tmp_path)

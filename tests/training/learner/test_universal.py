@@ -36,7 +36,7 @@ def step(trainer, rate):
 
 def save(trainer, folder):
     asyncio.run(trainer.save(folder))
-    asyncio.run(trainer.written())
+    asyncio.run(trainer.wait_until_written())
 
 
 def state(trainer):
