@@ -1,21 +1,21 @@
-"""Verifiers score a response against a ground truth: the reward of training, and the score of every other stage.
+"""Verifiers score a response against a ground truth. All stages use these scores; in training they are the rewards.
 
-`verify` judges one response. Stages that judge many hold a `VerifierPool`, which also answers `verify`, so that offline
+`verify` scores one response. Stages that score many use a `VerifierPool`, which `verify` uses too, so that offline
 filtering, training and evaluation agree. Ground truths are JSON values:
 
-    math            "1/2", or a list of strings of which one must match; {"answer": ..., "mode": ...} for other graders
+    math            "1/2", or a list of strings, one of which must match; {"answer": ..., "mode": ...} for other graders
     code            {"tests": ["assert f(1) == 2", ...], "setup": ""} or {"cases": [{"input": "", "output": ""}, ...]}
     precise_if      {"instruction_ids": [...], "kwargs": [{...}, ...], "mode": "strict" | "loose" | "both"}
     chat_reference  {"reference": "..."}
     chat_open       null
-    function        {"function": "rewards.accuracy_reward", "columns": {...}}, with "group": true where it judges
-                    all responses to a prompt in one call
+    function        {"function": "rewards.accuracy_reward", "columns": {...}}, with "group": true if it scores all
+                    responses to a prompt in one call
     environment     null: the prompt's environment returns the reward
     reward_model    {"reward_model": "helpful"}
     weighted        {"rewards": [{"verifier": ..., "weight": ..., "ground_truth": ...}, ...]}
-    my.own          {"ground_truth": ...}: a verifier of a user's own, by import path (`tasks.verifiers.custom`)
+    my.own          {"ground_truth": ...}: a user's verifier, named by its import path (`tasks.verifiers.custom`)
 
-Importing this package loads no checker: SymPy and the others live in the worker processes.
+Importing this package loads no checker: SymPy and the others are imported only in the worker processes.
 """
 
 from __future__ import annotations
@@ -52,16 +52,15 @@ __all__ = [
 
 
 def verify(verifier: str, response: str, ground_truth: Any, *, messages: Messages | None = None) -> Score:
-    """Judge one response in a pool of one worker per verifier, which all threads of this process share.
+    """Score one response in a pool with one worker per verifier, which all threads of this process share.
 
-    The first call starts the pool. Never raises for a response or a ground truth, however bad: read `Score.error`
-    first.
+    The first call starts the pool. Bad responses and ground truths never raise an exception: read `Score.error` first.
 
     Args:
-        verifier: one of `VERIFIERS`, or the import path of one's own.
-        response: the policy's text, thinking part included.
+        verifier: one of `VERIFIERS`, or the import path of a user's verifier.
+        response: the policy's text, including its thinking part.
         ground_truth: a JSON value, as described in the module's docstring.
-        messages: the turns of the prompt, for verifiers that read the prompt.
+        messages: the messages of the prompt, for verifiers that read the prompt.
 
     Raises:
         ValueError: `verifier` is unknown.
@@ -70,14 +69,14 @@ def verify(verifier: str, response: str, ground_truth: Any, *, messages: Message
 
 
 def configure(config: VerifiersConfig) -> None:
-    """Set the options of `verify`. Without this call chat has no judge, and all other options have their defaults."""
+    """Set the options of `verify`. Without this call, the defaults are used, without an LLM judge."""
     _shared.configure(config)
 
 
 def check_ground_truth(verifier: str, ground_truth: Any) -> str | None:
-    """Return why a ground truth is malformed, or None. It runs in milliseconds and is meant to precede expensive work.
+    """Return why a ground truth is malformed, or None. It takes milliseconds and is meant to run before expensive work.
 
-    Raises `ValueError` where the verifier is unknown.
+    Raises `ValueError` if the verifier is unknown.
     """
     try:
         registry.check_ground_truth(verifier, ground_truth)
@@ -87,7 +86,7 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> str | None:
 
 
 def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig = DEFAULTS) -> list[str]:
-    """Return the names of what this machine lacks to judge by a well-formed ground truth; empty if it lacks nothing."""
+    """Return the names of the resources that a well-formed ground truth needs and this machine lacks."""
     elsewhere = ("code",) if config.code.remote is not None else ()
     missing = registry.missing_resources(verifier, ground_truth, elsewhere)
     if config.judge is None and not verifiers_of(verifier, ground_truth).isdisjoint(registry.CHAT):
@@ -98,29 +97,29 @@ def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig 
 
 
 def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None:
-    """Return the final answer that a verifier reads in a response; None where it finds none, or reads no answers."""
+    """Return the final answer that a verifier extracts from a response, or None without one."""
     return registry.stated_answer(verifier, response, ground_truth)
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
-    """Return the verifiers that judge by a well-formed ground truth: the given one, or those of a weighted one."""
+    """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
     return registry.verifiers_of(verifier, ground_truth)
 
 
 @contextmanager
 def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -> Iterator[VerifierPool]:
-    """Open a pool that judges by `verifiers`, and begin to load what they need; close it when the block ends.
+    """Open a pool for `verifiers`, and begin to load what they need; close it when the block ends.
 
-    Where chat is among them and the judge is a model to serve, its server runs for the length of the block. The reward
-    models are loaded where `reward_model` is among them.
+    If chat is among them and the judge is a model to serve, its server runs for the duration of the block. The reward
+    models are loaded if `reward_model` is among them.
 
     Args:
-        workers: processes of each verifier that judge at one time.
+        workers: processes of each verifier that run at the same time.
         config: limits and options of the verifiers.
-        verifiers: names of those that will be called.
+        verifiers: names of the verifiers that will be called.
 
     Raises:
-        ValueError: chat is among them, and no judge is configured; a reward model cannot be loaded.
+        ValueError: chat is among them and no judge is configured, or a reward model cannot be loaded.
     """
     verifiers = set(verifiers)
     if registry.REWARD_MODEL not in verifiers:
@@ -141,20 +140,20 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
 
 
 class _Shared:
-    """The one-worker pool behind `verify`. A forked child forgets its parent's pool, whose threads it does not have."""
+    """Stores the one-worker pool of `verify`. A forked child drops its parent's pool, whose threads it lacks."""
 
     def __init__(self) -> None:
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Drop the pool without closing it, and have the default options again."""
+        """Drop the pool without closing it, and reset the options to their defaults."""
         self._lock = threading.Lock()
         self._config = VerifiersConfig()
         self._pool: VerifierPool | None = None
 
     def configure(self, config: VerifiersConfig) -> None:
-        """Set the options, and close the pool that has others."""
+        """Set the options, and close the pool, which was created with the old ones."""
         with self._lock:
             self._config = config
             if self._pool is not None:
@@ -162,7 +161,7 @@ class _Shared:
             self._pool = None
 
     def pool(self) -> VerifierPool:
-        """Return the pool, started if need be."""
+        """Return the pool, and start it if necessary."""
         with self._lock:
             if self._pool is None:
                 self._pool = VerifierPool(1, self._config)

@@ -1,4 +1,4 @@
-"""The types of a call: the call itself, the interface of what judges it, and the counters."""
+"""Defines the types of a verifier call: the call, the interface of a verifier, and its statistics."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, Protocol
 from tasks.verifiers.scores import Score
 
 Messages = Sequence[Mapping[str, str]]
-"""Turns of a prompt: mappings with `role` and `content`."""
+"""Messages of a prompt: mappings with `role` and `content`."""
 Response = str | list[str]
 """The text of a response; for a reward function of a group, the texts of all responses to a prompt."""
 MAX_LATENCIES = 10_000
-"""Latest judgements whose latency is recorded, for percentiles."""
+"""Number of latest calls whose latency is recorded, for percentiles."""
 
 
 class Call(NamedTuple):
-    """One response to judge: its verifier, its text, its ground truth, and the turns of its prompt."""
+    """One response to score: its verifier, its text, its ground truth, and the messages of its prompt."""
 
     verifier: str
     response: Response
@@ -29,10 +29,10 @@ class Call(NamedTuple):
     messages: Messages | None = None
 
     def digest(self, isolation: str) -> bytes | None:
-        """Return the key of the call in a cache of scores; None where it is no JSON value.
+        """Return the key of the call in a cache of scores, or None if the call is not a JSON value.
 
         Args:
-            isolation: the mechanism that holds programs, as their scores may depend on it.
+            isolation: the mechanism that isolates programs, as their scores may depend on it.
         """
         try:
             messages = None if self.messages is None else [dict(turn) for turn in self.messages]
@@ -43,31 +43,31 @@ class Call(NamedTuple):
 
 
 class Verifier(Protocol):
-    """The interface of what judges calls on one event loop; limits, retries and concurrency are its own."""
+    """The interface of what scores calls on one event loop. It implements limits, retries and concurrency itself."""
 
     async def judge(self, verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:
-        """Score a response; raises `CannotJudge` where that is impossible for a reason that is not the response's.
+        """Score a response; raise `CannotJudge` if that is impossible for a reason other than the response.
 
-        `response` is a text; `function` takes a list of all texts of a group, too.
+        `response` is a text; `function` also takes a list of all texts of a group.
         """
 
     async def close(self) -> None:
         """End processes and connections."""
 
     def usage(self) -> dict[str, float]:
-        """Return its counters by name."""
+        """Return the counters by name."""
 
 
 @dataclass
 class VerifierStats:
-    """Counters of one verifier in one pool. A latency runs from submission to score, the wait for a worker included.
+    """Counters of one verifier in one pool. A latency runs from submission to score and includes the wait for a worker.
 
     Attributes:
-        calls: judgements made, errors among them; `repeated` ones, which the cache answered, are not.
-        timeouts, errors: calls that ran out of time, or could not be judged.
-        total_latency_s, max_latency_s: seconds over all calls; `latencies_s` holds the last 10,000.
-        busy_s: seconds in which its processes had calls, summed over at most as many processes as it has.
-        in_flight: calls that are being judged now.
+        calls: calls scored, including errors but not the `repeated` ones, which the cache answered.
+        timeouts, errors: calls that ran out of time, or could not be scored.
+        total_latency_s, max_latency_s: seconds over all calls; `latencies_s` contains the last 10,000.
+        busy_s: seconds during which its processes had calls, summed over its processes.
+        in_flight: calls that are being scored now.
     """
 
     calls: int = 0
@@ -82,16 +82,16 @@ class VerifierStats:
     _since: float = field(default=0.0, repr=False)
 
     def advance(self, now: float, processes: int, calls: int = 0) -> None:
-        """Bring `busy_s` up to the moment `now`, at which `calls` begin, or as many end where it is negative.
+        """Update `busy_s` to the time `now`, at which `calls` calls begin (if positive) or end (if negative).
 
-        Until then each of its `processes` was busy, or as many of them as there were calls.
+        Until `now`, all `processes` were busy, or as many of them as there were calls.
         """
         self.busy_s += (now - self._since) * min(self.in_flight, processes)
         self._since = now
         self.in_flight += calls
 
     def add(self, latency_s: float, timed_out: bool, failed: bool) -> None:
-        """Count one judgement."""
+        """Count one scored call."""
         self.calls += 1
         self.timeouts += timed_out
         self.errors += failed

@@ -1,4 +1,4 @@
-"""Options of the verifiers, which difficulty, training and evaluation share, so that their scores agree."""
+"""Options of the verifiers. Difficulty, training and evaluation share them, so that their scores agree."""
 
 from __future__ import annotations
 
@@ -14,47 +14,49 @@ from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.scores import VERIFIERS
 
 CHAT = ("chat_reference", "chat_open")
-"""Names of the verifiers that ask a judge of chat."""
+"""Names of the verifiers that use the LLM judge."""
 REWARD_MODEL = "reward_model"
-"""Name of the verifier that asks the reward models."""
+"""Name of the verifier that uses the reward models."""
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 """Name of a reward model: letters, digits, `_` and `-`."""
 
 
 class EnvironmentsConfig(Config):
-    """Bounds of the processes of environments, one episode at a time in each."""
+    """Limits of the environment processes. Each process runs one episode at a time."""
 
     processes: RunTime[int] = Field(256, gt=0)
-    """Most episodes of one stage whose environments run at one time; further ones wait. Processes are forked from one
-    that has loaded the environment, and share its memory."""
+    """Maximum number of episodes of one stage whose environments run at the same time; further ones wait. They are
+    forked from a process that has loaded the environment, and share its memory."""
     memory_mib: int = Field(4096, gt=0)
     """MiB of address space of one process."""
     cpu_seconds: float = Field(30.0, gt=0)
-    """CPU seconds that the environment of one episode may take in all; an episode that takes more is truncated."""
+    """CPU seconds that the environment of one episode may take in total; an episode that takes more is truncated."""
 
 
 class VerifiersConfig(Config):
     """Options of all verifiers."""
 
     time_limit_seconds: float = Field(10.0, gt=0)
-    """CPU seconds that one judgement by math, precise_if or function may take. A response that takes more scores 0; by
-    a function, which is not the response's, it is unjudged. Waiting for a core is not counted."""
+    """CPU seconds that one call of math, precise_if or function may take. A response that takes more scores 0. If a
+    reward function takes more, the response gets no score, because the function is at fault. Waiting for a core does
+    not count."""
     memory_mib: int = Field(2048, gt=0)
     """MiB of address space of one worker process of these verifiers."""
     total_memory_mib: RunTime[int] = Field(16384, gt=0)
-    """MiB of address space of all worker processes of one verifier together; bounds how many are started."""
+    """MiB of address space of all worker processes of one verifier together; limits how many are started."""
     cache_entries: RunTime[int] = Field(100_000, ge=0)
-    """Scores that are cached, so that an equal response to an equal ground truth is not judged twice; 0 caches none."""
+    """Number of cached scores, so that an equal response to an equal ground truth is not scored twice. 0 disables the
+    cache."""
     code: CodeConfig = CodeConfig()
-    """Sandbox of the code verifier, and the worth of its verdicts."""
+    """Sandbox of the code verifier, and how its results are scored."""
     environments: EnvironmentsConfig = EnvironmentsConfig()
-    """Processes of the environments of prompts that have one."""
+    """Processes of the environments, for prompts that have one."""
     judge: AnyJudgeConfig | None = None
-    """LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one."""
+    """LLM judge or reward model of `chat_reference` and `chat_open`. Optional if no prompt needs one."""
     reward_models: dict[ModelName, NamedRewardModelConfig] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Reward models by name, as in `{helpful: {model: models/helpful, squash: false}}`. Sources name them in `rewards`,
-    as in `{reward_model: helpful, weight: 0.5}`. Each runs in the process that judges, on a GPU of its own or on cores
+    as in `{reward_model: helpful, weight: 0.5}`. Each runs in the process that scores, on its own GPU or on CPU cores
     (`device`)."""
 
     @field_validator("reward_models")
@@ -73,17 +75,17 @@ class VerifiersConfig(Config):
         return self
 
     def processes(self, workers: int) -> int:
-        """Return the number of processes of a queue, `workers` or as many as memory allows in two queues."""
+        """Return the number of processes of a queue: `workers`, or fewer if memory does not suffice for two queues."""
         return min(workers, self.total_memory_mib // (2 * self.memory_mib))
 
     @property
     def serves(self) -> bool:
-        """True if a judge or reward models run on this machine, and need its GPUs if there are some."""
+        """True if a judge or reward models run on this machine, and use its GPUs if it has any."""
         return bool(self.reward_models) or self._serves_judge
 
     @property
     def judge_gpus(self) -> int:
-        """GPUs of the judge or reward model that runs on this machine, if there are GPUs; 0: none runs here."""
+        """GPUs of the judge or reward model that runs on this machine if it has GPUs, or 0 if none runs here."""
         return self.judge.gpus if self.judge is not None and self._serves_judge else 0
 
     @property
@@ -91,17 +93,17 @@ class VerifiersConfig(Config):
         return self.judge is not None and getattr(self.judge, "url", None) is None
 
     def gpus(self, verifiers: Collection[str]) -> int:
-        """Return the GPUs of the judge and the reward models that these verifiers ask here, if there are GPUs."""
+        """Return the GPUs that the judge and the reward models of these verifiers use here, if there are GPUs."""
         judge = self.judge_gpus if not set(CHAT).isdisjoint(verifiers) else 0
         models = self.reward_models.values() if REWARD_MODEL in verifiers else ()
         return judge + sum(model.gpus for model in models)
 
     def with_initial(self, checkpoint: Path) -> Self:
-        """Return a copy in which a judge of `model: initial` has the path of that checkpoint as its model."""
+        """Return a copy whose judge, if it is `model: initial`, uses the path of that checkpoint as its model."""
         if self.judge is None or self.judge.model != INITIAL or getattr(self.judge, "url", None) is not None:
             return self
         return self.model_copy(update={"judge": self.judge.model_copy(update={"model": str(checkpoint)})})
 
 
 DEFAULTS = VerifiersConfig()
-"""Options of verifiers where nothing is configured; chat has no judge."""
+"""Default options of the verifiers, without an LLM judge."""

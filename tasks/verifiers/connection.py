@@ -1,4 +1,4 @@
-"""Options of the requests to any judge that is not in this process. Pydantic only: no client is loaded."""
+"""Options of the requests to a judge in another process. Imports pydantic only: no client is loaded."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class ConnectionConfig(Config):
-    """Options of a client of a judge elsewhere: concurrency, limits of time, and retries."""
+    """Options of a client of a remote judge: concurrency, time limits, and retries."""
 
     concurrency: RunTime[int] = Field(32, gt=0)
-    """Requests in flight at most; further judgements wait in order."""
+    """Maximum number of requests in flight; further ones wait in order."""
     request_timeout_seconds: RunTime[float] = Field(120.0, gt=0)
-    """Seconds that one request may take, its answer read to the end."""
+    """Seconds that one request may take, until its response has been read completely."""
     timeout_seconds: RunTime[float] = Field(600.0, gt=0)
-    """Seconds that one judgement may take in all, with its retries, from when it leaves the queue."""
+    """Seconds that scoring one response may take in total, including retries, from when it leaves the queue."""
     retries: RunTime[int] = Field(5, ge=0)
-    """Repetitions of a request after a failure that may pass: HTTP 408, 409, 429 or 5xx, a broken connection, a
+    """Retries of a request after a failure that may be transient: HTTP 408, 409, 429 or 5xx, a broken connection, a
     timeout."""
     backoff_seconds: RunTime[float] = Field(1.0, gt=0)
-    """Seconds to wait before the first repetition of a request, doubled for each further one up to
-    `max_backoff_seconds`; up to half of the wait is taken off at random. A `Retry-After` of the server is obeyed
+    """Seconds to wait before the first retry of a request, doubled for each further one up to `max_backoff_seconds`.
+    The wait is shortened by a random part of up to half. If the server sends `Retry-After`, that wait is used
     instead."""
     max_backoff_seconds: RunTime[float] = Field(60.0, gt=0)
-    """Seconds up to which the wait between repetitions of a request grows."""
+    """Maximum number of seconds to wait between retries of a request."""
 
     @model_validator(mode="after")
     def _backoff_grows(self) -> Self:
@@ -42,17 +42,17 @@ class ConnectionConfig(Config):
 
 
 def plain_url(url: str, wanted: str, key_option: str) -> str:
-    """Return the URL without a slash at its end.
+    """Return the URL without a trailing slash.
 
     Args:
         url: the URL as the user gave it.
         wanted: description of an accepted URL, for the error.
-        key_option: the option that names the environment variable of a secret, as none belongs into a URL.
+        key_option: the option that names the environment variable of a secret, as a URL must not contain one.
 
     Raises:
-        ValueError: it is no plain base URL.
+        ValueError: it is not a plain base URL.
     """
-    parts = urlsplit(url)  # raises ValueError of its own for a malformed host
+    parts = urlsplit(url)  # itself raises ValueError for a malformed host
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"must be {wanted}")
     if "@" in parts.netloc:

@@ -1,16 +1,16 @@
-"""Verifiers of a user's own: modules, each with its import path as its name, such as `my_verifiers.chess`.
+"""Calls a user's verifiers. Each is a module, named by its import path, such as `my_verifiers.chess`.
 
     def check_ground_truth(ground_truth) -> None: ...  # raises ValueError with the reason
     def judge(response, ground_truth, messages) -> float: ...  # in [0, 1], or a `tasks.verifiers.Score`
 
-and, where it needs them, `missing_resources(ground_truth) -> list[str]` and `warm_up()`. The module is imported from
-the working directory or the Python path. A ground truth is `{"ground_truth": ...}` with the value that the module gets,
-optionally with `digest`, the digest of the module's file, and of the user's files that it imports, when the prompts
-were made.
+The functions `missing_resources(ground_truth) -> list[str]` and `warm_up()` are optional. The module is imported from
+the working directory or the Python path. A ground truth is `{"ground_truth": ...}` with the value that is passed to the
+module, optionally with `digest`. This is the digest of the module's file, and of the user's files that it imports, when
+the prompts were made.
 
-`judge` runs as math does: in worker processes without network and environment, under limits of CPU time and memory, by
-which a response that takes more scores 0. An exception, and a result of another form, is the verifier's failure: an
-error, and never a score of 0.
+`judge` runs as math does: in worker processes without network and environment, with limits of CPU time and memory. A
+response that exceeds them scores 0. An exception or a result of another form is a failure of the verifier: an error,
+and never a score of 0.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _CALLED_WITH: dict[str, tuple[str, ...]] = {
     "missing_resources": ("ground_truth",),
     "warm_up": (),
 }
-"""The functions of a module, of which the first two are required, and the positional arguments of their calls."""
+"""The functions of a module and the positional arguments of their calls. The first two functions are required."""
 _REQUIRED = ("judge", "check_ground_truth")
 
 
 @cache
 def own_verifier(name: str) -> OwnVerifier:
-    """Return the verifier of this import path; its module is imported when it is first used."""
+    """Return the verifier with this import path; its module is imported on first use."""
     return OwnVerifier(name)
 
 
 def own_digest(name: str) -> str:
-    """Return 16 hex digits over the file of a verifier's module and the user's files that it imports.
+    """Return 16 hex digits: the digest of the file of a verifier's module and the user's files that it imports.
 
     Raises:
         CannotJudge: there is no such module.
@@ -61,10 +61,10 @@ def own_digest(name: str) -> str:
 
 
 class OwnVerifier:
-    """A user's module as the pool calls it, with the interface of `registry.InProcessVerifier`.
+    """Wraps a user's module for the pool, with the interface of `registry.InProcessVerifier`.
 
-    After `warm_up` it keeps the module that it has: the processes of a run judge by one code. Before, it imports the
-    module anew where a file of it changed.
+    After `warm_up` the module is not reloaded, so that all processes of a run score with the same code. Before, the
+    module is imported again if one of its files has changed.
     """
 
     def __init__(self, name: str) -> None:
@@ -79,12 +79,12 @@ class OwnVerifier:
         """Import the module.
 
         Raises:
-            CannotJudge: it cannot be imported, or lacks a function or has one that cannot be called as it will be.
+            CannotJudge: it cannot be imported, lacks a function, or a function has the wrong signature.
         """
         self._loaded()
 
     def checked(self, value: Any) -> dict[str, Any]:
-        """Return the ground truth with the value of a row and the digest of the module as it is now.
+        """Return the ground truth with the value of a row and the current digest of the module.
 
         Raises:
             GroundTruthError: the module refuses the value.
@@ -95,9 +95,9 @@ class OwnVerifier:
         return {"ground_truth": value, "digest": self._digest}
 
     def check_ground_truth(self, ground_truth: Any) -> None:
-        """Raise `GroundTruthError` where the ground truth has another form, or the module refuses its value.
+        """Raise `GroundTruthError` if the ground truth has another form, or the module rejects its value.
 
-        Of a module that cannot be imported `missing_resources` tells.
+        A module that cannot be imported is reported by `missing_resources`.
         """
         value = _value_of(ground_truth)
         try:
@@ -107,9 +107,9 @@ class OwnVerifier:
         self._check(module, value)
 
     def missing_resources(self, ground_truth: Any) -> list[str]:
-        """Return what the module lacks to judge, or why it cannot be called here.
+        """Return the resources that the module lacks, or why it cannot be called here.
 
-        It may be impossible to import, or its code may have changed since the prompts were made.
+        The import may fail, or its code may have changed since the prompts were made.
         """
         try:
             module = self._loaded(ground_truth.get("digest"))
@@ -124,11 +124,11 @@ class OwnVerifier:
             return [str(self._raised("missing_resources", error))]
 
     def judge(self, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Return the module's score of a response, its value as the only reward that counts.
+        """Return the module's score of a response. Its value is the only reward that counts.
 
         Raises:
             CannotJudge: the module cannot be imported, raised, or returned neither a number in [0, 1] nor a score.
-            MemoryError: the process has no memory left.
+            MemoryError: the process is out of memory.
         """
         value = _value_of(ground_truth)
         module = self._loaded(ground_truth.get("digest"))
@@ -145,7 +145,7 @@ class OwnVerifier:
         return self._score(returned)
 
     def warm_up(self) -> None:
-        """Import the module and have it load what it needs; a failure is the error of every judgement."""
+        """Import the module and load what it needs; after a failure, every later call raises that error."""
         try:
             module = self._loaded()
             if hasattr(module, "warm_up"):
@@ -207,7 +207,7 @@ class OwnVerifier:
         return replace(score, timed_out=bool(returned.timed_out))
 
     def _recorded(self, reward: Any) -> Reward:
-        """A further reward of a score, which is recorded by its name and counts nothing."""
+        """Return an additional reward of a score, which is recorded under its name and has weight 0."""
         name, _, given = reward
         value = None if given is None else _number(given)
         if given is not None and value is None:
@@ -229,7 +229,7 @@ def _value_of(ground_truth: Any) -> Any:
 
 
 def _unfit(module: ModuleType, function: str, arguments: tuple[str, ...]) -> str:
-    """Return why a function of a module cannot be called as it will be; empty: it can, or need not be there."""
+    """Return why a function of a module cannot be called, or an empty string if it can or is optional and missing."""
     called = getattr(module, function, None)
     wanted = f"{function}({', '.join(arguments)})"
     if called is None:
@@ -240,7 +240,7 @@ def _unfit(module: ModuleType, function: str, arguments: tuple[str, ...]) -> str
         return f": {function} is async, and a verifier is called as {wanted}"
     try:
         signature = inspect.signature(called)
-    except ValueError:  # a function in C that does not tell
+    except ValueError:  # a C function without a signature
         return ""
     try:
         signature.bind(*arguments)
@@ -258,5 +258,5 @@ def _number(value: Any) -> float | None:
 
 
 def _failed(name: str, reason: str, details: str = "") -> CannotJudge:
-    """The error of a verifier; `details` depend on the response, and `reason` does not."""
+    """Return the error of a verifier; `details` depend on the response, and `reason` does not."""
     return CannotJudge(f"verifier {name}{reason}{details}", FunctionFailure(name, reason.lstrip(": ")))

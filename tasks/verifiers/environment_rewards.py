@@ -1,4 +1,4 @@
-"""`environment`: the reward is the one that the prompt's environment returns, and there is nothing to judge.
+"""Verifier `environment`: the prompt's environment returns the reward, and nothing is verified here.
 
 The ground truth is null.
 """
@@ -10,11 +10,11 @@ from typing import Any
 from tasks.verifiers.scores import GroundTruthError
 
 NO_REWARD = "its environment returned no reward, and the prompt has no verifier"
-"""Why an episode is not judged whose environment left that to the verifier, or overran a limit."""
+"""Error of an episode whose environment returned no reward or exceeded a limit, while the prompt has no verifier."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise `GroundTruthError` where there is a ground truth: no verifier would read it."""
+    """Raise `GroundTruthError` if there is a ground truth, because no verifier would read it."""
     if ground_truth is not None:
         raise GroundTruthError(f"want null, got {ground_truth!r:.200}")
 

@@ -1,4 +1,4 @@
-"""Makes what a pool judges by: worker processes of verifiers, the judge of chat, the reward models."""
+"""Creates what a pool uses to score: worker processes of verifiers, the LLM judge, and the reward models."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.verifier_processes import ProcessLimits, VerifierProcesses
 
 WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
-"""Wall seconds per CPU second of the limit, after which a call is given up.
+"""Wall seconds per CPU second of the limit, after which a call is stopped.
 
-`WALL_FACTOR` is for verifiers that only compute, and may have to wait for a core; `FUNCTION_WALL_FACTOR` is for a
+`WALL_FACTOR` is for verifiers that only compute, but may have to wait for a core. `FUNCTION_WALL_FACTOR` is for a
 user's function, which may wait for anything."""
 
 
 def _computing(workers: int, config: VerifiersConfig) -> ProcessLimits:
-    """Return the bounds of the processes of a verifier that only computes."""
+    """Return the limits of the processes of a verifier that only computes."""
     seconds, processes = config.time_limit_seconds, config.processes(workers)
     return ProcessLimits(processes, seconds, WALL_FACTOR * seconds, config.memory_mib)
 
@@ -28,7 +28,7 @@ def custom_processes(verifier: str, workers: int, config: VerifiersConfig) -> Ve
 
 
 def verifier_processes(workers: int, config: VerifiersConfig) -> dict[str, VerifierProcesses]:
-    """Return the worker processes of our verifiers, by verifier."""
+    """Return the worker processes of the built-in verifiers, by verifier."""
     computing, seconds = _computing(workers, config), config.time_limit_seconds
     calling = computing._replace(
         wall_seconds=FUNCTION_WALL_FACTOR * seconds, budgets=False, locked_up=False, overlapping=True
@@ -41,7 +41,7 @@ def verifier_processes(workers: int, config: VerifiersConfig) -> dict[str, Verif
 
 
 def judge_of_chat(config: VerifiersConfig) -> dict[str, Verifier]:
-    """Return the judge of chat, which is loaded or connected here, by the verifiers that ask it; none where none is."""
+    """Return the LLM judge, loaded or connected here, by the verifiers that use it; empty if none is configured."""
     if config.judge is None:
         return {}
     from tasks.verifiers.chat import make_judge
@@ -50,9 +50,9 @@ def judge_of_chat(config: VerifiersConfig) -> dict[str, Verifier]:
 
 
 def reward_models(config: VerifiersConfig, judge_gpus: int) -> dict[str, Verifier]:
-    """Load the reward models, and return what asks them; none where none is.
+    """Load and return the reward models; empty if none is configured.
 
-    `judge_gpus`: the last GPUs of this process's, which the judge of chat has.
+    `judge_gpus`: number of GPUs, the last of this process, that the LLM judge uses.
     """
     if not config.reward_models:
         return {}

@@ -1,11 +1,11 @@
-"""The parent's end of a fork server: a process that has loaded what others need, and forks them.
+"""Controls a fork server from its parent. A fork server is a process that has loaded what others need, and forks them.
 
     ForkServer ──{"fork": ..., ...} + descriptors──► fork server ──fork──► process
                ◄─{"pid": ...} + descriptors─────────
                ──{"end": pid}──────────────────────► kills the process, and returns how it ended
 
-`code.inside.forking` is the other end, and runs with the verifiers' modules (`workers`) or in the sandbox
-(`code.sandbox`). What is forked ends with its fork server, and that ends with the thread that started it.
+`code.inside.forking` implements the server side, which runs with the verifiers' modules (`workers`) or in the sandbox
+(`code.sandbox`). Forked processes end with their fork server, and the fork server ends with the thread that started it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any, BinaryIO
 from tasks.verifiers.code.inside.forking import MESSAGE_BYTES
 
 MAX_DESCRIPTORS = 2
-"""Most descriptors that come with an answer."""
+"""Maximum number of descriptors in a response."""
 
 
-class ForkServerLost(RuntimeError):  # noqa: N818 - reads as the sentence it is
+class ForkServerLost(RuntimeError):  # noqa: N818 - named after the event
     """The fork server did not start, does not answer, or has ended."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a forked process.
+    """Describes how a forked process ended.
 
     Attributes:
         status: its exit status; negative for a signal.
-        killed: True if it had not ended by itself.
+        killed: True if it had not ended before it was killed.
     """
 
     status: int
@@ -43,7 +43,7 @@ class Ended:
 
 
 class ForkServer:
-    """One fork server. Orders wait for each other; `kill` may be called at any time from any thread."""
+    """One fork server. Requests wait for each other; `kill` may be called at any time from any thread."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class ForkServer:
         log: BinaryIO | None = None,
         process_group: int | None = None,
     ) -> None:
-        """Start the process, without waiting until it is warm.
+        """Start the process, without waiting until it has warmed up.
 
         Args:
-            command: the command, to which the descriptor of the control socket is appended.
+            command: the command; the descriptor of the control socket is appended to it.
             environment: its environment.
             folder, process_group: its working folder and process group, as for `subprocess.Popen`.
-            log: a file that gets its output; None if it has the same as this process.
+            log: a file that gets its output. Optional. If None, it uses the output of this process.
         """
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
@@ -79,7 +79,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The pid of the process, in the namespace of this one."""
+        """The pid of the process, in the PID namespace of this process."""
         return self._process.pid
 
     @property
@@ -90,10 +90,10 @@ class ForkServer:
     def order(
         self, order: Mapping[str, Any], descriptors: Sequence[int] = (), *, seconds: float
     ) -> tuple[dict[str, Any], list[int]]:
-        """Send an order, and return the answer with the descriptors that came along.
+        """Send a request, and return the response with the descriptors that came with it.
 
         Raises:
-            ForkServerLost: there is none within `seconds`. The fork server is killed then.
+            ForkServerLost: no response arrived within `seconds`. The fork server is then killed.
         """
         with self._one_at_a_time:
             try:
@@ -101,7 +101,7 @@ class ForkServer:
                 socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
                 answer, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, MAX_DESCRIPTORS)
             except OSError as error:
-                self.kill()  # what is ordered next then fails at once
+                self.kill()  # later requests then fail immediately
                 raise ForkServerLost(f"does not answer: {error}{self._last_words()}") from None
         if not answer or not self.runs:
             for descriptor in received:
@@ -111,18 +111,18 @@ class ForkServer:
         return json.loads(answer), received
 
     def end(self, pid: int, *, seconds: float) -> Ended:
-        """Kill a forked process that has not ended by itself, and return how it ended; called once for each."""
+        """Kill a forked process if it still runs, and return how it ended. Call it once for each process."""
         return Ended(**self.order({"end": pid}, seconds=seconds)[0])
 
     def kill(self) -> None:
-        """Kill the fork server and all its forks; an order that waits then fails."""
+        """Kill the fork server and all its forks; a waiting request then fails."""
         self._process.kill()
 
     def close(self) -> None:
         """End the fork server and all its forks, and close the descriptors."""
         self._process.kill()
         self._process.wait()
-        with self._one_at_a_time:  # an order that waits has failed by now, and reads the socket no more
+        with self._one_at_a_time:  # waiting requests have failed and no longer read
             self._control.close()
         if self._log is not None:
             self._log.close()

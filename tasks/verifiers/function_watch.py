@@ -1,7 +1,7 @@
-"""Follows the reward functions, verifiers and environments of a user through one stage, from the scores that it gets.
+"""Monitors the user's reward functions, verifiers and environments through one stage, from the scores that it gets.
 
-A function that fails on response after response ends the stage, before all of its rollouts are paid for. One that is
-slow, and one that fails on some responses, is named once.
+A function that fails on response after response ends the stage early, to save the cost of its rollouts. A function that
+is slow or fails on some responses is logged once.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tasks.verifiers.scores import FunctionFailure, Score
 logger = logging.getLogger(__name__)
 
 FAILURES = 16
-"""Failures of one kind, one after another, after which a function counts as one that always fails."""
+"""Number of consecutive failures of one kind after which a function counts as always failing."""
 PROMPTS = 3
-"""Prompts that these failures must be of, because one odd row fails on all of its responses."""
+"""Number of prompts that these failures must cover, because one odd row fails on all of its responses."""
 
 
 class RewardFunctionError(MistakeError):
-    """A reward function, or a verifier, of the user's fails on every response: its code, or what it gets, is wrong."""
+    """A user's reward function or verifier fails on every response: its code, or its input, is wrong."""
 
 
 class RewardServiceError(InfrastructureError):
-    """A reward function of the user's fails on every response, because the network, or a service, is away."""
+    """A user's reward function fails on every response, because the network or a service is unavailable."""
 
 
 @dataclass
@@ -35,10 +35,10 @@ class _Streak:
 
     Attributes:
         failure: the last failure.
-        alike: number of the last failures that are of the same kind.
-        prompts: ids of the prompts of these, as many as decide.
+        alike: number of the last consecutive failures of the same kind.
+        prompts: ids of the prompts of these failures, at most `PROMPTS`.
         total: number of all failures.
-        error: the sentence of the last one.
+        error: the message of the last failure.
     """
 
     failure: FunctionFailure
@@ -63,11 +63,11 @@ class _Streak:
 
 @dataclass
 class LoggedFunctions:
-    """The reward functions that the log of one stage names already; every `FunctionWatch` of the stage shares it.
+    """The reward functions that the log of one stage has already named; every `FunctionWatch` of the stage shares it.
 
     Attributes:
-        slow: names of the functions that are logged as slow.
-        failing: names of the functions of which one failure is logged.
+        slow: names of the functions that were logged as slow.
+        failing: names of the functions for which one failure was logged.
     """
 
     slow: set[str] = field(default_factory=set)
@@ -75,11 +75,11 @@ class LoggedFunctions:
 
 
 class FunctionWatch:
-    """The successes and failures of the reward functions of one stage.
+    """Counts the successes and failures of the reward functions of one stage.
 
     Args:
-        ends_when_away: False: a function whose service is away does not end the stage, which has other work to do.
-        logged: functions that are not logged again; None: none are logged yet.
+        ends_when_away: If False, a function whose service is unavailable does not end the stage, which has other work.
+        logged: functions that are not logged again. Optional. If None, none has been logged yet.
     """
 
     def __init__(self, *, ends_when_away: bool = True, logged: LoggedFunctions | None = None) -> None:
@@ -94,11 +94,11 @@ class FunctionWatch:
         Args:
             prompt_id: the prompt.
             score: its score.
-            environment: import path of the environment that played the episode; None: the response is no episode.
+            environment: import path of the environment that played the episode, or None if it is not an episode.
 
         Raises:
-            RewardFunctionError, RewardServiceError: the function has failed in the same way on `FAILURES` responses,
-                one after another, to `PROMPTS` prompts or more.
+            RewardFunctionError, RewardServiceError: the function has failed in the same way on `FAILURES` consecutive
+                responses, to at least `PROMPTS` prompts.
         """
         self._name_slow(score)
         failure = score.failure
@@ -117,16 +117,16 @@ class FunctionWatch:
             self._end(streak, f"on {streak.alike} responses one after another")
 
     def succeeded(self, names: Iterable[str]) -> None:
-        """Count a success of each of these functions or environments, such as one that is cached."""
+        """Count a success of each of these functions or environments, including cached ones."""
         for name in names:
             self._succeeded.add(name)
             self._streaks.pop(name, None)
 
     def finish(self) -> None:
-        """Check, at the end of a stage, that every function that failed has succeeded as well.
+        """Check, at the end of a stage, that every function that failed has also succeeded.
 
         Raises:
-            RewardFunctionError, RewardServiceError: one has failed on every response.
+            RewardFunctionError, RewardServiceError: a function has failed on every response.
         """
         for name, streak in self._streaks.items():
             if name not in self._succeeded:

@@ -1,19 +1,19 @@
-"""`function`: a reward function of the user's own, with the signature that TRL and Axolotl call.
+"""Verifier `function`: calls a user's reward function, with the signature that TRL and Axolotl use.
 
-A ground truth is `{"function": "rewards.accuracy_reward", "columns": {"answer": "7"}}`, optionally with `digest`, the
-digest of the function's file, and of the user's files that it imports, when the prompts were made. The module is
+A ground truth is `{"function": "rewards.accuracy_reward", "columns": {"answer": "7"}}`, optionally with `digest`. This
+is the digest of the function's file, and of the user's files that it imports, when the prompts were made. The module is
 imported from the working directory or the Python path.
 
     def accuracy_reward(completions, answer, **kwargs) -> list[float | None]: ...
 
 `completions` is a list of completions, each a list with one message `{"role": "assistant", "content": ...}`; `prompts`
-holds the messages of their prompts, and each column a value per completion. None means that the reward does not apply.
-A function gets one completion at a time, so that a score does not depend on what else was judged with it; with
+contains the messages of their prompts, and each column a value per completion. None means that the reward does not
+apply. A function gets one completion at a time, so that a score does not depend on what else was scored with it. With
 `"group": true` it gets all completions of a prompt in one call (`tasks.verifiers.grouped`).
 
-A failure is the function's and never a score of 0: an exception, a result of another form, and a limit of time or
-memory that the function, which is no part of the response, overruns. It is final, as it would come back, unless the
-network or a service that the function asks is its cause (`FunctionFailure.may_pass`).
+A failure is attributed to the function and is never a score of 0: an exception, a result of another form, or an
+exceeded limit of time or memory. It is final, because it would happen again, unless it was caused by the network or a
+service that the function uses (`FunctionFailure.may_pass`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, GroundTruthError, Reward, Score, SlowCall
 
 SLOW_SECONDS = 5.0
-"""Seconds of one call from which on a function is named as slow."""
+"""Minimum duration of one call, in seconds, for which a function is logged as slow."""
 
 _KEYS = {"function", "columns", "digest", "group"}
 _PASSING_STATUS = {408, 425, 429}
@@ -43,7 +43,7 @@ _PASSING_STATUS = {408, 425, 429}
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise `GroundTruthError` where the ground truth names no function; the function itself is not imported."""
+    """Raise `GroundTruthError` if the ground truth names no function; the function itself is not imported."""
     if not isinstance(ground_truth, dict) or not {"function", "columns"} <= set(ground_truth) <= _KEYS:
         raise GroundTruthError(f"want an object with 'function' and 'columns', got {ground_truth!r:.200}")
     name, columns = ground_truth["function"], ground_truth["columns"]
@@ -58,7 +58,7 @@ def check_ground_truth(ground_truth: Any) -> None:
 def missing_resources(ground_truth: Any) -> list[str]:
     """Return why the function cannot be called here, or an empty list.
 
-    It may be impossible to import, or its code may have changed since the prompts were made.
+    The import may fail, or its code may have changed since the prompts were made.
     """
     try:
         load(ground_truth["function"], ground_truth.get("digest"))
@@ -71,11 +71,11 @@ def judge(response: Response, ground_truth: Any, messages: Messages | None) -> S
     """Call the reward function that the ground truth names, and return its value as the only reward of the score.
 
     `Score.value` is that value clipped to [0, 1]. For a function of a group, the score has a reward for each response
-    and no value: `tasks.verifiers.grouped` makes a score of each response of it.
+    and no value: `tasks.verifiers.grouped` turns it into one score per response.
 
     Raises:
-        CannotJudge: the function cannot be imported, raised, returned anything but one finite number or None for each
-            response, or is asked for one response where it takes a group, or the other way round.
+        CannotJudge: the function cannot be imported, raised, or returned anything but one finite number or None for
+            each response; or it takes a group and was called with one response, or the reverse.
     """
     function, name, arguments = _prepared(response, ground_truth, messages)
     began = time.monotonic()
@@ -91,7 +91,7 @@ def judge(response: Response, ground_truth: Any, messages: Messages | None) -> S
 
 
 async def judge_overlapping(response: Response, ground_truth: Any, messages: Messages | None) -> Score | None:
-    """Do as `judge` does on the running event loop, while other calls wait; None where the function is not async.
+    """Do as `judge` does on the running event loop, while other calls wait. Return None if the function is not async.
 
     Raises:
         CannotJudge: as `judge` does.
@@ -126,7 +126,7 @@ def _prepared(
 
 
 def _score(returned: Any, ground_truth: Any, completions: int, seconds: float) -> Score:
-    """Return the score of what a function returned after this many seconds."""
+    """Return the score for what a function returned after this many seconds."""
     name = ground_truth["function"]
     values = _values(returned, name, completions)
     rewards = tuple(Reward(name, 1.0, value) for value in values)
@@ -138,14 +138,14 @@ def _score(returned: Any, ground_truth: Any, completions: int, seconds: float) -
 
 
 def attributed(score: Score, ground_truth: Any) -> Score:
-    """Return the score of a call of a function; as the function's failure where its worker process gave none.
+    """Return the score of a function call; if the worker process gave none, return a failure of the function.
 
-    A worker that overran its time or memory, or died, is a verdict on the response for other verifiers.
+    For other verifiers, a worker that exceeds its time or memory, or dies, means that the response scores 0.
     """
     if score.rewards or score.failure is not None or (score.error is not None and not score.timed_out):
         return score
     name, reason = ground_truth["function"], score.error or score.detail
-    failure = FunctionFailure(name, reason, may_pass=score.error is not None)  # it waited, perhaps for a service
+    failure = FunctionFailure(name, reason, may_pass=score.error is not None)  # it was waiting, perhaps for a service
     return Score.unjudged(f"reward function {name}: {reason}", failure, timed_out=score.timed_out)
 
 
@@ -154,9 +154,9 @@ def warm_up() -> None:
 
 
 def function_digest(name: str, what: str = "reward function") -> str:
-    """Return 16 hex digits over the file that a function is in and the user's files that it imports.
+    """Return 16 hex digits: the digest of the file that contains a function and the user's files that it imports.
 
-    `what` it is stands in the message of an error.
+    `what` names the kind of function in error messages.
 
     Raises:
         CannotJudge: there is no such module.
@@ -177,11 +177,11 @@ def load(name: str, digest: str | None, what: str = "reward function") -> Callab
 
     Args:
         name: its import path.
-        digest: digest of its code when the prompts were made (`function_digest`); None: it is not compared.
-        what: what it is, for a message.
+        digest: digest of its code when the prompts were made (`function_digest`). Optional. If None, it is not checked.
+        what: the kind of function, for error messages.
 
     Raises:
-        CannotJudge: it cannot be imported, is none, or has changed.
+        CannotJudge: it cannot be imported, is not a function, or has changed.
     """
     module, _, attribute = name.rpartition(".")
     if function_digest(name, what) != digest and digest is not None:
@@ -219,7 +219,7 @@ def _number(returned: Any, name: str) -> float | None:
 
 
 def _failed(name: str, reason: str, details: str = "", *, may_pass: bool = False) -> CannotJudge:
-    """The error of a function; `details` depend on the response, and `reason` does not."""
+    """Return the error of a function; `details` depend on the response, and `reason` does not."""
     return CannotJudge(f"reward function {name} {reason}{details}", FunctionFailure(name, reason, may_pass))
 
 
@@ -232,7 +232,7 @@ def _raised(name: str, function: Callable[..., Any], error: BaseException) -> Ca
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether the network or a service is the cause of an exception of a user's code, so that it may pass."""
+    """Return whether the network or a service caused an exception of a user's code, so that it may be transient."""
     status = _status(error)
     if status is not None:
         return status >= 500 or status in _PASSING_STATUS
@@ -242,7 +242,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status of the answer that an exception of requests, httpx, aiohttp, openai or urllib reports."""
+    """Return the HTTP status that an exception of requests, httpx, aiohttp, openai or urllib reports, or None."""
     values = (
         getattr(owner, name, None)
         for owner in (error, getattr(error, "response", None))

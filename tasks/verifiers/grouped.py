@@ -1,11 +1,11 @@
-"""Rewards of a whole group: a function that judges all responses to a prompt in one call, beside other rewards.
+"""Scores whole groups: a function scores all responses to a prompt in one call, in addition to other rewards.
 
     a response ─────► `alone`: its other rewards, as soon as it exists ──┐
     all responses ──► `together`: one call of each function of a group ──┴──► `combined`: a score for each response
 
-Every response of the group is handed to the function, whatever its other rewards are and even where one of them failed.
-What the function returns then depends on the responses alone: it is the same in every stage, after a resume, and on an
-attempt that judges the failed one anew. A failure of the function is a failure of every response of the group.
+The function gets every response of the group, whatever its other rewards are, even if one of them failed. Therefore its
+result depends only on the responses: it is the same in every stage, after a resume, and on an attempt that scores a
+failed response again. A failure of the function is a failure of every response of the group.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from tasks.verifiers.scores import CannotJudge, Reward, Score
 from tasks.verifiers.weighted import PARTIAL, Part, parts_of
 
 Scorer = Callable[[str, Response, Any], Awaitable[Score]]
-"""A function that judges by a verifier, a response to a prompt that it knows, and a ground truth."""
+"""A function that scores, given a verifier, a response to a prompt that it knows, and a ground truth."""
 
 
 def judges_groups(verifier: str, ground_truth: Any) -> bool:
-    """Return whether a reward of a prompt judges all of its responses in one call."""
+    """Return whether a reward of a prompt scores all of its responses in one call."""
     if verifier != WEIGHTED:
         return Part(verifier, 1.0, ground_truth).of_group
     try:
         return any(part.of_group for part in parts_of(ground_truth))
-    except CannotJudge:  # a malformed one is an error of each response
+    except CannotJudge:  # a malformed ground truth is an error of each response
         return False
 
 
 @dataclass(frozen=True)
 class GroupRewards:
-    """The rewards of a prompt of which one or more judge all responses in one call."""
+    """The rewards of a prompt, at least one of which scores all responses in one call."""
 
     parts: tuple[Part, ...]
 
     @classmethod
     def of(cls, verifier: str, ground_truth: Any) -> GroupRewards:
-        """Return those of a prompt for which `judges_groups` is true."""
+        """Return the rewards of a prompt for which `judges_groups` is true."""
         return cls(tuple(parts_of(ground_truth)) if verifier == WEIGHTED else (Part(verifier, 1.0, ground_truth),))
 
     @property
     def alone(self) -> Any:
-        """Ground truth of `weighted` for the rewards that judge a response by itself; None without any."""
+        """Ground truth of `weighted` for the rewards that score each response separately, or None without any."""
         parts = [
             {"verifier": part.verifier, "weight": part.weight, "ground_truth": part.ground_truth}
             for part in self.parts
@@ -57,25 +57,25 @@ class GroupRewards:
 
     @property
     def together(self) -> list[Any]:
-        """Ground truths of the functions that judge the group."""
+        """Ground truths of the functions that score the group."""
         return [part.ground_truth for part in self.parts if part.of_group]
 
     async def score_alone(self, score: Scorer, response: str) -> Score | None:
-        """Judge one response by `alone`; None where there is no such reward."""
+        """Score one response by `alone`, or return None if there is no such reward."""
         return None if self.alone is None else await score(WEIGHTED, response, self.alone)
 
     async def score_together(self, score: Scorer, responses: list[str]) -> list[Score]:
-        """Call each function of the group, and return a score for each call, which has a reward for each response."""
+        """Call each function of the group, and return one score per call, which contains a reward for each response."""
         calls = (score("function", responses, ground_truth) for ground_truth in self.together)
         return list(await asyncio.gather(*calls))
 
     def combined(self, index: int, alone: Score | None, together: Sequence[Score]) -> Score:
-        """Return the score of a response of the group, which passes where its first reward does.
+        """Return the score of a response of the group. It passes if its first reward does.
 
         Args:
-            index: number of the response in the group.
-            alone: what `score_alone` returned for it.
-            together: what `score_together` returned.
+            index: index of the response in the group.
+            alone: result of `score_alone` for it.
+            together: result of `score_together`.
         """
         scores = [*([] if alone is None else [alone]), *together]
         slow = max((score.slow for score in scores if score.slow), key=lambda call: call.seconds, default=None)
@@ -89,7 +89,7 @@ class GroupRewards:
         ]
         named = zip(self.parts, rewards, strict=True)
         details = [f"{part.name}: {reward.value}" for part, reward in named if part.of_group]
-        rewards += single  # recorded ones of weight 0
+        rewards += single  # recorded rewards of weight 0
         first = rewards[0].value or 0.0
         passed = first >= 1 if self.parts[0].of_group else alone is not None and alone.passed
         detail = "; ".join([*([] if alone is None else [alone.detail]), *details])
@@ -101,7 +101,7 @@ class GroupRewards:
 
 
 async def score_group(score: Scorer, verifier: str, responses: list[str], ground_truth: Any) -> list[Score]:
-    """Judge all responses to a prompt for which `judges_groups` is true, and return their scores in the same order."""
+    """Score all responses to a prompt for which `judges_groups` is true, and return their scores in the same order."""
     rewards = GroupRewards.of(verifier, ground_truth)
     together, alone = await asyncio.gather(
         rewards.score_together(score, responses),

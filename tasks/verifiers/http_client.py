@@ -1,8 +1,8 @@
-"""HTTP client of a judge elsewhere: answers are bounded, failures retried, requests counted and limited in number.
+"""HTTP client of a remote judge. Limits the size of responses and the number of requests, and retries after failures.
 
-A request is repeated after a failure that may pass: HTTP 408, 409, 429 or 5xx, a broken connection, a timeout. Any
-other failure (a wrong key, an unknown model) is `CannotJudge` at once. The key lives in the headers of the client and
-in no text that leaves it.
+A request is retried after a failure that may be transient: HTTP 408, 409, 429 or 5xx, a broken connection, a timeout.
+Any other failure (a wrong key, an unknown model) raises `CannotJudge` immediately. The key is only in the headers of
+the client, and never in error messages.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tasks.verifiers.connection import ConnectionConfig
 from tasks.verifiers.scores import CannotJudge
 
 MAX_BODY_BYTES = 4 * 2**20
-"""Longest answer that is read, in bytes."""
+"""Maximum length of a response in bytes."""
 MAX_ERROR_CHARS = 400  # characters of an error
-"""Longest error, in characters."""
+"""Maximum length of an error message, in characters."""
 PASSING = frozenset({408, 409, 429, *range(500, 600)})
-"""HTTP states after which a request is repeated."""
+"""HTTP status codes after which a request is retried."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""Names of this machine, which are reached without a proxy."""
+"""Host names of this machine, for which no proxy is used."""
 
 Result = TypeVar("Result")
 
 
 @dataclass
 class Traffic:
-    """Counters of the requests to a judge elsewhere.
+    """Counters of the requests to a remote judge.
 
     Attributes:
-        requests: requests sent, repetitions included.
-        retries: repetitions, for whatever reason.
-        failures: judgements that ended without a result.
-        seconds: seconds summed over the judgements, without their wait in the queue.
+        requests: requests sent, including retries.
+        retries: retries, for any reason.
+        failures: calls that ended without a result.
+        seconds: seconds summed over the calls, without their wait in the queue.
     """
 
     requests: int = 0
@@ -58,8 +58,8 @@ class Traffic:
         return asdict(self)
 
 
-class _Passing(Exception):  # noqa: N818 - a state of affairs, not an error of ours
-    """A failure that may pass. `wait` is the server's `Retry-After` in seconds, or None."""
+class _Passing(Exception):  # noqa: N818 - a status, not an error
+    """A failure that may be transient. `wait` is the server's `Retry-After` in seconds, or None."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -67,10 +67,10 @@ class _Passing(Exception):  # noqa: N818 - a state of affairs, not an error of o
 
 
 class RefusedError(CannotJudge):
-    """The server refused a request for good.
+    """The server refused a request permanently.
 
     Attributes:
-        status: HTTP status of the answer.
+        status: HTTP status of the response.
         explanation: the server's reason, shortened.
     """
 
@@ -82,7 +82,7 @@ class RefusedError(CannotJudge):
 
 @cache
 def _certificates(*, trust_env: bool) -> ssl.SSLContext:
-    """Read the certificates of authorities, which takes 50 ms, once for all clients."""
+    """Read the CA certificates once for all clients, because it takes 50 ms."""
     return httpx2.create_ssl_context(trust_env=trust_env)
 
 
@@ -110,8 +110,8 @@ class Client:
             config: limits and retries.
             traffic: the counters to update.
             key: sent as a bearer token.
-            passing: HTTP states after which a request is repeated.
-            transport: the connection to the server; None for the HTTP library's own.
+            passing: HTTP status codes after which a request is retried.
+            transport: the connection to the server. Optional. If None, the default of the HTTP library.
         """
         self._who = f"{who} at {url}"
         self._url = url
@@ -121,7 +121,7 @@ class Client:
         self._passing = passing
         self._in_flight = asyncio.Semaphore(config.concurrency)
         outside = httpx2.URL(url).host not in LOOPBACK
-        headers = {"Accept-Encoding": "identity"}  # what is compressed could not be bounded as it is read
+        headers = {"Accept-Encoding": "identity"}  # the size of a compressed body could not be limited
         if key is not None:
             headers["Authorization"] = f"Bearer {key.get_secret_value()}"
         self._client = httpx2.AsyncClient(
@@ -130,17 +130,17 @@ class Client:
             transport=transport,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
             verify=_certificates(trust_env=outside),
-            trust_env=outside,  # no proxy stands before this machine
+            trust_env=outside,  # requests to this machine use no proxy
         )
 
     async def judgement(self, work: Callable[[float], Awaitable[Result]]) -> Result:
         """Await `work` once a slot of `concurrency` is free, within `timeout_seconds`, and return its result.
 
         Args:
-            work: takes the deadline by `time.monotonic()` that its requests must observe.
+            work: called with the deadline, in `time.monotonic()` time, that its requests must meet.
 
         Raises:
-            CannotJudge: raised by `work`, or the limit was reached; counted as a failure.
+            CannotJudge: raised by `work`, or the time limit was reached; counted as a failure.
         """
         limit = self._limits.timeout_seconds
         async with self._in_flight:
@@ -158,10 +158,10 @@ class Client:
                 self._traffic.seconds += time.monotonic() - started
 
     async def post(self, path: str, content: bytes, deadline: float) -> bytes:
-        """Send one request with a JSON body and return the body of the answer; no wait reaches beyond the deadline.
+        """Send one request with a JSON body and return the response body; no wait extends beyond the deadline.
 
         Raises:
-            CannotJudge: refused, or not answered within the retries or before the deadline.
+            CannotJudge: refused, or no response within the retries or before the deadline.
         """
         limits = self._limits
         attempt = 0
@@ -182,13 +182,13 @@ class Client:
             self._traffic.retries += 1
 
     def failed(self, what: str) -> CannotJudge:
-        """Return an error that names the server. The key, should `what` quote it, is taken out before any cut."""
+        """Return an error that names the server. If `what` contains the key, it is removed before truncation."""
         if self._key is not None:
             what = what.replace(self._key.get_secret_value(), "[key]")
         return CannotJudge(f"{self._who} {what[:MAX_ERROR_CHARS]}")
 
     async def close(self) -> None:
-        """Close the connections; judgements in flight fail."""
+        """Close the connections; calls in flight fail."""
         await self._client.aclose()
 
     async def _once(self, path: str, content: bytes) -> bytes:
@@ -220,7 +220,7 @@ class Client:
     def _backoff(self, attempt: int) -> float:
         limits = self._limits
         wait = limits.max_backoff_seconds
-        if attempt < 64:  # beyond, the power alone exceeds every limit
+        if attempt < 64:  # for more, the power alone exceeds every limit
             wait = min(wait, limits.backoff_seconds * 2**attempt)
         return wait * random.uniform(0.5, 1.0)
 
@@ -235,14 +235,14 @@ async def _read(response: httpx2.Response) -> bytes:
 
 
 def read_key(option: str, variable: str | None) -> SecretStr | None:
-    """Return the secret that an environment variable holds; None where no variable is named.
+    """Return the secret in an environment variable, or None if no variable is named.
 
     Args:
         option: the option that names the variable, for the error.
         variable: its name.
 
     Raises:
-        ValueError: it is not set, or holds no key.
+        ValueError: it is not set, or is not a valid key.
     """
     if variable is None:
         return None
@@ -255,7 +255,7 @@ def read_key(option: str, variable: str | None) -> SecretStr | None:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds of a `Retry-After` header, a number or a date; None where it is absent or neither."""
+    """Return the seconds of a `Retry-After` header, a number or a date, or None if it is absent or neither."""
     if value is None:
         return None
     try:

@@ -1,12 +1,12 @@
-"""Calls of `async def` reward functions, many at a time in one process: they wait for a network at the same time.
+"""Runs many calls of `async def` reward functions in one process, so that they wait for the network at the same time.
 
     judge ──► one worker, on whose event loop up to `IN_FLIGHT` calls wait ──► score
-                 │ it is lost: out of CPU time or memory, blocked, dead
-                 └─► the queues of `verifier_processes`, in which a call has a process to itself
+                 │ if it is lost: out of CPU time or memory, blocked, dead
+                 └─► the queues of `verifier_processes`, each call with its own process
 
-Each call has its own limit of wall time. What one of them does to the process, it does to all: then each is judged
-again by itself, under the limits of any function, and the functions that were in flight have no calls at the same time
-any more. A function counts as `async def` where the file of its module defines it so.
+Each call has its own limit of wall time. If one call ends the process, all its calls are affected: each is then run
+again alone, under the limits of any function, and the functions that were in flight never share a process again. A
+function counts as `async def` if the file of its module defines it as such.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from tasks.verifiers.verifier_processes import Counters
 
 IN_FLIGHT = 32
-"""Number of calls that wait in one process at a time; further ones wait for one of these to end."""
+"""Number of calls that wait in one process at the same time; further ones wait for one of these to end."""
 GRACE_SECONDS = 5.0
-"""Seconds after a call's limit of wall time at which a process that has not ended the call itself counts as blocked."""
+"""Seconds after a call's limit of wall time. A process that has not ended the call by then counts as blocked."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Asked:
-    """A call in flight: the identity of its function, and the future of its answer, None where its worker was lost."""
+    """A call in flight: the identity of its function, and the future of its answer (None if its worker was lost)."""
 
     function: str
     answer: asyncio.Future[dict[str, Any] | None]
 
 
 class Overlapping:
-    """The worker process of calls that wait at the same time; it belongs to one event loop, and starts when needed.
+    """The worker process of overlapping calls. It belongs to one event loop and is started when needed.
 
     Args:
         workers: forks the worker.
@@ -67,10 +67,10 @@ class Overlapping:
         self._starting = asyncio.Lock()
 
     async def judge(self, call: dict[str, Any]) -> Score | None:
-        """Judge by a function; None where the call needs a process to itself.
+        """Score a response by a function, or return None if the call needs its own process.
 
         Raises:
-            CannotJudge: no worker can be started, or the call is no JSON.
+            CannotJudge: no worker can be started, or the call cannot be serialized as JSON.
         """
         function = self._identity(call["ground_truth"])
         if function is None:
@@ -84,19 +84,19 @@ class Overlapping:
                 answer = await self._answer(worker, number, call, asked)
             finally:
                 del self._asked[number]
-        if answer is None:  # lost, or not `async def` once it is imported
+        if answer is None:  # lost, or the imported function is not `async def`
             self._overlaps[function] = False
             return None
         return Score.from_json(answer)
 
     async def close(self) -> None:
-        """Wait for no answers any more; the worker ends with its fork server."""
+        """Stop waiting for answers; the worker ends with its fork server."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
     def _identity(self, ground_truth: Any) -> str | None:
-        """Return what identifies a function whose calls may overlap; None for any other."""
+        """Return the identity of a function whose calls may overlap, or None for any other."""
         if not isinstance(ground_truth, dict) or not isinstance(ground_truth.get("function"), str):
             return None
         identity = f"{ground_truth['function']} {ground_truth.get('digest', '')}"
@@ -125,7 +125,7 @@ class Overlapping:
             return self._worker
 
     async def _read(self, worker: Worker) -> None:
-        """Hand answers to their calls until the worker ends."""
+        """Pass answers to their calls until the worker ends."""
         try:
             while (line := await worker.reader.readline()).endswith(b"\n"):
                 answer = json.loads(line)
@@ -137,7 +137,7 @@ class Overlapping:
         await self._lose(worker)
 
     async def _lose(self, worker: Worker) -> None:
-        """End a worker that was lost or blocked; its calls, and later ones of their functions, are made alone."""
+        """End a worker that was lost or blocked. Its calls, and later ones of their functions, run alone."""
         if worker is not self._worker:
             return
         self._worker = None
@@ -159,11 +159,11 @@ class Overlapping:
 
 
 def is_async(function: str) -> bool:
-    """Return whether the file of a function's module defines it as `async def`; nothing is imported."""
+    """Return whether the file of a function's module defines it as `async def`, without importing it."""
     module, _, name = function.rpartition(".")
     try:
         function_digest(function)
         tree = ast.parse(user_files(module)[module].read_bytes())
-    except (CannotJudge, ImportError, SyntaxError, ValueError, OSError):  # the call itself says what is wrong
+    except (CannotJudge, ImportError, SyntaxError, ValueError, OSError):  # the call itself reports the error
         return False
     return any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body)

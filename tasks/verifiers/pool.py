@@ -1,16 +1,16 @@
-"""Judges many responses at once, under hard limits, and equal calls only once.
+"""Scores many responses at once, under hard limits, and scores equal calls only once.
 
     submit ──────┐  _schedule                _cached                    _judge
     score  ──────┼────────────► event loop ──────────► cache, or ──────────────► worker processes: math, precise_if,
-    score_many ──┘  (any thread)             an equal call in flight      │      │   function, verifiers of a user's own
+    score_many ──┘  (any thread)             an equal call in flight      │      │   function, a user's verifiers
                                                                           │      ├► the client of a code server
-                                                                          │      └► the judge of chat, reward models
+                                                                          │      └► the LLM judge, reward models
                                                                           └► the parts of a weighted call, each
-                                                                             through _cached as a call of its own
+                                                                             through _cached as a separate call
 
-Everything behind `submit` runs on one event loop, in a thread of its own. Every call ends in exactly one score. What a
-response causes is judged: out of time or memory it scores 0, on any machine and under any load. What the judge causes
-is `Score.error`. No process is started before the first call that needs it.
+Everything behind `submit` runs on one event loop, in its own thread. Every call ends in exactly one score. Failures
+that the response causes are scores: if it exceeds the limits of time or memory it scores 0, on any machine and under
+any load. Failures of the verifier are `Score.error`. No process is started before the first call that needs it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 CLOSED = "the verifier pool was closed"
 """The error of calls that were in flight when the pool was closed, or that come later."""
 AHEAD = 1024
-"""Most calls that `VerifierPool.scores` has scheduled beyond the one whose score it waits for."""
+"""Maximum number of calls that `VerifierPool.scores` schedules beyond the one whose score it waits for."""
 
 Result = TypeVar("Result")
 
 
 class VerifierPool:
-    """A pool of worker processes and clients that judges responses by every verifier.
+    """A pool of worker processes and clients that scores responses with every verifier.
 
-    It is thread-safe, usable from asyncio, and ended by `close` or as a context manager.
+    It is thread-safe and usable from asyncio. Close it with `close` or use it as a context manager.
     """
 
     def __init__(
@@ -66,21 +66,22 @@ class VerifierPool:
         """Create the pool without starting a process.
 
         Args:
-            workers: processes of each verifier that judge at one time; half as many more take the calls that need long.
+            workers: processes of each verifier that run at the same time; half as many more take the slow calls.
             config: limits and options of the verifiers.
-            max_pending: calls of `submit` that may wait or run at one time; a further one blocks its caller.
-            judge_gpus: the last GPUs of this process's, which the judge of chat has; None: as `config` says.
+            max_pending: calls of `submit` that may wait or run at the same time; a further one blocks its caller.
+            judge_gpus: number of GPUs, the last of this process, that the LLM judge uses. Optional. If None, as in
+                `config`.
 
         Raises:
-            ValueError: `workers` or `max_pending` is not above 0, a judge's key is missing in the environment, or a
-                reward model cannot be loaded.
+            ValueError: `workers` or `max_pending` is not above 0, the key of a judge is missing in the environment, or
+                a reward model cannot be loaded.
         """
         for name, value in (("workers", workers), ("max_pending", max_pending)):
             if value <= 0:
                 raise ValueError(f"{name} is {value}; it must be above 0")
         self.workers = workers
         self.config = config or VerifiersConfig()
-        from tasks.verifiers.code.client import CodeClient  # with the library of its requests
+        from tasks.verifiers.code.client import CodeClient  # as it imports the HTTP library
 
         self._code = CodeClient(self.config.code, workers)
         self._startable: dict[str, VerifierProcesses | CodeClient] = {
@@ -107,10 +108,10 @@ class VerifierPool:
     def submit(
         self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None = None
     ) -> Future[Score]:
-        """Schedule the judgement of a response; blocks the calling thread while `max_pending` calls are pending.
+        """Schedule the scoring of a response; blocks the calling thread while `max_pending` calls are pending.
 
         The future always gets a score, never an exception. Its callbacks run in the pool's thread and must not wait for
-        other judgements.
+        other scores.
 
         Raises:
             ValueError: the verifier is unknown.
@@ -125,7 +126,7 @@ class VerifierPool:
     async def score(
         self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None = None
     ) -> Score:
-        """Judge a response as `submit` does, for asyncio: it blocks no event loop.
+        """Score a response as `submit` does, for asyncio: it does not block the event loop.
 
         It does not count towards `max_pending`.
         """
@@ -135,7 +136,7 @@ class VerifierPool:
     async def score_group(
         self, verifier: str, responses: list[str], ground_truth: Any, messages: Messages | None = None
     ) -> list[Score]:
-        """Judge all responses to a prompt with a reward for the group, and return their scores in the same order."""
+        """Score all responses to a prompt with a reward for the group, and return their scores in the same order."""
 
         async def score(verifier: str, response: Response, ground_truth: Any) -> Score:
             return await self.score(verifier, response, ground_truth, messages)
@@ -143,14 +144,14 @@ class VerifierPool:
         return await score_group(score, verifier, responses, ground_truth)
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
-        """Run a program in the sandbox of `code` without judging it, for asyncio; it counts as no judgement.
+        """Run a program in the sandbox of `code` without scoring it, for asyncio; it does not count as a call.
 
         Args:
-            program: its source; it gets no input, and the limits of one test.
-            output_chars: characters of its output that come back, of a longer one head and tail.
+            program: its source; it gets no input, and is limited like one test.
+            output_chars: maximum number of characters of its output to return. A longer output is cut to head and tail.
 
         Raises:
-            CannotJudge: there is no sandbox, or no server of programs, or the pool is closed meanwhile.
+            CannotJudge: there is no sandbox or no code server, or the pool is closed in the meantime.
             RuntimeError: the pool is closed, or this process was forked from the one that owns it.
         """
         self._admit("code")
@@ -161,11 +162,11 @@ class VerifierPool:
         return await asyncio.wrap_future(future)
 
     def score_many(self, calls: Iterable[Call], progress: Callable[[int], None] | None = None) -> list[Score]:
-        """Return the scores of all calls, in their order. `calls` is read no faster than it is judged.
+        """Return the scores of all calls, in their order. `calls` is read no faster than it is scored.
 
         Args:
-            calls: the calls to judge; tuples in the order of `Call`'s fields do as well.
-            progress: called in the calling thread with the number of calls done so far, now and then and at the end.
+            calls: the calls to score; tuples in the order of `Call`'s fields are accepted, too.
+            progress: called in the calling thread with the number of calls done so far, regularly and at the end.
         """
         report = progress or (lambda done: None)
         finished: list[None] = []
@@ -182,9 +183,9 @@ class VerifierPool:
         return scores
 
     def scores(self, calls: Iterable[Call]) -> Iterator[Score]:
-        """Yield the scores of all calls, in their order, each as soon as it and those before it are judged.
+        """Yield the scores of all calls, in their order, each as soon as it and all before it are available.
 
-        `calls` is read up to `AHEAD` calls further.
+        `calls` is read up to `AHEAD` calls ahead.
         """
         futures: deque[Future[Score]] = deque()
         for call in calls:
@@ -202,7 +203,7 @@ class VerifierPool:
     def wait_ready(self, verifiers: Iterable[str]) -> None:
         """Load what these verifiers need, and return once it is loaded.
 
-        A call needs no such wait; a measurement of speed does. Raises `RuntimeError` where one of them cannot start.
+        Calls do not need to wait for this, but measurements of speed do. Raises `RuntimeError` if one cannot start.
         """
         for judge in self._starting(verifiers):
             try:
@@ -227,14 +228,14 @@ class VerifierPool:
             for verifier, stats in self.stats().items()
             for name, value in stats.figures().items()
         }
-        for verifier, judge in list(self._judges.items()):  # one of a user's own may be added meanwhile
+        for verifier, judge in list(self._judges.items()):  # a user's verifier may be added in the meantime
             about = "judge" if verifier in registry.CHAT else verifier
             figures |= {f"{about}/{name}": value for name, value in self._on_loop(judge.usage).items()}
         return figures
 
     def close(self) -> None:
-        """End all processes; calls still in flight end as `Score.error`. A second call does nothing."""
-        if os.getpid() != self._owner:  # a forked copy owns no processes
+        """End all processes; calls still in flight end with `Score.error`. A second call does nothing."""
+        if os.getpid() != self._owner:  # a forked copy does not own the processes
             return
         with self._closing_lock:
             if self._closed:
@@ -270,14 +271,14 @@ class VerifierPool:
         return [self._startable[verifier] for verifier in dict.fromkeys(verifiers) if verifier in self._startable]
 
     def _begin(self, judge: VerifierProcesses | CodeClient) -> None:
-        """Have a verifier load what it needs; where it cannot start, its first call says so."""
+        """Let a verifier load what it needs; if it cannot start, its first call reports the error."""
         task = self._loop.create_task(judge.start())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio would log one unseen
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio would log it
 
     def _on_loop(self, look: Callable[[], Result]) -> Result:
-        """Return what `look` returns, called on the event loop, where no counter changes meanwhile."""
+        """Return what `look` returns, called on the event loop, so that no counter changes in the meantime."""
 
         async def looking() -> Result:
             return look()
@@ -287,9 +288,9 @@ class VerifierPool:
         return look() if seen is None else seen.result()
 
     def _schedule(self, call: Call) -> Future[Score]:
-        """Hand a call to the loop, and return the future of its score."""
+        """Pass a call to the loop, and return the future of its score."""
         if call.verifier == "function" and isinstance(call.response, str):
-            # A function's None means that its reward does not apply. Alone it would read as a reward of 0; as the only
+            # A function's None means that its reward does not apply. Alone it would become a reward of 0; as the only
             # part of a weighted call it becomes an error.
             part = {"verifier": "function", "weight": 1.0, "ground_truth": call.ground_truth}
             call = call._replace(verifier=registry.WEIGHTED, ground_truth={"rewards": [part]})
@@ -301,7 +302,7 @@ class VerifierPool:
         return closed
 
     async def _cached(self, call: Call) -> Score:
-        """Return the score of a call: from the cache, from an equal call that is being judged, or by judging it."""
+        """Return the score of a call: from the cache, from an equal call in flight, or by scoring it."""
         key = call.digest(self._code.isolation) if self.config.cache_entries else None
         if key is not None and (score := self._scores.get(key)) is not None:
             self._scores.move_to_end(key)
@@ -317,14 +318,14 @@ class VerifierPool:
             if key is not None:
                 self._in_flight[key] = task
         try:
-            return await asyncio.shield(task)  # one caller's cancellation must not end a judgement that others wait for
+            return await asyncio.shield(task)  # cancelling one caller must not cancel others
         except asyncio.CancelledError:
             if task.cancelled():
                 return Score.unjudged(CLOSED)
             raise
 
     async def _judge(self, call: Call, key: bytes | None) -> Score:
-        """Judge a call, count it, and cache its score under `key` unless a limit of time or an error decided it."""
+        """Score a call, count it, and cache its score under `key` unless it is due to a time limit or an error."""
         began, stats, processes = time.monotonic(), self._stats[call.verifier], self._processes(call.verifier)
         stats.advance(began, processes, calls=1)
         try:
@@ -333,7 +334,7 @@ class VerifierPool:
             )
         except CannotJudge as reason:
             score = Score.unjudged(reason)
-        except Exception as failure:  # a judge's own bug must reach the caller as an error, not vanish in the loop
+        except Exception as failure:  # a bug must reach the caller as an error, not vanish in the loop
             score = Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
         finally:
             stats.advance(time.monotonic(), processes, calls=-1)
@@ -362,9 +363,9 @@ class VerifierPool:
             self._tasks.discard(task)
 
     def _processes(self, verifier: str) -> int:
-        """Return how many processes can be busy for a verifier: one server of chat, none for the sum of other calls.
+        """Return how many processes can be busy for a verifier.
 
-        A reward model is one, too.
+        It is one for chat and for each reward model, and none for weighted calls, which consist of other calls.
         """
         if verifier == registry.WEIGHTED:
             return 0
@@ -387,7 +388,7 @@ class VerifierPool:
         return self._judges[call.verifier]
 
     def _add_own(self, verifier: str) -> None:
-        """Add the worker processes of a user's verifier, unless they are there."""
+        """Add the worker processes of a user's verifier, unless they exist."""
         with self._own_lock:
             if verifier not in self._judges:
                 self._startable[verifier] = self._judges[verifier] = custom_processes(
@@ -395,14 +396,14 @@ class VerifierPool:
                 )
 
     async def _parts(self, call: Call) -> Score:
-        """Judge the parts of a weighted call at the same time, each as a call of its own."""
+        """Score the parts of a weighted call at the same time, each as a separate call."""
         partial = is_partial(call.ground_truth)
         parts = parts_of(call.ground_truth, partial=partial)
         calls = [Call(part.verifier, call.response, part.ground_truth, call.messages) for part in parts]
         return combine(parts, await asyncio.gather(*map(self._cached, calls)), partial=partial)
 
     async def _end(self) -> None:
-        """Cancel the judgements in flight, close the verifiers, then stop the loop."""
+        """Cancel the calls in flight, close the verifiers, then stop the loop."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Limits that the kernel holds for the processes that judge. Linux only."""
+"""Sets limits that the kernel enforces for worker processes. Linux only."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from tasks.verifiers.code.inside import confine
 
 _PR_SET_PDEATHSIG = 1
 _UNLIMITED_SECONDS = 1 << 30
-"""CPU seconds of a process whose every call has a limit of its own."""
+"""CPU seconds of a process that sets a limit for each call."""
 _FILE_BYTES, _OPEN_FILES = 1 << 20, 256
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the thread that started it ends, by SIGKILL too."""
+    """Let the kernel end this process when the thread that started it ends, even by SIGKILL."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the signal was asked for
+    if os.getppid() != parent:  # it ended before the signal was set
         os._exit(1)
 
 
 def prefer_for_out_of_memory() -> None:
-    """Have the kernel kill this process and its children before all others when the machine runs out of memory."""
-    # There are containers without a writable /proc; the limit on memory holds all the same.
+    """Let the kernel kill this process and its children before all others when the machine runs out of memory."""
+    # Some containers have no writable /proc; the memory limit applies anyway.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
         stream.write("1000")
 
 
 def limit_memory(size: int) -> None:
-    """Bound the address space of this process, in bytes."""
+    """Limit the address space of this process, in bytes."""
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def lock_up() -> None:
-    """Reduce this process to computing and reading files: no network, programs, processes or writing.
+    """Restrict this process to computing and reading files: no network, programs, processes or writing.
 
     Raises:
         OSError: the kernel refused.

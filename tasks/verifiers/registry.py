@@ -1,8 +1,7 @@
-"""The verifiers by name: the module that judges for each, and the checks that run before any judging.
+"""Maps verifiers to their modules, and runs the checks that come before scoring.
 
-`judge` runs inside a worker process (`tasks.verifiers.worker`); everything heavy is imported there and not before.
-Programs are run by a code server (`tasks.verifiers.code`), and judges of chat are asked over a network
-(`tasks.verifiers.chat`).
+`judge` runs inside a worker process (`tasks.verifiers.worker`), and heavy libraries are imported only there. Programs
+are run by a code server (`tasks.verifiers.code`), and LLM judges are queried over a network (`tasks.verifiers.chat`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score, is_own
 WEIGHTED = "weighted"
 """Name of the verifier that combines others."""
 TOO_LARGE = "too large or too deep to judge"
-"""The beginning of the detail of a response that exhausted the memory or the stack."""
+"""Beginning of the detail of a response that exhausted the memory or the stack."""
 
 _MODULES = {
     "math": "tasks.verifiers.mathematics",
@@ -31,27 +30,27 @@ _MODULES = {
 
 
 class VerifierModule(Protocol):
-    """The interface of a verifier's module: checks of a ground truth before anything is judged."""
+    """The interface of a verifier's module: checks of a ground truth before scoring."""
 
     def check_ground_truth(self, ground_truth: Any) -> None:
-        """Raise `GroundTruthError` where the ground truth is not what this verifier accepts."""
+        """Raise `GroundTruthError` if this verifier does not accept the ground truth."""
 
     def missing_resources(self, ground_truth: Any) -> list[str]:
-        """Return the names of what this machine lacks to judge by this well-formed ground truth."""
+        """Return the names of the resources that this well-formed ground truth needs and this machine lacks."""
 
 
 class InProcessVerifier(VerifierModule, Protocol):
-    """The interface of a verifier's module that judges in a worker process."""
+    """The interface of a verifier's module that scores in a worker process."""
 
     def judge(self, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Score a response; raises `CannotJudge` where that is impossible for a reason that is not the response's."""
+        """Score a response; raise `CannotJudge` if that is impossible for a reason other than the response."""
 
     def warm_up(self) -> None:
-        """Load what the first judgement would load, so that no response is charged for it."""
+        """Load what the first call would load, so that no response is charged for it."""
 
 
 def require(verifier: str) -> None:
-    """Raise `ValueError` where `verifier` is unknown."""
+    """Raise `ValueError` if `verifier` is unknown."""
     if verifier not in VERIFIERS and not is_own(verifier):
         raise ValueError(
             f"verifier {verifier!r} is unknown; accepted: {', '.join(VERIFIERS)}, and an import path such as "
@@ -60,7 +59,7 @@ def require(verifier: str) -> None:
 
 
 def check_ground_truth(verifier: str, ground_truth: Any) -> None:
-    """Raise `GroundTruthError` where a ground truth is malformed, `ValueError` where the verifier is unknown."""
+    """Raise `GroundTruthError` if a ground truth is malformed, or `ValueError` if the verifier is unknown."""
     require(verifier)
     if verifier == WEIGHTED:
         from tasks.verifiers.weighted import parts_of
@@ -76,12 +75,12 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
 
 
 def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[str] = ()) -> list[str]:
-    """Return the names of what this machine lacks to judge by a well-formed ground truth.
+    """Return the names of the resources that a well-formed ground truth needs and this machine lacks.
 
     Args:
         verifier: its name.
         ground_truth: its ground truth.
-        elsewhere: verifiers that judge on another machine and need nothing here; chat never needs anything here.
+        elsewhere: verifiers that run on another machine and need nothing here; chat never needs anything here.
     """
     require(verifier)
     if verifier == WEIGHTED:
@@ -93,7 +92,7 @@ def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[st
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
-    """Return the verifiers that judge by a well-formed ground truth: the given one, or those of a weighted one."""
+    """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
     if verifier != WEIGHTED:
         return {verifier}
     from tasks.verifiers.weighted import parts_of
@@ -102,7 +101,7 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
 
 
 def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
-    """Return the names of the reward models that score by a well-formed ground truth, alone or among others."""
+    """Return the names of the reward models that a well-formed ground truth uses, alone or in a weighted one."""
     if verifier == REWARD_MODEL:
         return {str(ground_truth["reward_model"])}
     if verifier != WEIGHTED:
@@ -113,7 +112,7 @@ def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
 
 
 def module_of(verifier: str) -> VerifierModule:
-    """Import and return the module of a verifier; of a user's own, what stands between its module and the others."""
+    """Import and return the module of a verifier. For a user's verifier, return an adapter of its module."""
     if is_own(verifier):
         from tasks.verifiers.custom import own_verifier
 
@@ -122,32 +121,32 @@ def module_of(verifier: str) -> VerifierModule:
 
 
 def in_process_module(verifier: str) -> InProcessVerifier:
-    """Import and return the module of a verifier that judges in a worker process, as `module_of` does."""
+    """Import and return the module of a verifier that scores in a worker process, as `module_of` does."""
     return cast(InProcessVerifier, module_of(verifier))
 
 
 def answer_of(verifier: str, response: Response, ground_truth: Any) -> str | None:
-    """Return a text that decides the verdict on a well-formed call, its answer and its reference; None without one.
+    """Return a text of answer and reference that determines the score of a well-formed call, or None without one.
 
-    Two responses with the same one have the same score.
+    Two responses with the same text have the same score.
     """
     read = getattr(in_process_module(verifier), "answer_of", None)
     return None if read is None else read(response, ground_truth)
 
 
 def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None:
-    """Return the final answer that a verifier reads in a response; None where it finds none, or reads no answers."""
+    """Return the final answer that a verifier extracts from a response, or None without one."""
     read = getattr(in_process_module(verifier), "stated_answer", None)
     return None if read is None else read(response, ground_truth)
 
 
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:
-    """Score one response in this process, without limits: the worker process around it sets them.
+    """Score one response in this process, without limits: the worker process sets them.
 
-    A response that exhausts the stack scores 0; every other failure but one is `Score.error`.
+    A response that exhausts the stack scores 0; every other failure except the following is a `Score.error`.
 
     Raises:
-        MemoryError: no memory was left, whether this response or those before it took it.
+        MemoryError: out of memory, because of this response or earlier ones.
     """
     try:
         return in_process_module(verifier).judge(response, ground_truth, messages)
@@ -157,7 +156,7 @@ def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | 
         raise
     except CannotJudge as reason:
         return Score.unjudged(reason)
-    except Exception as failure:  # a checker's own bug must reach the caller as an error, not kill the worker
+    except Exception as failure:  # a bug must reach the caller as an error, not kill the worker
         return Score.unjudged(f"{verifier} failed: {type(failure).__name__}: {failure}")
 
 

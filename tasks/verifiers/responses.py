@@ -1,13 +1,13 @@
-"""Preparation that all verifiers share: the thinking part of a response is not judged."""
+"""Removes the thinking part of a response, for all verifiers."""
 
 from __future__ import annotations
 
 
 def strip_thinking(response: str) -> str:
-    """Return the response without its thinking part, which no verifier judges.
+    """Return the response without its thinking part, which no verifier scores.
 
-    All up to the last `</think>` is thinking, whether or not a `<think>` opens it: chat templates often put the opening
-    tag into the prompt. Thinking that was opened and never closed leaves the empty string.
+    Everything up to the last `</think>` is thinking, whether or not a `<think>` opens it: chat templates often put the
+    opening tag into the prompt. If thinking was opened and never closed, the result is the empty string.
     """
     _, closed, rest = response.rpartition("</think>")
     if not closed and response.lstrip().startswith("<think>"):

@@ -1,6 +1,7 @@
-"""`reward_model`: the reward of a sequence classifier that `verifiers.reward_models` configures by name.
+"""Verifier `reward_model`: the reward of a sequence classifier that `verifiers.reward_models` configures by name.
 
-A ground truth is `{"reward_model": "helpful"}`. The models run beside the pool (`tasks.verifiers.chat.reward_model`).
+A ground truth is `{"reward_model": "helpful"}`. The models run in the pool's process
+(`tasks.verifiers.chat.reward_model`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tasks.verifiers.scores import GroundTruthError
 
 
 def name_of(ground_truth: Any) -> str:
-    """Return the name of the model; raises `GroundTruthError` where the ground truth names none."""
+    """Return the name of the model; raises `GroundTruthError` if the ground truth names none."""
     named = ground_truth.get("reward_model") if isinstance(ground_truth, dict) and len(ground_truth) == 1 else None
     if not isinstance(named, str):
         raise GroundTruthError(f"want an object with 'reward_model' alone, got {ground_truth!r:.200}")
@@ -19,10 +20,10 @@ def name_of(ground_truth: Any) -> str:
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise `GroundTruthError` where the ground truth names no model; whether it is configured is not looked at."""
+    """Raise `GroundTruthError` if the ground truth names no model; does not check whether it is configured."""
     name_of(ground_truth)
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
-    """Return an empty list: what a machine lacks is known when the models are loaded."""
+    """Return an empty list: missing resources are detected when the models are loaded."""
     return []

@@ -1,4 +1,4 @@
-"""The types of a judgement: the score, its failures, and the names of the verifiers."""
+"""Defines the score of a response, its failures, and the names of the verifiers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Verifier = Literal[
     "environment",
     "weighted",
 ]
-"""Name of a verifier of this project; a verifier of a user's own has its import path as its name (`is_own`)."""
+"""Name of a built-in verifier; a user's verifier is named by its import path (`is_own`)."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
-"""All names of verifiers of this project."""
+"""Names of all built-in verifiers."""
 OWN = r"[^\W\d]\w*(\.[^\W\d]\w*)+"
-"""Regular expression of the name of a verifier of a user's own: the import path of a module, with a dot in it."""
+"""Regular expression of the name of a user's verifier: the import path of a module, with at least one dot."""
 
 
 def is_own(verifier: object) -> bool:
-    """Return whether a name is that of a verifier of a user's own: an import path such as `my_verifiers.chess`."""
+    """Return whether a name is one of a user's verifier: an import path such as `my_verifiers.chess`."""
     return isinstance(verifier, str) and re.fullmatch(OWN, verifier) is not None
 
 
 class FunctionFailure(NamedTuple):
-    """The failure of a user's reward function, or verifier, on one response, without what depends on the response.
+    """A failure of a user's reward function or verifier on one response, without details that depend on the response.
 
     Attributes:
         function: import path of the function, or name of the verifier.
-        reason: what went wrong, with the line of the user's file where there is one; equal for failures of one kind.
-        may_pass: True where the network or a service failed that the function asks: a later attempt may succeed.
+        reason: what went wrong, with the line of the user's file if there is one; equal for failures of one kind.
+        may_pass: True if the network or a service that the function uses failed, so that a later attempt may succeed.
     """
 
     function: str
@@ -46,18 +46,18 @@ class FunctionFailure(NamedTuple):
 
 
 class SlowCall(NamedTuple):
-    """A call of a user's reward function that took long: its import path, and the seconds that passed."""
+    """A slow call of a user's reward function: its import path, and its duration in seconds."""
 
     function: str
     seconds: float
 
 
-class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
-    """A failure to judge for a reason that is not the response's: it becomes `Score.error`, never a score of 0.
+class CannotJudge(Exception):  # noqa: N818 - named after the event
+    """A response cannot be scored, for a reason other than the response. It becomes `Score.error`, never a score of 0.
 
     Attributes:
-        failure: the failure of the user's reward function that is the reason; None where another reason is.
-        timed_out: True if a limit of time is the reason.
+        failure: the failure of the user's reward function that is the reason, or None for any other reason.
+        timed_out: True if a time limit is the reason.
     """
 
     def __init__(self, reason: str, failure: FunctionFailure | None = None, *, timed_out: bool = False) -> None:
@@ -67,15 +67,15 @@ class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
 
 
 class GroundTruthError(CannotJudge):
-    """A failure to judge because the ground truth does not have the form that its verifier accepts."""
+    """The ground truth does not have the form that its verifier accepts."""
 
     @property
     def reason(self) -> str:
-        """The fault of the ground truth, for people."""
+        """Human-readable description of the error in the ground truth."""
         return super().__str__()
 
     def __str__(self) -> str:
-        """Return the reason with a prefix that sets it apart from a failure of the judge."""
+        """Return the reason with a prefix that distinguishes it from a failure of the verifier."""
         return f"malformed ground truth: {super().__str__()}"
 
 
@@ -85,7 +85,7 @@ class Reward(NamedTuple):
     Attributes:
         name: its name in metrics.
         weight: its weight in the sum, any finite number.
-        value: any finite number, or None where the reward does not apply to this response.
+        value: any finite number, or None if the reward does not apply to this response.
     """
 
     name: str
@@ -95,22 +95,22 @@ class Reward(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """The judgement of one response. Read `error` first: where it is set, the other fields mean nothing.
+    """The score of one response. Read `error` first: if it is set, the other fields have no meaning.
 
     Attributes:
-        value: the degree to which the response is right, in [0, 1], as mean scores count it; 0.0 where `error` is set,
-            which is then not a score of 0.
-        passed: True if the response is right as a whole, as pass rates count it: for math and precise_if a score of 1,
-            for code all tests passed, for chat a grade of `pass_value` or more, for a function a value of 1 or more; of
-            several rewards the first decides. False where `error` is set.
-        detail: one line for people: the answer that was read, and what was wrong with it.
-        error: the reason why the response could not be judged (malformed ground truth, missing resource, dead worker);
-            None where it was judged. A response that costs more time or memory than it may is judged: it scores 0.
-        rewards: the rewards that it consists of, where a prompt has several rewards or a custom one; those of weight 0
-            are recorded and in no sum (`precise_if` in mode `both`).
-        timed_out: True if a limit of time had a part in it; such a score is not cached.
-        failure: the failure of a user's reward function, or verifier, behind `error`; None where another reason is.
-        slow: the slowest call of a user's reward function, where one took long (`functions.SLOW_SECONDS`).
+        value: correctness of the response, in [0, 1], as used by mean scores. It is 0.0 if `error` is set, but is then
+            not a score of 0.
+        passed: True if the response passes, as used by pass rates. For math and precise_if: a score of 1; for code: all
+            tests passed; for chat: a grade of at least `pass_value`; for a function: a value of at least 1. If there
+            are several rewards the first decides. False if `error` is set.
+        detail: one human-readable line: the extracted answer, and what was wrong with it.
+        error: the reason why the response could not be scored (malformed ground truth, missing resource, dead worker),
+            or None if it was scored. A response that exceeds its limits of time or memory is scored: it gets 0.
+        rewards: the individual rewards, if a prompt has several rewards or a custom one. Rewards of weight 0 are
+            recorded and part of no sum (`precise_if` in mode `both`).
+        timed_out: True if a time limit affected the score; such a score is not cached.
+        failure: the failure of a user's reward function or verifier that caused `error`, or None for any other reason.
+        slow: the slowest call of a user's reward function, if one was slow (`functions.SLOW_SECONDS`).
     """
 
     value: float
@@ -123,13 +123,13 @@ class Score:
     slow: SlowCall | None = None
 
     def __post_init__(self) -> None:
-        """Assert the invariants that rewards are built on."""
+        """Assert the invariants that rewards rely on."""
         assert 0.0 <= self.value <= 1.0, f"score {self.value} is outside [0, 1]"
         assert self.error is None or (self.value == 0.0 and not self.passed), "an unjudged response has no score"
 
     @property
     def reward(self) -> float:
-        """The value that training maximises: the weighted sum of the rewards that apply, or else `value`.
+        """The value that training maximises: the weighted sum of the rewards that apply, or `value` without rewards.
 
         TRL and Axolotl sum the rewards of several functions in the same way.
         """
@@ -144,21 +144,21 @@ class Score:
 
     @classmethod
     def overrun(cls, detail: str) -> Score:
-        """Return the score 0 of a response that took more time than it may."""
+        """Return the score 0 of a response that exceeded its time limit."""
         return cls(0.0, False, detail, timed_out=True)
 
     @classmethod
     def unjudged(
         cls, error: CannotJudge | str, failure: FunctionFailure | None = None, *, timed_out: bool = False
     ) -> Score:
-        """Return the score of a response that could not be judged for the reason `error`."""
+        """Return the score of a response that could not be scored for the reason `error`."""
         if isinstance(error, CannotJudge):
             failure, timed_out = error.failure, error.timed_out
         return cls(0.0, False, "", str(error), timed_out=timed_out, failure=failure)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Score:
-        """Return the score whose `dataclasses.asdict` went through JSON."""
+        """Return the score from the JSON fields of its `dataclasses.asdict`."""
         failure, slow = fields["failure"], fields["slow"]
         tuples = {
             "rewards": tuple(Reward(*part) for part in fields["rewards"]),
@@ -169,10 +169,10 @@ class Score:
 
     @classmethod
     def of_rewards(cls, rewards: Sequence[Reward], passed: bool, detail: str) -> Score:
-        """Return the score of several rewards: their weighted mean over those that apply, clipped to [0, 1].
+        """Return the score of several rewards: the weighted mean of the applicable ones, clipped to [0, 1].
 
         Raises:
-            CannotJudge: none of them applies.
+            CannotJudge: no reward applies.
         """
         given = [(part.weight, part.value) for part in rewards if part.value is not None]
         total = math.fsum(weight for weight, _ in given)

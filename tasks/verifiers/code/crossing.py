@@ -1,8 +1,9 @@
-"""Decides which code of a test may run in the process of the response, and what must never be seen there.
+"""Decides which code of a test may run in the process of the response, and what that process must never see.
 
-Names of the tests live there where they are bound to what the response gave (`inside`), or were handed to it
-(`handed`): what changes them then changes them there. Names that were computed here from its values stay here
-(`derived`), and so does all that decides: what an assertion compares with, and what that is made of.
+Some names of the tests are stored in that process: names bound to a result of the response (`inside`), and names that
+were passed to it (`handed`). Code that changes them runs there. Names that were computed here, in the tests' process,
+from values of the response stay here (`derived`). So does everything that decides: what an assertion compares with, and
+what that is computed from.
 """
 
 from __future__ import annotations
@@ -33,35 +34,35 @@ from tasks.verifiers.code.names import (
 from tasks.verifiers.code.syntax import unparse
 
 PYTHON = {*dir(builtins), *sys.stdlib_module_names, *ALIASES, *PACKAGES, "self", "__file__"}
-"""Names that are never taken for the response's."""
+"""Names that are never assumed to be defined by the response."""
 SOLUTION = "solution"
-"""The name by which a test may import the response."""
+"""The module name of the response for imports in a test."""
 UNSHIPPED = (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
-"""Expressions that stay as they are."""
+"""Expressions that are not rewritten."""
 
 _MUTATORS = {
     *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add", "discard", "update"),
     *("popitem", "setdefault", "popleft", "appendleft", "extendleft", "rotate", "send", "throw", "close", "write"),
     *("push", "enqueue", "dequeue", "put", "read", "readline"),
 }
-"""Methods that change what they are called on, which is done where it lives."""
+"""Methods that change their object, and are therefore called in the process that stores it."""
 _DECIDES = (ast.Compare, ast.BoolOp, ast.IfExp)
 _MAKES_CLASS = {"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum"}
 
 
 class NotUnderstoodError(Exception):
-    """A statement stays as it is."""
+    """A statement cannot be rewritten, and stays as it is."""
 
 
 class Crossing:
-    """Knows what lives where, and writes the expressions of tests so that they ask for values."""
+    """Tracks which process stores each name, and rewrites the expressions of tests so that they request values."""
 
     def __init__(self, trees: Sequence[ast.Module], deciding: set[str]) -> None:
-        """Begin before the first statement.
+        """Start before the first statement.
 
         Args:
-            trees: the code that the response has as well, the setup, and the tests.
-            deciding: names of the tests that decide over assertions.
+            trees: the code that also runs with the response, the setup, and the tests.
+            deciding: names of the tests that decide the outcome of assertions.
         """
         self.trees = trees
         self.ours = {name for tree in trees for name in bound_names(tree)}
@@ -111,14 +112,14 @@ class Crossing:
             self._judges.add(node.name)
 
     def may_fail(self, node: ast.AST) -> bool:
-        """Return True if a piece of code may fail on purpose."""
+        """Return True if this code may fail intentionally."""
         return bool(loaded(node) & self._judges) or any(
             isinstance(each, ast.Assert | ast.Raise)
             or (isinstance(each, ast.Attribute) and each.attr.lower().startswith(("assert", "fail")))
             for each in walk(node)
         )
 
-    # What lives where.
+    # Locations of names.
 
     def is_theirs(self, name: str) -> bool:
         """Return True for a name that the response defines."""
@@ -127,11 +128,11 @@ class Crossing:
         return name in self.theirs or (name not in self.ours and name not in PYTHON)
 
     def lives_there(self, name: str) -> bool:
-        """Return True for a name of the tests that lives in the response's process."""
+        """Return True for a name of the tests that is stored in the response's process."""
         return name not in self.locals and (name in self.inside or name in self.handed)
 
     def touches(self, node: ast.AST) -> bool:
-        """Return True if a piece of code has to do with the response."""
+        """Return True if this code uses the response."""
         if isinstance(node, ast.ImportFrom) and node.module == SOLUTION:
             return True
         if isinstance(node, ast.Import) and any(alias.name == SOLUTION for alias in node.names):
@@ -140,7 +141,7 @@ class Crossing:
         return any(self.is_theirs(name) or self.lives_there(name) for name in names)
 
     def rebind(self, names: set[str]) -> None:
-        """Have names live here, to which something of the tests is bound."""
+        """Store names in this process, after the tests have bound them to other values."""
         self.inside -= names
         self.handed -= names
         self.instances -= names
@@ -157,7 +158,7 @@ class Crossing:
 
     @contextmanager
     def scope(self, names: set[str]) -> Iterator[None]:
-        """Go into code with names of its own."""
+        """Enter code with its own names."""
         before = set(self.locals)
         self.locals |= names
         try:
@@ -168,7 +169,7 @@ class Crossing:
     # Expressions.
 
     def outer(self, node: ast.expr) -> ast.expr:
-        """Return an expression that is computed here, with the values that the response's process gives."""
+        """Return an expression that is computed here, from values that the response's process returns."""
         if not self.touches(node):
             self.judging |= loaded(node)
             return node
@@ -180,7 +181,7 @@ class Crossing:
             return self._asked(node)
         changed = copy.copy(node)
         if isinstance(changed, ast.Call) and isinstance(changed.func, ast.Attribute):
-            # A method of a value is called here: its arguments may be what is expected.
+            # A method of a value is called here, because its arguments may be the expected result.
             changed.func = ast.Attribute(self.outer(changed.func.value), changed.func.attr, ast.Load())
             changed.args = [self.outer(each) for each in changed.args]
             changed.keywords = [ast.keyword(each.arg, self.outer(each.value)) for each in changed.keywords]
@@ -204,9 +205,10 @@ class Crossing:
         return node
 
     def is_inner(self, node: ast.expr) -> bool:
-        """Return True if an expression is an answer of the response: a call of its function, an attribute of that.
+        """Return True if an expression is a result of the response: a call of its function, or an attribute.
 
-        A part by a key is not, unless it is of an instance: values are read here, as the key may be what is expected.
+        A subscript is not, except on an instance: values are subscripted here, because the key may be the expected
+        result.
         """
         match node:
             case ast.Name(id=name):
@@ -222,7 +224,7 @@ class Crossing:
     def _is_inner_call(self, node: ast.Call, function: ast.expr) -> bool:
         if isinstance(function, ast.Name):
             return self.is_inner(function)
-        if not isinstance(function, ast.Attribute) or function.attr.startswith("__"):  # an __eq__ is not to decide
+        if not isinstance(function, ast.Attribute) or function.attr.startswith("__"):  # an __eq__ must not decide
             return False
         if self.touches(function.value):
             changes = function.attr in _MUTATORS and self.lives_there(root(function.value))
@@ -250,13 +252,13 @@ class Crossing:
         source = unparse(code)
         return call("__value__", f"lambda {', '.join(parameters)}: ({source})" if parameters else source, **parameters)
 
-    # What crosses.
+    # What is sent to the response's process.
 
     def shipped_code(self, node: ast.AST) -> tuple[ast.AST, dict[str, ast.expr]]:
-        """Return code for the response's process, and the values by name that it needs from here.
+        """Return code for the response's process, and the values by name that it needs from this process.
 
         Raises:
-            NotUnderstoodError: it would have to be run in both.
+            NotUnderstoodError: it would have to run in both processes.
         """
         parameters: dict[str, ast.expr] = {}
         if not self._names_of(node) & (self.ours | self.locals) and not has(node, _DECIDES):
@@ -267,7 +269,7 @@ class Crossing:
         stored = isinstance(getattr(node, "ctx", None), ast.Store)
         if isinstance(node, ast.expr) and not self.touches(node) and not stored:
             return self._ship_argument(node, own, parameters)
-        if isinstance(node, _DECIDES):  # what decides does so here
+        if isinstance(node, _DECIDES):  # decisions are made here
             if own & loaded(node):
                 raise NotUnderstoodError
             return _parameter(self.outer(node), parameters)
@@ -283,7 +285,7 @@ class Crossing:
         return node
 
     def _ship_argument(self, node: ast.expr, own: set[str], parameters: dict[str, ast.expr]) -> ast.expr:
-        """Return an argument as code; where that would tell too much, as the name of its value."""
+        """Return an argument as code, or as the name of its value if the code would reveal too much."""
         names = (free(node) & (self.ours | self.locals)) - own - self.given
         if not names or (not names & self.locals and self.hand(names, whole(node))):
             return node
@@ -291,17 +293,17 @@ class Crossing:
             return ast.Starred(self._ship_argument(node.value, own, parameters), node.ctx)
         if loaded(node) & own:
             raise NotUnderstoodError
-        for record in sorted(self._records - self.crossing):  # of which the value may be made
+        for record in sorted(self._records - self.crossing):  # the value may be an instance of it
             self.hand({record}, set())
         self.judging |= loaded(node)
         return _parameter(node, parameters)
 
     def hand(self, names: set[str], as_they_are: set[str]) -> bool:
-        """Have the statements that make these names run in the response's process; False where it must not see them.
+        """Run the statements that make these names in the response's process; return False if it must not see them.
 
         Args:
             names: the names.
-            as_they_are: those of them whose objects the response is given, and may change.
+            as_they_are: the names whose objects are passed to the response, which may change them.
         """
         self.asked_to_cross = True
         needed = names - self.inside
@@ -319,7 +321,7 @@ class Crossing:
         return True
 
     def _makers(self, names: set[str], as_they_are: set[str]) -> set[int] | None:
-        """Return the numbers of the statements that make these names, and what these need; None: it must not cross."""
+        """Return the numbers of the statements that make these names and all they need, or None if one must stay."""
         seen, new, given = set[str](), set(names), set(as_they_are)
         statements: set[int] = set()
         while new:
@@ -347,20 +349,20 @@ class Crossing:
         if kind is None or name in self.derived | self.locals | self._judges:
             return False
         if kind == "data" and self.depth and name not in self.handed:
-            return False  # it may change before this code is run, or in it
+            return False  # it may change before or while this code runs
         if name not in self.deciding or kind == "import":
             return True
         return name in self._records or (kind == "data" and name in as_they_are)
 
 
 def call(name: str, *arguments: ast.expr | str | int, **parameters: ast.expr) -> ast.Call:
-    """Return the call of a function with constants, or expressions, and keyword arguments."""
+    """Return the call of a function with constants or expressions, and keyword arguments."""
     given = [each if isinstance(each, ast.expr) else ast.Constant(each) for each in arguments]
     return ast.Call(ast.Name(name, ast.Load()), given, [ast.keyword(*each) for each in parameters.items()])
 
 
 def packages_of(node: ast.AST) -> list[ast.stmt]:
-    """Return statements that name the packages which code needs, so that a missing one is found where the tests are."""
+    """Return statements that name the packages of some code, so that missing ones are detected with the tests."""
     missing = sorted(loaded(node) & {*ALIASES, *PACKAGES})
     return [ast.Expr(ast.Name(name, ast.Load())) for name in missing]
 

@@ -1,4 +1,4 @@
-"""Extraction of the program from a response."""
+"""Extracts the program from a response."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _GLUED = re.compile(r"`{3,}+[ \t]*$", re.MULTILINE)
 _INDENT = re.compile(r"\n*([ \t]*)")
 _PYTHON = ("python", "py", "python3", "py3")
 MAX_PROGRAM_CHARS = 200_000
-"""Longest program that is run, in characters; a longer one scores 0."""
+"""Maximum length of a program that is run, in characters; a longer one scores 0."""
 _CLOSING_INDENT = 3
-"""Largest indentation of a closing fence beyond that of the opening one, in characters (CommonMark)."""
+"""Maximum indentation of a closing fence relative to the opening one, in characters (CommonMark)."""
 
 
 def extract_program(response: str, names: Collection[str] = ()) -> str | None:
-    """Return the last fenced block of Python; where there is none, the last block that names no language.
+    """Return the last fenced block of Python, or the last block without a language if there is none.
 
-    Blocks that define more of the `names`, which the tests use, come first: a block with a call of the function, or
-    with its output, is no program. A block that is never closed, as in a response that was cut off, reaches to the end.
-    A response without any fence is taken for a program as a whole: prose does not compile. So is one whose fences stand
-    within its strings and comments. Where no block holds a program, one that stands outside of them is taken. None
-    where there is none.
+    Blocks that define more of the `names`, which the tests use, are preferred: a block with a call of the function, or
+    with its output, is not a program. A block that is never closed, as in a truncated response, extends to the end. A
+    response without any fence is used as a program as a whole, because prose does not compile. The same applies to a
+    response whose fences are within strings and comments of a program. If no block contains a program, a program
+    outside of the blocks is used. Returns None if there is none.
     """
     text = strip_thinking(response)
     blocks, outside = _blocks(text)
@@ -47,7 +47,7 @@ def extract_program(response: str, names: Collection[str] = ()) -> str | None:
 
 
 def names_used_by(ground_truth: dict[str, Any]) -> frozenset[str]:
-    """Return the names that tests use, and that neither they nor their setup define; none for standard input."""
+    """Return the names that tests use, and that neither they nor their setup define; empty for standard input."""
     return _used_names(json.dumps([ground_truth.get("setup") or "", *ground_truth.get("tests", [])]))
 
 
@@ -59,7 +59,7 @@ def _used_names(codes: str) -> frozenset[str]:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement or an argument binds, those of imports apart."""
+    """Yield the names that a statement or an argument binds, except imports."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
@@ -68,7 +68,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _count_defined(program: str, names: Collection[str]) -> int:
-    """Return how many of the names a program defines at its top level; 0 where it is no Python."""
+    """Return how many of the names a program defines at its top level, or 0 if it is not valid Python."""
     try:
         body = parse(program).body if names and len(program) <= MAX_PROGRAM_CHARS else []
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -82,8 +82,8 @@ class _Opening(NamedTuple):
 
     Attributes:
         fence: its match.
-        language: the language that it names, in lower case.
-        indent: characters of white space or of a list's marker before it; 0 where words precede it.
+        language: the language after the fence, in lower case.
+        indent: characters of white space or of a list marker before it, or 0 if words precede it.
     """
 
     fence: re.Match[str]
@@ -94,10 +94,8 @@ class _Opening(NamedTuple):
 def _blocks(text: str) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the language and the content of each fenced block, and the texts before them.
 
-    The rules for fences are CommonMark's and two more.
-
-    A fence may stand behind words on its line. Where the last fence closes what was never opened, the program is what
-    precedes it.
+    The rules for fences are CommonMark's and two more. A fence may follow words on its line. If the last fence closes a
+    block that was never opened, the program is the text before it.
     """
     blocks: list[tuple[str, str]] = []
     outside: list[str] = []
@@ -120,7 +118,7 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _opening(fence: re.Match[str]) -> _Opening | None:
-    """Return the fence as an opening one; None where the words before it show that it is none."""
+    """Return the fence as an opening one, or None if the words before it show that it is not."""
     before, language = fence["before"], fence["language"].lower()
     if _LIST_MARKER.fullmatch(before):
         return _Opening(fence, language, len(before))
@@ -134,14 +132,14 @@ def _closes(fence: re.Match[str], opening: _Opening) -> bool:
 
 
 def _content(text: str) -> str:
-    """Return the lines of a block without the indentation of its first one, which those of a list have."""
+    """Return the lines of a block without the indentation of its first line, as in blocks of a list."""
     indent = _INDENT.match(text)
     width = len(indent[1]) if indent else 0
     return re.sub(rf"^[ \t]{{1,{width}}}", "", text, flags=re.MULTILINE) if width else text
 
 
 def _is_program(text: str) -> bool:
-    """Return True if a text is Python that does something: no mere name, such as a word of prose is."""
+    """Return True if a text is Python that does something, and not just a name, as a word of prose is."""
     try:
         body = parse(text).body if len(text) <= MAX_PROGRAM_CHARS else []
     except (SyntaxError, ValueError, RecursionError, MemoryError):

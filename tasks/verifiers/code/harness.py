@@ -1,8 +1,8 @@
-"""Turns tests that only define what they test into tests that run it, as pytest, `unittest` or Python itself would.
+"""Turns tests that only define test functions into tests that run them, as pytest, `unittest` or Python would.
 
 | a test that | runs |
 |---|---|
-| defines functions `test...` that nothing calls | each of them, as pytest does |
+| defines functions `test...` that nothing calls | each of them, as with pytest |
 | defines a `unittest.TestCase`, or a class `Test...` with methods `test...` | each method of a new instance |
 | has code under `if __name__ == "__main__"` | that code |
 | compares without `assert` | the comparison, as an assertion |
@@ -26,11 +26,11 @@ class TestsNothingError(ValueError):
 
 
 def runnable(setup: str, tests: Sequence[str]) -> tuple[str, list[str]]:
-    """Return setup and tests as they are run. All of them must be Python.
+    """Return setup and tests with these changes. All of them must be valid Python.
 
     Raises:
-        TestsNothingError: an assertion is of a tuple, which is always true; or a function of tests has arguments that
-            nothing gives.
+        TestsNothingError: an assertion tests a tuple, which is always true, or a test function has arguments without
+            values.
     """
     sources = [setup, *tests]
     if not any(map(_may_change, sources)):
@@ -47,7 +47,7 @@ def runnable(setup: str, tests: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _may_change(source: str) -> bool:
-    """Return False for nearly all tests: those whose lines are assertions."""
+    """Return False for nearly all tests: the ones whose lines are assertions."""
     lines = source.splitlines()
     return (
         any(not line.startswith(("assert ", "#", "import ")) and line.strip() for line in lines) or "assert (" in source
@@ -75,7 +75,7 @@ def _running(tree: ast.Module, mentioned: set[str], is_test: bool) -> Iterator[a
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module that is run as the main program."""
+    """Yield the statements of a module, including code that runs only in the main program."""
     for node in body:
         if isinstance(node, ast.If) and _asks_for_main(node.test):
             yield from _statements(node.body)
@@ -153,7 +153,7 @@ def _awaited(node: ast.FunctionDef | ast.AsyncFunctionDef, call: str) -> str:
 
 
 def _inline(trees: Sequence[ast.Module]) -> None:
-    """Write the bodies of functions of tests in the place of their calls, as in `check(f)`."""
+    """Replace calls of simple test functions, as in `check(f)`, by the bodies of the functions."""
     functions = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
     simple = {name: node for name, node in functions.items() if _can_be_inlined(node)}
     if not simple:
@@ -168,7 +168,7 @@ def _inline(trees: Sequence[ast.Module]) -> None:
 
 
 def _can_be_inlined(node: ast.FunctionDef) -> bool:
-    """Return True for a function that fails or does not, and does nothing else."""
+    """Return True for a function that only asserts, and has no other effect."""
     inner = [each for part in node.body for each in walk(part)]
     kinds = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal, ast.FunctionDef, ast.ClassDef, ast.Lambda)
     arguments = node.args.args
@@ -197,11 +197,11 @@ def _inlined(node: ast.stmt, simple: dict[str, ast.FunctionDef]) -> list[ast.stm
 
 
 class _Renamed(ast.NodeTransformer):
-    """A copy of code with other names."""
+    """Copies code with other names."""
 
     def __init__(self, names: dict[str, ast.expr]) -> None:
         self._names = names
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Return the name that stands in its place."""
+        """Return the name that replaces it."""
         return self._names.get(node.id, node)

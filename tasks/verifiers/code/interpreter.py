@@ -1,4 +1,4 @@
-"""The Python interpreter that programs run under, and the files of it and its packages that the sandbox must show."""
+"""Finds the Python interpreter that runs programs, and the files of it and its packages that the sandbox needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 from glob import glob
 
 ANSWER_SECONDS = 60.0
-"""Seconds that the interpreter may take to describe itself."""
+"""Seconds that the interpreter may take to report its files."""
 
 _ASK = r"""
 import importlib.metadata as metadata, json, os, re, sys, sysconfig
@@ -49,7 +49,7 @@ print(json.dumps({
 
 
 class InterpreterError(RuntimeError):
-    """The interpreter does not run, or lacks a package."""
+    """The interpreter does not run, or a package is missing."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Interpreter:
     Attributes:
         command: command line that starts it without any packages.
         visible: files and folders that it needs.
-        hidden: folders of packages below those, of which only `packages` are to be visible.
+        hidden: folders of packages within `visible`; only `packages` in them may be visible.
         packages: files and folders of the packages.
-        search: folders in which packages are looked for.
-        modules: names by which the packages are imported.
+        search: folders that are searched for packages.
+        modules: import names of the packages.
     """
 
     command: tuple[str, ...]
@@ -73,24 +73,24 @@ class Interpreter:
     modules: tuple[str, ...]
 
     def readable(self) -> list[str]:
-        """Return all paths that may be read, as folders that hold nothing else."""
+        """Return all paths that may be read, as folders that contain nothing else."""
         return [*(path for folder in self.visible for path in _without(folder, self.hidden)), *self.packages]
 
 
 @cache
 def find_interpreter(python: str | None, packages: tuple[str, ...]) -> Interpreter:
-    """Find an interpreter's files and those of its packages, by asking the interpreter itself.
+    """Find the files of an interpreter and its packages by running the interpreter.
 
     Args:
-        python: its path; None for the interpreter that runs this process.
-        packages: distributions that are to be visible, with those that they require.
+        python: its path. Optional. If None, the interpreter that runs this process.
+        packages: distributions that must be visible, with their requirements.
 
     Raises:
         InterpreterError: it does not run, or one of the packages is not installed for it.
     """
     command = [python or sys.executable, "-P", "-c", _ASK, *packages]
     try:
-        done = subprocess.run(  # noqa: S603 - the user's own interpreter
+        done = subprocess.run(  # noqa: S603 - the user's interpreter
             command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True
         )
         answer = json.loads(done.stdout)
@@ -116,7 +116,7 @@ def find_interpreter(python: str | None, packages: tuple[str, ...]) -> Interpret
 
 
 def _system_libraries(triplet: str) -> list[str]:
-    """Return the folders of shared libraries: those of this processor, where the system separates them."""
+    """Return the folders of shared libraries; only the ones of this processor if the system separates them."""
     apart = [f"/lib/{triplet}", f"/usr/lib/{triplet}"] if triplet else []
     folders = [folder for folder in (*apart, "/lib64", "/usr/lib64") if os.path.isdir(folder)]
     complete = any(map(os.path.isdir, apart)) or len(folders) == 2
@@ -130,7 +130,7 @@ def _package_folders(visible: Iterable[str]) -> list[str]:
 
 
 def _module_name(path: str) -> str | None:
-    """Return the name by which a part of a package is imported; None where it is no module."""
+    """Return the import name of a part of a package, or None if it is not a module."""
     name, _, rest = os.path.basename(path).partition(".")
     is_module = (
         os.path.exists(os.path.join(path, "__init__.py")) if os.path.isdir(path) else rest.endswith(("py", "so"))
@@ -143,7 +143,7 @@ def _below(path: str, folders: Sequence[str]) -> bool:
 
 
 def _without(folder: str, hidden: Sequence[str]) -> list[str]:
-    """Return the folder, or its parts without the hidden ones."""
+    """Return the folder, or its contents without the hidden folders."""
     if folder in hidden:
         return []
     if not any(_below(each, [folder]) for each in hidden):

@@ -1,16 +1,16 @@
-"""Recognition of tests that cannot be judged, before anything runs.
+"""Detects tests that cannot be verified, before anything runs.
 
-Code of a test that runs in the response's process (`split`) may do all that Python can. The rest runs in another one,
-where an instance of one of the response's classes is only a reference. Through it tests call methods, read attributes,
-iterate, order instances by `<`, calculate with two of them, and ask `isinstance`; exceptions that the response defines
-are caught like any others. Each result is an answer of the response, which the test compares with values of its own.
+Code of a test that runs in the response's process (`split`) may use all of Python. The rest runs in another process, in
+which an instance of one of the response's classes is only a reference. With it tests call methods, read attributes,
+iterate, order instances by `<`, calculate with two of them, and use `isinstance`; exceptions that the response defines
+are caught like any others. Each result is a value from the response, which the test compares with its own values.
 
-Nothing else is safe: where the response's `__eq__`, `__contains__` or `__exit__` decided over an assertion, one that
-always agrees would be paid; where its operators were handed a value of the test, that might be the expected result. A
-test that needs this is refused here, since it could only fail whatever the response is.
+Nothing else is safe. If the response's `__eq__`, `__contains__` or `__exit__` decided an assertion, a method that
+always agrees would be rewarded. If a value of the test were passed to its operators, that might be the expected result.
+A test that needs this is rejected here, because it could only fail whatever the response is.
 
-A class of the response is recognised by its name only, which begins with a capital letter and is defined by neither the
-tests, their setup, nor Python; as functions have such names too, the way in which it is used decides.
+A class of the response is recognised only by its name, which begins with a capital letter and is defined neither by the
+tests, their setup, nor Python. As functions can have such names too, its use decides.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch"}
 _STREAMS = {"stdin", "stdout", "stderr", "input", "print"}
 _RUNNERS, _LOOPS = {"run", "run_until_complete", "gather"}, {"asyncio", "loop"}
 _ATTRIBUTES = {"__name__", "__qualname__"}
-"""Names between double underscores that can be read from something of the response."""
+"""Names between double underscores that may be read from an object of the response."""
 
 TOO_DEEP = "a test is nested too deeply to be read"
-"""Why a test is refused that exhausts the stack."""
+"""Reason for rejecting a test that exhausts the stack."""
 _CONTAINS = "asks by `in` about an instance of the response, where its __contains__ or __eq__ would decide"
 _EQUALS = "compares instances of the response by ==, where its __eq__ would decide; compare their attributes"
 _MEMBERS = "expects a value that the response defines; compare its .value or .name"
@@ -46,7 +46,7 @@ _PRINTS = "captures what this process prints or replaces what it holds, while th
 
 
 def checker_problem(tests: Sequence[str], setup: str) -> str | None:
-    """Return why these tests cannot be judged, or None. All of them must be Python."""
+    """Return why these tests cannot be verified, or None. All of them must be valid Python."""
     try:
         return problem_of(split("", setup, tests))
     except RecursionError:
@@ -54,7 +54,7 @@ def checker_problem(tests: Sequence[str], setup: str) -> str | None:
 
 
 def problem_of(parts: Split) -> str | None:
-    """Return why split tests cannot be judged, or None; raises `RecursionError` where they are nested too deeply."""
+    """Return why split tests cannot be verified, or None; raises `RecursionError` if they are nested too deeply."""
     _, setup, *tests = parts.trees
     trees = [("setup", setup), *((f"test {number}", test) for number, test in enumerate(tests))]
     reader = _Reader([tree for _, tree in trees], parts.understood)
@@ -62,7 +62,7 @@ def problem_of(parts: Split) -> str | None:
 
 
 class _Reader:
-    """A reader of test code that follows which variables hold instances of the response's classes."""
+    """Reads test code and tracks which variables contain instances of the response's classes."""
 
     def __init__(self, trees: Sequence[ast.AST], understood: Collection[int]) -> None:
         self._ours = {name for tree in trees for name in bound_names(tree)}
@@ -90,7 +90,7 @@ class _Reader:
         }
 
     def problems(self, tree: ast.AST) -> Iterator[str]:
-        """Yield why a piece of test code cannot be judged, for each node at fault."""
+        """Yield why test code cannot be verified, for each unsupported node."""
         self._follow(tree)
         for node in self._run_here(tree):
             reader = self._readers.get(type(node))
@@ -98,14 +98,14 @@ class _Reader:
                 yield f"{problem}: {ast.unparse(node)[:120]!r}"
 
     def _run_here(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes of what is not run in the response's process."""
+        """Yield the nodes of code that does not run in the response's process."""
         if id(node) not in self._understood:
             yield node
             for part in children(node):
                 yield from self._run_here(part)
 
     def _follow(self, tree: ast.AST) -> None:
-        """Record which variables hold instances, and of which class, at the end of a piece of test code."""
+        """Record which variables contain instances, and of which class, at the end of this test code."""
         for name in bound_names(tree):
             self._class_of.pop(name, None)
         for node in walk(tree):
@@ -173,12 +173,12 @@ class _Reader:
         return None
 
     def _class_name(self, node: ast.expr) -> str | None:
-        """Return the name of a node if it reads as a class of the response; else None."""
+        """Return the name of a node if it looks like a class of the response, or None."""
         name = node.id if isinstance(node, ast.Name) else ""
         return name if class_like(name) and name not in self._known() else None
 
     def _class_of_value(self, node: ast.expr) -> str | None:
-        """Return the class that a node's value seems to be an instance of; None where it seems to be no instance."""
+        """Return the class that a node's value seems to be an instance of, or None if it does not seem to be one."""
         match node:
             case ast.Name(id=name):
                 return self._class_of.get(name)
@@ -202,11 +202,11 @@ class _Reader:
         return self._may_be(node)
 
     def _is_member(self, node: ast.expr) -> bool:
-        """Return True if a node reads as a member of an enumeration of the response: `Color.RED`."""
+        """Return True if a node looks like a member of an enumeration of the response: `Color.RED`."""
         return isinstance(node, ast.Attribute) and self._class_name(node.value) is not None and node.attr.isupper()
 
     def _is_theirs(self, node: ast.expr) -> bool:
-        """Return True if the response gives a node's value: an instance of its classes, or its functions' result."""
+        """Return True if the response returns a node's value: an instance of its classes, or a result of a function."""
         match node:
             case ast.Call(func=ast.Name(id=name)):
                 return name not in self._known()

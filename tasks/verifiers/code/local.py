@@ -1,4 +1,4 @@
-"""A code server that is started for one run, on this machine, and ends with it."""
+"""Starts a code server for one run on this machine; it ends with the run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tasks.verifiers.scores import CannotJudge
 START_SECONDS = 120.0
 """Seconds that the server may take to start."""
 MAX_REASON_CHARS = 1000
-"""Longest reason of a server that could not start, in characters."""
+"""Maximum length of the reason why a server could not start, in characters."""
 
 
 class LocalServer:
     """The process of the server, and the Unix socket that it listens on."""
 
     def __init__(self, config: CodeConfig, workers: int) -> None:
-        """Create it without starting the process; it will run `workers` programs at one time."""
+        """Create it without starting the process; it will run `workers` programs at the same time."""
         self._options = {name: getattr(config, name) for name in ("isolation", "python", "total_memory_mib", *LIMITS)}
         self._workers = workers
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,7 +40,7 @@ class LocalServer:
         """Start a new server, and return the path of its socket once it listens.
 
         Raises:
-            CannotJudge: it ended as it started, with its reason, or did not start in time.
+            CannotJudge: it failed to start, with its reason, or did not start in time.
         """
         self.close()
         self._folder = tempfile.mkdtemp(prefix="rlvr-")
@@ -50,7 +50,7 @@ class LocalServer:
             listener.bind(path)
             listener.listen(socket.SOMAXCONN)
             given = {"listener": listener.fileno(), "ready": theirs.fileno(), "workers": self._workers}
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
+            self._process = subprocess.Popen(  # noqa: S603 - a module of this project
                 [sys.executable, "-m", "tasks.verifiers.code.server", *_arguments(given | self._options)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[listener.fileno(), theirs.fileno()],
@@ -61,7 +61,7 @@ class LocalServer:
                 async with asyncio.timeout(START_SECONDS):
                     message = await asyncio.to_thread(ours.read)  # until it is ready, or has ended
             except TimeoutError:
-                self.close()  # with which the read ends
+                self.close()  # this ends the read
                 raise CannotJudge(f"the code server did not start in {START_SECONDS:g} s") from None
         if message != b"ready":
             self.close()
@@ -71,7 +71,7 @@ class LocalServer:
         return path
 
     def close(self) -> None:
-        """End the server, with all that runs in it."""
+        """End the server and all processes in it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""Names in the code of tests: what a piece of it binds, reads and begins with, and what reads as a class."""
+"""Analyses names in the code of tests: the names that code binds, reads and begins with, and names of classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TRIVIAL = (None, True, False, 0, 1, -1, 2, "", ...)
 
 
 def bound_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a piece of test code binds itself, those of its functions and comprehensions too."""
+    """Yield the names that test code binds, including its functions and comprehensions."""
     for node in walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
@@ -25,7 +25,7 @@ def bound_names(tree: ast.AST) -> Iterator[str]:
 
 
 def binds(node: ast.AST) -> set[str]:
-    """Return the names that a statement binds where it stands; not those that functions and comprehensions have."""
+    """Return the names that a statement binds in its own scope, not in its functions and comprehensions."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
@@ -41,12 +41,12 @@ def binds(node: ast.AST) -> set[str]:
 
 
 def loaded(node: ast.AST) -> set[str]:
-    """Return the names that a piece of code reads, wherever it does."""
+    """Return the names that are read anywhere in this code."""
     return {each.id for each in walk(node) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store)}
 
 
 def own_names(node: ast.AST) -> set[str]:
-    """Return the names that an expression or a function binds for itself alone."""
+    """Return the names that an expression or a function binds only in its own scope."""
     if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef):
         names = {each.arg for each in walk(node.args) if isinstance(each, ast.arg)}
         return names if isinstance(node, ast.Lambda) else names | set(bound_names(ast.Module(node.body, [])))
@@ -56,12 +56,12 @@ def own_names(node: ast.AST) -> set[str]:
 
 
 def free(node: ast.AST) -> set[str]:
-    """Return the names that a piece of code reads and does not bind for itself alone."""
+    """Return the names that this code reads and does not bind in its own scopes."""
     return loaded(node) - {name for each in walk(node) for name in own_names(each)}
 
 
 def whole(node: ast.AST) -> set[str]:
-    """Return the names whose objects are, as they are, in the value of an expression."""
+    """Return the names whose objects themselves are part of the value of an expression."""
     match node:
         case ast.Name(id=name):
             return {name}
@@ -73,14 +73,14 @@ def whole(node: ast.AST) -> set[str]:
 
 
 def root(node: ast.AST) -> str:
-    """Return the name at the beginning of `name.part[0].part`; empty where there is none."""
+    """Return the name at the beginning of `name.part[0].part`, or an empty string if there is none."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def last(node: ast.AST) -> str:
-    """Return the name at the end of `part.name`, or of a call of it; empty where there is none."""
+    """Return the name at the end of `part.name`, or of a call of it, or an empty string if there is none."""
     if isinstance(node, ast.Call):
         node = node.func
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -92,7 +92,7 @@ def has(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """Return the parts of a node, other than whether a name is read or bound; faster than Python's own function."""
+    """Return the child nodes of a node except its context (load or store); faster than Python's own function."""
     parts: list[ast.AST] = []
     for name in node._fields:
         value = getattr(node, name, None)
@@ -112,14 +112,14 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def class_like(name: str) -> bool:
-    """Return True if a name reads as one of a class: a capital letter first, and no constant."""
+    """Return True if a name looks like a class: it begins with a capital letter, and is not a constant."""
     return name[:1].isupper() and "_" not in name and (len(name) == 1 or not name.isupper())
 
 
 def is_record(node: ast.ClassDef) -> bool:
-    """Return True for a class without methods and literals of its own: its instances are their attributes.
+    """Return True for a class without its own methods and literals: its instances consist of their attributes.
 
-    Members of an enumeration are no secret.
+    Members of an enumeration are not secret.
     """
     functions = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     if any(not each.name.startswith("__") or each.name == "__call__" for each in functions):

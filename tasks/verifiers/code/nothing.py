@@ -1,4 +1,4 @@
-"""Recognizes tests that pass without a response, and would pay for nothing."""
+"""Detects tests that pass without a response, and would reward a response for nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tasks.verifiers.scores import CannotJudge
 
 
 def without_free_tests(ground_truth: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the ground truth without tests that an empty program passes; None if that cannot be tried here.
+    """Return the ground truth without tests that an empty program passes, or None if that cannot be tested here.
 
-    Such a test may prepare the next one, so that it becomes the beginning of that. If all pass, none is left.
+    Such a test may prepare the next one, so it is prepended to the next one. If all pass, none is left.
 
-    Most tests show by their text that they would fail: they call what an empty program does not define. The others are
-    run. Cases of standard input stay: a program that prints nothing may be right.
+    The text of most tests shows that they would fail: they call what an empty program does not define. The others are
+    run. Cases of standard input are kept, because a program that prints nothing may be correct.
 
     Args:
         ground_truth: a well-formed ground truth of `code`.
@@ -39,7 +39,7 @@ def without_free_tests(ground_truth: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _joined(tests: list[str], free: list[bool]) -> list[str]:
-    """Return the tests that are not free, each with the free ones before it, and the last with those behind it."""
+    """Return the tests that are not free, each joined with the free ones before it, and the last with the rest."""
     joined: list[str] = []
     before: list[str] = []
     for test, is_free in zip(tests, free, strict=True):

@@ -1,4 +1,4 @@
-"""Tests as they are run, made once for all responses to a prompt."""
+"""Prepares tests for running, once for all responses to a prompt."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tasks.verifiers.code.syntax import parse
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tests as they are run.
+    """Tests that are ready to run.
 
     Attributes:
         given: code that runs before the response, in its process.
         setup: code that runs before the tests.
-        tests: the tests, split along values.
-        classes: names of the classes of the tests, whose instances come back as data.
-        crossing: those of them that the response's process has too.
-        problem: why they cannot be judged, whatever the response is; None where they can.
-        asks: of each test, True if it cannot pass if the response defines nothing.
-        theirs: of each test, names of Python's by which the response's are meant; none where it is empty.
+        tests: the tests, split into code of the two processes.
+        classes: names of the classes of the tests, whose instances are returned as data.
+        crossing: the classes that the response's process has too.
+        problem: why they cannot be verified, whatever the response is, or None if they can.
+        asks: for each test, True if it cannot pass if the response defines nothing.
+        theirs: for each test, names of Python that refer to functions of the response; may be empty if no test has any.
     """
 
     given: str
@@ -39,7 +39,7 @@ class Prepared:
 
 
 def prepare(given: str, setup: str, tests: Sequence[str]) -> Prepared:
-    """Return tests as they are run. All of them must be Python.
+    """Return tests that are ready to run. All of them must be valid Python.
 
     Raises:
         TestsNothingError: a test cannot fail, or nothing runs it.
@@ -47,7 +47,7 @@ def prepare(given: str, setup: str, tests: Sequence[str]) -> Prepared:
     return _prepared(given, setup, tuple(tests))
 
 
-@lru_cache(maxsize=1024)  # the samples of a group have their tests in common
+@lru_cache(maxsize=1024)  # the samples of a group have the same tests
 def _prepared(given: str, setup: str, tests: tuple[str, ...]) -> Prepared:
     setup, running = runnable(setup, tests)
     for_response = "\n".join(filter(None, (imports_of(setup), given)))
@@ -62,6 +62,6 @@ def _prepared(given: str, setup: str, tests: tuple[str, ...]) -> Prepared:
 
 
 def imports_of(setup: str) -> str:
-    """Return the import statements of the setup, which a response may rely on; the rest of it is the tests'."""
+    """Return the import statements of the setup, which a response may rely on; the rest is only for the tests."""
     lines = [line for line in parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
     return "\n".join(ast.unparse(line) for line in lines)

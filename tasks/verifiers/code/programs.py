@@ -1,7 +1,7 @@
-"""Judges and runs many programs at a time, in the sandboxes of two queues (`worker_queues`), each used by one thread.
+"""Runs and scores many programs at once, in the sandboxes of two queues (`worker_queues`), each used by one thread.
 
-A program that overruns its budget is ended with its processes, and starts again in the slow queue. One that hangs is
-two processes there, under its own limits (`timing`), and delays only programs that need long themselves.
+A program that exceeds its budget is ended with its processes, and starts again in the slow queue. There, a hanging
+program consists of two processes with their own limits (`timing`), and delays only other slow programs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.worker_queues import WorkerLost, WorkerQueues
 
 FIRST_SECONDS = 0.06
-"""Seconds of the first budget. A light program takes a fifth of it, most of that to begin."""
+"""Seconds of the first budget. A light program takes a fifth of it, most of it to start."""
 
 TOO_LONG = f"a program of more than {MAX_PROGRAM_CHARS} characters"
-"""Reason for which a program of such a length is not run."""
+"""Reason for not running a program of such a length."""
 
 Result = TypeVar("Result")
 
 
 class Programs:
-    """The sandboxes that programs run in, and the queues in which they wait.
+    """Contains the sandboxes that run programs, and the queues of waiting programs.
 
     They belong to one event loop, and start sandboxes when first needed.
     """
@@ -45,7 +45,7 @@ class Programs:
 
         Args:
             config: the sandbox and its limits.
-            workers: programs that run at one time in the fast queue, as far as `total_memory_mib` allows.
+            workers: programs that run at the same time in the fast queue, as far as `total_memory_mib` allows.
 
         Raises:
             ValueError: `workers` is not above 0.
@@ -59,7 +59,7 @@ class Programs:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The number of programs so far, of those that overran their first budget, and of sandboxes started."""
+        """The number of programs so far, of programs that exceeded their first budget, and of sandboxes started."""
         started = sum(sandboxes.started for sandboxes in self._queues.workers)
         return {"programs": self._programs, "patient": self._queues.slow_calls, "sandboxes": started}
 
@@ -67,7 +67,7 @@ class Programs:
         """Run the program of a response, and return the proportion of tests that pass; `passed` means all.
 
         Raises:
-            GroundTruthError: there are no tests, or one that is no Python.
+            GroundTruthError: there are no tests, or a test is not valid Python.
             CannotJudge: a test needs a module that the sandbox lacks, or there is no sandbox.
         """
         _check(json.dumps(ground_truth))
@@ -79,7 +79,7 @@ class Programs:
         return score_of(await self._run(partial(verdicts_on, program, ground_truth, self.config)))
 
     async def run(self, program: str) -> Execution:
-        """Run a program without input, under the limits of one test, and return what it wrote.
+        """Run a program without input, under the limits of one test, and return its output.
 
         Raises:
             CannotJudge: there is no sandbox.
@@ -111,7 +111,7 @@ class Programs:
 
 
 class _Sandboxes:
-    """A number of threads, each with a sandbox of its own that is replaced when it fails.
+    """A number of threads, each with its own sandbox, which is replaced when it fails.
 
     Attributes:
         started: sandboxes started so far.
@@ -127,7 +127,7 @@ class _Sandboxes:
         self._closed = False
 
     async def use(self, work: Callable[[Sandbox], Result]) -> Result | None:
-        """Call `work` with a sandbox and return its result; None if it takes longer than its budget.
+        """Call `work` with a sandbox and return its result, or None if it takes longer than its budget.
 
         Raises:
             WorkerLost: the sandbox failed.
@@ -171,7 +171,7 @@ class _Sandboxes:
                 sandbox.close()
 
 
-@lru_cache(maxsize=1024)  # the samples of a group have their tests in common
+@lru_cache(maxsize=1024)  # the samples of a group have the same tests
 def _check(ground_truth: str) -> None:
     check_ground_truth(json.loads(ground_truth))
 
@@ -202,7 +202,7 @@ def score_of(verdicts: list[Verdict]) -> Score:
     detail = f"{passed} of {len(verdicts)} tests passed"
     if failed:
         number, verdict = failed[0]
-        # The response may have worded it, with half characters that no file can hold.
+        # The response may determine this text, which may then contain lone surrogates that no file can store.
         detail += f"; test {number}: {verdict.detail}".encode(errors="replace").decode()
     timed_out = any(verdict.timed_out for verdict in verdicts)
     return Score(passed / len(verdicts), not failed, detail, timed_out=timed_out)

@@ -1,6 +1,6 @@
 """Runs the tests of one response in a sandbox: assertions on its functions, or cases of standard input and output.
 
-`run_program` runs a program alone, for who wants its output.
+`run_program` runs a program alone and returns its output.
 
 Assertions, which a response must not read:                     Cases:
 
@@ -28,14 +28,14 @@ from tasks.verifiers.code.timing import Clock, OutOfTime
 from tasks.verifiers.scores import CannotJudge
 
 EXIT_GRACE_SECONDS = 1.0
-"""Seconds that a program may take to end after it closed its output."""
+"""Seconds that a program may take to end after it has closed its output."""
 MAX_OUTPUT_CHARS = 100_000
-"""Most characters of a program's output that a code server hands back."""
+"""Maximum number of characters of a program's output that a code server returns."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one test: passed or not, the reason in words, and whether a limit of time decided it."""
+    """The result of one test: whether it passed, a message about the reason, and whether it is due to a time limit."""
 
     passed: bool
     detail: str = ""
@@ -44,7 +44,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """Standard input of a program, and the standard output that it must write."""
+    """The standard input of a program, and its expected standard output."""
 
     input: str
     output: str
@@ -52,12 +52,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Execution:
-    """The output of a program, and its end.
+    """The output of a program, and how it ended.
 
     Attributes:
         output: its standard output, up to the limit.
-        ending: the reason for which it ended otherwise than by itself with exit status 0; empty where it did not.
-        timed_out: whether a limit of time ended it.
+        ending: the reason why it did not end normally with exit status 0, or empty if it did.
+        timed_out: True if a time limit ended it.
     """
 
     output: str
@@ -77,7 +77,7 @@ def run_program(sandbox: Sandbox, program: str, config: CodeConfig, clock: Clock
 
 
 def shortened(output: str, chars: int) -> str:
-    """Return an output of at most `chars` characters and a note; head and tail of a longer one, half of them each."""
+    """Return an output, or its head and tail and a note if it has more than `chars` characters, half of them each."""
     if len(output) <= chars:
         return output
     head, tail = output[: (chars + 1) // 2], output[len(output) - chars // 2 :]
@@ -89,11 +89,11 @@ def run_assertions(
 ) -> list[Verdict]:
     """Run tests that call the response's functions, and return one verdict per test, in order.
 
-    The response's process sees what makes the arguments of its functions, no more. All tests call into one process that
-    holds the response, as in a test file. After a test that does not end, or that ends the process, the next one gets a
-    new process.
+    The response's process only sees what is needed to compute the arguments of its functions. All tests call into the
+    same process of the response, as in a test file. After a test that does not end, or that ends the process, the next
+    one gets a new process.
 
-    What a test computes with the response runs in the response's process, the rest in another (`split`).
+    The part of a test that uses the response runs in the response's process, and the rest in another one (`split`).
 
     Raises:
         CannotJudge: a test needs a module that the sandbox's Python lacks.
@@ -120,7 +120,7 @@ def run_assertions(
 
 
 def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: CodeConfig, clock: Clock) -> list[Verdict]:
-    """Run the program once per case, each in a process of its own, and return one verdict per case, in order.
+    """Run the program once per case, each in its own process, and return one verdict per case, in order.
 
     Raises:
         TakesLong: the response has used up its budget.
@@ -139,7 +139,7 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
 
 
 class _Conversation:
-    """This process's side of a test run: orders to the process that holds the tests."""
+    """The client side of a test run: sends requests to the process of the tests."""
 
     def __init__(self, orders: socket.socket, clock: Clock) -> None:
         self._orders = orders
@@ -147,7 +147,7 @@ class _Conversation:
         self.ready = False
 
     def run(self, source: str, theirs: Sequence[str] = ()) -> tuple[Verdict, bool]:
-        """Run a piece of test code; return the verdict, and True if the processes can go on."""
+        """Run test code; return the verdict, and True if the processes can be used further."""
         self._clock.begin_test()
         try:
             self._orders.sendall(json.dumps({"run": source, "theirs": list(theirs)}).encode() + b"\n")
@@ -178,7 +178,7 @@ class _Conversation:
 def _conversation(
     sandbox: Sandbox, program: str, prepared: Prepared, limits: Limits, clock: Clock
 ) -> Iterator[_Conversation]:
-    """Fork a process that holds the response and one that holds the tests, and end both with the block."""
+    """Fork a process for the response and one for the tests, and end both at the end of the block."""
     orders, checker = socket.socketpair()
     asking, answering = socket.socketpair()
     with ExitStack() as stack:
@@ -190,9 +190,9 @@ def _conversation(
         tests = sandbox.fork("checker", limits, [checker.fileno(), asking.fileno()])
         stack.callback(sandbox.end, tests)
         checker.close()
-        # Only now: a response that takes all there is must not keep its tests from starting.
+        # Sent after both forks: a response that uses up all resources must not keep its tests from starting.
         message = {"source": program, "given": prepared.given, "classes": prepared.classes}
-        with suppress(OSError):  # a response that ends while it is being loaded: the first test finds it gone
+        with suppress(OSError):  # if the response ends while it is being loaded, the first test reports it
             asking.sendall(json.dumps(message).encode() + b"\n")
         asking.close()
         orders.sendall(json.dumps({"classes": prepared.classes, "crossing": prepared.crossing}).encode() + b"\n")
@@ -201,7 +201,7 @@ def _conversation(
 
 
 def _longest(case: Case, config: CodeConfig) -> int:
-    """Return the bytes of output that a program may write: what is expected may be longer than others' outputs."""
+    """Return the bytes of output that a program may write, as the expected output may exceed the usual limit."""
     return max(config.output_bytes, 2 * len(case.output.encode("utf-8", "surrogatepass")))
 
 
@@ -216,7 +216,7 @@ def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: 
 def _execute(
     sandbox: Sandbox, source: int, standard_input: str, limits: Limits, clock: Clock, output_bytes: int
 ) -> Execution:
-    """Run the program that the descriptor `source` holds, in a process of its own."""
+    """Run the program in the file of the descriptor `source`, in its own process."""
     output, timed_out = bytearray(), False
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0):
@@ -242,7 +242,7 @@ def _execute(
 
 
 def _read_into(output: bytearray, descriptor: int, clock: Clock, limit: int) -> None:
-    """Read until the end, or until `output` has more than `limit` bytes. It holds what came before an exception."""
+    """Read until the end, or until `output` has more than `limit` bytes. It keeps what was read before an exception."""
     while len(output) <= limit:
         clock.wait_for(descriptor)
         part = os.read(descriptor, 1 << 16)
@@ -253,7 +253,7 @@ def _read_into(output: bytearray, descriptor: int, clock: Clock, limit: int) -> 
 
 @contextmanager
 def _file(text: str) -> Iterator[int]:
-    """Open a sealed file in memory that holds `text`, and yield its descriptor."""
+    """Open a sealed file in memory that contains `text`, and yield its descriptor."""
     descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as stream:

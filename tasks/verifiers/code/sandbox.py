@@ -1,12 +1,12 @@
-"""The sandbox from outside: starts the host process under isolation, and has it fork the processes that run code.
+"""Manages a sandbox from outside: starts its isolated host process, which forks the processes that run code.
 
-    Sandbox ──orders──► host (bubblewrap or Landlock; warm, empty)
+    Sandbox ─requests─► host (bubblewrap or Landlock; warm, without code of responses)
        │                  ├─ fork, locked up: the response   ◄─┐ JSON over a socket pair: names, arguments, results;
        └──tests──────────►└─ fork, locked up: the tests      ◄─┘ never an expected result
 
-Three layers hold each fork: the namespaces of the host (no network, no processes but the sandbox's, no files but those
-of the interpreter and the packages that are asked for), a system call filter with Landlock, and resource limits. The
-kernel's limits bound no user's threads for certain, so a fork asks this process for leave to start each one.
+Three layers isolate each fork: the namespaces of the host (no network, only the processes of the sandbox, only the
+files of the interpreter and of the selected packages), a system call filter with Landlock, and resource limits. As the
+kernel has no reliable limit on the threads of a user, a fork requests permission from this process to start one.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ INSIDE = (
     "tasks.verifiers.code.inside.forking",
     "tasks.verifiers.code.inside.host",
 )
-"""Modules that are sent into the sandbox, each after those that it imports."""
+"""Modules that are sent into the sandbox, each after the modules that it imports."""
 
-WRITABLE = "/tmp"  # noqa: S108 - the sandbox's own, a file system that no one else sees
-"""Folder of the sandbox that programs may write to: a file system of its own."""
+WRITABLE = "/tmp"  # noqa: S108 - a file system that is only visible in the sandbox
+"""Folder of the sandbox that programs may write to: a separate file system."""
 PACKAGES = "/packages"
-"""Folder in which a sandbox by namespaces shows the packages that may be imported."""
+"""Folder of a sandbox with namespaces that contains the packages that may be imported."""
 LEAST_BYTES = 32 << 20
-"""Bytes of address space that a program needs beside what the host has loaded: less would fail right programs."""
+"""Minimum address space, in bytes, of a program in addition to what the host has loaded. With less, correct programs
+would fail."""
 START_SECONDS = 30.0
-"""Seconds that the host may take to start, and its first fork to be checked."""
+"""Seconds that the host may take to start, and that the check of its first fork may take."""
 ANSWER_SECONDS = 30.0
-"""Seconds that the host may take to obey. It needs milliseconds, but may have to wait long for a core."""
+"""Seconds that the host may take to respond. It needs milliseconds, but may have to wait long for a core."""
 
 Isolation = Literal["namespaces", "landlock"]
-"""Name of a mechanism that holds the host."""
+"""Name of a mechanism that isolates the host."""
 
 # From the kernel's seccomp.h: SECCOMP_IOCTL_NOTIF_RECV and _SEND, the size of `struct seccomp_notif`, and
 # SECCOMP_USER_NOTIF_FLAG_CONTINUE.
@@ -69,7 +70,7 @@ _ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "LANG": "C.UTF-8",
     "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "1",  # the C library reserves 128 MiB of address space for each further one
+    "MALLOC_ARENA_MAX": "1",  # the C library reserves 128 MiB of address space for each further arena
 }
 
 _BOOT = """
@@ -93,19 +94,19 @@ module.main(message["settings"], control)
 
 
 class SandboxError(RuntimeError):
-    """The sandbox cannot be started, or has ended: the judge's failure, never the response's."""
+    """The sandbox cannot be started, or has ended. This is never a failure of the response."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A fork in the sandbox.
+    """A forked process in the sandbox.
 
     Attributes:
         inside: its pid in the sandbox.
-        pid: its pid in the namespace of this process.
+        pid: its pid in the PID namespace of this process.
         watched: a descriptor that is readable once it has ended.
-        requests: a descriptor that is readable while one of its threads waits for leave to start another; it waits
-            until `answer_request` is called.
+        requests: a descriptor that is readable while one of its threads waits for permission to start another one. The
+            thread waits until `answer_request` is called.
         threads: the number of threads that it may have.
     """
 
@@ -116,13 +117,13 @@ class Process:
     threads: int
 
     def answer_request(self) -> None:
-        """Let a thread start or fail that has asked for leave. It is called when `requests` is readable.
+        """Allow or deny a thread's request to start another one. Call this when `requests` is readable.
 
-        Threads that ask at the same time are each counted as they were before the others: so there can be twice as many
-        for a while, but no more, as each that asks is one of the permitted.
+        Requests at the same time are each counted without the others. So there can temporarily be up to twice as many
+        threads, but not more, because each requesting thread is one of the permitted ones.
         """
         asked = bytearray(_NOTIFICATION_BYTES)
-        with suppress(OSError):  # it has been interrupted, or has ended
+        with suppress(OSError):  # the thread has been interrupted, or has ended
             fcntl.ioctl(self.requests, _NOTIFICATION_RECEIVE, asked)
             permitted = _threads_of(self.pid) < self.threads
             verdict = (0, _NOTIFICATION_CONTINUE) if permitted else (-errno.EAGAIN, 0)
@@ -131,7 +132,7 @@ class Process:
 
 
 class Sandbox:
-    """One host process and its forks. It is not thread-safe, and serves one judgement at a time."""
+    """One host process and its forks. It is not thread-safe, and runs the tests of one response at a time."""
 
     def __init__(
         self,
@@ -141,15 +142,15 @@ class Sandbox:
         packages: Sequence[str] = ("numpy",),
         nice: int = 0,
     ) -> None:
-        """Start the host, and check in a first fork that what must be impossible is impossible.
+        """Start the host, and check in a first fork that forbidden operations fail.
 
         Args:
-            isolation: the mechanism that holds the host.
-            python: path of the interpreter inside; None for the one that runs this process.
-            disk_mib: MiB of the writable folder; there is none under `landlock`.
-            packages: installed distributions that programs may import, with those that they require, beside the
+            isolation: the mechanism that isolates the host.
+            python: path of the interpreter inside. Optional. If None, the interpreter that runs this process.
+            disk_mib: MiB of the writable folder; there is none with `landlock`.
+            packages: installed distributions that programs may import, with their requirements, in addition to the
                 standard library.
-            nice: niceness of all that runs in the sandbox.
+            nice: niceness of all processes in the sandbox.
 
         Raises:
             SandboxError: it cannot be started here, or the check failed.
@@ -187,10 +188,10 @@ class Sandbox:
         Args:
             part: the code that it runs: "response", "checker", "program" or "probe".
             limits: its resource limits.
-            descriptors: descriptors that it gets, in the order in which the part expects them.
+            descriptors: descriptors that it gets, in the order that the code expects.
 
         Raises:
-            SandboxError: it could not be locked up, and has run nothing.
+            SandboxError: it could not be locked up, and has run no code.
         """
         if limits.memory_bytes < self._occupied_bytes + LEAST_BYTES:
             raise SandboxError(
@@ -206,13 +207,13 @@ class Sandbox:
         return process
 
     def end(self, process: Process) -> Ended:
-        """Kill a process that has not ended by itself, and return how it ended. It is called once for each process."""
+        """Kill a process if it still runs, and return how it ended. Call it once for each process."""
         os.close(process.watched)
         os.close(process.requests)
         return Ended(**self._order({"end": process.inside}, (), ANSWER_SECONDS)[0])
 
     def kill(self) -> None:
-        """Kill the host and all its forks, from any thread; a judgement in the sandbox then gets a `SandboxError`."""
+        """Kill the host and all its forks, from any thread; code that uses the sandbox then gets a `SandboxError`."""
         self._host.kill()
 
     def close(self) -> None:
@@ -253,8 +254,8 @@ def _start(isolation: Isolation, interpreter: Interpreter, nice: int) -> ForkSer
     command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(nice)]
     if isolation == "namespaces":
         command = [*_bubblewrap(interpreter), *command]
-    log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the host; no file, as there may be no disk
-    # No session of its own: Linux may schedule those as groups, each with the same share.
+    log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the host; in memory, as there may be no disk
+    # No new session: Linux may schedule sessions as groups with equal shares.
     return ForkServer(command, _ENVIRONMENT, folder="/", log=log, process_group=0)
 
 
@@ -273,7 +274,7 @@ def _bubblewrap(interpreter: Interpreter) -> list[str]:
     return [
         _bwrap(),
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"),
-        *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),  # to mount the writable folder; forks give it up
+        *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),  # to mount the writable folder; forks drop it
         *visible,
         *masks,
         *packages,
@@ -284,12 +285,12 @@ def _bubblewrap(interpreter: Interpreter) -> list[str]:
 
 
 def _search_inside(interpreter: Interpreter) -> list[str]:
-    """Return the paths of the packages' folders inside the sandbox; their own may lie below the writable folder."""
+    """Return the paths of the packages' folders inside the sandbox. Their outer paths may be in the writable folder."""
     return [os.path.join(PACKAGES, str(number)) for number, _ in enumerate(interpreter.search)]
 
 
 def _bwrap() -> str:
-    """Return the path of the system's own bubblewrap, or of the one that the package index ships."""
+    """Return the path of the system's bubblewrap, or else of the one in the Python package."""
     if path := shutil.which("bwrap"):
         return path
     try:
@@ -300,14 +301,14 @@ def _bwrap() -> str:
 
 
 def _number_here(watched: int) -> int:
-    """Return the pid of a process in the namespace of this one."""
+    """Return the pid of a process in the PID namespace of this process."""
     with open(f"/proc/self/fdinfo/{watched}") as about:
         return next(int(line.split()[1]) for line in about if line.startswith("Pid:"))
 
 
 def _prefer_for_out_of_memory(pid: int) -> None:
-    """Have the kernel kill this process and its future forks before all others when the machine runs out of memory."""
-    # There are containers without a writable /proc; the limits on memory hold all the same.
+    """Let the kernel kill this process and its future forks before all others when the machine runs out of memory."""
+    # Some containers have no writable /proc; the memory limits apply anyway.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as stream:
         stream.write("1000")
 
@@ -318,8 +319,8 @@ def _address_space(pid: int) -> int:
 
 
 def _readable(*descriptors: int) -> set[int]:
-    """Return the descriptors that are readable; waits a second at most."""
-    polled = select.poll()  # not `select`, which knows no descriptor beyond 1023
+    """Return the descriptors that are readable; waits for up to one second."""
+    polled = select.poll()  # not `select`, which supports no descriptor above 1023
     for descriptor in descriptors:
         polled.register(descriptor, select.POLLIN)
     return {descriptor for descriptor, event in polled.poll(1000) if event & select.POLLIN}

@@ -1,8 +1,8 @@
-"""The code server, which runs the programs of responses: `python -m tasks.verifiers.code.server --help`.
+"""Runs the code server, which runs the programs of responses: `python -m tasks.verifiers.code.server --help`.
 
-A run starts one for itself, on a Unix socket. Clusters whose training pods can hold no sandbox start it where one can
-be held, and name it in `code.remote` of the verifiers' configuration. `tasks.verifiers.code.service` documents its
-requests and answers.
+A run starts one for itself, on a Unix socket. On clusters whose training pods cannot run a sandbox, start it on a
+machine that can, and set `code.remote` in the configuration of the verifiers. `tasks.verifiers.code.service` documents
+its requests and responses.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, and finish the requests in flight.
 
     Raises:
-        SystemExit: it cannot start; the reason in one sentence.
+        SystemExit: it cannot start; with the reason in one line.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     if options.listener is not None:
         process_limits.die_with_parent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to a run and all that it started
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to a run and all its processes
     try:
         _serve(options)
     except (ValueError, OSError) as error:
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(option, default=default, type=_names, help=f"as code.{name} of a run, with commas")
         else:
             parser.add_argument(option, default=default, help=f"as code.{name} of a run")
-    for name in ("--listener", "--ready"):  # descriptors of a run that starts its own
+    for name in ("--listener", "--ready"):  # descriptors from a run that starts its own server
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -87,7 +87,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     own = options.listener is not None
     token = read_key("--token-env", options.token_env)
-    os.environ.pop(options.token_env or "", None)  # so that no process that runs a program inherits it
+    os.environ.pop(options.token_env or "", None)  # so that processes of programs do not inherit it
     if token is None and not own and not _is_loopback(options.host):
         raise ValueError(f"{options.host} can be reached from elsewhere: --token-env must name a token's variable")
     secured = _secured(options.certificate, options.key)
@@ -98,7 +98,7 @@ def _serve(options: argparse.Namespace) -> None:
     with socket.socket(fileno=options.listener) if own else _listen(options.host, options.port) as listener:
         application = CodeService(programs, isolation, places, token, sys.maxsize if own else MAX_BYTES).application()
 
-        async def announce(_: web.Application) -> None:  # only now does a signal end it in good order
+        async def announce(_: web.Application) -> None:  # from now on a signal shuts it down cleanly
             if own:
                 _report(options.ready, b"ready")
             else:
@@ -147,7 +147,7 @@ def _config(options: argparse.Namespace) -> CodeConfig:
 
 
 def _isolation(config: CodeConfig) -> str:
-    """Return the mechanism that works here; raises `ValueError` where none does."""
+    """Return the isolation mechanism that works here; raises `ValueError` if none does."""
     from tasks.verifiers import code
 
     try:

@@ -1,17 +1,17 @@
-"""The code server's HTTP side.
+"""Implements the HTTP API of the code server.
 
     POST /judge    {response, ground_truth, options} -> {value, passed, detail, error, timed_out, isolation, version}
     POST /run      {program, output_chars, options} -> {output, ending, error, timed_out, isolation, version}
     GET /metrics   its isolation, version, options, load and counters
     GET /health    {"status": "ok"}; needs no token, as probes have none
 
-`/run` runs a program without input, under the limits of one test; of an output of more than `output_chars` characters,
-head and tail come back.
+`/run` runs a program without input, under the limits of one test. If its output has more than `output_chars`
+characters, only head and tail are returned.
 
-`options` are the limits that the caller expects. They belong to the sandboxes and cannot change from request to
-request: where they are not the server's own, it answers 409 and names both. 401: no or a wrong token. 400: a body that
-is no such request. 408, 413: a body that comes too slowly, or is too large. 503: all places are taken, or all bytes
-that requests may hold.
+`options` are the limits that the caller expects. They belong to the sandboxes and cannot change between requests: if
+they differ from the server's, the response is 409 and contains both. 401: no or a wrong token. 400: the body is not
+such a request. 408, 413: the body arrives too slowly, or is too large. 503: the maximum number of requests, or of bytes
+in requests, is reached.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tasks.verifiers.code.running import MAX_OUTPUT_CHARS, Execution, shortened
 from tasks.verifiers.scores import CannotJudge, Score
 
 READ_SECONDS = 30.0
-"""Seconds within which the header of a request must arrive, and again its body."""
+"""Seconds within which the header of a request must arrive, and then its body."""
 MAX_BYTES = 512 * 2**20
-"""Bytes of all requests together that are read or judged at one time."""
+"""Maximum number of bytes of all requests that are being read or processed."""
 RETRY_AFTER_SECONDS = 1
-"""Seconds that a client is asked to wait after a 503."""
+"""Seconds after which a client may retry after a 503."""
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Answers the content of an accepted request, without what is common to all answers."""
+"""Handles the content of an accepted request, and returns the response without the fields of all responses."""
 
 
 class CodeService:
-    """The handlers of a code server's HTTP requests."""
+    """Handles the HTTP requests of a code server."""
 
     def __init__(
         self, programs: Programs, isolation: str, places: int, token: SecretStr | None, max_bytes: int = MAX_BYTES
@@ -50,11 +50,11 @@ class CodeService:
         """Create the handlers without listening.
 
         Args:
-            programs: runs them; its options are the server's.
-            isolation: the mechanism that holds its programs.
-            places: requests that are read or judged at one time; a further one is answered with 503.
-            token: the bearer token that a request must have; None: none is asked for.
-            max_bytes: bodies of all these requests together; one that would exceed it is answered with 503.
+            programs: runs the programs; its options are the server's.
+            isolation: the mechanism that isolates the programs.
+            places: number of requests that are read or processed at the same time; a further one is answered with 503.
+            token: the bearer token that a request must contain. Optional. If None, no token is required.
+            max_bytes: bytes of all these requests together; a request that would exceed it is answered with 503.
         """
         self._programs = programs
         self._isolation = isolation
@@ -136,7 +136,7 @@ class CodeService:
         return {"output": output, "ending": run.ending, "error": error, "timed_out": run.timed_out}
 
     def _about(self) -> dict[str, Any]:
-        """Return what every answer says of this server."""
+        """Return the fields about this server in every response."""
         return {"isolation": self._isolation, "version": version()}
 
     def _authorise(self, request: web.Request) -> None:
@@ -145,7 +145,7 @@ class CodeService:
             raise web.HTTPUnauthorized(text="no token, or a wrong one", headers={"WWW-Authenticate": "Bearer"})
 
     def _admit(self, request: web.Request) -> int:
-        """Return the bytes that the request may hold, or refuse it."""
+        """Return the maximum number of bytes of the request, or refuse it."""
         size = MAX_REQUEST_BYTES if request.content_length is None else request.content_length
         if size > MAX_REQUEST_BYTES:
             raise web.HTTPRequestEntityTooLarge(MAX_REQUEST_BYTES, size)
@@ -203,10 +203,10 @@ def _content(body: bytes) -> dict[str, Any]:
 
 
 def _reason(failure: Exception) -> str:
-    """Return why a program could not be run; a bug of ours must reach the caller as an error of this one program."""
+    """Return why a program could not be run. A bug must reach the caller as an error of this one program."""
     return str(failure) if isinstance(failure, CannotJudge) else f"code failed: {type(failure).__name__}: {failure}"
 
 
 def _unicode(text: str) -> str:
-    """Escape what is no Unicode in a text; a response can put it into an error message."""
+    """Escape invalid Unicode in a text, because a response can put it into an error message."""
     return text.encode("utf-8", "backslashreplace").decode()

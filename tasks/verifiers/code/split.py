@@ -1,16 +1,16 @@
-"""Splits tests along values: what they compute with the response, and what they compare it with.
+"""Splits tests into the code that uses the response, and the code that compares its results.
 
     xs = [3, 1, 2]                               xs = [3, 1, 2]
     assert sorted(f(xs)) == [1, 2, 3]     ->     __once__(0, "xs = [3, 1, 2]")
                                                  assert __read__(lambda: sorted(__value__("f(xs)")) == [1, 2, 3])
 
-The text in `__once__`, `__run__` and `__value__` is run in the process of the response, with Python's own semantics;
-the rest where the tests are (`inside.checker`), on values that are read by exact type. What crosses to the response is
-what makes the arguments of its functions, and their calls. Never: the literals that an assertion compares with,
-operators, comparisons, `isinstance` and what else decides, functions of the tests that are given its results, and all
-from which these are made (`crossing`).
+The text in `__once__`, `__run__` and `__value__` runs in the process of the response, with Python's normal semantics.
+The rest runs in the tests' process (`inside.checker`), on values that are parsed by exact type. The response's process
+gets only the code that computes the arguments of its functions, and their calls. It never gets: the literals that an
+assertion compares with, operators, comparisons, `isinstance` and other code that decides, functions of the tests that
+get its results, and everything that these are computed from (`crossing`).
 
-What is not understood stays as it is: then the tests call into the response by reference (`inside.wire`).
+Code that cannot be rewritten stays as it is: then the tests call into the response by reference (`inside.wire`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tasks.verifiers.code.names import binds, bound_names, children, class_like,
 from tasks.verifiers.code.syntax import parse, unparse
 
 _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch", "object", "dict"}
-"""Contexts that change what a process prints to or what it holds; the last two are `patch.object` and `patch.dict`."""
+"""Contexts that change the output or names of a process; the last two are `patch.object` and `patch.dict`."""
 _JUDGEMENTS = (
     *(ast.Assert, ast.Raise, ast.Compare, ast.BoolOp, ast.IfExp, ast.If, ast.While, ast.Try, ast.TryStar, ast.Match),
     *(ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.NamedExpr),
@@ -36,26 +36,27 @@ _JUDGEMENTS = (
 
 
 _EVALUATING = {"eval", "exec", "compile", "__import__"}
-"""Builtins that are never taken from the response, as their argument may hold the expected result."""
+"""Builtins that are never taken from the response, as their argument may contain the expected result."""
 _PERHAPS = (
     *(ast.Try, ast.TryStar, ast.If, ast.For, ast.While, ast.With, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
     *(ast.Match, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.BoolOp),
 )
-"""Code that may leave out a part of it, or catch what it raises."""
+"""Code that may skip a part of it, or catch what it raises."""
 
 
 class Split(NamedTuple):
-    """Tests that are split.
+    """Tests after splitting.
 
     Attributes:
-        setup: the setup as it is run where the tests are.
-        tests: the tests likewise.
-        classes: names of the classes of the tests, whose instances come back as data.
-        crossing: those of them that the response's process has too, so that instances can be handed to it.
-        trees: the syntax trees of what is given, the setup and the tests, as they were.
-        understood: the `id` of each node of the trees that is run in the response's process.
-        asks: of each test, True if it cannot pass if the response defines nothing.
-        theirs: of each test, names of Python's that it has outside of that code, and by which the response's are meant.
+        setup: the setup as it runs in the tests' process.
+        tests: the tests as they run in the tests' process.
+        classes: names of the classes of the tests, whose instances are returned as data.
+        crossing: the classes that the response's process has too, so that instances can be passed to it.
+        trees: the original syntax trees of the given code, the setup and the tests.
+        understood: the `id` of each node of the trees that runs in the response's process.
+        asks: for each test, True if it cannot pass if the response defines nothing.
+        theirs: for each test, names of Python that refer to functions of the response, and that it uses outside of the
+            code that runs in the response's process.
     """
 
     setup: str
@@ -69,10 +70,10 @@ class Split(NamedTuple):
 
 
 def split(given: str, setup: str, tests: Sequence[str]) -> Split:
-    """Return tests that ask for values; where they are not understood, as they are.
+    """Return tests that request values from the response, or unchanged tests if they cannot be rewritten.
 
     Args:
-        given: code that the response has as well, which runs before both.
+        given: code that also runs with the response, before setup and tests.
         setup: code that runs before the tests.
         tests: the tests.
     """
@@ -81,7 +82,7 @@ def split(given: str, setup: str, tests: Sequence[str]) -> Split:
         tree.body = [part for node in tree.body for part in _single(node)]
     splitter = _Splitter(trees, set())
     before, *split_tests = splitter.run()
-    if splitter.asked_to_cross:  # before it was known what decides
+    if splitter.asked_to_cross:  # the first pass did not know yet which names decide
         splitter = _Splitter(trees, splitter.all_that_decides())
         before, *split_tests = splitter.run()
     given_classes = {node.name for node in trees[0].body if isinstance(node, ast.ClassDef)}
@@ -93,7 +94,7 @@ def split(given: str, setup: str, tests: Sequence[str]) -> Split:
 
 
 def _single(node: ast.stmt) -> list[ast.stmt]:
-    """Return `a, b = 1, 2` as two statements."""
+    """Return assignments like `a, b = 1, 2` as two statements."""
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
             stored = {root(name) for name in names if isinstance(name, ast.Name | ast.Attribute)}
@@ -106,13 +107,13 @@ def _single(node: ast.stmt) -> list[ast.stmt]:
 
 
 class _Splitter(Crossing):
-    """Goes through setup and tests in their order, and writes each statement as it is run."""
+    """Processes setup and tests in order, and rewrites each statement."""
 
-    asks: list[bool] = []  # noqa: RUF012 - bound anew in each run
-    left: list[list[str]] = []  # noqa: RUF012 - bound anew in each run
+    asks: list[bool] = []  # noqa: RUF012 - replaced in each run
+    left: list[list[str]] = []  # noqa: RUF012 - replaced in each run
 
     def run(self) -> list[str]:
-        """Return setup and tests, with the code that is given before the setup."""
+        """Return setup and tests; the setup begins with the given code."""
         given, setup, *tests = self.trees
         self._needs_response, self.asks = False, []
         lines = [*given.body, *self._block(setup.body)]
@@ -129,7 +130,7 @@ class _Splitter(Crossing):
         return ["\n".join(map(unparse, each)) for each in (lines, *running)]
 
     def all_that_decides(self) -> set[str]:
-        """Return the names that decide over assertions, with all from which the statements that bind them are made."""
+        """Return the names that decide assertions, and all names that their values are computed from."""
         deciding: set[str] = set()
         new = self.judging & self.ours
         while new:
@@ -139,7 +140,7 @@ class _Splitter(Crossing):
         return deciding
 
     def _block(self, body: Iterable[ast.stmt], theirs: set[str] | None = None) -> list[ast.stmt]:
-        self.shipped = set()  # a test begins in a new process where the one before it had no end
+        self.shipped = set()  # a test begins in a new process if the one before did not end
         self.theirs = theirs or set()
         lines: list[ast.stmt] = []
         for node in body:
@@ -160,7 +161,7 @@ class _Splitter(Crossing):
             return [node]
 
     def _surely_asks(self, node: ast.AST) -> bool:
-        """Return True if a statement fails where the response does not define a name."""
+        """Return True if a statement fails if the response does not define a name."""
         if isinstance(node, _PERHAPS):
             return False
         if isinstance(node, ast.Name):
@@ -168,7 +169,7 @@ class _Splitter(Crossing):
         return any(map(self._surely_asks, children(node)))
 
     def _pure_statement(self, node: ast.stmt) -> list[ast.stmt]:
-        """Return a statement that has nothing to do with the response."""
+        """Return a statement that does not use the response."""
         names, fails = binds(node), self.may_fail(node)
         if fails:
             self.judging |= loaded(node)
@@ -178,7 +179,7 @@ class _Splitter(Crossing):
         self.rebind(names)
         if self.depth or fails or not _sets_state(node) or not self.hand(free(node) & self.ours, set()):
             return [node]
-        if isinstance(node, ast.Assign) and root(node.targets[0]) == "sys":  # what is printed there is read there
+        if isinstance(node, ast.Assign) and root(node.targets[0]) == "sys":  # what that process prints is read there
             self.inside.add("sys")
             self.instances.add("sys")
         self.understood.add(id(node))
@@ -208,7 +209,7 @@ class _Splitter(Crossing):
                 return [self._function(node)]
             case ast.ClassDef(name=name, bases=bases) if not self.depth and any(map(self.touches, bases)):
                 if name not in self.deciding and not has(node, _JUDGEMENTS) and not self.may_fail(node):
-                    self.classes.discard(name)  # it is one of the response's
+                    self.classes.discard(name)  # it is defined in the response's process
                     return self._ran(node)
             case ast.ClassDef(body=body):
                 changed = copy.copy(node)
@@ -249,7 +250,7 @@ class _Splitter(Crossing):
         return [changed]
 
     def _ran(self, node: ast.stmt) -> list[ast.stmt]:
-        """Return what runs a statement in the response's process, where the names that it binds live from then on."""
+        """Return code that runs a statement in the response's process, which then stores the names that it binds."""
         names = binds(node)
         code, parameters = self.shipped_code(node)
         self.understood.add(id(node))
@@ -264,7 +265,7 @@ class _Splitter(Crossing):
         return [*packages_of(code), ast.Expr(call("__run__", source, **parameters))]
 
     def _controlled(self, node: ast.For | ast.While | ast.If | ast.With | ast.Try) -> ast.stmt:
-        """Return a statement that decides what runs: it does so here."""
+        """Return a statement that decides what runs. It decides in the tests' process."""
         changed = copy.copy(node)
         with self.scope(set()), self._deeper():
             match changed:
@@ -292,7 +293,7 @@ class _Splitter(Crossing):
     def _nested(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Return the statements of a branch or loop.
 
-        What is bound in it is bound here: whether it is, and to what, is known only as it runs.
+        Names that they bind are stored in the tests' process: their values are only known at run time.
         """
         lines = []
         for node in body:
@@ -302,7 +303,7 @@ class _Splitter(Crossing):
         return lines
 
     def _function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """Return a function of the tests: it runs here, and asks for values."""
+        """Return a function of the tests. It runs in the tests' process, and requests values."""
         if has(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)):
             self.judging |= loaded(node)
             return node
@@ -318,7 +319,7 @@ class _Splitter(Crossing):
         return self.is_inner(context) or last(context) in _CAPTURES
 
     def _captured(self, node: ast.With) -> list[ast.stmt]:
-        """Return what enters a context in the response's process, whose output or names it changes."""
+        """Return code that enters a context in the response's process, because it changes its output or names."""
         entered: list[ast.stmt] = []
         left: list[ast.stmt] = []
         for number, item in enumerate(node.items):
@@ -339,7 +340,7 @@ class _Splitter(Crossing):
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
-        """Go into code that may run never, or more than once."""
+        """Enter code that may run never, or more than once."""
         self.depth += 1
         try:
             yield
@@ -348,11 +349,11 @@ class _Splitter(Crossing):
 
 
 def _named_as_ours(tree: ast.Module) -> set[str]:
-    """Return names of Python's by which a test must mean the response's function.
+    """Return names of Python that must refer to a function of the response in a test.
 
-    A module cannot be called, so `bisect(...)` is the response's. A builtin is the response's where an assertion
-    compares a call of it and names nothing else, as in `assert sum(10, 15) == 6`: its result is then an answer like any
-    other. (In `assert abs(f(1) - 2) < 0.1` the response's own `abs` would be the judge of its answer.)
+    A module cannot be called, so `bisect(...)` is the response's. A builtin is the response's if an assertion compares
+    a call of it and contains no other name, as in `assert sum(10, 15) == 6`: its result is then a result of the
+    response like any other. (In `assert abs(f(1) - 2) < 0.1` the response's `abs` would decide about its own result.)
     """
     called = {node.func.id for node in walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     theirs = {name for name in called if name in sys.stdlib_module_names and not hasattr(builtins, name)}
@@ -364,7 +365,7 @@ def _named_as_ours(tree: ast.Module) -> set[str]:
 
 
 def _sets_state(node: ast.stmt) -> bool:
-    """Return True if a statement changes what belongs to Python: a seed, a stream, a limit."""
+    """Return True if a statement changes state of Python: a seed, a stream, a limit."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute() as changed)):
             return root(changed) in PYTHON - {"self"}

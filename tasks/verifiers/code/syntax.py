@@ -1,7 +1,7 @@
-"""Parsing of Python by one thread at a time.
+"""Parses Python in one thread at a time.
 
-CPython 3.11 counts how deep all threads of a process are in their trees in one number: where two of them parse, one may
-end in `SystemError: AST constructor recursion depth mismatch`, whatever it parses.
+CPython 3.11 counts the depth of the trees of all threads of a process in one number: if two threads parse at the same
+time, one may fail with `SystemError: AST constructor recursion depth mismatch`, whatever it parses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from threading import Lock
 
 _PARSING = Lock()
 MAX_DIGITS = 100_000
-"""Longest integer of a source text that is read, in digits."""
+"""Maximum length of an integer in source code, in digits."""
 
 
 def parse(source: str) -> ast.Module:
@@ -24,7 +24,7 @@ def parse(source: str) -> ast.Module:
 
 
 def unparse(tree: ast.AST) -> str:
-    """Return source text of this tree, with integers of up to `MAX_DIGITS`; raises what `ast.unparse` raises."""
+    """Return source code of this tree, with integers of up to `MAX_DIGITS`; raises what `ast.unparse` raises."""
     with _long_integers():
         return ast.unparse(ast.fix_missing_locations(tree))
 

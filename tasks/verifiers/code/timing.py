@@ -1,8 +1,8 @@
-"""The clock of one response: the seconds that its processes are charged, and the limits on them.
+"""Measures the time of one response: the seconds that its processes are charged, and their limits.
 
-A process is charged CPU time, of all its threads, and the time in which none of them could run because they sleep. A
-limit on CPU time alone would let a sleeper sleep, and one on wall time would fail right programs where the machine is
-busy. The wait for a core is not charged, so that a verdict is the same on an idle machine and on a busy one.
+A process is charged the CPU time of all its threads, and the time while all of them sleep. A limit on CPU time alone
+would not stop a sleeping program, and a limit on wall time would fail correct programs on a busy machine. The wait for
+a core is not charged, so that a verdict is the same on an idle machine and on a busy one.
 
     charged = CPU time (the kernel's account, /proc)  +  sleep (sampled every 20 ms while a test runs)
 """
@@ -19,27 +19,28 @@ from tasks.verifiers.code.sandbox import Process
 from tasks.verifiers.scores import CannotJudge
 
 SAMPLE_SECONDS = 0.02
-"""Seconds between two looks at whether a process sleeps. One look charges at most twice that, however late it comes."""
+"""Interval, in seconds, of checks whether a process sleeps. One check charges at most twice that, however late it
+is."""
 WALL_FACTOR = 100
-"""Wall seconds for each second of the limit, after which a process that is charged nothing is given up."""
+"""Wall seconds for each second of the limit, after which a process that is charged nothing is stopped."""
 _ROUNDING_SECONDS = 1e-6
-"""Seconds by which a sum of charges may fall short of the limit that it has reached."""
+"""Tolerance in seconds: a sum of charges that is below the limit by no more than this has reached it."""
 _PROCESS_CPU_CLOCK = 2
 """Bits that mark the clock of another process for `clock_gettime`."""
 _WANT_THE_CPU = "RD"
 """States of a thread that runs, waits for a core, or waits for a page to be read."""
 
 
-class OutOfTime(Exception):  # noqa: N818 - reads as the sentence it is
+class OutOfTime(Exception):  # noqa: N818 - named after the event
     """A test has used up its time."""
 
 
-class TakesLong(Exception):  # noqa: N818 - reads as the sentence it is
+class TakesLong(Exception):  # noqa: N818 - named after the event
     """A response has used up its budget, and must start again with a larger one."""
 
 
 class Clock:
-    """The time of one response, over the processes that it gets one after the other."""
+    """Counts the time of one response, over its successive processes."""
 
     def __init__(self, test_seconds: float, total_seconds: float, budget_seconds: float = float("inf")) -> None:
         """Start the clock at 0.
@@ -65,18 +66,18 @@ class Clock:
         return self.charged() >= self._total_seconds - _ROUNDING_SECONDS
 
     def begin_test(self) -> None:
-        """Start the time of another test."""
+        """Start to count the time of another test."""
         self._test_began = self.charged()
 
     def charged(self) -> float:
-        """Return the seconds of computing and sleeping that were charged to the program so far."""
-        # Less than before once one of them has ended and its account is closed.
+        """Return the seconds of computing and sleeping that were charged so far."""
+        # The sum decreases when a process ends and its CPU time cannot be read any more.
         self._cpu = max(self._cpu, sum(_cpu_seconds(each.pid) for each in self._processes))
         return self._before + self._cpu + self._slept
 
     @contextmanager
     def watching(self, *processes: Process) -> Iterator[None]:
-        """Charge the time of these processes, just forked, for the length of the block."""
+        """Charge the time of these processes, which were just forked, for the duration of the block."""
         self._processes = processes
         try:
             yield
@@ -90,17 +91,17 @@ class Clock:
         Raises:
             OutOfTime: the test's time is used up, or `at_most` seconds of it.
             TakesLong: the budget is used up.
-            CannotJudge: the processes were charged next to nothing for 100 times the limit.
+            CannotJudge: the processes were charged almost nothing in 100 times the limit.
         """
         requests = {each.requests: each for each in self._processes}
-        if self._heard(descriptor, requests):  # most tests end within one look
+        if self._heard(descriptor, requests):  # most tests end within the first check
             return
         looked = time.monotonic()
         charged = self.charged()
         ends = min(self._test_began + self._test_seconds, self._total_seconds, charged + at_most)
         while True:
             if charged >= ends:
-                self._before -= charged - ends  # a late look is not the response's doing
+                self._before -= charged - ends  # a late check is not charged to the response
                 raise OutOfTime
             if charged >= self._budget_seconds:
                 raise TakesLong
@@ -116,9 +117,9 @@ class Clock:
     def _heard(self, descriptor: int, requests: dict[int, Process]) -> bool:
         """Return True if the descriptor is readable.
 
-        Waits 20 ms at most, and answers requests of the processes meanwhile.
+        Waits for up to 20 ms, and answers requests of the processes in the meantime.
         """
-        polled = select.poll()  # not `select`, which knows no descriptor beyond 1023
+        polled = select.poll()  # not `select`, which supports no descriptor above 1023
         for polled_descriptor in (descriptor, *requests):
             polled.register(polled_descriptor, select.POLLIN)
         events = dict(polled.poll(1e3 * SAMPLE_SECONDS))
@@ -131,7 +132,7 @@ class Clock:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds of all threads of a process so far; 0 where it has ended."""
+    """Return the CPU seconds of all threads of a process so far, or 0 if it has ended."""
     try:
         return time.clock_gettime((~pid << 3) | _PROCESS_CPU_CLOCK)
     except OSError:
@@ -139,7 +140,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _wants_the_cpu(pid: int) -> bool:
-    """Return True if one of the process's threads runs, or would if it had a core."""
+    """Return True if one of the process's threads runs, or would run if it had a core."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:

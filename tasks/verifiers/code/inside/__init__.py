@@ -1,5 +1,5 @@
-"""Code that runs inside the sandbox, sent there as text: the standard library only, nothing else of the project.
+"""Code that runs inside the sandbox. It is sent there as text and uses only the standard library.
 
-`host` is the process that programs are forked from; `confine` locks such a fork up; `program` runs a response, and
-`checker` the tests, each in a fork of its own; `wire` is the protocol between those two, and `proxies` its exceptions.
+`host` is the process that forks programs; `confine` locks up such a fork; `program` runs a response, and
+`checker` the tests, each in its own fork; `wire` is the protocol between these two, and `proxies` its exceptions.
 """

@@ -1,9 +1,9 @@
-"""The process that holds the tests, and asks the process that holds the response for what they need of it.
+"""Runs the tests in their own process, and requests values from the process that runs the response.
 
-Tests come split along values (`tasks.verifiers.code.split`): what they compute with the response is run there, and they
-compare here. A name that a test uses and neither it, its setup nor Python defines is the response's. Builtins, and
-modules of the standard library even where the test forgot to import them, are always Python's own: a response that
-defines `abs` or `math` changes nothing here.
+Tests are split (`tasks.verifiers.code.split`): code that uses the response runs in its process, and comparisons run
+here. A name that a test uses and neither it, its setup nor Python defines is looked up in the response. Builtins, and
+modules of the standard library even if the test forgot to import them, are always Python's own: a response that defines
+`abs` or `math` changes nothing here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, range, type, t
 
 
 class MissingModuleError(Exception):
-    """A test needs a module that this Python lacks, for which no response can be blamed."""
+    """A test needs a module that this Python lacks, which is not the fault of the response."""
 
 
 def serve(orders: socket.socket, response: socket.socket) -> None:
     """Run one test after another until `orders` is closed.
 
-    The first order is `{"classes", "crossing"}` (`split.Split`); each other, `{"run": source, "theirs": names}`, gives
-    `{"passed", "detail", ...}`.
+    The first request is `{"classes", "crossing"}` (`split.Split`). Each other one, `{"run": source, "theirs": names}`,
+    is answered with `{"passed", "detail", ...}`.
     """
     checker = _Checker(Peer(response, _refuse))
     instructions = Peer(orders, _refuse)
@@ -56,14 +56,14 @@ class _Checker:
         sys.modules["__main__"] = MainModule(self._names)
 
     def begin(self, order: dict[str, Any]) -> None:
-        """Take the names of the tests' classes, whose instances are data."""
+        """Set the names of the tests' classes, whose instances are data."""
         self._peer.named, self._peer.classes = _Classes(self._names, order["classes"]), order["crossing"]
 
     def run(self, source: str, theirs: list[str]) -> dict[str, Any]:
-        """Run one test, in which names of Python's may be meant as the response's, and return its verdict.
+        """Run one test and return its verdict. Names of Python in `theirs` may refer to functions of the response.
 
-        Its keys: `passed`; `detail`, why not; `cannot`, the test cannot be judged; `gone`, the response's process has
-        ended.
+        Its keys: `passed`; `detail`, the reason for a failure; `cannot`, True if the test cannot be verified; `gone`,
+        True if the response's process has ended.
         """
         verdict = {"passed": False, "detail": "", "cannot": False, "gone": False}
         taken: set[str] = set()
@@ -86,7 +86,7 @@ class _Checker:
         self._asked(code, given)
 
     def _once(self, number: int, code: str) -> None:
-        """Run a statement that makes arguments in the response's process, where it has not been run before."""
+        """Run a statement that makes arguments in the response's process, unless it has been run before."""
         if number not in self._done:
             self._done.add(number)
             self._asked(code, {})
@@ -106,17 +106,17 @@ class _Checker:
         return taken_over(self._peer, list(given.values()), answer)
 
     def _handed(self, name: str) -> Any:
-        """Return the value of a variable that was handed to the response, which may have changed what it contains."""
+        """Return the value of a variable that was passed to the response, which may have changed its contents."""
         value = self._names.get(name)
         return value if _never_changes(value) else self._value(name)
 
     def _read(self, compute: Callable[[], Any], as_it_is: bool = False) -> Any:
-        """Return what a test computes from values of the response.
+        """Return the value that a test computes from values of the response.
 
-        Where that is not true, and there were arrays or numbers of numpy, it is computed once more from the same
-        values as lists and Python's numbers: a test may mean either.
+        If it is false and there were arrays or numbers of numpy, it is computed again from the same values as lists and
+        Python's numbers, because a test may mean either.
         """
-        if self._reading:  # a function of the tests, whose own assertions are read with the outer ones
+        if self._reading:  # a function of the tests, whose assertions are computed with the outer ones
             return compute()
         self._answers, self._peer.known = [], {}
         self._reading = True
@@ -145,7 +145,7 @@ class _Checker:
             self._repeated, self._peer.arrays = [], True
 
     def _call_back(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Let the response call a function that a test handed to it, and nothing else of this process."""
+        """Let the response call a function that a test passed to it, and nothing else in this process."""
         peer = self._names.response
         function = peer.object_at(request["of"])
         if request["op"] != "call" or not _harmless(function):
@@ -156,14 +156,14 @@ class _Checker:
 
 
 class _Names(dict[str, Any]):
-    """The globals of the tests, which look unknown names up in the response."""
+    """The globals of the tests, which look up unknown names in the response."""
 
     def __init__(self, response: Peer) -> None:
         super().__init__(__name__="__main__", __builtins__=builtins)
         self.response = response
 
     def take(self, names: list[str]) -> set[str]:
-        """Take these names from the response where it defines them, before Python's own; return those taken."""
+        """Take these names from the response instead of Python if it defines them; return the names taken."""
         taken = set()
         for name in set(names) - set(self):
             try:
@@ -174,7 +174,7 @@ class _Names(dict[str, Any]):
         return taken
 
     def give_back(self, names: set[str]) -> None:
-        """Have these names be Python's again: in the next test a builtin may be what judges an answer."""
+        """Let these names be Python's again, because a builtin may decide an assertion of the next test."""
         for name in names:
             self.pop(name, None)
 
@@ -192,7 +192,7 @@ class _Names(dict[str, Any]):
 
 
 class _Classes(dict[str, Any]):
-    """The classes of the tests by name, as they are defined by now."""
+    """The classes of the tests by name, as currently defined."""
 
     def __init__(self, names: dict[str, Any], classes: list[str]) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Locks the calling process up for good: resource limits, no capabilities, Landlock, and a system call filter.
+"""Locks up the calling process permanently: resource limits, no capabilities, Landlock, and a system call filter.
 
-Needs no privilege, and works where user namespaces do not. What remains after `confine`: computing, threads, reading
-what `readable` names, writing below `writable`, and the descriptors that are open. Not: new processes, other programs,
-sockets to anywhere, signals to others, looking into other processes.
+This needs no privilege, and works if user namespaces do not. Allowed after `confine`: computing, threads, reading the
+files in `readable`, writing below `writable`, and using open descriptors. Not allowed: new processes, other programs,
+sockets to anywhere, signals to others, inspecting other processes.
 
-Everything fails closed: a step that the kernel refuses raises `OSError`, and the caller must then not go on.
+All steps fail closed: if the kernel refuses one, `OSError` is raised, and the caller must not continue.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from functools import cache
 _libc = ctypes.CDLL(None, use_errno=True)
 
 EPERM, ENOSYS = 1, 38
-"""Error numbers of Linux for a forbidden and for a missing system call."""
+"""Linux error numbers for a forbidden and for a missing system call."""
 
-# Name, number on x86_64, number on aarch64 ("-": not there). From the kernel's headers (unistd_64.h and
-# asm-generic/unistd.h), where numbers never change.
+# Name, number on x86_64, number on aarch64 ("-": does not exist). From the kernel's headers (unistd_64.h and
+# asm-generic/unistd.h), whose numbers never change.
 _ALLOWED = """
 read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, open 2 -, openat 257 56,
 close 3 57, close_range 436 436, stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx 332 291, access 21 -,
@@ -62,7 +62,7 @@ _NUMBERS = {
     "prlimit64": (302, 261),
     "socketpair": (53, 199),
 }
-"""Numbers of the system calls that are allowed with some arguments only, on x86_64 and aarch64."""
+"""Numbers of the system calls that are allowed only with some arguments, on x86_64 and aarch64."""
 
 _CLONE_THREAD = 0x10000
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
@@ -77,7 +77,7 @@ _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
 _ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
 _ITSELF = bytes([255] * 8)
-"""A mark in the filter's code for the instruction that compares with the process's own pid; none equals it."""
+"""Marks the instruction in the filter's code that compares with the process's own pid; no instruction equals it."""
 _SIGKILL = 9
 
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -87,10 +87,10 @@ _WRITE = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
 _TRUNCATE = 1 << 14
 _OF_FILES = _READ_FILE | _EXECUTE
 OLDEST_LANDLOCK = 3
-"""Oldest ABI version of Landlock that is used, that of Linux 6.2; those before it let any file be truncated."""
+"""Oldest ABI version of Landlock that is used, from Linux 6.2; older versions allow truncating any file."""
 
 _FS_RIGHTS = {4: 15}
-"""Number of Landlock's file system rights up to this ABI version; later ones, from Linux 6.10 on, have 16."""
+"""Number of Landlock's file system rights up to this ABI version; later versions, from Linux 6.10 on, have 16."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class Limits:
         memory_bytes: RLIMIT_AS, in bytes.
         file_bytes: RLIMIT_FSIZE, in bytes.
         open_files: RLIMIT_NOFILE.
-        threads: threads that it may have when it asks for one more; enforced outside, by `Process.answer_request`.
+        threads: maximum number of threads at a request for one more; enforced outside, by
+            `Process.answer_request`.
     """
 
     cpu_seconds: int
@@ -124,12 +125,12 @@ def confine(
 
     Args:
         limits: resource limits.
-        readable: files, and folders whose files may be read; everything that is visible, where `landlock` is off.
-        writable: the folder below which files may be written; None for none. Without Landlock what else is writable
-            must not be visible.
-        landlock: True to restrict files by Landlock.
-        hand_over: takes the descriptor on which this process asks for threads, to give it to the process that
-            answers; it is then closed. None where threads need no bound.
+        readable: files, and folders whose files may be read. If `landlock` is off, all visible files may be read.
+        writable: the folder below which files may be written, or None for none. Without Landlock, no other visible file
+            may be writable.
+        landlock: True to restrict files with Landlock.
+        hand_over: called with the descriptor of this process's requests for threads, to send it to the process that
+            answers them; it is closed afterwards. Optional. If None, threads are not limited.
 
     Raises:
         OSError: the kernel refused a step.
@@ -149,7 +150,7 @@ def confine(
 
 
 def landlock_version() -> int:
-    """Return the ABI version of Landlock in this kernel; 0 where it has none."""
+    """Return the ABI version of Landlock in this kernel, or 0 if it has none."""
     return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
 
 
@@ -159,7 +160,7 @@ def supported_architecture() -> bool:
 
 
 def prepare() -> None:
-    """Build the system call filter once; called before processes are forked, each of which would else build its own."""
+    """Build the system call filter once; called before processes are forked, because each would build its own."""
     _filter(platform.machine())
 
 
@@ -219,14 +220,14 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _watch_threads() -> int:
-    """Return a descriptor on which this process will ask before each thread that it starts, and wait for the answer.
+    """Return a descriptor on which this process will request permission for each thread that it starts, and wait.
 
-    RLIMIT_NPROC is no bound: root is exempt from it, and all processes of a user count together. The answers come from
-    `tasks.verifiers.code.sandbox`.
+    RLIMIT_NPROC is not a limit: root is exempt from it, and all processes of a user count together. The requests are
+    answered by `tasks.verifiers.code.sandbox`.
     """
     machine = platform.machine()
     column, audit = _ARCHITECTURES[machine]
-    # Other architectures and new processes are left to the other filter, which refuses them.
+    # Other architectures and new processes are passed to the other filter, which refuses them.
     code = [_load(4), _jump_equal(audit, 0, 4), _load(0), _jump_equal(_NUMBERS["clone"][column - 1], 0, 2)]
     code += [_load(16), _jump_set(_CLONE_THREAD, 1, 0), _return(_ALLOW), _return(_ASK)]
     number, flag = _SECCOMP[machine], _SECCOMP_FILTER_FLAG_NEW_LISTENER
@@ -242,7 +243,7 @@ def _filter_system_calls() -> None:
 
 @contextmanager
 def _program(code: bytes) -> Iterator[bytes]:
-    """Yield a `struct sock_fprog` of these instructions, which stay in memory for the length of the block."""
+    """Yield a `struct sock_fprog` of these instructions, which stay in memory for the duration of the block."""
     buffer = ctypes.create_string_buffer(code, len(code))
     yield struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
 
@@ -251,8 +252,8 @@ def _program(code: bytes) -> Iterator[bytes]:
 def _filter(machine: str) -> tuple[bytes, ...]:
     """Return the filter as classic BPF (`struct sock_filter`): first the listed calls, then those with conditions.
 
-    It comes in pieces. Between them belongs an instruction that depends on the process: it goes on if the argument is
-    the process's own pid, and else skips one instruction.
+    It is returned in parts. Between them, an instruction that depends on the process must be inserted: it continues if
+    the argument is the process's own pid, and otherwise skips one instruction.
     """
     column, audit = _ARCHITECTURES[machine]
     numbers = {name: pair[column - 1] for name, pair in _NUMBERS.items()}
@@ -261,10 +262,10 @@ def _filter(machine: str) -> tuple[bytes, ...]:
     allow, deny, absent = _return(_ALLOW), _return(0x00050000 | EPERM), _return(0x00050000 | ENOSYS)
     code = [_load(4), _jump_equal(audit, 1, 0), _return(0x80000000), _load(0)]
     if machine == "x86_64":
-        code += [_jump_at_least(0x40000000, 0, 1), deny]  # the x32 numbers
+        code += [_jump_at_least(0x40000000, 0, 1), deny]  # numbers of the x32 ABI
     for number in allowed:
         code += [_jump_equal(number, 0, 1), allow]
-    code += [_jump_equal(numbers["clone3"], 0, 1), absent]  # its flags lie in memory; the C library then uses clone
+    code += [_jump_equal(numbers["clone3"], 0, 1), absent]  # its flags are in memory; the C library then uses clone
     code += [_jump_equal(numbers["clone"], 0, 4), _load(16), _jump_set(_CLONE_THREAD, 0, 1), allow, deny]
     for name in ("kill", "tkill", "tgkill"):
         code += [_jump_equal(numbers[name], 0, 4), _load(16), _ITSELF, allow, deny]

@@ -1,4 +1,4 @@
-"""The fork server's end of its control socket: forks processes and ends them, as it is told."""
+"""Implements the server side of a fork server: forks processes and ends them on request."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 MESSAGE_BYTES = 1 << 16
-"""Longest message of a control socket, in bytes."""
+"""Maximum length of a message on a control socket, in bytes."""
 MAX_DESCRIPTORS = 8
-"""Most descriptors that come with an order."""
+"""Maximum number of descriptors in a request."""
 
 Fork = Callable[[dict[str, Any], list[int], bool], tuple[dict[str, Any], list[int]]]
-"""Forks a process, given the order, the descriptors that came with it, and whether no earlier fork is left.
+"""Forks a process, given the request, the descriptors that came with it, and whether no earlier fork is left.
 
-It returns the answer, with the pid, and the descriptors to send along. All descriptors are closed afterwards."""
+It returns the response, with the pid, and the descriptors to send with it. All descriptors are closed afterwards."""
 
 
 def obey(control: socket.socket, fork: Fork) -> None:
-    """Obey orders until the other end of the control socket is closed."""
+    """Handle requests until the parent closes the control socket."""
     left: set[int] = set()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, MAX_DESCRIPTORS)
@@ -40,7 +40,7 @@ def obey(control: socket.socket, fork: Fork) -> None:
 
 
 def end(pid: int) -> dict[str, Any]:
-    """Kill a child that has not ended by itself, and return its exit status, negative for a signal, and if it was."""
+    """Kill a child if it still runs. Return its exit status, negative for a signal, and whether it was killed."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     if not ended:
         os.kill(pid, signal.SIGKILL)

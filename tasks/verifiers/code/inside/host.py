@@ -1,8 +1,8 @@
-"""The process that all others in the sandbox are forked from, warm and empty.
+"""Runs the host process, which forks all other processes in the sandbox.
 
-Nothing of a response or of a test ever passes through it: its forks read those from sockets of their own. So each fork
-begins in the same state, and nothing that an earlier one did can reach a later one: no process outlives its round, and
-the writable folder is a new file system for each.
+Data of responses and tests never passes through it: its forks read them from their own sockets. So each fork begins in
+the same state, and no fork can affect a later one: no process outlives the tests of one response, and each response
+gets a new file system as its writable folder.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ WARM = (
 """Modules that programs often import, loaded before the first fork."""
 
 LOCKED = b"L"
-"""Message of a fork that is locked up."""
+"""Message of a fork after it is locked up."""
 
 MAX_REASON = 300
-"""Longest reason of a fork that could not be locked up, in bytes."""
+"""Maximum length of the reason why a fork could not be locked up, in bytes."""
 
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -47,7 +47,7 @@ class _Host:
         self._mounted = False
 
     def fork(self, order: dict[str, Any], descriptors: list[int], first: bool) -> tuple[dict[str, Any], list[int]]:
-        """Fork a locked-up process; return its pidfd and the descriptor on which it asks for threads."""
+        """Fork a locked-up process; return its pidfd and the descriptor of its requests for threads."""
         if first:
             self._renew_writable()
         locked, locking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -63,12 +63,12 @@ class _Host:
         return answer, [os.pidfd_open(child), *requests]
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
-        """Give up everything in the child, announce that, then play the part; never return to the host's code."""
+        """Lock up the child, report that, then run its code; never returns to the code of the host."""
         status = 1
         try:
-            os.setpgid(0, 0)  # no session of its own: Linux may schedule those as groups, each with the same share
+            os.setpgid(0, 0)  # no new session: Linux may schedule sessions as groups with equal shares
             *moved, locking = _move(descriptors, os.open(os.devnull, os.O_RDWR))
-            # What holds the tests reads nothing that the response could have written.
+            # The process of the tests must not read files that the response may have written.
             writable = None if order["fork"] == "checker" else self._writable
             os.chdir(writable or "/")
             limits = confine.Limits(**order["limits"])
@@ -85,7 +85,7 @@ class _Host:
             os._exit(status)
 
     def _renew_writable(self) -> None:
-        """Mount an empty file system over the last round's; without the right to mount nothing is writable at all."""
+        """Mount an empty file system over the previous one. Without the right to mount, no folder is writable."""
         if self._writable is None:
             return
         target = self._writable.encode()
@@ -109,7 +109,7 @@ def _play(part: str, descriptors: list[int]) -> int:
         for standard, descriptor in enumerate(descriptors[1:]):
             os.dup2(descriptor, standard)
             os.close(descriptor)
-        # As an interpreter opens them; the descriptors are not theirs to close.
+        # As an interpreter opens them; they do not own the descriptors.
         as_text = partial(open, encoding="utf-8", errors="surrogateescape", closefd=False)
         given, written = as_text(0), as_text(1, "w")
         vars(sys).update(stdin=given, __stdin__=given, stdout=written, __stdout__=written)
@@ -127,7 +127,7 @@ def _play(part: str, descriptors: list[int]) -> int:
 
 
 def _move(descriptors: list[int], null: int) -> list[int]:
-    """Point the standard streams to nowhere, renumber the given descriptors from 3 on, and close all others."""
+    """Redirect the standard streams to `null`, renumber the given descriptors from 3 on, and close all others."""
     high = [os.dup2(descriptor, 200 + position) for position, descriptor in enumerate(descriptors)]
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -137,16 +137,16 @@ def _move(descriptors: list[int], null: int) -> list[int]:
 
 
 def main(settings: dict[str, Any], control: socket.socket) -> None:
-    """Load what programs often need, then serve as the host; called by the text that starts the sandbox's Python."""
+    """Load frequently used modules, then serve as the host; called by the code that starts the sandbox's Python."""
     for number in (signal.SIGINT, signal.SIGIO, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # Packages are found now or never: beside them lie others, which nothing may find and fail to read.
+    # Packages can only be imported now: their folders contain others, which must not be found and fail to be read.
     library = list(sys.path)
     sys.path += settings["search"]
     for name in (*WARM, *settings["packages"]):
         importlib.import_module(name)
     sys.path[:] = library
-    # Every folder of the library is listed once, as long as it can be: under Landlock no fork may.
+    # Read the listings of all folders of the library now, because forks under Landlock may not.
     importlib.util.find_spec("absent")
     if not confine.supported_architecture():
         raise OSError(confine.ENOSYS, "no system call filter for this processor")
@@ -157,5 +157,5 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
     socket.send_fds(control, [json.dumps({"ready": True}).encode()], [own])
     os.close(own)
     gc.collect()
-    gc.freeze()  # forks share these pages until references in them are counted
+    gc.freeze()  # forks share these pages until reference counts in them change
     obey(control, host.fork)

@@ -1,4 +1,4 @@
-"""The check of a new sandbox: a locked-up process that tries what must be impossible, before any response is let in."""
+"""Checks a new sandbox: a locked-up process tries forbidden operations, before any response runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 MANY_THREADS = 200
-"""A number of threads above any process's limit."""
+"""A number of threads above the limit of any process."""
 SMALL_STACK = 64 << 10
 """Stack of each of these threads, in bytes."""
 
@@ -42,7 +42,7 @@ def run() -> int:
 
 
 def _start_threads() -> None:
-    """Start more threads than any process may have; raises `OSError` where they are bounded."""
+    """Start more threads than any process may have; raises `OSError` if they are limited."""
     _thread.stack_size(SMALL_STACK)
     held = _thread.allocate_lock()
     held.acquire()

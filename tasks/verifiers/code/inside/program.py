@@ -1,7 +1,7 @@
-"""The process that runs a response: as a program between standard input and output, or as functions to be called.
+"""Runs a response in its own process: as a program with standard input and output, or as functions to be called.
 
-It holds the response and the arguments of its functions, never an expected result. Whatever the response does to this
-process (frames, monkeypatching, forged messages) it can only return values, as it could anyway.
+The process contains the response and the arguments of its functions, never an expected result. Whatever the response
+does to this process (frames, monkeypatching, forged messages), it can only return values, as it could anyway.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tasks.verifiers.code.inside.modules import MODULES, MainModule
 from tasks.verifiers.code.inside.wire import MAX_ITEMS, OPERATORS, VALUE, Peer
 
 _FLUSH_FAILED = 120
-"""Python's exit status where only writing the last output failed."""
+"""Python's exit status if only writing the last output failed."""
 
 
 class _Exit:
-    """The builtins `exit` and `quit`, which Python takes from its module `site`."""
+    """The builtins `exit` and `quit`, which Python's module `site` defines."""
 
     def __call__(self, code: object = None) -> NoReturn:
         with suppress(BaseException):
@@ -36,9 +36,9 @@ class _Exit:
 
 
 def prepare() -> None:
-    """Define the builtins that an interpreter without `site` lacks, and let integers of any length be printed.
+    """Define the builtins that an interpreter without `site` lacks, and allow printing integers of any length.
 
-    Python refuses to print more than 4,300 digits, lest a server be kept busy; here the limit of CPU time holds.
+    Python refuses to print more than 4,300 digits, to protect servers; here the CPU time limit applies.
     """
     vars(builtins).update(exit=_Exit(), quit=_Exit())
     sys.set_int_max_str_digits(0)
@@ -47,7 +47,7 @@ def prepare() -> None:
 def run(source: str) -> int:
     """Run a response as the main program, and return its exit status.
 
-    As in an interpreter, its other threads, exit handlers and open files are finished before.
+    Its other threads, exit handlers and open files are finished before, as in an interpreter.
     """
     sys.argv = ["main.py"]
     status = 0
@@ -61,7 +61,7 @@ def run(source: str) -> int:
         status = 1
         with suppress(BaseException):
             sys.excepthook(type(error), error, error.__traceback__)
-    del names  # by which files that it left open would be held
+    del names  # which would keep files open
     return _finish(status)
 
 
@@ -76,9 +76,9 @@ def _status(code: object) -> int:
 def _finish(status: int) -> int:
     """End as an interpreter does, in its order: other threads, exit handlers, standard output, then open files.
 
-    Files that the program never closed write their buffers when they are collected.
+    Files that the program did not close write their buffers when they are garbage collected.
     """
-    if threading := sys.modules.get("threading"):  # who needs none is not charged for the import
+    if threading := sys.modules.get("threading"):  # programs without threads are not charged for the import
         with suppress(BaseException):
             threading._shutdown()
     with suppress(BaseException):
@@ -100,10 +100,10 @@ def _flush(name: str) -> bool:
 
 
 def serve(connection: socket.socket) -> None:
-    """Define the functions of a response, then let the other end call them.
+    """Define the functions of a response, then let the tests' process call them.
 
     The first message is `{"source", "given", "classes"}`: the response, code that runs before it, and the names of the
-    classes of the tests. Where the response cannot be loaded, its error answers every question.
+    classes of the tests. If the response cannot be loaded, its error is the reply to every request.
     """
     response = _Response(connection)
     response.load()
@@ -111,7 +111,7 @@ def serve(connection: socket.socket) -> None:
 
 
 class _Tests(dict[str, Any]):
-    """The names of what the tests run here; those that they do not define are the response's."""
+    """The names of the test code that runs here; names that it does not define are looked up in the response."""
 
     def __init__(self, response: dict[str, Any]) -> None:
         super().__init__(__name__="__main__", __builtins__=builtins)
@@ -134,7 +134,7 @@ class _Response:
         self._failure: BaseException | None = None
 
     def load(self) -> None:
-        """Read the first message, and run the response's source; an exception is recorded as the answer to every
+        """Read the first message, and run the response's source; an exception is recorded as the reply to every
         request.
         """
         message = self.peer.receive()
@@ -173,7 +173,7 @@ class _Response:
         raise ValueError(f"unknown request {request['op']!r}")
 
     def _run(self, code: str, names: list[str], given: list[Any]) -> dict[str, Any]:
-        """Run a piece of the tests: a statement, an expression, or either as a function of the given values."""
+        """Run test code: a statement, an expression, or either as a function of the given values."""
         is_value = code.startswith(VALUE)
         compiled = compile(code.removeprefix(VALUE), "test", "eval" if is_value else "exec", dont_inherit=True)
         result = eval(compiled, self._tests)  # noqa: S307 - this is the sandbox
@@ -184,7 +184,7 @@ class _Response:
         return self._value(result)
 
     def _called(self, target: Any, given: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
-        """Call an object, and return its result with what was given, which it may have changed."""
+        """Call an object, and return its result with its arguments, which it may have changed."""
         result = target(*given[: len(given) - len(keywords)], **keywords)
         return {"value": self.peer.encode_all([result, *given] if any(map(_may_change, given)) else [result])}
 

@@ -1,8 +1,8 @@
-"""Classes of exceptions that stand for those of the other process, so that `except` means the same in both.
+"""Defines classes that represent exceptions of the other process, so that `except` means the same in both.
 
-Each class of an exception in the other process, Python's own among them, has a stand-in here. An exception that is
-raised there is raised here as an instance of the stand-ins of its classes; nothing else ever is. So `except` by a name
-that the response defined catches what the response raised, and no failed assertion, whatever it bound to that name.
+Each exception class in the other process, including Python's, has a stand-in here. An exception that is raised there is
+raised here as an instance of the stand-ins of its classes; nothing else ever is. So `except` with a name that the
+response defined catches what the response raised, but no failed assertion, whatever the response bound to that name.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import builtins
 from typing import Any
 
 RAISED_THERE = "raised at the other end"
-"""Note on exceptions that came over the wire, which sets them apart from this process's own."""
+"""Note on exceptions of the other process, which distinguishes them from exceptions of this process."""
 
 MAX_TEXT = 500
-"""Longest text of an exception that crosses the wire, in characters."""
+"""Maximum length of the text of an exception that is sent, in characters."""
 
 
 class StandIn(type):
-    """The class of a stand-in class; its calls, attributes and `issubclass` are answered by the other process."""
+    """The metaclass of stand-ins; their calls, attributes and `issubclass` are answered by the other process."""
 
     _peer: Any
     _number: int
@@ -32,7 +32,7 @@ class StandIn(type):
         return getattr(cls._peer.remote(cls._number), name)
 
     def __subclasscheck__(cls, other: type) -> bool:
-        if type.__subclasscheck__(cls, other):  # Python asks this itself when one is raised
+        if type.__subclasscheck__(cls, other):  # Python calls this when one is raised
             return True
         if not isinstance(other, StandIn):
             return False
@@ -40,7 +40,7 @@ class StandIn(type):
 
 
 class StandIns:
-    """Proxies of the program's objects, which the tests use; their operations run in the program's process."""
+    """Describes exceptions for the other process, and creates the stand-ins of its exceptions."""
 
     def __init__(self, peer: Any) -> None:
         self._peer = peer
@@ -48,7 +48,7 @@ class StandIns:
         self._combined: dict[tuple[int, ...], Any] = {}
 
     def describe(self, error: BaseException) -> dict[str, Any]:
-        """Return the description of an exception of this process, for `make` in the other one."""
+        """Return the description of an exception of this process, for `make` in the other process."""
         try:
             arguments = self._peer.encode_all(error.args)
         except BaseException:
@@ -63,12 +63,12 @@ class StandIns:
         }
 
     def describe_class(self, kind: type) -> list[Any]:
-        """Return a class's number, its own name, and the name of the nearest of Python's exceptions that it extends."""
+        """Return a class's number, its name, and the name of the nearest built-in exception that it extends."""
         python = next(each.__name__ for each in kind.__mro__ if each.__module__ == "builtins")
         return [self._peer.keep(kind), str(kind.__name__), python]
 
     def make(self, description: dict[str, Any]) -> BaseException:
-        """Return the exception that stands for a described one of the other process."""
+        """Return the exception that represents a described one of the other process."""
         parts = [self.make_class(*each) for each in description["classes"]]
         key = tuple(part._number for part in parts)
         if key not in self._combined:
@@ -80,10 +80,10 @@ class StandIns:
         return error
 
     def make_class(self, number: Any, name: Any, python: Any) -> Any:
-        """Return the class that stands for a described one of the other process."""
+        """Return the class that represents a described one of the other process."""
         if number not in self._classes:
             base = getattr(builtins, str(python), None)
-            if not (isinstance(base, type) and issubclass(base, Exception)):  # without the power to end this process
+            if not (isinstance(base, type) and issubclass(base, Exception)):  # so that it cannot end this process
                 base = Exception
             namespace = {"_peer": self._peer, "_number": int(number), "__str__": _text, "__getattr__": _attribute}
             self._classes[number] = StandIn(str(name), (base,), namespace)

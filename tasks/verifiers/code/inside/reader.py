@@ -1,4 +1,4 @@
-"""Reads the values that `values` wrote: a message can only make values of known kinds, and nothing of the writer's."""
+"""Parses the values that `values` encodes. Messages can only create values of known kinds, not of the writer's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _EMPTY: dict[str, Callable[[], Any]] = {
     "OrderedDict": collections.OrderedDict,
     "namespace": types.SimpleNamespace,
 }
-"""Kinds that can contain themselves: they are made empty, and filled once all others are made."""
+"""Kinds that can contain themselves: they are created empty, and filled once all others are created."""
 
 
 def _of_text(node: list[Any]) -> Any:
@@ -69,7 +69,7 @@ _MADE_OF_PARTS: dict[str, Callable[[list[Any]], Any]] = {
     "values": lambda parts: dict(enumerate(parts)).values(),
     "items": lambda parts: dict(parts).items(),
 }
-"""Kinds that are made of their parts alone."""
+"""Kinds that are created from their parts only."""
 _MADE_OF_NODE: dict[str, Callable[[list[Any]], Any]] = {
     "int": lambda node: int(node[1], 16),
     "plain": lambda node: node[1],
@@ -88,19 +88,19 @@ def decode(
     arrays: bool = True,
     known: dict[Any, Any] | None = None,
 ) -> list[Any]:
-    """Return the values that `encode` of the other end wrote.
+    """Return the values that `encode` of the other process wrote.
 
     Args:
-        message: what it wrote.
+        message: the result of `encode`.
         classes: the classes, by name, whose instances are data.
-        other: gives the value of a node that is no data.
-        arrays: True for numpy's arrays and numbers; False for lists and Python's numbers in their place. An array
-            without items is a list always: compared with anything, it differs in nothing.
-        known: the objects of earlier messages by their keys, which are the same here if they were the same there.
+        other: returns the value of a node that is not data.
+        arrays: True for numpy's arrays and numbers. If False, they become lists and Python's numbers. An array without
+            items is always a list, because an elementwise comparison with it finds no difference.
+        known: the objects of earlier messages by their keys. An object that was the same there is the same here.
 
     Raises:
-        OpaqueError: a node is no data, and there is no `other`.
-        ValueError: the message is no such thing.
+        OpaqueError: a node is not data, and there is no `other`.
+        ValueError: the message is invalid.
     """
     try:
         return _Reader(
@@ -142,7 +142,7 @@ class _Reader:
         return self._made[reference[0]] if isinstance(reference, list) else reference
 
     def _same(self, number: int, made: Any) -> Any:
-        """Return what was made of this object before, emptied; else what is made of it now."""
+        """Return the object that an earlier message made of the same object, emptied, or else the new one."""
         if not self._keys:
             return made
         before = self._known.setdefault(self._keys[number], made)
@@ -170,7 +170,7 @@ class _Reader:
         return None
 
     def _make(self, number: int) -> None:
-        """Make a value that cannot contain itself, after its parts; without recursion, however deep they lie."""
+        """Make a value that cannot contain itself, after its parts; without recursion, at any depth."""
         pending = [number]
         while pending:
             number = pending[-1]
@@ -242,7 +242,7 @@ class _Reader:
                 for name, item in zip(parts[::2], parts[1::2], strict=True):
                     if name.startswith("__"):
                         raise ValueError("an attribute that is none of data")
-                    if not callable(getattr(type(value), name, None)):  # methods are those of the class
+                    if not callable(getattr(type(value), name, None)):  # methods are taken from the class
                         object.__setattr__(value, name, item)
             case _:
                 for key, item in zip(parts[::2], parts[1::2], strict=True):
@@ -250,7 +250,7 @@ class _Reader:
 
 
 def _parts(node: list[Any]) -> list[Any]:
-    """Return what stands for the parts of a node."""
+    """Return the references to the parts of a node."""
     match node[0]:
         case "list" | "tuple" | "set" | "frozenset" | "dict" | "Counter" | "OrderedDict" | "defaultdict" | "deque":
             parts = node[1]
@@ -269,4 +269,4 @@ def _parts(node: list[Any]) -> list[Any]:
 
 @lru_cache(maxsize=256)
 def _named_tuple_type(name: str, fields: tuple[str, ...]) -> Any:
-    return collections.namedtuple(name, fields)  # it refuses all that is no identifier
+    return collections.namedtuple(name, fields)  # it rejects names that are not identifiers

@@ -1,12 +1,12 @@
-"""Values as JSON, written by exact type: what crosses between the process of the response and that of the tests.
+"""Encodes values as JSON, by exact type, to send them between the processes of the response and of the tests.
 
     encode([x, (x, 1)])  ->  {"values": [[0], [1]], "nodes": [["list", [2]], ["tuple", [[0], 1]]]}    # x is [2]
 
-None, truth values, text, floats and integers of up to 64 bits stand for themselves. Everything else is a node, and
-`[number]` refers to it: so an object that occurs twice arrives as one, however deep it lies, and a value may contain
-itself. A subclass of a type of data arrives as that type, a named tuple with its fields. Nothing that a response
-defines is run where a value is read (`reader`): an instance of a class arrives as the reader's own class of that name
-with its attributes, or not at all.
+None, booleans, text, floats and integers of up to 64 bits represent themselves. Everything else is a node, and
+`[number]` refers to it: an object that occurs twice is decoded as one object, at any depth, and a value may contain
+itself. A subclass of a data type is decoded as that type, a named tuple with its fields. Decoding (`reader`) runs no
+code that the response defines: an instance of a class is decoded as an instance of the reader's class of that name with
+its attributes, or not at all.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 Refer = Callable[[Any], Any]
-"""Gives the JSON that stands for a part of a value."""
+"""Returns the JSON reference to a part of a value."""
 
 
 class OpaqueError(TypeError):
-    """A value is no data: it can be neither written nor read."""
+    """A value is not data: it can be neither encoded nor decoded."""
 
 
 def encode(
@@ -40,14 +40,14 @@ def encode(
     Args:
         values: the values.
         classes: names of the classes whose instances are data: their attributes.
-        other: gives the node of a value that is no data.
-        alive: takes the objects, each of which gets a key: as long as they are there, an object has the same key in
-            every message.
+        other: returns the node of a value that is not data.
+        alive: the objects are appended to this list, and each gets a key. As long as they are in it, an object has the
+            same key in every message.
 
     Raises:
-        OpaqueError: a value is no data, and there is no `other`.
+        OpaqueError: a value is not data, and there is no `other`.
     """
-    queue: list[Any] = []  # it keeps the objects, and so their numbers
+    queue: list[Any] = []  # keeps the objects alive, so that their ids stay unique
     numbers: dict[int, int] = {}
 
     def refer(value: Any) -> Any:
@@ -63,7 +63,7 @@ def encode(
         return [number]
 
     roots = [refer(value) for value in values]
-    nodes = [_node(value, refer, classes, other) for value in queue]  # which grows meanwhile
+    nodes = [_node(value, refer, classes, other) for value in queue]  # which grows in the meantime
     if alive is None:
         return {"values": roots, "nodes": nodes}
     alive += queue
@@ -91,7 +91,7 @@ def _instance(value: Any, kind: type, refer: Refer) -> list[Any] | None:
     """Return the node of an instance: the name of its class, and its attributes."""
     if isinstance(value, type | BaseException | tuple):
         return None
-    if isinstance(member := getattr(value, "_name_", None), str):  # of an enumeration
+    if isinstance(member := getattr(value, "_name_", None), str):  # a member of an enumeration
         return ["member", kind.__name__, member]
     attributes = dict(getattr(value, "__dict__", {}))
     for base in kind.__mro__:
@@ -118,7 +118,7 @@ def _of_numpy(value: Any, refer: Refer) -> list[Any] | None:
 
 
 NUMPY_KINDS = "biufcSUmM"
-"""Kinds of numpy's types whose bytes are their value."""
+"""Kinds of numpy's types whose values are determined by their bytes."""
 
 BY_TEXT = frozenset(
     {
@@ -127,7 +127,7 @@ BY_TEXT = frozenset(
         *("uuid.UUID", "zoneinfo.ZoneInfo"),
     }
 )
-"""Classes of the standard library whose instances are made from their text."""
+"""Classes of the standard library whose instances are created from their text."""
 
 BUILTINS: dict[str, Any] = {
     kind.__name__: kind
@@ -176,7 +176,7 @@ def _bits(value: Any) -> str:
 
 
 def _iso(value: Any) -> tuple[str]:
-    """Give dates and times by their ISO form; those with a zone have its offset, by which they are compared."""
+    """Return the ISO form of a date or time; with a time zone it contains the offset, which comparisons use."""
     return (value.isoformat(),)
 
 

@@ -1,13 +1,13 @@
-"""The conversation between the process that holds the tests and the one that holds the response.
+"""Implements the communication between the process of the tests and the process of the response.
 
     tests                                  response
     f([1, 2])      ──{"ask": call}───►     runs f
     == [2, 4]      ◄──{"value": ...}──     its result
     compared in the tests' process, by its own `==`
 
-Messages are lines of JSON over a socket pair. Data crosses as a copy (`values`). Anything else (an instance of a class
-of the response, a function) stays in its process and crosses as a number; the other end then holds a `Remote` that asks
-for it. So nothing that the response defined, an `__eq__` say, is ever run in the process of the tests.
+Messages are lines of JSON over a socket pair. Data is sent as a copy (`values`). Anything else (an instance of a class
+of the response, a function) stays in its process and is sent as a number; the other process then has a `Remote` that
+sends requests to it. So nothing that the response defined, such as an `__eq__`, ever runs in the process of the tests.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from tasks.verifiers.code.inside import reader, values
 from tasks.verifiers.code.inside.proxies import RAISED_THERE, StandIn, StandIns
 
 MAX_LINE = 32 << 20
-"""Longest message, in bytes; a longer one ends the conversation."""
+"""Maximum length of a message in bytes; a longer one ends the communication."""
 MAX_ITEMS = 1 << 20
-"""Items of an iterable of the response that are handed over as a list; further ones are left out."""
+"""Maximum number of items of an iterable of the response that are sent as a list; further ones are dropped."""
 
 
 VALUE = "= "
-"""Prefix of code that is an expression, whose value is asked for."""
+"""Prefix of code that is an expression, whose value is requested."""
 
 _NAMES = {"__name__", "__qualname__"}
-"""Attributes between double underscores that the other process is asked for; Python itself reads others."""
+"""Attributes between double underscores that are requested from the other process; Python itself reads others."""
 
 
 class WireError(Exception):
-    """The other process is gone, or its message cannot be understood."""
+    """The other process has ended, or its message is invalid."""
 
 
 class Peer:
-    """One end of the conversation: it asks, and answers requests while it waits for an answer."""
+    """One side of the communication: it sends requests, and handles requests while it waits for a reply."""
 
     def __init__(self, connection: socket.socket, answer: Callable[[dict[str, Any]], Any]) -> None:
-        """Create an end on a socket. `answer` takes a request; its result or its exception reaches the other end.
+        """Create one side on a socket. `answer` handles a request; its result or exception is sent back.
 
-        Instances of `classes` cross as data, and are made from those of `named` here. `arrays`, `alive` and `known` are
-        those of `values`.
+        Instances of `classes` are sent as data, and are created here from the classes in `named`. `arrays`, `alive` and
+        `known` are the arguments of `values` and `reader`.
         """
         self._stream = connection.makefile("rwb")
         self._answer = answer
@@ -64,7 +64,7 @@ class Peer:
         self.known: dict[Any, Any] = {}
 
     def ask(self, **request: Any) -> Any:
-        """Send a request and return the answer; an exception of the other end is raised here as its stand-in."""
+        """Send a request and return the reply; an exception of the other process is raised here as its stand-in."""
         self.send({"ask": request})
         while True:
             message = self.receive()
@@ -80,12 +80,12 @@ class Peer:
                 raise WireError("a message of no known kind")
 
     def serve(self) -> None:
-        """Answer until the other end is gone."""
+        """Handle requests until the other process has ended."""
         while True:
             self.reply(self.receive()["ask"])
 
     def reply(self, request: dict[str, Any]) -> None:
-        """Answer one request."""
+        """Handle one request and send the reply."""
         try:
             answer = self._answer(request)
         except WireError:
@@ -107,9 +107,9 @@ class Peer:
             raise WireError("the other end is gone") from error
 
     def receive(self) -> dict[str, Any]:
-        """Read one message; raises `WireError` where there is none that can be understood."""
+        """Read one message; raises `WireError` if there is no valid one."""
         digits = sys.get_int_max_str_digits()
-        sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)  # larger ones cross as hexadecimal digits
+        sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)  # larger ones are sent in hexadecimal
         try:
             line = self._stream.readline(MAX_LINE + 2)
             message = json.loads(line) if line.endswith(b"\n") else None
@@ -122,7 +122,7 @@ class Peer:
         return message
 
     def keep(self, value: Any) -> int:
-        """Register `value`, which stays here, and return its number for the other end: one for each object."""
+        """Register `value`, which stays here, and return its number for the other process, unique for each object."""
         number = self._numbers.setdefault(id(value), len(self._objects))
         if number == len(self._objects):
             self._objects.append(value)
@@ -133,18 +133,18 @@ class Peer:
         return self._objects[number]
 
     def remote(self, number: int) -> Remote:
-        """Return the reference to the other end's object of this number: the same one as long as it is in use here."""
+        """Return the reference to the other process's object of this number; the same one while it is in use here."""
         remote = self._remotes.get(number)
         if remote is None:
             remote = self._remotes[number] = Remote(self, number)
         return remote
 
     def encode(self, value: Any) -> Any:
-        """Return `value` as JSON; what is no data is registered here, and its number crosses."""
+        """Return `value` as JSON; an object that is not data is registered here, and its number is sent."""
         return self.encode_all([value])
 
     def encode_all(self, parts: Iterable[Any]) -> Any:
-        """Return several values as JSON: an object that is in two of them arrives as one."""
+        """Return several values as JSON: an object that is in two of them is decoded as one."""
         return values.encode(parts, self.classes, self._reference, self.alive)
 
     def _reference(self, value: Any) -> list[Any]:
@@ -157,12 +157,12 @@ class Peer:
         return ["mine", self.keep(value)]
 
     def decode(self, message: Any) -> Any:
-        """Return the Python value of what `encode` of the other end wrote."""
+        """Return the Python value from the result of `encode` of the other process."""
         (value,) = self.decode_all(message)
         return value
 
     def decode_all(self, message: Any) -> list[Any]:
-        """Return the Python values of what `encode_all` of the other end wrote."""
+        """Return the Python values from the result of `encode_all` of the other process."""
         try:
             return reader.decode(message, self.named, self._referred, arrays=self.arrays, known=self.known)
         except ValueError as error:
@@ -188,10 +188,10 @@ class Peer:
 
 
 class Remote:
-    """A reference to an object of the other process: one for each object, equal to nothing but itself.
+    """A reference to an object of the other process; one for each object, equal only to itself.
 
-    Its parts come as data, or as references too. Operators work between two references; a value of this process is
-    never handed to an operator of the other, as it might be what an answer is compared with.
+    Its parts are returned as data, or as references too. Operators work between two references. A value of this process
+    is never passed to an operator of the other process, as it might be the expected result of a test.
     """
 
     def __init__(self, peer: Peer, number: int) -> None:
@@ -261,7 +261,7 @@ OPERATORS = {
         *("lt", "le", "gt", "ge", "neg", "pos", "invert", "abs"),
     )
 }
-"""Operators that are carried out in the process of their operands; `==` is not, as it must be the tests' own."""
+"""Operators that run in the process of their operands. `==` is not among them: the tests use their own."""
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -278,14 +278,14 @@ for _name in OPERATORS:
 
 
 def call(peer: Peer, number: int, arguments: Iterable[Any], keywords: Mapping[str, Any]) -> Any:
-    """Call an object of the other process; what it changed in its arguments is changed here too."""
+    """Call an object of the other process; changes that it makes to its arguments are also made here."""
     given = [*arguments, *keywords.values()]
     answer = peer.ask(op="call", of=number, arguments=peer.encode_all(given), keywords=[*keywords])
     return taken_over(peer, given, answer)
 
 
 def taken_over(peer: Peer, given: list[Any], answer: Mapping[str, Any]) -> Any:
-    """Return a result, after what was given is changed as it was there; where it is one of them, it is so here."""
+    """Return a result, after changes to the arguments were also made here; if it is an argument, return that object."""
     result, *theirs = peer.decode_all(answer["value"])
     if not theirs:
         return result
