@@ -1,4 +1,4 @@
-"""Finds the prompts that hold a question of an evaluation set."""
+"""Finds prompts that contain a question of an evaluation set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tasks.tables import texts
 
 @dataclass(frozen=True)
 class Overlap:
-    """A question of an evaluation set that stands, in part or as a whole, in a prompt.
+    """An overlap of a prompt with a question of an evaluation set.
 
     Attributes:
-        row: the number of the prompt in its table.
+        row: the row number of the prompt in its table.
         evaluation_set: the name of the set.
         question: the `prompt_id` of the question.
-        share: the share of the question's words that stand in the prompt, in (0, 1].
+        share: the share of the question's words that are found in the prompt, in (0, 1].
     """
 
     row: int
@@ -31,14 +31,14 @@ class Overlap:
 
 
 class Questions:
-    """An index of the questions of evaluation sets by their runs of words, by which prompts are searched for them."""
+    """An n-gram index of the questions of evaluation sets, used to search prompts for them."""
 
     def __init__(self, prompts: pa.Table, spec: Contamination) -> None:
         """Index the questions.
 
         Args:
-            prompts: a table of `PROMPTS`: the questions; the names of their sets are the sources.
-            spec: the length of runs, and the share of words above which a prompt holds a question.
+            prompts: the questions, a table of `PROMPTS`; the names of their sets are the sources.
+            spec: the n-gram length, and the share of words above which a prompt contains a question.
         """
         self._spec = spec
         self._names, self._ids = (prompts.column(name).to_pylist() for name in ("source", "prompt_id"))
@@ -51,7 +51,7 @@ class Questions:
         self._at = (np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)))[order]
 
     def overlaps(self, prompts: pa.Table) -> Iterator[Overlap]:
-        """Yield, for each contaminated prompt, the question that it has most of, in the order of the rows."""
+        """Yield the question with the largest overlap for each contaminated prompt, in row order."""
         hashes, offsets = texts.words(texts.questions(prompts.column("messages")))
         runs, starts = texts.ngrams(hashes, offsets, self._spec.ngram)
         rows = np.repeat(np.arange(prompts.num_rows), np.diff(starts))
@@ -73,12 +73,12 @@ class Questions:
 
 
 def overlap_counts(batches: Iterable[pa.Table], questions: pa.Table, spec: Contamination) -> Counter[tuple[str, str]]:
-    """Return how many prompts hold a question, by evaluation set and by the prompt's source.
+    """Return the number of prompts that contain a question, by evaluation set and by the prompt's source.
 
     Args:
         batches: tables of `PROMPTS`.
-        questions: a table of `PROMPTS`: the questions; the names of their sets are the sources.
-        spec: the rule by which a prompt holds a question.
+        questions: the questions, a table of `PROMPTS`; the names of their sets are the sources.
+        spec: the rule that decides whether a prompt contains a question.
     """
     index, counts = Questions(questions, spec), Counter[tuple[str, str]]()
     for batch in batches:

@@ -1,6 +1,7 @@
-"""Finds text in prompts that a model's tokenizer reads as a control token, such as `<|im_end|>`, and escapes it.
+"""Finds and escapes text in prompts that a model's tokenizer reads as a control token, such as `<|im_end|>`.
 
-Chat templates put the text of messages between control tokens as it is: `<|im_end|>` in a user's message ends it.
+Chat templates insert the text of messages unchanged between control tokens, so `<|im_end|>` in a user message would end
+it.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""Files of a model folder that name control tokens."""
+"""Files of a model folder that define control tokens."""
 
 _MARKER = re.compile(
     r"<\|[^<>|\s]+\|>|<\uff5c[^<>\uff5c\s]+\uff5c>|<</?[A-Z]+>>|\[/?[A-Z_]{2,}\]|</?(?:start|end)_of_[a-z]+>"
 )
-"""The forms of control tokens in chat templates: those of ChatML and Llama 3, DeepSeek, Llama 2, Mistral and Gemma."""
+"""The formats of control tokens in the chat templates of ChatML and Llama 3, DeepSeek, Llama 2, Mistral and Gemma."""
 _MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
-"""The form that added tokens have; others, such as runs of spaces, are part of the vocabulary."""
+"""The format of added control tokens. Other added tokens, such as runs of spaces, are part of the vocabulary."""
 
 
 def control_tokens(files: Mapping[str, str]) -> list[str]:
-    """Return the texts that a model's tokenizer or chat template takes for control tokens, sorted.
+    """Return the texts that a model's tokenizer or chat template treats as control tokens, sorted.
 
-    They are the special tokens; the other added tokens that stand in the chat template (`<think>`); and what has the
-    form of one there without being a token, as Llama 2's `[INST]`.
+    These are the special tokens, other added tokens that occur in the chat template (`<think>`), and text in the
+    template that looks like a control token without being a token, such as Llama 2's `[INST]`.
 
     Args:
-        files: the content of `TOKENIZER_FILES` by name; files that the model lacks are left out.
+        files: the content of `TOKENIZER_FILES` by name, without files that the model does not have.
     """
     read = {name: json.loads(content) for name, content in files.items() if name.endswith(".json")}
     config = read.get("tokenizer_config.json", {})
@@ -61,7 +62,7 @@ def control_tokens(files: Mapping[str, str]) -> list[str]:
 
 
 def _contents(value: Any) -> Iterator[str]:
-    """The texts of special tokens, which are text, objects with `content`, or lists or objects of those."""
+    """Yield the texts of special tokens, which are text, objects with `content`, or lists or objects of these."""
     match value:
         case str():
             yield value
@@ -75,7 +76,7 @@ def _contents(value: Any) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a JSON value: a chat template is a text, or a list of objects with a name and a template."""
+    """Yield all texts in a JSON value. A chat template is a text, or a list of objects with a name and a template."""
     match value:
         case str():
             yield value
@@ -90,24 +91,24 @@ class ControlTokens:
     """Searches prompts for control tokens.
 
     Attributes:
-        counts: the number of prompts in which a token was the first, of those that `counted` was given.
+        counts: the number of prompts passed to `counted` that contain a control token, by their first such token.
     """
 
     def __init__(self, tokens: list[str]) -> None:
         """Prepare the search.
 
         Args:
-            tokens: the texts of the tokens; none: nothing is found.
+            tokens: the texts of the tokens. If empty, nothing is found.
         """
         self.counts: Counter[str] = Counter()
         longest_first = sorted(tokens, key=len, reverse=True)
         starts = "".join(re.escape(start) for start in sorted({token[0] for token in tokens}))
-        # The set of first characters is what is searched for fast.
+        # The lookahead on the set of first characters makes the search fast.
         pattern = f"(?=[{starts}])(?:{'|'.join(map(re.escape, longest_first))})" if tokens else r"(?!)"
         self._pattern = re.compile(pattern)
 
     def first_tokens(self, prompts: pa.Table) -> dict[int, str]:
-        """Return the first control token of each prompt that holds one, by the prompt's number in the table."""
+        """Return the first control token of each prompt that contains one, by row number."""
         tokens: dict[int, str] = {}
         for row, messages in enumerate(prompts.column("messages").to_pylist()):
             hits = (self._pattern.search(message["content"]) for message in messages)
@@ -116,12 +117,12 @@ class ControlTokens:
         return tokens
 
     def counted(self, prompts: pa.Table) -> pa.Table:
-        """Return the prompts as they are, after adding those that hold a control token to `counts`."""
+        """Return the prompts unchanged, after adding the prompts that contain a control token to `counts`."""
         self.counts.update(self.first_tokens(prompts).values())
         return prompts
 
     def escaped(self, prompts: pa.Table) -> pa.Table:
-        """Return the prompts with a space after the first character of each control token, and with new identities."""
+        """Return the prompts with a space after the first character of each control token, and with new ids."""
         holding = self.first_tokens(prompts)
         if not holding:
             return prompts

@@ -1,11 +1,12 @@
-"""Finds prompts that are the same, by their text, and prompts that are nearly so, by MinHash.
+"""Finds duplicate prompts by their text, and near duplicates by MinHash.
 
-    tables of prompts ─► `Comparison.add` ─► a key and a signature of each ─► `Comparison.likeness`: who is like whom
+    tables of prompts ─► `Comparison.add` ─► a key and a signature of each ─► `Comparison.likeness`: the duplicates
 
-A signature is 126 numbers of 4 bytes (Broder 1997): the share of them that two prompts have in common estimates the
-Jaccard similarity of their sets of runs of words. Only prompts that agree in all numbers of some band are compared
-(locality-sensitive hashing; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4), each with the
-first few of its band that stay, so that time grows with the number of prompts and not with its square.
+A signature consists of 126 numbers of 4 bytes (Broder 1997). The share of equal numbers of two prompts estimates the
+Jaccard similarity of their sets of n-grams. Only prompts that agree in all numbers of some band are compared
+(locality-sensitive hashing; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4). Each is only
+compared with the first few prompts of its band that are kept, so that the time is not quadratic in the number of
+prompts.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from tasks.cleaning.spec import NearDuplicates
 from tasks.tables import texts
 
 HASHES = 126
-"""Numbers in a signature: 21 bands of 6, 18 of 7, 14 of 9."""
+"""Number of hashes in a signature: 21 bands of 6, 18 of 7, 14 of 9."""
 RECALL = 0.99
-"""Share of the pairs as alike as the threshold that agree in some band."""
+"""Share of the pairs with a similarity equal to the threshold that agree in some band."""
 LEADERS = 8
-"""Prompts of a band that a later one is compared with."""
+"""Maximum number of prompts of a band that a later one is compared with."""
 SEED = 42
 """Seed of the hash functions of MinHash."""
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
-"""Numbers of prompts, from 0, in the order in which they were added to a `Comparison`."""
+"""Indices of prompts, from 0, in the order of addition to a `Comparison`."""
 Signatures = np.ndarray[tuple[int, int], np.dtype[np.uint32]]
 """MinHash signatures, `[prompts, HASHES]`."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """The duplicates among the prompts of a `Comparison`; arrays over all prompts, `[prompts]`.
+    """The duplicates among the prompts of a `Comparison`, as arrays over all prompts, `[prompts]`.
 
     Attributes:
-        stays: the index of the prompt that stays instead of this one; its own index where it stays itself.
-        leader: the index of the first prompt that this one is like, whether this one stays or not.
-        similarity: the estimated similarity to the leader; 1 where they are the same.
+        stays: the index of the prompt that is kept instead of this one; its own index if it is kept.
+        leader: the index of the first prompt that this one is similar to, even if this one is kept.
+        similarity: the estimated similarity to the leader; 1 for exact duplicates.
     """
 
     stays: Indices
@@ -51,23 +52,23 @@ class Likeness:
 
 
 class Comparison:
-    """Collects a key and a signature of each prompt, about 550 bytes, and finds those that are alike."""
+    """Collects a key and a signature of each prompt, about 550 bytes, and finds duplicates."""
 
     def __init__(self, near: NearDuplicates | None, *, by_text: bool = True) -> None:
         """Start without prompts.
 
         Args:
-            near: the rule for near duplicates; None: they are not looked for.
-            by_text: prompts of the same text are the same; otherwise, those of the same `prompt_id`.
+            near: the rule for near duplicates. If None, only exact duplicates are found.
+            by_text: if true, prompts with the same text are duplicates; otherwise, prompts with the same `prompt_id`.
         """
         self._near, self._by_text = near, by_text
         self._keys: list[bytes] = []
         self._texts = self._keys if by_text else []
-        self._signatures = bytearray()  # grows in place, where an array would need twice the memory
+        self._signatures = bytearray()  # grows in place; an array would need twice the memory
         self._apart: list[texts.Hashes] = []
 
     def add(self, prompts: pa.Table) -> None:
-        """Add prompts: a table of `PROMPTS`."""
+        """Add prompts from a table of `PROMPTS`."""
         self._texts += texts.prompt_keys(prompts.column("messages"))
         if not self._by_text:
             self._keys += [identity.encode() for identity in prompts.column("prompt_id").to_pylist()]
@@ -79,7 +80,7 @@ class Comparison:
             self._apart.append(_apart(prompts, asked, self._near))
 
     def likeness(self, order: Indices) -> Likeness:
-        """Find the prompts that are alike; of those, the first in `order` stays.
+        """Find the duplicates. The first of them in `order` is kept.
 
         Args:
             order: the indices of all prompts.
@@ -92,13 +93,13 @@ class Comparison:
             near = _Near(all_signatures, np.concatenate(self._apart), self._near.threshold)
             for index, other, share in near.pairs(alone):
                 leader[index], similarity[index] = other, share
-            # A prompt that is the same as one with a leader has that leader, too.
+            # An exact duplicate of a prompt with a leader has the same leader.
             leader, similarity = leader[leader], similarity[same]
         together = self._near is not None and self._near.action == "keep_together"
         return Likeness(same if together else leader, leader, similarity)
 
     def are_the_same(self, index: int, other: int) -> bool:
-        """Tell prompts that are the same from those that are only alike."""
+        """Return True for exact duplicates, and False for near duplicates."""
         return self._keys[index] == self._keys[other]
 
     def text_key(self, index: int) -> bytes:
@@ -110,8 +111,8 @@ def signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatures:
     """Return the MinHash signature of each text, `[texts, HASHES]`.
 
     Args:
-        ngrams: hashes of the runs of words of all texts (`tasks.tables.texts.ngrams`).
-        offsets: the first run of each text, and their number; `[texts + 1]`.
+        ngrams: hashes of the n-grams of all texts (`tasks.tables.texts.ngrams`).
+        offsets: the index of the first n-gram of each text, and the total number; `[texts + 1]`.
     """
     from rensa import RMinHash
 
@@ -120,12 +121,12 @@ def signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatures:
 
 
 def rows_of_a_band(threshold: float) -> int:
-    """Return the largest size of a band by which `RECALL` of the pairs as alike as `threshold` agree in some band."""
+    """Return the largest band size for which `RECALL` of the pairs with similarity `threshold` agree in some band."""
     return max(rows for rows in range(1, HASHES + 1) if 1 - (1 - threshold**rows) ** (HASHES // rows) >= RECALL)
 
 
 def _apart(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Hashes:
-    """A hash of what keeps prompts apart however alike their words are: numbers, and constraints."""
+    """Return a hash of what keeps prompts apart even if their words are similar: numbers and constraints."""
     apart = texts.arithmetic(asked) if near.same_numbers else np.zeros(len(asked), np.uint64)
     constrained = pc.equal(prompts.column("domain"), "precise_if")
     truths = pc.if_else(constrained, prompts.column("ground_truth"), "").combine_chunks()
@@ -133,7 +134,7 @@ def _apart(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Ha
 
 
 def _same(keys: list[bytes], order: Indices) -> Indices:
-    """The index, for each prompt, of the first in `order` with the same key."""
+    """Return for each prompt the index of the first prompt in `order` with the same key."""
     first_of: dict[bytes, int] = {}
     first = np.empty(len(order), np.int64)
     for index in order.tolist():
@@ -142,15 +143,15 @@ def _same(keys: list[bytes], order: Indices) -> Indices:
 
 
 class _Near:
-    """Finds near duplicates by their signatures; prompts whose `apart` differs are never compared."""
+    """Finds near duplicates by their signatures. Prompts with different `apart` hashes are never compared."""
 
     def __init__(self, signatures: Signatures, apart: texts.Hashes, threshold: float) -> None:
         self._signatures, self._apart, self._threshold = signatures, apart, threshold
         self._rows = rows_of_a_band(threshold)
 
     def pairs(self, order: Indices) -> list[tuple[int, int, float]]:
-        """Find the prompts that are like an earlier one of `order`: index, index of the leader, similarity."""
-        # Texts without a word have no runs, and are like nothing.
+        """Return (index, leader, similarity) for each prompt that is similar to an earlier one of `order`."""
+        # Texts without a word have no n-grams, and are not similar to anything.
         order = order[self._signatures[order, 0] != np.iinfo(np.uint32).max]
         groups = self._groups(order)
         members = np.flatnonzero((groups >= 0).any(axis=1))
@@ -176,7 +177,7 @@ class _Near:
         return candidates[best], float(shares[best])
 
     def _groups(self, order: Indices) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-        """The groups of prompts that agree in a band, `[prompts, bands]`; -1 where a prompt agrees with no other."""
+        """Return the groups of prompts that agree in a band, `[prompts, bands]`; -1 for a prompt in no group."""
         bands = HASHES // self._rows
         groups = np.full((len(order), bands), -1, np.int32)
         numbered = 0

@@ -1,4 +1,4 @@
-"""Filters of single prompts: by length, by language, and by a ground truth that its own verifier accepts."""
+"""Filters single prompts by length, by language, and by checking that the verifier accepts the ground truth."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from tasks.verifiers import VerifierPool
 
 LANGUAGE_CHARS = 4096
-"""Characters of a prompt that are read to recognise its language."""
+"""Maximum number of characters of a prompt that are used to detect its language."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A prompt that a filter sets aside.
+    """A prompt that a filter drops.
 
     Attributes:
-        row: its number in the table.
-        kind: the kind of the fault.
-        reason: the fault, for people.
-        value: the value at fault; None: the prompt's last message.
+        row: its row number in the table.
+        kind: the kind of the error.
+        reason: the error, to show to the user.
+        value: the invalid value. If None, the prompt's last message.
     """
 
     row: int
@@ -54,13 +54,13 @@ def lengths(prompts: pa.Table, filters: Filters) -> Iterator[Finding]:
 
 
 class Languages:
-    """Recognises the language of prompts with py3langid."""
+    """Detects the language of prompts with py3langid."""
 
     def __init__(self, accepted: list[str]) -> None:
         """Load the model, which is part of the package.
 
         Args:
-            accepted: codes of ISO 639.
+            accepted: ISO 639 language codes.
 
         Raises:
             SpecError: the model does not know one of the languages, or the package is not installed.
@@ -91,12 +91,12 @@ class Languages:
 
 
 def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Finding]:
-    """Yield the prompts whose ground truth the verifier `math` rejects when it is given as the response.
+    """Yield the prompts whose ground truth the verifier `math` rejects if it is given as the response.
 
-    Of a ground truth with several answers, one must be accepted.
+    If a ground truth has several answers, one of them must be accepted.
 
     Raises:
-        RuntimeError: a ground truth could not be judged.
+        RuntimeError: a ground truth could not be verified.
     """
     from tasks.verifiers import Call
 
@@ -119,7 +119,7 @@ def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Findi
 
 
 def _of_mathematics(verifier: str, truth: Any) -> Iterator[Any]:
-    """The ground truths for `math` among those of a prompt."""
+    """Yield the ground truths of a prompt that the verifier `math` uses."""
     if verifier == "math":
         yield truth
     elif verifier == "weighted":
@@ -128,7 +128,7 @@ def _of_mathematics(verifier: str, truth: Any) -> Iterator[Any]:
 
 
 def _responses(truth: Any) -> Iterator[str]:
-    """Each accepted answer as a response: in a box, or after `####` as the mode `gsm8k` reads it."""
+    """Yield each accepted answer as a response, in a box, or after `####` for the mode `gsm8k`."""
     answers, mode = (truth["answer"], truth.get("mode")) if isinstance(truth, dict) else (truth, None)
     for answer in [answers] if isinstance(answers, str) else answers:
         if mode == "gsm8k":

@@ -1,6 +1,6 @@
-"""Merges the prompts of all sources into one table that has each prompt once.
+"""Merges the prompts of all sources into one table without duplicates.
 
-Tables are read twice, a batch at a time: first to compare the prompts, then to write those that stay.
+Tables are read twice, one batch at a time: first to compare the prompts, then to write the prompts that are kept.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Merger:
     """Compares the tables of several sources and merges them.
 
     Attributes:
-        columns: the columns of the merged table: `PROMPTS`, and those that users have added to any of the tables.
+        columns: the columns of the merged table: `PROMPTS`, and columns that users have added to any of the tables.
     """
 
     def __init__(self, tables: Sequence[Path], sources: Sequence[str], spec: DuplicatesSpec) -> None:
-        """Read the tables and find the prompts that are alike.
+        """Read the tables and find duplicates.
 
         Args:
-            tables: files of `PROMPTS`, each with the prompts of one source or of several.
+            tables: files of `PROMPTS`, each with the prompts of one or more sources.
             sources: the names of the sources, in the order of the merged table.
-            spec: the rule by which prompts are alike, and the order in which sources keep them.
+            spec: the rule for duplicates, and the priority of sources.
 
         Raises:
-            TableError: a file is no table of `PROMPTS`, or a user's column has different types in two of them.
+            TableError: a file is not a table of `PROMPTS`, or a user's column has different types in two of them.
         """
         self.columns = with_user_columns(PROMPTS, *map(columns_of, tables))
         sources_of = {table: _sources_of(table) for table in tables}
@@ -57,7 +57,7 @@ class Merger:
         self._likeness = self._comparison.likeness(self._order())
 
     def parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Yield, batch by batch, the merged table (of `columns`) and the rows set aside (of `SET_ASIDE`)."""
+        """Yield, batch by batch, the merged table (of `columns`) and the dropped rows (of `SET_ASIDE`)."""
         likeness, start = self._likeness, 0
         leads = np.zeros(len(likeness.leader), bool)
         leads[likeness.leader[likeness.leader != np.arange(len(leads))]] = True
@@ -85,7 +85,7 @@ class Merger:
                     yield own
 
     def _order(self) -> Indices:
-        """The indices of all prompts, those of the sources with priority first."""
+        """Return the indices of all prompts, with the sources that have priority first."""
         priority = [name for name in self._spec.priority if name in self._sources]
         ranked = [*priority, *(name for name in self._sources if name not in priority)]
         ranks = np.array([ranked.index(name) for name in self._sources], np.int64)
@@ -109,7 +109,7 @@ class Merger:
         )
 
     def _with_clusters(self, prompts: pa.Table, indices: Indices, leads: np.ndarray) -> pa.Table:
-        """The prompts, with the column `cluster` filled for those that are alike."""
+        """Return the prompts, with the column `cluster` filled for near duplicates."""
         leader = self._likeness.leader[indices]
         clustered = np.flatnonzero((leader != indices) | leads[indices])
         if not len(clustered):

@@ -1,4 +1,4 @@
-"""Screens prompts one by one: length, language, questions of evaluation sets, control tokens, ground truths."""
+"""Screens single prompts: length, language, questions of evaluation sets, control tokens, ground truths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.verifiers import open_pool
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 Check = Callable[[pa.Table], Iterator[tuple[Finding, str | None]]]
-"""A check of a table of prompts: yields its findings, with the id of the question that a prompt holds, if any."""
+"""A check of a table of prompts. It yields its findings, with the id of the question that a prompt contains, if any."""
 
 
 def screen(
@@ -29,14 +29,14 @@ def screen(
     verifiers: VerifiersConfig = DEFAULTS,
     control: ControlTokens = NO_TOKENS,
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Divide prompts, batch by batch, into those that stay and those that are set aside.
+    """Divide prompts, batch by batch, into prompts that are kept and prompts that are dropped.
 
-    Checks run in the order of their cost, and a prompt is set aside for one reason, the first.
+    The cheapest checks run first, and a prompt is dropped for the first reason found.
 
     Args:
         batches: tables of `PROMPTS`.
-        questions: table of `PROMPTS`: the questions of the evaluation sets, whose names are the sources.
-        spec: the filters, and the rule by which a prompt holds a question.
+        questions: the questions of the evaluation sets, a table of `PROMPTS`; the names of the sets are the sources.
+        spec: the filters, and the rule that decides whether a prompt contains a question.
         verifiers: the options of the verifiers that check ground truths.
         control: the search for the control tokens of the model.
 
@@ -44,7 +44,7 @@ def screen(
         A table of `PROMPTS` and one of `SET_ASIDE`.
 
     Raises:
-        SpecError: `spec.filters.languages` names an unknown language, or the package that recognises languages is not
+        SpecError: `spec.filters.languages` contains an unknown language, or the package that detects languages is not
             installed.
     """
     with ExitStack() as stack:

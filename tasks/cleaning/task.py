@@ -1,4 +1,4 @@
-"""Cleaning as Flyte tasks: the screening of each source by itself, and the merge of all sources."""
+"""Defines the Flyte tasks of cleaning, which screen each source separately and merge all sources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 logger = logging.getLogger(__name__)
 
 SAMPLED_ROWS = 3
-"""Prompts of each batch from which the deck's samples are chosen."""
+"""Number of prompts of each batch that the deck's samples are chosen from."""
 
 
 class Cleaned(NamedTuple):
@@ -50,15 +50,15 @@ def screen_prompts(
     control_tokens: list[str],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Cleaned:
-    """Set aside the prompts that hold a question of an evaluation set or do not pass the filters.
+    """Drop the prompts that contain a question of an evaluation set or do not pass the filters.
 
-    Control tokens are escaped where `spec` asks for that.
+    Control tokens are escaped if `spec` says so.
 
     Args:
-        prompts: of one source, or of several.
-        evaluation_sets: tables of prompts as well.
-        spec: the filters, and the rule by which a prompt holds a question.
-        control_tokens: those of the model (`tasks.cleaning.control_tokens`).
+        prompts: the prompts of one or more sources.
+        evaluation_sets: the questions, also tables of prompts.
+        spec: the filters, and the rule that decides whether a prompt contains a question.
+        control_tokens: the control tokens of the model (`tasks.cleaning.control_tokens`).
         verifiers: the options of the verifiers that check ground truths.
     """
     from tasks.cleaning.control_tokens import ControlTokens
@@ -90,14 +90,14 @@ def merge_sources(
     spec: DuplicatesSpec,
     control_tokens: list[str],
 ) -> Cleaned:
-    """Merge all `sources`, in their order, into one table that has each prompt once, and join the rows set aside.
+    """Merge all `sources`, in order, into one table without duplicates, and concatenate the dropped rows.
 
     Args:
-        prompts: tables of one source or of several each.
-        set_aside: the rows that earlier stages set aside.
-        sources: names.
-        spec: the rule by which prompts are the same, and the order in which sources keep them.
-        control_tokens: those of the model; the prompts that hold one are counted.
+        prompts: tables of one or more sources each.
+        set_aside: the rows that earlier stages dropped.
+        sources: the names of the sources.
+        spec: the rule for duplicates, and the priority of sources.
+        control_tokens: the control tokens of the model. The prompts that contain one are counted.
     """
     from tasks.cleaning.control_tokens import ControlTokens
     from tasks.cleaning.merging import Merger
@@ -118,12 +118,12 @@ def merge_sources(
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def count_questions(prompts: Parquet, questions: list[Parquet], rule: Contamination) -> StageSummary:
-    """Count the prompts that hold a question of a benchmark, and log how they are taken out; the prompts all stay.
+    """Count the prompts that contain a question of a benchmark, and log how to remove them. No prompt is dropped.
 
     Args:
-        prompts: of all sources.
-        questions: those of the benchmarks that the policies will answer.
-        rule: the rule by which a prompt holds a question.
+        prompts: the prompts of all sources.
+        questions: the questions of the benchmarks that the policies will be evaluated on.
+        rule: the rule that decides whether a prompt contains a question.
     """
     from tasks import charts
     from tasks.cleaning.contamination import overlap_counts
@@ -154,10 +154,10 @@ def _written(
     tokens: Counter[str],
     **facts: Any,
 ) -> Cleaned:
-    """Write both tables, the prompts batch by batch; the deck and the summary count what was set aside.
+    """Write both tables, the prompts batch by batch. The deck and the summary contain the numbers of dropped rows.
 
-    The headline counts the rows that earlier stages set aside as well, the facts those of this stage alone. The summary
-    also has `tokens`, the number of prompts that hold a control token, by the token.
+    The headline also counts the rows that earlier stages dropped; `facts` only count this stage. The summary also
+    contains `tokens`, the number of prompts that contain a control token, by token.
     """
     from tasks.charts import decks
 

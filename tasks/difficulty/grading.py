@@ -14,15 +14,15 @@ from tasks.tables.parquet import table_from_rows, validate, with_user_columns
 from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
 
 MEASURED = ("pass_rate", "mean_score", "num_rollouts", "mean_tokens")
-"""The columns of `GRADED` that come from rollouts."""
+"""The columns of `GRADED` that are computed from rollouts."""
 
 
 class GradingError(MistakeError):
-    """Raised where no prompt is left to train on, or where rollouts are of other prompts."""
+    """Raised if no prompt is left to train on, or if rollouts belong to other prompts."""
 
 
 def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Compute the prompts' pass rates and mean scores from their judged rollouts.
+    """Compute the prompts' pass rates and mean scores from their scored rollouts.
 
     Args:
         prompts: table of `PROMPTS`.
@@ -30,10 +30,10 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
         set_aside: table of `SET_ASIDE`: the prompts that were not sampled.
 
     Returns:
-        `GRADED` in the order of `prompts`, and `SET_ASIDE` for the other prompts without a judged rollout.
+        `GRADED` in the order of `prompts`, and `SET_ASIDE` for the other prompts without a scored rollout.
 
     Raises:
-        GradingError: the rollouts are of other prompts.
+        GradingError: the rollouts belong to other prompts.
     """
     ids = prompts.column("prompt_id").to_pylist()
     frame = rollouts.select(["prompt_id", "score", "passed", "num_tokens", "error"]).to_pandas()
@@ -77,7 +77,7 @@ def ungraded(prompts: pa.Table, set_aside: pa.Table) -> pa.Table:
 
     Args:
         prompts: table of `PROMPTS`.
-        set_aside: table of `SET_ASIDE`: the prompts that do not fit, or cannot be judged.
+        set_aside: table of `SET_ASIDE`: the prompts that are too long, or cannot be verified.
     """
     aside = pc.is_in(prompts.column("prompt_id"), set_aside.column("prompt_id").combine_chunks())
     table = prompts.filter(pc.invert(aside))
@@ -91,7 +91,7 @@ def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
 
     Args:
         graded: tables of `GRADED`, one for each variant.
-        variants: their names.
+        variants: the names of the variants.
 
     Raises:
         GradingError: no prompt is graded under all of them.
@@ -113,7 +113,7 @@ def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
     """Return the prompts of a table of `GRADED` whose mean score is within `bounds`.
 
     Raises:
-        GradingError: no prompt's is, or no prompt is graded.
+        GradingError: no prompt has such a score, or no prompt is graded.
     """
     scores = graded.column("mean_score")
     selected = graded.filter(pa.array([bounds.keep(score) for score in scores.to_pylist()], pa.bool_()))

@@ -1,9 +1,9 @@
-"""The rollouts of difficulty as Flyte tasks.
+"""Defines the Flyte tasks that sample and score the rollouts of the difficulty stage.
 
     split_prompts ──► roll_out ──► judge_rollouts ──► collect_rollouts ──► `tasks.difficulty.task`
-                      a shard each: retried, cached and resumed by itself
+                      one task per shard, retried, cached and resumed separately
 
-Generating responses needs a GPU and depends on no verifier: judging them anew generates nothing.
+Generating responses needs a GPU and does not depend on verifiers, so scoring again does not generate again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tasks.generation.sampling_loop import Sampled
 
 SUMMARY = "summary"
-"""The entry of a shard's metadata that holds the summary of its stage: a mapped task has one output."""
+"""The key of a shard's metadata that contains the summary of its stage, because a mapped task has only one output."""
 
 
 class Split(NamedTuple):
@@ -74,20 +74,20 @@ def split_prompts(
     available: list[str],
     verifiers: VerifiersConfig = DEFAULTS,
 ) -> Split:
-    """Divide the prompts that fit and can be judged into shards, and set the others aside.
+    """Divide the prompts that are short enough and can be verified into shards, and drop the others.
 
     Args:
-        prompts: of all sources.
-        model: the checkpoint whose tokenizer counts.
-        spec: the options of the sampling.
-        rows: prompts of a shard, at most.
-        room: tokens that a prompt may have in difficulty and in training.
-        within: the option that sets this bound, for the reason.
+        prompts: the prompts of all sources.
+        model: the checkpoint whose tokenizer is used to count tokens.
+        spec: the sampling options.
+        rows: maximum number of prompts of a shard.
+        room: maximum number of tokens of a prompt in difficulty and in training.
+        within: the option that sets this limit, for the reason.
         available: the data and packages of checkers that the environment has; another set misses the cache.
         verifiers: the options of the verifiers.
 
     Raises:
-        RolloutError: no prompt fits, or none of a source can be judged.
+        RolloutError: no prompt is short enough, or no prompt of a source can be verified.
     """
     from tasks import charts
     from tasks.difficulty.sharding import shards
@@ -141,14 +141,14 @@ def roll_out(
 ) -> Parquet:
     """Sample responses to every prompt of a shard from one checkpoint; cached responses are not generated again.
 
-    They are judged meanwhile, and the verdicts are cached for `judge_rollouts`.
+    The responses are scored concurrently, and the scores are cached for `judge_rollouts`.
 
     Args:
-        prompts: a shard, all of whose prompts fit.
+        prompts: a shard, all of whose prompts are short enough.
         model: the checkpoint.
-        spec: the options of the sampling.
-        judging: the digest of the judging, where the samples depend on it (`spec.stop_at`).
-        initial: the checkpoint that training begins with; it judges where `verifiers` says so.
+        spec: the sampling options.
+        judging: the digest of the scoring options, if the samples depend on it (`spec.stop_at`).
+        initial: the checkpoint at the start of training. It is the judge if `verifiers` says so.
         verifiers: the options of the verifiers.
     """
     from tasks import charts
@@ -203,7 +203,7 @@ def _sample(
 
 
 def _sampling_summary(watch: Stopwatch, sampled: Sampled, most: int) -> StageSummary:
-    """The summary of a shard, of whose `most` rollouts early stopping may have spared some."""
+    """Return the summary of a shard. `most` is the number of its rollouts without early stopping."""
     rollouts = sum(sampled.counts[0])
     return watch.summary(
         f"{rollouts:,} rollouts",
@@ -227,19 +227,19 @@ def judge_rollouts(
     initial: Folder,
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Parquet:
-    """Give the responses of a shard their scores: cached verdicts, and those that are missing, made now.
+    """Score the responses of a shard, using cached scores and computing the missing ones.
 
     Args:
         prompts: the shard.
-        responses: to these prompts.
+        responses: responses to these prompts.
         model: the checkpoint that they were sampled from.
-        spec: the options of the sampling.
-        initial: the checkpoint that training begins with; it judges where `verifiers` says so.
+        spec: the sampling options.
+        initial: the checkpoint at the start of training. It is the judge if `verifiers` says so.
         verifiers: the options of the verifiers.
 
     Raises:
-        RewardFunctionError, RewardServiceError, UnjudgedError: too many responses cannot be judged
-            (`spec.max_unjudged`); the verdicts on others are cached, so that another attempt judges the rest.
+        RewardFunctionError, RewardServiceError, UnjudgedError: too many responses cannot be scored
+            (`spec.max_unjudged`). The scores of the others are cached, so that another attempt only scores the rest.
     """
     from tasks.charts import decks
     from tasks.generation.judging import Judging, by_whole_prompts
@@ -289,12 +289,12 @@ def collect_rollouts(
     spec: Annotated[RolloutSpec, RESULT],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Collected:
-    """Join the rollouts of all shards into one table, and the summaries of their stages into one each.
+    """Concatenate the rollouts of all shards, and merge the summaries of each of their stages.
 
     Args:
         responses: the outputs of `roll_out`, for their summaries.
         rollouts: the outputs of `judge_rollouts`.
-        spec: the options of the sampling.
+        spec: the sampling options.
         verifiers: the options of the verifiers.
     """
     from tasks.charts import decks
@@ -320,7 +320,7 @@ def collect_rollouts(
 def _rollout_cache(
     spec: RolloutSpec, model: Folder, initial: FlyteDirectory, verifiers: VerifiersConfig
 ) -> RolloutCache:
-    """The cache of these rollouts and their verdicts."""
+    """Return the cache of these rollouts and their scores."""
     from tasks.generation.rollout_cache import RolloutCache, judging_digest
 
     judging = judging_digest(verifiers, content_digest(initial))

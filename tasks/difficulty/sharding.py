@@ -17,12 +17,12 @@ class Shard(NamedTuple):
 def shards(sources: Sequence[str], rows: int) -> list[Shard]:
     """Divide a table into shards of at most `rows` rows, in the order of the table.
 
-    A source that grows at its end changes its last shard alone, and one that is added at the end changes no shard of
-    the sources before it, except where small ones share theirs.
+    If rows are appended to a source, only its last shard changes. If a source is added at the end, no shard of the
+    sources before it changes, unless small sources share a shard.
 
     Args:
-        sources: the source of each row; the rows of one source stand together.
-        rows: rows of a shard, at most.
+        sources: the source of each row; the rows of one source are contiguous.
+        rows: maximum number of rows of a shard.
     """
     made: list[Shard] = []
     start = 0

@@ -1,4 +1,4 @@
-"""The pydantic models behind `difficulty:`, which name the sampling and the mean scores that are kept."""
+"""Defines the pydantic models of `difficulty:`, which specify the sampling and the mean scores that are kept."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tasks.pods import PodConfig
 
 
 class Variant(Config):
-    """Another way to answer the same prompts, for a comparison of pass rates."""
+    """Another way to answer the same prompts, to compare pass rates."""
 
     model: ModelSpec | None = None
-    """Another checkpoint, such as one of another stage of training; None: the recipe's."""
+    """Optional. Another checkpoint, such as one of another training stage. If null, the recipe's model is used."""
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
-    """Variables of the chat template, such as `{enable_thinking: true}`, that replace those of `sampling`; None: those
-    of `sampling`."""
+    """Optional. Variables of the chat template, such as `{enable_thinking: true}`, that replace `sampling`'s. If null,
+    the ones of `sampling` are used."""
 
     @model_validator(mode="after")
     def _differs(self) -> Self:
@@ -35,38 +35,39 @@ class DifficultySpec(Config):
     """Offline difficulty filtering (OlmoRL, data construction step 2)."""
 
     max_mean_score: float | None = Field(0.625, gt=0, le=1)
-    """Mean score of a prompt's rollouts, in [0, 1], strictly below which it is kept. With a verifier that gives 0 or 1
-    it is the pass rate; for partial scores (code, chat, several rewards) it is what open-instruct's filter computes and
-    calls so. The paper excludes "samples that the model easily solves (pass rate > 62.5%)"; this bound is strict, so
-    that a prompt of which 5 of 8 rollouts pass (62.5% exactly) is excluded, too. None: no bound, though scores are
-    measured; `difficulty: null` measures none."""
+    """Optional. A prompt is kept if the mean score of its rollouts, in [0, 1], is strictly below this value. With a
+    verifier that returns 0 or 1 the mean score is the pass rate; for partial scores (code, chat, several rewards) it is
+    the value that open-instruct's filter computes and calls pass rate. The paper excludes "samples that the model
+    easily solves (pass rate > 62.5%)"; this bound is strict, so that a prompt with 5 passing rollouts out of 8 (exactly
+    62.5%) is also excluded. If null, there is no bound, but scores are measured; `difficulty: null` measures no
+    scores."""
     min_mean_score: float | None = Field(None, ge=0, lt=1)
-    """Mean score of a prompt's rollouts, in [0, 1], strictly above which it is kept: 0 drops the prompts whose rollouts
-    all score 0. None: no bound, as in the paper."""
+    """Optional. A prompt is kept if the mean score of its rollouts, in [0, 1], is strictly above this value. 0 drops
+    the prompts whose rollouts all score 0. If null, there is no bound, as in the paper."""
     sampling: SamplingConfig = SamplingConfig(samples=8)
-    """Options of the sampling: by default 8 rollouts of a prompt at temperature 1.0 and top-p 1.0, as in training."""
+    """Sampling options. By default 8 rollouts of a prompt at temperature 1.0 and top-p 1.0, as in training."""
     unlike_training: RunTime[bool] = False
-    """Allow `sampling` to differ from training's in length, temperature, top-p, top-k or min-p; the pass rates are then
-    not those that training will meet."""
+    """Allow `sampling` to differ from training in length, temperature, top-p, top-k or min-p. The pass rates then
+    differ from the ones in training."""
     early_stopping: bool = False
-    """End the sampling of a prompt once its remaining rollouts cannot change whether it is kept. The same prompts are
-    kept; their pass rates and mean scores come from fewer rollouts (`num_rollouts`). All samples of a prompt are drawn
-    where a reward judges them together (`group: true`)."""
+    """Stop sampling a prompt once its remaining rollouts cannot change whether it is kept. The same prompts are kept;
+    their pass rates and mean scores come from fewer rollouts (`num_rollouts`). If a reward scores all samples of a
+    prompt together (`group: true`), all of them are sampled."""
     engine: EngineConfig = EngineConfig()
     """Options of the vLLM engine."""
     shard_prompts: RunTime[int] = Field(10_000, gt=0)
-    """Prompts of a shard, at most; small sources share one. A shard is sampled in a pod of its own on a cluster, and is
-    retried and cached by itself."""
+    """Maximum number of prompts of a shard; small sources share one. On a cluster, each shard is sampled in a separate
+    pod. Each shard is retried and cached separately."""
     shards_at_once: RunTime[int] = Field(0, ge=0)
-    """Shards that are sampled at the same time on a cluster, at most; 0: all of them."""
+    """Maximum number of shards that are sampled at the same time on a cluster. If 0, all of them."""
     verifier_workers: RunTime[int] = Field(1, gt=0)
-    """Processes that judge responses."""
+    """Number of processes that score responses."""
     max_unjudged: float = Field(0.1, ge=0, le=1)
-    """Largest share of a shard's rollouts, in [0, 1], that may be unjudged, because a verifier, its service or a reward
-    function failed. Above it the stage fails; verdicts that exist are kept, and another run judges the rest."""
+    """Maximum share of a shard's rollouts, in [0, 1], that may have no score because a verifier, its service or a
+    reward function failed. Above it the stage fails; existing scores are kept, and another run scores the rest."""
     compared: InItsOrder[dict[str, Variant]] = Field(default={})
-    """Variants by name: other checkpoints, or other variables of the chat template. Their pass rates become a table of
-    their own (`compared`) and select no prompt."""
+    """Variants by name: other checkpoints, or other variables of the chat template. Their pass rates are written to a
+    separate table (`compared`) and do not affect which prompts are selected."""
     pod: RunTime[PodConfig] = PodConfig()
     """Pods in which shards are sampled on a cluster."""
 
@@ -100,7 +101,7 @@ class DifficultySpec(Config):
 
     @property
     def rollout_spec(self) -> RolloutSpec:
-        """The part that rollouts depend on; it has the bounds only where they end the sampling."""
+        """The options that rollouts depend on. The bounds are only included if they stop the sampling."""
         return RolloutSpec(
             sampling=self.sampling,
             engine=self.engine,
@@ -110,7 +111,7 @@ class DifficultySpec(Config):
         )
 
     def rollout_spec_of(self, variant: Variant) -> RolloutSpec:
-        """Return the spec of a variant's rollouts: all samples are drawn, because only whole pass rates compare."""
+        """Return the spec of a variant's rollouts. All samples are generated, so that pass rates can be compared."""
         sampling = self.sampling
         if variant.chat_template_kwargs is not None:
             sampling = sampling.model_copy(update={"chat_template_kwargs": variant.chat_template_kwargs})
@@ -118,15 +119,16 @@ class DifficultySpec(Config):
 
 
 class RolloutSpec(Config):
-    """The part of `DifficultySpec` that the rollouts depend on."""
+    """The options of `DifficultySpec` that the rollouts depend on."""
 
     sampling: SamplingConfig
-    """Options of the sampling."""
+    """Sampling options."""
     engine: EngineConfig
     """Options of the vLLM engine."""
     verifier_workers: RunTime[int]
-    """Processes that judge responses."""
+    """Number of processes that score responses."""
     max_unjudged: float = Field(0.1, ge=0, le=1)
-    """Largest share of a shard's rollouts, in [0, 1], that may be unjudged; above it their judging fails."""
+    """Maximum share of a shard's rollouts, in [0, 1], that may have no score. Above it their scoring fails."""
     stop_at: Bounds | None = None
-    """Bounds that end the sampling of a prompt once it is decided whether they keep it; None: all samples are drawn."""
+    """Optional. Bounds that stop the sampling of a prompt once it is decided whether they keep it. If None, all samples
+    are generated."""

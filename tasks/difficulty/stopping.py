@@ -1,4 +1,4 @@
-"""Early stopping: a prompt needs no further rollout once no score could change whether it is kept."""
+"""Implements early stopping: a prompt is not sampled further once no score could change whether it is kept."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ class Bounds(Config):
     """The mean scores of the prompts that are kept."""
 
     max_mean_score: float | None = Field(0.625, gt=0, le=1)
-    """Mean score, in [0, 1], strictly below which a prompt is kept; None: no bound."""
+    """Optional. A prompt is kept if its mean score, in [0, 1], is strictly below this value. If None, there is no
+    bound."""
     min_mean_score: float | None = Field(None, ge=0, lt=1)
-    """Mean score, in [0, 1], strictly above which a prompt is kept; None: no bound."""
+    """Optional. A prompt is kept if its mean score, in [0, 1], is strictly above this value. If None, there is no
+    bound."""
 
     def __str__(self) -> str:
         above = [] if self.min_mean_score is None else [f"above {self.min_mean_score:.1%}"]
@@ -32,17 +34,20 @@ class Bounds(Config):
 
 
 def remaining(scores: Sequence[float | None], samples: int, bounds: Bounds) -> int:
-    """Return the fewest further rollouts that could decide whether a prompt is kept; 0 where it is decided.
+    """Return the minimum number of further rollouts that could decide whether a prompt is kept, or 0 if decided.
 
-    It is 0 as well once all rollouts are drawn. The decision is that of `samples` rollouts: with `s` the sum of `n`
-    scores in [0, 1] and `r` rollouts to come, the mean over all will lie in [s / (n + r), (s + r) / (n + r)], and is
-    decided when both ends are kept, or both are dropped on the same side. A rollout that cannot be judged (None)
-    narrows that interval and never widens it. So does the mean of the rollouts so far, which is compared with the
-    bounds in the end: they decide the same about it.
+    It is also 0 if all rollouts have been sampled. The decision is the one after `samples` rollouts. If `s` is the sum
+    of `n` scores in [0, 1] and `r` rollouts remain, the mean of all rollouts will be in
+
+        [s / (n + r), (s + r) / (n + r)].
+
+    It is decided when both ends are kept, or both are dropped on the same side. A rollout that cannot be scored (None)
+    only narrows this interval. The mean of the rollouts so far, which is compared with the bounds in the end, is also
+    in the interval, so it gives the same decision.
 
     Args:
-        scores: scores of the rollouts so far; None for one that could not be judged.
-        samples: rollouts of a prompt, at most.
+        scores: scores of the rollouts so far, with None for a rollout that could not be scored.
+        samples: maximum number of rollouts of a prompt.
         bounds: the mean scores that are kept.
     """
     left = samples - len(scores)

@@ -1,4 +1,4 @@
-"""Joins the summaries of shards, and counts their rollouts."""
+"""Merges the summaries of shards, and counts their rollouts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tasks.tables.schemas import StageSummary
 
 @dataclass
 class Totals:
-    """The rollouts of all shards.
+    """Counts the rollouts of all shards.
 
     Attributes:
-        rollouts: their number.
-        unjudged: those among them without a score.
-        passed: those among them that pass.
+        rollouts: the number of rollouts.
+        unjudged: the number of rollouts without a score.
+        passed: the number of rollouts that pass.
         score: the sum of the scores.
         rewards: the sum and the number of the rewards of each name.
     """
@@ -33,7 +33,7 @@ class Totals:
     rewards: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def counted(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """Yield `parts` of a table of `ROLLOUTS`, and count their rows on the way."""
+        """Yield `parts` of a table of `ROLLOUTS`, and count their rows."""
         for part in parts:
             scores = part.column("score")
             self.rollouts += part.num_rows
@@ -47,18 +47,18 @@ class Totals:
 
     @property
     def mean_score(self) -> float:
-        """The mean of the scores; 0 where no rollout has one."""
+        """The mean of the scores, or 0 if no rollout has one."""
         return self.score / max(self.rollouts - self.unjudged, 1)
 
     def facts(self) -> dict[str, Any]:
-        """Return the figures of the judged rollouts: share that passes, mean score, mean of each reward by name."""
+        """Return statistics of the scored rollouts: pass rate, mean score, and mean of each reward by name."""
         judged = max(self.rollouts - self.unjudged, 1)
         means = {name: total / count for name, (total, count) in self.rewards.items()}
         return {"pass_rate": self.passed / judged, "mean_score": self.mean_score, "rewards": means}
 
 
 def joined(summaries: Sequence[StageSummary]) -> StageSummary:
-    """Return the summaries of all shards as one: seconds, cores and counts are sums, latencies the longest."""
+    """Merge the summaries of all shards: seconds, cores and counts are added; latencies are the maximum."""
     first = min(summaries, key=lambda summary: datetime.timestamp(summary.started_at))
     names = [name for name, value in first.facts.items() if isinstance(value, int | float)]
     facts: dict[str, Any] = {name: sum(summary.facts[name] for summary in summaries) for name in names}
@@ -81,7 +81,7 @@ def joined(summaries: Sequence[StageSummary]) -> StageSummary:
 
 
 def describe_sampling(summary: StageSummary, totals: Totals, shards: int) -> None:
-    """Complete the joined summary of the sampling: totals, tokens/s over all shards, and the headline."""
+    """Complete the merged sampling summary with totals, tokens/s over all shards, and the headline."""
     facts = summary.facts
     speed = facts["output_tokens"] / (facts["generation_seconds"] or 1)
     facts |= {"rollouts": totals.rollouts, "unjudged": totals.unjudged, "tokens_per_second": speed, "shards": shards}

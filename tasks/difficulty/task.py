@@ -1,4 +1,4 @@
-"""Difficulty as Flyte tasks: pass rates from the rollouts of `tasks.difficulty.rollout_tasks`."""
+"""Defines the Flyte tasks that compute pass rates from the rollouts of `tasks.difficulty.rollout_tasks`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.lineage.provenance import made_from
 from tasks.tables.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "passed", "num_tokens", "error")])
-"""The columns of rollouts that grading reads: without the responses, which are most of the bytes."""
+"""The columns of rollouts that grading reads. They exclude the responses, which are most of the bytes."""
 
 
 class Graded(NamedTuple):
@@ -39,8 +39,8 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
     """Compute pass rates and mean scores of prompts, and select the prompts that are neither too easy nor too hard.
 
     Args:
-        prompts: all prompts, those that were not sampled among them.
-        rollouts: the judged responses to them.
+        prompts: all prompts, including the prompts that were not sampled.
+        rollouts: their scored rollouts.
         set_aside: the prompts that were not sampled.
         bounds: the mean scores that are kept.
     """
@@ -86,11 +86,11 @@ class Unfiltered(NamedTuple):
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
-    """Select all prompts that fit, without rollouts: for data that is filtered already (`difficulty: null`).
+    """Select all prompts that are short enough, without rollouts, for already filtered data (`difficulty: null`).
 
     Args:
         prompts: all prompts.
-        set_aside: the prompts among them that do not fit, or cannot be judged.
+        set_aside: the prompts that are too long, or cannot be verified.
     """
     from tasks import charts
     from tasks.difficulty.grading import ungraded
@@ -122,12 +122,12 @@ def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def compare_variants(prompts: Parquet, rollouts: list[Parquet], variants: list[str]) -> Parquet:
-    """Compute the pass rates of several checkpoints, or of ways to use one, on the prompts that all of them answered.
+    """Compute the pass rates of several checkpoints or chat template options, on the prompts that all of them answered.
 
     Args:
-        prompts: of all rollouts.
+        prompts: the prompts of all rollouts.
         rollouts: one table for each variant.
-        variants: their names; without any, the table is empty.
+        variants: the names of the variants. If empty, the table is empty.
     """
     from tasks.charts import decks
     from tasks.difficulty.grading import compare, grade

@@ -1,4 +1,4 @@
-"""The commands `python -m tasks.evaluation show` and `compare`: what policies answered, and how runs compare.
+"""Shows what policies answered, and compares runs: the commands `python -m tasks.evaluation show` and `compare`.
 
 python -m tasks.evaluation show [RUN] [--benchmark NAME] [--flipped [better|worse]]
 python -m tasks.evaluation compare RUN RUN...
@@ -21,12 +21,12 @@ from tasks.machine.error_report import run_command
 from tasks.tables.schemas import AFTER, BEFORE, HELDOUT
 
 WIDE = 10_000
-"""Columns of the table, at most: a name that is wrapped or cut could not be copied."""
+"""Maximum width of the table. A name that is wrapped or cut could not be copied."""
 
 
 @click.group()
 def main() -> None:
-    """Look into the evaluations of runs."""
+    """Inspect the evaluations of runs."""
 
 
 @main.command()
@@ -63,7 +63,7 @@ def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | N
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--policy", default=AFTER, show_default=True, help="The policy of each run to compare.")
 def compare(runs: tuple[Path, ...], policy: str) -> None:
-    """Print the options in which RUNS differ, and the pass rates of their policies, on the prompts that all answered.
+    """Print the options that differ between RUNS, and the pass rates of their policies on the prompts they share.
 
     Differences are from the first run, with 95% intervals, and p-values corrected for the number of benchmarks.
     """

@@ -1,4 +1,4 @@
-"""Adds to rollouts the answers that a verifier reads in them, and which of a prompt's answers are equal."""
+"""Adds to rollouts the answers that a verifier extracts from them, and the groups of equal answers of a prompt."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def with_answers(
     """Return `ROLLOUTS` as `EVALUATION_ROLLOUTS` of a benchmark, with the answer of every response to a math prompt.
 
     Args:
-        rollouts: of one policy, by prompt and sample.
-        prompts: a table of `PROMPTS`, those of the rollouts among them.
-        benchmark: its name.
-        grouped: whether `answer_class` has the classes of equal answers, which takes a judgement for each pair of a
-            prompt's different answers; otherwise it is null.
-        open_pool: opens the verifiers that compare answers; for `grouped`.
+        rollouts: the rollouts of one policy, by prompt and sample.
+        prompts: a table of `PROMPTS` that contains the prompts of the rollouts.
+        benchmark: the name of the benchmark.
+        grouped: if true, `answer_class` contains the classes of equal answers, which takes a comparison for each pair
+            of different answers of a prompt. Otherwise it is null.
+        open_pool: opens the verifiers that compare answers, for `grouped`.
     """
     asked = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "verifier", "ground_truth")), strict=True)
     truths = {prompt: json.loads(truth) for prompt, verifier, truth in asked if verifier == "math"}
@@ -57,7 +57,7 @@ def with_answers(
 def _classes(
     ids: Sequence[str], answers: Sequence[str | None], truths: dict[str, Any], pool: VerifierPool
 ) -> list[int | None]:
-    """The class of each answer among those of its prompt, by the equivalence of the prompt's verifier."""
+    """Return the class of each answer among the answers of its prompt, by the equivalence of the prompt's verifier."""
     classes: list[int | None] = [None] * len(ids)
     of_prompt: dict[str, list[int]] = defaultdict(list)
     for index, prompt in enumerate(ids):
@@ -71,11 +71,11 @@ def _classes(
 
 
 def _equivalence(truth: Any, pool: VerifierPool) -> Callable[[str, str], bool]:
-    """The relation by which the verifier of this ground truth compares an answer with a reference."""
+    """Return the function that compares an answer with a reference like the verifier of this ground truth."""
     mode = truth.get("mode", "sympy") if isinstance(truth, dict) else "sympy"
 
     def equivalent(answer: str, reference: str) -> bool:
-        # In a box every mode reads an answer as it stands. What is no reference, such as a refusal, equals nothing.
+        # In a box, every mode reads an answer unchanged. An invalid reference, such as a refusal, is equal to nothing.
         score = pool.submit("math", f"\\boxed{{{answer}}}", {"answer": reference, "mode": mode}).result()
         return score.error is None and score.passed
 

@@ -1,7 +1,7 @@
-"""Compares policies on the same prompts: their figures on every benchmark, and paired differences between them.
+"""Compares policies on the same prompts: metrics on every benchmark, and paired differences.
 
-A prompt that lacks a judged rollout under one policy is left out under all of them, and counted, so that every figure
-of a benchmark is over the same prompts. The statistics are those of `tasks.evaluation.intervals`.
+A prompt that has no scored rollout under one policy is excluded for all policies, and counted, so that all metrics of
+a benchmark are computed over the same prompts. The statistics are defined in `tasks.evaluation.intervals`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import AFTER, BEFORE, DOMAINS, EVALUATION, EVERYTHING, HELDOUT
 
 NO_CONTROLS: Mapping[str, LengthControl] = {}
-"""Data behind length-controlled win rates, where no benchmark has any."""
+"""Data for length-controlled win rates if no benchmark has any."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Comparison:
         gain, gain_low, gain_high: the difference, and the bounds of its interval.
         p_value: two-sided p-value of the difference.
         n: number of prompts.
-        adjusted_p_value: the p-value after Holm's correction for the number of benchmarks; None for a domain of the
+        adjusted_p_value: the p-value after Holm's correction for the number of benchmarks, or None for a domain of the
             held-out prompts, which is a part of a benchmark.
-        maintained: whether the interval lies above the benchmark's margin below zero; None where it has no margin.
+        maintained: True if the interval is above the negative margin of the benchmark, or None if it has no margin.
     """
 
     baseline_rate: float
@@ -82,10 +82,10 @@ class Evaluation:
     """The results of an evaluation.
 
     Attributes:
-        comparisons: by pair (policy and the one that it is compared with), then by benchmark.
-        table: the `EVALUATION` table; its metrics are those of `docs/evaluation.md`.
-        unjudged: by policy, the number of its rollouts without a score.
-        unpaired: prompts left out because some policy has no judged rollout of them.
+        comparisons: comparisons by (policy, baseline), then by benchmark.
+        table: the `EVALUATION` table. Its metrics are documented in `docs/evaluation.md`.
+        unjudged: the number of rollouts without a score, by policy.
+        unpaired: the number of prompts excluded because some policy has no scored rollout of them.
     """
 
     comparisons: dict[tuple[str, str], dict[str, Comparison]]
@@ -106,7 +106,7 @@ class Evaluation:
         }
 
     def headline(self) -> str:
-        """Return one sentence on the first comparison: that of the trained policy with the initial checkpoint."""
+        """Return a one-line summary of the first comparison: the trained policy with the initial checkpoint."""
         if not self.comparisons:
             return "one policy, and no other to compare it with"
         (policy, baseline), first = next(iter(self.comparisons.items()))
@@ -134,16 +134,16 @@ def compare(
 
     Args:
         rollouts: `EVALUATION_ROLLOUTS` by policy.
-        prompts: the prompts of every benchmark, by its name, for their domains (`PROMPTS` or a table that extends it);
-            those of `heldout` have figures by domain as well.
-        baseline: the policy that all others are compared with; `after` is compared with `before` besides.
+        prompts: the prompts of every benchmark, by benchmark name, for their domains (`PROMPTS` or a table that extends
+            it). For `heldout`, metrics are also computed by domain.
+        baseline: the policy that all others are compared with. In addition, `after` is compared with `before`.
         benchmarks: margins and the k of majority@k, for the benchmarks that have any.
-        controls: the data behind length-controlled win rates, by the names of the benchmarks that have any.
-        seed: of the sign flips behind the p-values.
+        controls: the data for length-controlled win rates, by benchmark name, for the benchmarks that have any.
+        seed: seed of the sign flips for the p-values.
 
     Raises:
         MistakeError: a rollout of an unknown prompt, a sample that occurs twice, or a benchmark without a prompt that
-            was judged under all policies.
+            was scored under all policies.
     """
     pairs = _pairs(list(rollouts), baseline)
     votes = {benchmark.name: benchmark.majority for benchmark in benchmarks}
@@ -173,7 +173,7 @@ def compare(
 
 
 def _pairs(policies: Sequence[str], baseline: str) -> list[tuple[str, str]]:
-    """The policies to compare, with the one that each is compared with."""
+    """Return the pairs of (policy, baseline) to compare."""
     trained = [(AFTER, BEFORE)] if {AFTER, BEFORE} <= {*policies} else []
     return list(dict.fromkeys([*trained, *((policy, baseline) for policy in policies if policy != baseline)]))
 
@@ -181,7 +181,7 @@ def _pairs(policies: Sequence[str], baseline: str) -> list[tuple[str, str]]:
 def _frames(
     rollouts: Mapping[str, pa.Table], benchmark: str, asked: Asked, votes: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
-    """One row for each prompt of the benchmark that was judged under all policies, by policy and in one order."""
+    """Return a row for each prompt of the benchmark that was scored under all policies, in the same order."""
     judged = {}
     for policy, table in rollouts.items():
         part = table.filter(pc.equal(table.column("benchmark"), benchmark))
@@ -196,7 +196,7 @@ def _frames(
 
 
 def _parts(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """The names under which a benchmark's figures stand in tables, with the prompts of each as a mask."""
+    """Yield the names of a benchmark's rows in tables, with a mask of the prompts of each."""
     if benchmark != HELDOUT:
         yield benchmark, np.full(len(domains), True)
         return
@@ -213,10 +213,10 @@ class _Metric:
     Attributes:
         name: its name in `EVALUATION`.
         column: the column of the tables.
-        prompts: mask of the prompts that it is taken over.
-        is_rate: True for a rate in [0, 1]; False for a length or a reward.
+        prompts: mask of the prompts that it is computed over.
+        is_rate: True for a rate in [0, 1], False for a length or a reward.
         block: number of samples of a prompt that one observation needs: k of pass@k and majority@k.
-        weight: the column of the prompts' weights in the mean; empty: all weigh the same.
+        weight: the column of the prompts' weights in the mean. If empty, all prompts have the same weight.
     """
 
     name: str
@@ -227,19 +227,19 @@ class _Metric:
     weight: str = ""
 
     def of(self, frame: pd.DataFrame) -> Estimate:
-        """Return a policy's figure."""
+        """Return the metric of a policy."""
         values = self._values(frame)
         if not self.is_rate:
             return length_interval(values)
         return rate_interval(values, block_count(frame["judged"].to_numpy()[self.prompts], self.block))
 
     def difference(self, frame: pd.DataFrame, other: pd.DataFrame) -> Estimate:
-        """Return the figure of a policy less that of another."""
+        """Return the metric of a policy minus the metric of another."""
         values = self._values(frame) - self._values(other)
         return rate_gain(values) if self.is_rate else length_interval(values)
 
     def _values(self, frame: pd.DataFrame) -> np.ndarray:
-        """The prompts' values, whose plain mean is the weighted mean."""
+        """Return the prompts' values, scaled so that their plain mean is the weighted mean."""
         values = frame[self.column].to_numpy()[self.prompts]
         if not self.weight:
             return values
@@ -248,7 +248,7 @@ class _Metric:
 
 
 def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> Iterator[_Metric | LengthControlledRate]:
-    """The metrics that all policies have, from their per-prompt tables of the same prompts."""
+    """Yield the metrics that all policies have, from their per-prompt tables of the same prompts."""
     everyone = np.full(len(frames[0]), True)
     fewest = np.min([frame["judged"].to_numpy() for frame in frames], axis=0)
     yield _Metric("pass_rate", "passed", everyone)
@@ -275,7 +275,7 @@ def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> I
 
 
 def _common(frames: Sequence[pd.DataFrame], beginning: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The columns with this beginning that all policies have, with the prompts that have a value under all."""
+    """Yield the columns with this prefix that all policies have, and a mask of the prompts with a value in all."""
     for name in frames[0].columns:
         if name.startswith(beginning) and all(name in frame for frame in frames):
             given = np.logical_and.reduce([frame[name].notna().to_numpy() for frame in frames])
@@ -289,7 +289,7 @@ def _rows(
     pairs: Sequence[tuple[str, str]],
     control: LengthControl | None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `EVALUATION` of one benchmark, by metric: policies, then differences."""
+    """Yield the rows of `EVALUATION` of one benchmark, by metric: policies, then differences."""
     for metric in _metrics(list(frames.values()), control):
         about = {"benchmark": benchmark, "metric": metric.name}
         for policy, frame in frames.items():
@@ -309,7 +309,7 @@ def _comparison(frame: pd.DataFrame, other: pd.DataFrame, seed: int) -> Comparis
 def _corrected(
     comparisons: Mapping[str, Comparison], benchmarks: Collection[str], margins: Mapping[str, float | None]
 ) -> dict[str, Comparison]:
-    """The comparisons of a pair with p-values corrected for the number of benchmarks, and what was maintained."""
+    """Return the comparisons of a pair with p-values corrected for the number of benchmarks, and with `maintained`."""
     tested = [name for name in comparisons if name == EVERYTHING or name in benchmarks]
     adjusted = dict(zip(tested, holm([comparisons[name].p_value for name in tested]).tolist(), strict=True))
     corrected = {}

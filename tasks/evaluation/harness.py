@@ -1,7 +1,7 @@
-"""Hands a policy to lm-evaluation-harness, and makes tables of questions and rollouts of what it returns.
+"""Runs lm-evaluation-harness on a policy, and converts its results to tables of questions and rollouts.
 
-So a benchmark of the package is compared as any other: paired by question, with the same intervals, corrections and
-margins. Its documents are the questions, and a document's metric is the score of the one response to it.
+A benchmark of the package is then compared like any other: paired by question, with the same intervals, corrections and
+margins. Its documents are the questions, and a document's metric is the score of its single response.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, UNKNOWN_END, canonical_json
 
 THINKING_ENDS = "</think>"
-"""Text up to which a response is thinking, which no filter and no metric reads; where the policy is asked in a chat."""
+"""End of the thinking part of a response, which filters and metrics ignore. Only used with the chat template."""
 
 
 class HarnessError(InfrastructureError):
-    """The process in which lm-evaluation-harness asks a policy failed."""
+    """Raised if the process that runs lm-evaluation-harness fails."""
 
 
 def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, *, gpu: bool) -> dict[str, Any]:
-    """Return what the package is asked to do, as `tasks.evaluation.harness_child` reads it.
+    """Return the request to the package, in the format of `tasks.evaluation.harness_child`.
 
     Args:
         benchmark: the options of the benchmark.
-        engine: the options of the engine that answers all other benchmarks.
+        engine: the options of the engine that is used for all other benchmarks.
         policy: the model folder.
-        gpu: whether there is a GPU.
+        gpu: True if there is a GPU.
     """
     vllm = benchmark.backend == "vllm"
     ours = {
@@ -71,11 +71,11 @@ def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, 
 
 
 def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Have the package ask a policy in a process of its own, and return its documents with their responses.
+    """Run the package on a policy in a separate process, and return its documents with their responses.
 
     Raises:
         MistakeError: a task, metric or filter that the package does not have.
-        HarnessError: the process failed; the last line of its error.
+        HarnessError: the process failed. The message is the last line of its error output.
     """
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder, "request.json"), Path(folder, "result.json")
@@ -94,7 +94,7 @@ def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def questions(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark) -> pa.Table:
-    """Return `PROMPTS` of a benchmark's documents; the source of each is its task."""
+    """Return `PROMPTS` of a benchmark's documents. The source of each is its task."""
     rows = [
         {
             "prompt_id": _id(document),
@@ -113,7 +113,7 @@ def questions(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmar
 
 
 def rollouts(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark, policy: str) -> pa.Table:
-    """Return `EVALUATION_ROLLOUTS` of the responses of a policy, whose digest it is given."""
+    """Return `EVALUATION_ROLLOUTS` of the responses of a policy. `policy` is its digest."""
     rows = [
         {
             "benchmark": benchmark.name,

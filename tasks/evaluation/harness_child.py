@@ -1,9 +1,9 @@
-"""A process in which lm-evaluation-harness asks one policy: the package imports much, and keeps the GPU until it ends.
+"""Runs lm-evaluation-harness on one policy. The package imports a lot and keeps the GPU, so this is its own process.
 
 python -m tasks.evaluation.harness_child REQUEST RESULT
 
-REQUEST is a file of JSON, as `tasks.evaluation.harness` writes it. RESULT is a file of JSON: a list of documents, or an
-object whose `mistake` is the sentence on what the user should change.
+REQUEST is a JSON file, as `tasks.evaluation.harness` writes it. RESULT is a JSON file: a list of documents, or an
+object whose `mistake` is an error message for the user.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module  # the package is in no image's pins: its version is an option's part of cache keys
+from importlib import import_module  # not pinned in the images: its version is part of the cache keys
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tasks.failures import MistakeError
 
 
 def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Have the package ask a policy, and return its documents, each with the response and the metric's value.
+    """Run the package on a policy, and return its documents, each with the response and the metric's value.
 
     Args:
         request: `name` of the benchmark; `tasks`, `include_path`, `metric`, `filter`, `num_fewshot`, `limit` and
@@ -64,7 +64,7 @@ def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _filter(where: str, name: str, task: Any, wanted: str | None) -> str:
-    """Return the name of the filter by which a task's metric is taken."""
+    """Return the name of the filter of a task's metric."""
     known = [listed["name"] for listed in task.config.filter_list or ()] or ["none"]
     if wanted is None and len(known) == 1:
         return str(known[0])
@@ -90,7 +90,7 @@ def _document(where: str, task: str, sample: Mapping[str, Any], metric: str) -> 
 
 
 def _response(sample: Mapping[str, Any]) -> str:
-    """Return the text that was generated, or the choice that the policy finds the likeliest."""
+    """Return the generated text, or the most likely choice."""
     first = sample["resps"][0][0]
     if isinstance(first, str):
         return first
@@ -109,7 +109,7 @@ def _with_tokens(documents: Sequence[dict[str, Any]], folder: str) -> Iterator[d
 
 
 def main() -> None:
-    """Answer the request of the command line."""
+    """Process the request given on the command line."""
     request = json.loads(Path(sys.argv[1]).read_text())
     try:
         result: Any = list(_with_tokens(ask(request), request["arguments"]["pretrained"]))

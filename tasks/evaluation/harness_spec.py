@@ -1,4 +1,4 @@
-"""Options of the benchmarks that lm-evaluation-harness asks."""
+"""Defines the options of the benchmarks that are run by lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -14,57 +14,60 @@ from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
 
 VERSION = "0.4.13"
-"""Version of the package lm-eval whose tasks and prompts these are; results of another one are not compared with."""
+"""Version of the package lm-eval whose tasks and prompts are used. Results of other versions are not comparable."""
 CARD = "https://github.com/EleutherAI/lm-evaluation-harness"
-"""Address of the public page of the package, whose tasks name their own sources."""
+"""URL of the public page of the package, whose tasks cite their own sources."""
 
 INSTALL = "pip install 'rlvr-flyte[harness]'"
-"""The command that installs the package with all that it requires."""
+"""The command that installs the package with all its requirements."""
 
 
 class HarnessBenchmark(Config):
-    """A benchmark that the package lm-eval asks and judges by its own protocol, such as general knowledge."""
+    """A benchmark that the package lm-eval runs and scores with its own protocol, such as general knowledge."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Name of the benchmark in tables of results, without spaces."""
+    """Name of the benchmark in result tables, without spaces."""
     tasks: list[str] = Field(min_length=1)
-    """Names of tasks, groups or tags of lm-eval (`lm_eval ls tasks`), such as `mmlu`; the documents of all of them are
-    the benchmark's questions, and weigh the same."""
+    """Names of tasks, groups or tags of lm-eval (`lm_eval ls tasks`), such as `mmlu`. The documents of all of them are
+    the benchmark's questions, with equal weight."""
     include_path: FolderInFile[str | None] = None
-    """Folder with task files of your own, on a file system that the stage sees; None: the package's tasks alone."""
+    """Optional. Folder with your own task files, on a file system that the stage can read. If null, only the package's
+    tasks are available."""
     fingerprint: str | None = None
-    """Digest of that folder, which is filled in before a run so that a changed one misses the cache."""
+    """Digest of that folder, which is set before a run so that a changed folder misses the cache."""
     metric: str = "acc"
-    """The tasks' metric that is a document's score, such as `acc`, `acc_norm` or `exact_match`. The document passes
-    where it is 1."""
+    """The tasks' metric that is used as a document's score, such as `acc`, `acc_norm` or `exact_match`. The document
+    passes if it is 1."""
     filter: str | None = None
-    """The tasks' filter of responses by which the metric is taken, such as `get-answer`; None: they have one alone."""
+    """Optional. The tasks' response filter for the metric, such as `get-answer`. If null, each task must have only one
+    filter."""
     num_fewshot: int | None = Field(None, ge=0)
-    """Examples before each question; None: as many as each task says."""
+    """Optional. Number of few-shot examples before each question. If null, the default of each task."""
     limit: int | None = Field(None, gt=0)
-    """Documents of each task, the first ones; None: all."""
+    """Optional. Number of documents of each task, from the first. If null, all."""
     chat_template: bool = False
-    """Ask in the chat template of the policy. False: the question is a text to go on with, as in most published
-    figures of base models. In a chat, what a response has up to `</think>` is not judged."""
+    """If true, use the chat template of the policy. If false, the question is a text to continue, as in most published
+    results of base models. With the chat template, the text of a response up to `</think>` is not scored."""
     backend: Literal["vllm", "hf"] = "vllm"
-    """The package's backend that runs the policy, with the options of `engine`; `hf`: transformers."""
+    """The package's backend that runs the policy: `vllm`, with the options of `engine`, or `hf`, which is
+    transformers."""
     batch_size: RunTime[int] = Field(8, gt=0)
-    """Requests of the backend `hf` that run at once; vLLM decides by itself."""
+    """Batch size of the backend `hf`; vLLM sets it automatically."""
     margin: float | None = Field(default=None, ge=0, le=1)
-    """Points of pass rate, in [0, 1]: a policy has maintained the benchmark where the interval of its difference from
-    the baseline lies above -margin. None: this is not tested."""
+    """Optional. Margin of the pass rate, in [0, 1]: a policy has maintained the benchmark if the interval of its
+    difference from the baseline is above -margin. If null, this is not tested."""
 
     @property
     def compared(self) -> ComparedBenchmark:
-        """The benchmark as policies are compared on it."""
+        """The benchmark's options for the comparison of policies."""
         return ComparedBenchmark(name=self.name, margin=self.margin, card=CARD, licence="those of its tasks")
 
 
 def check_installed() -> None:
-    """Check that the package is installed, in the version by which results are cached, with what it requires.
+    """Check that the package is installed, in the version that results are cached for, with its requirements.
 
     Raises:
-        MistakeError: it is not, or was installed alone (`pip install --no-deps`).
+        MistakeError: it is not, or it was installed without its requirements (`pip install --no-deps`).
     """
     try:
         version = importlib.metadata.version("lm-eval")

@@ -1,4 +1,4 @@
-"""A benchmark of lm-evaluation-harness for one policy, as a Flyte task."""
+"""Defines the Flyte task that runs a benchmark of lm-evaluation-harness on one policy."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Harnessed(NamedTuple):
 def evaluate_by_harness(
     policy: Folder, benchmark: Annotated[HarnessBenchmark, RESULT], engine: Annotated[EngineConfig, RESULT]
 ) -> Harnessed:
-    """Have lm-evaluation-harness ask one policy the questions of one benchmark.
+    """Run lm-evaluation-harness on one policy, for one benchmark.
 
-    The inputs do not name the policy, so that the same weights are evaluated once; a further benchmark costs its own
-    documents and a start of the engine alone.
+    The inputs do not contain the policy's name, so that the same weights are evaluated once. An additional benchmark
+    only costs its own documents and an engine start.
 
     Args:
         policy: the model folder.

@@ -1,6 +1,6 @@
-"""Estimates of rates and lengths over prompts, their intervals, and a paired test of a difference.
+"""Estimates rates and lengths over prompts, their intervals, and the p-values of paired differences.
 
-The prompt is the unit of observation. Samples of one prompt are correlated, so every figure is a mean over prompts of
+The prompt is the unit of observation. Samples of one prompt are correlated, so every metric is a mean over prompts of
 per-prompt means, and its 95% interval treats prompts as clusters (Miller 2024, "Adding Error Bars to Evals",
 arXiv:2411.00640).
 
@@ -8,19 +8,20 @@ Intervals:
 
 - *Rates* (`pass_rate`, `mean_score`, `pass@k`, `truncated`): the Wilson score interval at the effective sample size
   `n_eff = p (1 - p) / var(p)` with a t quantile on `prompts - 1` degrees of freedom (Dean and Pagano 2015, J. Surv.
-  Stat. Methodol. 3(4)), `n_eff` bounded to [prompts, rollouts]. For 0/1 scores both bounds are facts: the variance of
-  a per-prompt mean lies between `p (1 - p) / samples` and `p (1 - p)`. At 0 and 1, where the variance is estimated as
-  0, the lower bound applies and the interval keeps its width. For pass@k the upper bound counts disjoint blocks of k
-  samples in place of rollouts: the estimate from all subsets varies no more than the mean over such blocks does.
+  Stat. Methodol. 3(4)), `n_eff` clipped to [prompts, rollouts]. For 0/1 scores both bounds are exact: the variance of
+  a per-prompt mean lies between `p (1 - p) / samples` and `p (1 - p)`. At 0 and 1, the variance is estimated as 0; the
+  lower bound applies and the interval does not collapse. For pass@k the upper bound counts disjoint blocks of k
+  samples instead of rollouts: the estimate from all subsets varies no more than the mean over such blocks.
 - *Gains of rates*: the t interval of per-prompt differences after adding two pseudo-prompts, one unchanged and one
   split evenly between +1 and -1 (Agresti and Min 2005, Stat. Med. 24, for paired proportions). It never collapses when
-  all prompts agree, at the price of a slightly wider interval than the plain one. The gain itself is not adjusted.
+  all prompts agree, but is slightly wider than the plain interval. The gain itself is not adjusted.
 - *Lengths and rewards* (`mean_tokens`, `rewards/<name>`): the plain t interval over prompts. One prompt has no
   interval: its bounds are NaN.
 
-The p-value of a gain is two-sided, from flipping the signs of per-prompt differences. Of differences of one size only
-the number that flips counts, which is binomial. The p-value is exact where few sums are possible, as with one sample
-of each prompt, where it is that of McNemar's exact test; elsewhere it is from 9,999 seeded flips of all signs.
+The p-value of a gain is two-sided, from flipping the signs of per-prompt differences. For differences of the same size
+only the number of flips counts, which is binomial. The p-value is exact if few sums are possible, for example with one
+sample of each prompt, when it is that of McNemar's exact test. Otherwise it is computed from 9,999 seeded flips of all
+signs.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from scipy import stats
 CONFIDENCE = 0.95
 """Confidence level of all intervals."""
 FLIPS = 9_999
-"""Sign flips that are drawn for a p-value where not all are enumerated."""
+"""Number of sampled sign flips for a p-value if not all are enumerated."""
 MOST_SUMS = 1_000_000
-"""Sums of flipped differences that are enumerated, at most."""
+"""Maximum number of sums of flipped differences that are enumerated."""
 DRAWN_AT_ONCE = 1 << 22
-"""Numbers that are drawn at one time, 8 bytes each."""
+"""Maximum number of random numbers that are sampled at a time, 8 bytes each."""
 DECIMALS = 12
-"""Decimals in which differences of one size agree."""
+"""Number of decimals used to compare the sizes of differences."""
 FLIP_SEED = 0
 """Seed of the sign flips."""
 
@@ -57,18 +58,18 @@ class Estimate:
 def rate_interval(means: np.ndarray, rollouts: int) -> Estimate:
     """Return the mean of per-prompt rates with its Wilson interval (see the module's docstring).
 
-    One prompt does not reveal the spread over prompts: its interval is [0, 1].
+    With one prompt the variance over prompts is unknown: its interval is [0, 1].
 
     Args:
         means: mean score of each prompt, `[prompts]` in [0, 1].
-        rollouts: samples of all prompts together.
+        rollouts: total number of samples of all prompts.
     """
     n, value = len(means), _mean(means)
     if n == 1:
         return Estimate(value, 0.0, 1.0, n)
     spread = value * (1 - value)
     variance = float(np.var(means, ddof=1)) / n
-    # A vanishing variance at 0 or 1 is ignorance, elsewhere it is agreement: few observations there, many here.
+    # No variance at 0 or 1 means a lack of information (few observations), elsewhere it means agreement (many).
     observations = (
         float(np.clip(spread / variance, n, rollouts)) if variance > 0 else float(n if spread == 0 else rollouts)
     )
@@ -116,7 +117,7 @@ def sign_flip_p_value(differences: np.ndarray, seed: int = FLIP_SEED) -> float:
 
 
 def _all_sums(sizes: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return every sum that flips of `counts` differences of each of these sizes can have, with its probability."""
+    """Return all possible sums after sign flips of `counts` differences of each size, with their probabilities."""
     sums, chances = np.zeros(1), np.ones(1)
     for size, count in zip(sizes, counts, strict=True):
         up = np.arange(count + 1)

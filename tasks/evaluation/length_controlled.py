@@ -1,23 +1,24 @@
-"""Estimates AlpacaEval 2's length-controlled win rate: the rate at which a judge would prefer a model's answers to a
-baseline's if both were equally long.
+"""Estimates AlpacaEval 2's length-controlled win rate.
 
-The definition is that of Dubois et al. (2024, "Length-Controlled AlpacaEval: A Simple Way to Debias Automatic
+This is the rate at which a judge would prefer a model's answers to a baseline's if both had the same length.
+
+The definition is from Dubois et al. (2024, "Length-Controlled AlpacaEval: A Simple Way to Debias Automatic
 Evaluators", arXiv:2404.04475), with the settings of the authors' program (alpaca_eval, `length_controlled_v1`):
 
 - The preference for the model on instruction x, in [0, 1], is regressed by `logistic(theta + phi tanh(d / s) + psi g)`,
   where `d` is the difference of the answers' lengths, `s` its standard deviation over instructions, and `g` the
-  difficulty of x, which the authors estimated once over the models of their leaderboard. Without an intercept beside
-  `theta`, the term of the model.
-- The fit minimises `C * sum(cross-entropy) + |theta| + |phi| + |psi|`. `C` is one of 10 values from 1e-4 to 1e4: the
-  one with the least cross-entropy in 5-fold cross-validation, the smallest of equals.
-- Comparisons of the baseline's own answers with the answers that it gives when asked to be verbose, and to be concise,
-  are further rows of the fit, without `theta` and at the weight 0.1: they hold `phi` near the judge's taste for length,
-  so that a model cannot move it by cutting its worse answers short.
+  difficulty of x, which the authors estimated once over the models of their leaderboard. There is no intercept in
+  addition to `theta`, the term of the model.
+- The fit minimises `C * sum(cross-entropy) + |theta| + |phi| + |psi|`. `C` is the one of 10 values from 1e-4 to 1e4
+  with the lowest cross-entropy in 5-fold cross-validation, and the smallest if several have the same.
+- Comparisons of the baseline's answers with the answers that it gives when prompted to be verbose, and to be concise,
+  are further rows of the fit, without `theta` and with weight 0.1. They keep `phi` near the judge's length preference,
+  so that a model cannot change it by cutting its worse answers short.
 - The rate is the mean of `logistic(theta + psi g)` over the instructions.
 
-The difficulties and the comparisons of the baseline with itself are the authors' data, and arguments here. What may
-differ from the program: rows go to the folds in turn, those of the baseline with itself first, and a Newton method
-solves the penalised fit in place of liblinear, whose tolerance is wider.
+The difficulties and the comparisons of the baseline with itself are data of the authors, which are arguments here.
+The following may differ from the program: rows are assigned to folds round-robin, starting with the comparisons of the
+baseline with itself, and a Newton method solves the penalised fit instead of liblinear, which has a larger tolerance.
 """
 
 from __future__ import annotations
@@ -31,32 +32,34 @@ from scipy.special import expit, xlogy
 from tasks.failures import MistakeError
 
 STRENGTHS = np.logspace(-4, 4, 10)
-"""Values of C, the inverse strength of the penalty, among which cross-validation chooses."""
+"""Values of C, the inverse strength of the penalty, for cross-validation."""
 FOLDS = 5
-"""Parts of the rows, of which cross-validation leaves out one at a time."""
+"""Number of cross-validation folds."""
 BASELINE_WEIGHT = 0.1
-"""Weight of a comparison of the baseline with itself; one of the model weighs 1. The authors' 0.2, over two sets."""
+"""Weight of a comparison of the baseline with itself; a comparison of the model has weight 1. It is the authors' 0.2,
+divided over two sets."""
 FLOOR = 1e-15
-"""Least probability in the cross-entropy of cross-validation, and the curvature that stands for none."""
+"""Minimum probability in the cross-entropy of cross-validation, also used as the curvature if there is none."""
 TOLERANCE = 1e-10
-"""Slope of the penalised loss per unit of weight at which a fit ends, and the change of a coefficient in a sweep."""
+"""Gradient of the penalised loss per unit of weight at which a fit stops, and change of a coefficient at which sweeps
+stop."""
 NEWTON_STEPS = 200
-"""Most steps of a fit; about ten are usual, and one for each unit of a coefficient where a model always wins."""
+"""Maximum number of steps of a fit. About ten are usual, and one per unit of a coefficient if a model always wins."""
 SWEEPS = 1_000
-"""Most sweeps over the coefficients for the minimum of a second-order approximation."""
+"""Maximum number of sweeps over the coefficients to minimise a second-order approximation."""
 HALVINGS = 30
-"""Most halvings of a step that does not decrease the loss."""
+"""Maximum number of halvings of a step that does not decrease the loss."""
 
 
 @dataclass(frozen=True)
 class Preferences:
-    """A judge's comparisons of a model with a baseline, one an instruction.
+    """A judge's comparisons of a model with a baseline, one for each instruction.
 
     Attributes:
         preferences: preference for the model's answer, `[n]` in [0, 1]: 1 if it wins, 0.5 for a draw, or a probability;
-            NaN where the judge gave none.
-        differences: length of the baseline's answer less that of the model's, `[n]`, in characters; for the baseline
-            with itself already divided by its standard deviation.
+            NaN if the judge gave none.
+        differences: length of the baseline's answer minus the length of the model's, `[n]`, in characters. For the
+            baseline with itself it is already divided by its standard deviation.
         difficulties: difficulty of the instruction, `[n]`.
     """
 
@@ -65,7 +68,7 @@ class Preferences:
     difficulties: np.ndarray
 
     def __post_init__(self) -> None:
-        """Check that the arrays are of one length, and their values of the ranges above."""
+        """Check that the arrays have the same length, and that their values are in the ranges above."""
         columns = (self.preferences, self.differences, self.difficulties)
         if len({np.shape(column) for column in columns}) != 1 or np.ndim(self.preferences) != 1:
             raise ValueError(f"want three columns of one length, got shapes {[np.shape(column) for column in columns]}")
@@ -77,14 +80,14 @@ class Preferences:
 
 
 class LengthControlled(NamedTuple):
-    """The length-controlled win rate of a model in [0, 1], and the regression behind it.
+    """The length-controlled win rate of a model in [0, 1], and the coefficients of the regression.
 
     Attributes:
         rate: the win rate at equal lengths.
         model: the term of the model, theta.
-        length: the coefficient of the difference of lengths, phi.
+        length: the coefficient of the length difference, phi.
         difficulty: the coefficient of the difficulty, psi.
-        strength: the C that cross-validation chose.
+        strength: the C selected by cross-validation.
     """
 
     rate: float
@@ -98,12 +101,13 @@ def length_controlled_rate(comparisons: Preferences, baseline: Preferences | Non
     """Return the length-controlled win rate of a model against a baseline (see the module's docstring).
 
     Args:
-        comparisons: of the model with the baseline.
-        baseline: of the baseline's verbose and concise answers with its own; None: the length is regularised by the
-            penalty alone, and a model may raise its rate by cutting its worse answers short.
+        comparisons: comparisons of the model with the baseline.
+        baseline: comparisons of the baseline's verbose and concise answers with its normal ones. If None, only the
+            penalty regularises the length coefficient, and a model may raise its rate by cutting its worse answers
+            short.
 
     Raises:
-        MistakeError: fewer comparisons with a preference than folds.
+        MistakeError: there are fewer comparisons with a preference than folds.
     """
     own = _features(_standardised(comparisons.differences), comparisons.difficulties, 1.0)
     rows = _Rows(own, comparisons.preferences, np.ones(len(own)))
@@ -132,16 +136,16 @@ class _Rows(NamedTuple):
 
     def scores(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the logits of the rows, `[n]`, under the coefficients, `[3]`."""
-        # Not by BLAS, whose threads cost far more than a product of three columns where the machine is busy.
+        # Avoids BLAS, whose threads cost far more than a product of three columns if the machine is busy.
         return np.einsum("ij,j->i", self.features, coefficients)
 
     def followed_by(self, others: _Rows) -> _Rows:
-        """Return these rows and then the others."""
+        """Concatenate these rows and the others."""
         return _Rows(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
 
 
 def _standardised(differences: np.ndarray) -> np.ndarray:
-    """The tanh of the differences by their standard deviation, with n - 1; 0 where all of them are equal."""
+    """Return tanh of the differences divided by their standard deviation (with n - 1), or 0 if all are equal."""
     deviation = np.std(differences, ddof=1) if len(differences) > 1 else 0.0
     return np.tanh(differences / deviation) if deviation > 0 else np.zeros(len(differences))
 
@@ -151,7 +155,7 @@ def _features(lengths: np.ndarray, difficulties: np.ndarray, model: float) -> np
 
 
 def _best_strength(rows: _Rows) -> float:
-    """The C whose fits have the least cross-entropy on the rows that they have not seen."""
+    """Return the C whose fits have the lowest cross-entropy on the held-out folds."""
     fold = np.arange(len(rows.preferences)) % FOLDS
     parts = [(rows.at(fold != left_out), rows.at(fold == left_out)) for left_out in range(FOLDS)]
     losses = [sum(_cross_entropy(unseen, _fit(seen, c)) for seen, unseen in parts) for c in STRENGTHS]
@@ -159,17 +163,18 @@ def _best_strength(rows: _Rows) -> float:
 
 
 def _cross_entropy(rows: _Rows, coefficients: np.ndarray) -> float:
-    """The mean of the weighted cross-entropy of rows under the coefficients."""
+    """Return the mean weighted cross-entropy of rows under the coefficients."""
     predicted = np.clip(expit(rows.scores(coefficients)), FLOOR, 1 - FLOOR)
     losses = xlogy(rows.preferences, predicted) + xlogy(1 - rows.preferences, 1 - predicted)
     return -float(np.mean(rows.weights * losses))
 
 
 def _fit(rows: _Rows, strength: float) -> np.ndarray:
-    """The coefficients, `[3]`, that minimise `strength` times the cross-entropy of the rows and the penalty.
+    """Return the coefficients, `[3]`, that minimise `strength` times the cross-entropy of the rows plus the penalty.
 
-    They are those of a Newton method whose steps minimise the second-order approximation and the penalty (Lee, Sun and
-    Saunders 2014, SIAM J. Optim. 24(3)). All is divided by `strength` and the rows' weight, which leaves the minimum.
+    A Newton method is used whose steps minimise the second-order approximation plus the penalty (Lee, Sun and Saunders
+    2014, SIAM J. Optim. 24(3)). Everything is divided by `strength` and the rows' weight, which does not change the
+    minimum.
     """
     total = float(np.sum(rows.weights))
     penalty, at = 1 / (strength * total), np.zeros(rows.features.shape[1])
@@ -182,25 +187,25 @@ def _fit(rows: _Rows, strength: float) -> np.ndarray:
         curvature = np.einsum("ij,ik,i->jk", rows.features, rows.features, spread)
         step = _least_quadratic(at, slope, curvature, penalty) - at
         scale = _decreasing_scale(rows, at, step, penalty)
-        if scale == 0:  # rounding hides a further decrease
+        if scale == 0:  # no decrease beyond rounding errors
             break
         at = at + scale * step
     return at
 
 
 def _excess(slope: np.ndarray, at: np.ndarray, penalty: float) -> np.ndarray:
-    """The slope of the penalised loss along each coefficient; 0 at a coefficient of 0 that the penalty holds there."""
+    """Return the gradient of the penalised loss for each coefficient; 0 if the penalty keeps a coefficient at 0."""
     held = np.sign(slope) * np.maximum(np.abs(slope) - penalty, 0)
     return np.where(at == 0, held, slope + penalty * np.sign(at))
 
 
 def _least_quadratic(at: np.ndarray, slope: np.ndarray, curvature: np.ndarray, penalty: float) -> np.ndarray:
-    """The minimum of the second-order approximation at `at` and of the penalty, one coefficient after the other."""
+    """Return the minimum of the second-order approximation at `at` plus the penalty, by coordinate descent."""
     best = at.copy()
     for _ in range(SWEEPS):
         before = best.copy()
         for j in range(len(best)):
-            steepness = curvature[j, j] + FLOOR  # the column of a feature that is always 0 has none
+            steepness = curvature[j, j] + FLOOR  # the curvature of a feature that is always 0 is 0
             centre = best[j] - (slope[j] + float(np.sum(curvature[j] * (best - at)))) / steepness
             best[j] = np.sign(centre) * max(abs(centre) - penalty / steepness, 0.0)
         if np.all(np.abs(best - before) <= TOLERANCE):
@@ -209,7 +214,7 @@ def _least_quadratic(at: np.ndarray, slope: np.ndarray, curvature: np.ndarray, p
 
 
 def _decreasing_scale(rows: _Rows, at: np.ndarray, step: np.ndarray, penalty: float) -> float:
-    """The largest of 1, 1/2, 1/4, ... by which a step decreases the penalised loss; 0 where none of them does."""
+    """Return the largest of 1, 1/2, 1/4, ... by which a step decreases the penalised loss, or 0 if none does."""
 
     def loss(coefficients: np.ndarray) -> float:
         scores = rows.scores(coefficients)

@@ -1,9 +1,9 @@
-"""Scores the answer that most of a prompt's samples give: majority@k, or self-consistency.
+"""Computes majority@k (self-consistency), the score of the most common answer among a prompt's samples.
 
-Samples vote with their answers, whatever words led to them, and the prompt counts as right if the answer with the most
-votes is (Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning in Language Models",
-arXiv:2203.11171, section 2, its majority vote). The paper leaves ties and samples without an answer open; they are
-settled below.
+Samples vote with their answers, regardless of their reasoning, and the prompt is correct if the answer with the most
+votes is correct (Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning in Language Models",
+arXiv:2203.11171, section 2, its majority vote). The paper does not define ties and samples without an answer; they are
+defined below.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from statistics import fmean
 
 
 def majority(labels: Sequence[int | None], passed: Sequence[bool], k: int) -> float:
-    """Return majority@k of one prompt: the chance that the answer with the most votes among k of its samples passes.
+    """Return majority@k of one prompt: the probability that the answer with the most votes among k samples passes.
 
-    With n samples, it is the mean over the floor(n / k) disjoint blocks of k successive samples; the rest is left out.
-    Within a block, tied answers share the win evenly. A sample without an answer has no vote; where a block has no
-    answer at all, it is wrong. A class whose samples differ in their verdicts counts by the share of them that pass.
+    With n samples, it is the mean over the floor(n / k) disjoint blocks of k consecutive samples; the rest is not used.
+    Within a block, tied answers share the win equally. A sample without an answer has no vote; a block without any
+    answer is wrong. If the samples of a class do not all pass or all fail, the class counts by its share of passing
+    samples.
 
     Args:
-        labels: the class of equal answers of each sample (`answer_classes`), `[n]`; None for one without an answer.
-        passed: the verdict on each sample, `[n]`, in the same order.
-        k: number of samples that vote, from 1.
+        labels: the class of equal answers of each sample (`answer_classes`), `[n]`, with None for a sample without an
+            answer.
+        passed: True for each sample that passes, `[n]`, in the same order.
+        k: number of samples that vote, at least 1.
 
     Returns:
-        A value in [0, 1]; NaN where the prompt has fewer than k samples.
+        A value in [0, 1], or NaN if the prompt has fewer than k samples.
 
     Raises:
         ValueError: k is below 1, or the two sequences differ in length.
@@ -42,16 +44,17 @@ def majority(labels: Sequence[int | None], passed: Sequence[bool], k: int) -> fl
 
 
 def answer_classes(answers: Sequence[str | None], equivalent: Callable[[str, str], bool]) -> list[int | None]:
-    """Return the class of equal answers that each answer belongs to, numbered from 0 in the order of their first ones.
+    """Return the class of equal answers of each answer, numbered from 0 by first occurrence.
 
     The first answer of a class represents it: an answer belongs to the first class whose representative it is
-    equivalent to, so that the result is well-defined for a relation that is not transitive, too. Equal texts are in one
-    class without a call, so that no pair of an answer and a representative is asked about twice.
+    equivalent to, so that the result is also well-defined if the relation is not transitive. Equal texts are in one
+    class without a call, so that no pair of an answer and a representative is compared twice.
 
     Args:
-        answers: the answers of one prompt's samples, in the order of sampling; None for a sample without an answer.
-        equivalent: whether an answer, the first argument, is equivalent to a representative, the second, such as a
-            verifier's own relation of an answer to a reference.
+        answers: the answers of one prompt's samples, in the order of sampling, with None for a sample without an
+            answer.
+        equivalent: returns True if an answer (first argument) is equivalent to a representative (second argument), for
+            example a verifier's comparison of an answer with a reference.
     """
     classes: dict[str, int] = {}
     representatives: list[str] = []
@@ -66,7 +69,7 @@ def answer_classes(answers: Sequence[str | None], equivalent: Callable[[str, str
 
 
 def _winner(labels: Sequence[int | None], passed: Sequence[bool]) -> float:
-    """The mean over the answers with the most votes of the share of their samples that pass; 0 without an answer."""
+    """Return the mean pass rate of the answers with the most votes, or 0 without an answer."""
     verdicts: dict[int, list[bool]] = defaultdict(list)
     for label, verdict in zip(labels, passed, strict=True):
         if label is not None:

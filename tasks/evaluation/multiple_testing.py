@@ -1,4 +1,4 @@
-"""Statistics of several benchmarks together: p-values corrected for their number, and what a policy has maintained."""
+"""Corrects p-values for the number of benchmarks, and tests whether a policy has maintained a benchmark."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return the p-values adjusted by Holm's step-down procedure (Holm 1979, Scand. J. Statist. 6(2), 65-70).
 
-    To reject the hypotheses whose adjusted value is at most alpha keeps the probability of any false rejection at or
-    below alpha, however the tests depend on one another. The i-th smallest of m values, from 1, becomes the largest of
-    `min(1, (m - j + 1) p_j)` over j up to i, so that the order of the values stays; equal values stay equal.
+    If the hypotheses whose adjusted value is at most alpha are rejected, the probability of any false rejection is at
+    most alpha, regardless of how the tests depend on each other. The i-th smallest of m values, from 1, becomes the
+    largest of `min(1, (m - j + 1) p_j)` over j up to i, so that the order of the values is kept; equal values stay
+    equal.
 
     Args:
         p_values: one for each benchmark, `[benchmarks]` in [0, 1].
 
     Returns:
-        `[benchmarks]` in the order given, in [0, 1], none below its p-value.
+        `[benchmarks]` in the given order, in [0, 1], none below its p-value.
 
     Raises:
         ValueError: a value is outside [0, 1] or NaN.
@@ -34,11 +35,11 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def maintained(low: float, margin: float) -> bool:
-    """Return whether a benchmark is maintained: the interval of the difference lies above -margin (non-inferiority).
+    """Return True if a benchmark is maintained: the interval of the difference is above -margin (non-inferiority).
 
     Args:
-        low: lower bound of the interval of after less before; NaN, where there is no interval, maintains nothing.
-        margin: the loss from which on it would matter, 0 or more, in the unit of the difference.
+        low: lower bound of the interval of after minus before. If it is NaN (no interval), the result is False.
+        margin: the smallest loss that would matter, 0 or more, in the unit of the difference.
 
     Raises:
         ValueError: the margin is negative or NaN.

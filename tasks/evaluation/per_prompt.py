@@ -1,4 +1,4 @@
-"""Turns the rollouts of a policy into one row of means for each prompt, from which all figures are made."""
+"""Aggregates the rollouts of a policy to one row of means per prompt, from which all metrics are computed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tasks.failures import MistakeError
 from tasks.tables.schemas import UNKNOWN_END
 
 REWARD = "rewards/"
-"""The beginning of the columns of rewards; the reward's name follows."""
+"""The prefix of the columns of rewards, followed by the reward's name."""
 PASSES_OF = "pass@"
-"""The beginning of the columns of pass@k; k follows."""
+"""The prefix of the columns of pass@k, followed by k."""
 MAJORITY_OF = "majority@"
-"""The beginning of the columns of majority@k; k follows."""
+"""The prefix of the columns of majority@k, followed by k."""
 PROMPT_LOOSE = "prompt_loose"
-"""The column of the share of responses that follow all instructions by the loose criterion."""
+"""The column with the share of responses that follow all instructions by the loose criterion."""
 INSTRUCTIONS = "instructions"
-"""The column of the number of a prompt's instructions."""
+"""The column with the number of a prompt's instructions."""
 CHARACTERS = f"{REWARD}characters"
-"""The column of the length of responses that were compared with a reference, in characters."""
+"""The column with the length of responses that were compared with a reference, in characters."""
 
 
 class Asked:
-    """The prompts of a benchmark by id: their domains, and what their verifiers' ground truths say."""
+    """The prompts of a benchmark by id: their domains, and information from their ground truths."""
 
     def __init__(self, prompts: pa.Table) -> None:
-        """Read a table of `PROMPTS`, or one that extends it."""
+        """Read a table of `PROMPTS`, or of a schema that extends it."""
         names = ("prompt_id", "domain", "verifier", "ground_truth", "row")
         rows = list(zip(*(prompts.column(name).to_pylist() for name in names), strict=True))
         self.domains = {prompt: domain for prompt, domain, *_ in rows}
@@ -49,12 +49,12 @@ class Asked:
 
 
 def judged_rollouts(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFrame:
-    """Return the rollouts that have a score, after checking that every one is of a known prompt and none occurs twice.
+    """Return the rollouts that have a score, after checking that all prompts are known and no sample occurs twice.
 
     Args:
         rollouts: `EVALUATION_ROLLOUTS` of one policy and one benchmark.
         asked: the prompts of the benchmark.
-        which: names the rollouts in an error.
+        which: the name of the rollouts in an error.
 
     Raises:
         MistakeError: an unknown prompt, or a sample that occurs twice.
@@ -73,16 +73,16 @@ def judged_rollouts(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFram
 
 
 def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Sequence[int] = ()) -> pd.DataFrame:
-    """Return one row for each of `prompts`, in their order: means over its judged rollouts, and their number `judged`.
+    """Return one row for each of `prompts`, in order: means over its scored rollouts, and their number `judged`.
 
-    A column is NaN where it does not apply to a prompt: `rewards/<name>` where the reward applies to none of its
-    responses, `pass@<k>` and `majority@<k>` where it has fewer than k judged rollouts, `no_answer` (the share of
-    responses that state none) where the verifier reads no answer, `truncated` where it is not known how responses
-    ended, and `prompt_loose` and `instructions` where the verifier is not `precise_if` in mode `both`.
+    A column is NaN if it does not apply to a prompt: `rewards/<name>` if the reward applies to none of its responses,
+    `pass@<k>` and `majority@<k>` if it has fewer than k scored rollouts, `no_answer` (the share of responses without an
+    answer) if the verifier extracts no answer, `truncated` if it is not known how responses ended, and `prompt_loose`
+    and `instructions` if the verifier is not `precise_if` in mode `both`.
 
     Args:
-        judged: as `judged_rollouts` returns it.
-        prompts: ids of prompts with a judged rollout.
+        judged: the output of `judged_rollouts`.
+        prompts: ids of prompts with a scored rollout.
         asked: the prompts of the benchmark.
         votes: the k of majority@k.
     """
@@ -102,7 +102,7 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
 
 
 def _lengths(table: pd.DataFrame, asked: Asked) -> dict[str, pd.Series]:
-    """The columns of prompts whose responses were compared with a reference; none where none was."""
+    """Return the columns of prompts whose responses were compared with a reference, or none without such prompts."""
     if not asked.characters or CHARACTERS not in table.columns:
         return {}
     references = pd.Series(asked.characters, dtype=float).reindex(table.index)
@@ -115,15 +115,15 @@ def _majority(samples: pd.DataFrame, k: int) -> float:
 
 
 def _mean_rewards(judged: pd.DataFrame) -> pd.DataFrame:
-    """The mean of each reward, before its weight, by prompt: a column `rewards/<name>` each."""
+    """Return the mean of each reward, before its weight, by prompt, as columns `rewards/<name>`."""
     rows = [(prompt, f"{REWARD}{part['name']}", part["value"]) for prompt, part in _rewards(judged)]
     frame = pd.DataFrame(rows, columns=["prompt_id", "name", "value"]).astype({"value": float})
     return frame.pivot_table(index="prompt_id", columns="name", values="value", aggfunc="mean")
 
 
 def _rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rewards that apply, with the prompts of their responses."""
-    prompts = judged["prompt_id"].to_numpy(object)  # pandas makes a scalar of each text where it iterates over them
+    """Yield the rewards that apply, with the prompts of their responses."""
+    prompts = judged["prompt_id"].to_numpy(object)  # pandas would convert each text to a scalar on iteration
     for prompt, parts in zip(prompts, judged["rewards"], strict=True):
         for part in () if parts is None else parts:
             if part["value"] is not None:
@@ -131,7 +131,7 @@ def _rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _instructions(table: pd.DataFrame, judged: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, pd.Series]:
-    """The columns of prompts that were judged by both criteria; none where no response was."""
+    """Return the columns of prompts that were scored by both criteria, or none without such prompts."""
     strict, loose = (f"{REWARD}{name}" for name in ("strict", "loose"))
     if not counts or not {strict, loose} <= set(table.columns):
         return {}

@@ -1,4 +1,4 @@
-"""Reads one benchmark of a run's evaluation: each question with the responses of every policy to it."""
+"""Reads one benchmark of a run's evaluation: each question with the responses of every policy."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Flip = Literal["better", "worse", "any"]
 """The direction in which a question's pass rate changes from one policy to another."""
 
 QUESTION_CHARS, RESPONSE_CHARS, REASON_CHARS = 300, 200, 80
-"""Characters of a question, of the end of a response, and of the verifier's line on it, that are printed."""
+"""Maximum number of printed characters of a question, of the end of a response, and of the verifier's detail."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question with the responses to it.
+    """A question with its responses.
 
     Attributes:
         prompt: its row of `EVALUATION_PROMPTS`.
-        responses: by policy, its rows of `EVALUATION_ROLLOUTS`, by sample.
+        responses: its rows of `EVALUATION_ROLLOUTS` by policy, sorted by sample.
     """
 
     prompt: Mapping[str, Any]
     responses: Mapping[str, Sequence[Mapping[str, Any]]]
 
     def pass_rate(self, policy: str) -> float | None:
-        """Return the share of a policy's judged responses that pass; None where none was judged."""
+        """Return the share of a policy's scored responses that pass, or None if none was scored."""
         verdicts = [row["passed"] for row in self.responses.get(policy, ()) if row["passed"] is not None]
         return sum(verdicts) / len(verdicts) if verdicts else None
 
     def flips(self, policies: tuple[str, str], flip: Flip) -> bool:
-        """Return whether the pass rate changes from the first policy to the second in this direction."""
+        """Return True if the pass rate changes from the first policy to the second in this direction."""
         first, second = (self.pass_rate(policy) for policy in policies)
         if first is None or second is None:
             return False
@@ -48,11 +48,11 @@ class Question:
 
 
 def questions(run: Path, benchmark: str) -> list[Question]:
-    """Return the questions of a benchmark in their order, with the responses of all policies.
+    """Return the questions of a benchmark in order, with the responses of all policies.
 
     Args:
         run: the folder of a run, such as `outputs/latest`.
-        benchmark: its name; `heldout` for the held-out prompts of the mixture.
+        benchmark: the name of the benchmark; `heldout` for the held-out prompts of the mixture.
 
     Raises:
         MistakeError: the folder has no such tables, or the run did not evaluate this benchmark.
@@ -66,8 +66,8 @@ def with_responses(prompts: pa.Table, rollouts: pa.Table) -> list[Question]:
     """Return the questions of one benchmark, in the order of `prompts`, with the rows of `rollouts` of all policies.
 
     Args:
-        prompts: of `PROMPTS`, or a table that extends it.
-        rollouts: of `EVALUATION_ROLLOUTS`, of the benchmark alone; a column that nobody reads may be missing.
+        prompts: a table of `PROMPTS`, or a table that extends it.
+        rollouts: a table of `EVALUATION_ROLLOUTS` of only this benchmark; unused columns may be missing.
     """
     answered: defaultdict[str, defaultdict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in rollouts.to_pylist():
@@ -85,7 +85,7 @@ def with_responses(prompts: pa.Table, rollouts: pa.Table) -> list[Question]:
 
 
 def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
-    """Yield a question and one response of each policy as lines of text: the first whose verdict is the commonest."""
+    """Yield lines of text with a question and one response of each policy: the first with the majority verdict."""
     prompt = question.prompt
     yield f"{prompt['prompt_id'][:8]}  row {prompt['row']}  {_short(prompt['messages'][-1]['content'], QUESTION_CHARS)}"
     for policy in policies:

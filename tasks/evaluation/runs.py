@@ -24,7 +24,7 @@ def read_table(run: Path, name: str) -> pa.Table:
     """Return the table `evaluation_prompts` or `evaluation_rollouts` of a run's folder.
 
     Raises:
-        MistakeError: the folder has none.
+        MistakeError: the folder does not contain the table.
     """
     path = run / f"{name}.parquet"
     if not path.is_file():
@@ -34,7 +34,7 @@ def read_table(run: Path, name: str) -> pa.Table:
 
 
 def options_of(run: Path) -> Mapping[str, Any]:
-    """Return the options of a run that are not at their defaults, by file; none where its summary has none."""
+    """Return the options of a run that differ from their defaults, by file. It is empty if the summary has none."""
     try:
         summary = json.loads((run / "summary.json").read_text())
     except (OSError, ValueError):
@@ -43,17 +43,18 @@ def options_of(run: Path) -> Mapping[str, Any]:
 
 
 def compare_runs(runs: Sequence[Path], policy: str = AFTER) -> Evaluation:
-    """Compare one policy of every run, `after` say, with that of the first run.
+    """Compare one policy of every run, for example `after`, with the policy of the first run.
 
-    Benchmarks and prompts that a run lacks are left out, so that runs on other mixtures share what they share.
+    Benchmarks and prompts that a run does not have are excluded, so that runs with different mixtures are compared on
+    the prompts that they share.
 
     Args:
         runs: folders of runs; in tables a run has the name of its folder.
         policy: the name of the policy in all of them.
 
     Raises:
-        MistakeError: a folder without the tables, two runs of one name, a run without this policy, or runs that share
-            no prompt.
+        MistakeError: a folder without the tables, two runs with the same name, a run without this policy, or runs that
+            share no prompt.
     """
     names = [run.resolve().name for run in runs]
     if len(set(names)) < len(names):
@@ -71,7 +72,7 @@ def compare_answers(
     """Compare policies of several runs on the prompts that all of them answered.
 
     Args:
-        answered: by run, the `EVALUATION_ROLLOUTS` of one of its policies.
+        answered: the `EVALUATION_ROLLOUTS` of one policy of each run, by run.
         prompts: the `EVALUATION_PROMPTS` of one of the runs.
         baseline: the run that all others are compared with.
         benchmarks: margins and the k of majority@k, for the benchmarks that have any.
@@ -104,7 +105,7 @@ def _of_policy(run: Path, policy: str) -> pa.Table:
 
 
 def _listed(table: pa.Table) -> list[tuple[str, str]]:
-    """The benchmark and the prompt of every row."""
+    """Return the benchmark and the prompt of every row."""
     return list(zip(table["benchmark"].to_pylist(), table["prompt_id"].to_pylist(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The comparison of several runs as a Flyte task."""
+"""Defines the Flyte task that compares several runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.tables.schemas import AFTER, EVALUATION, EVALUATION_PROMPTS, VERDICTS
 
 
 class ComparedRuns(NamedTuple):
-    """The outputs of a comparison of runs: the table of figures, and the stage's summary."""
+    """The outputs of a comparison of runs: the table of metrics, and the stage's summary."""
 
     evaluation: Parquet
     summary: StageSummary
@@ -38,10 +38,10 @@ def compare_trained(
 
     Args:
         runs: names of the runs.
-        rollouts: the outputs `evaluation_rollouts` of each, in the same order.
-        prompts: the output `evaluation_prompts` of one of them.
-        baseline: the name among `runs` of the one that the others are compared with.
-        benchmarks: the margins, the k of majority@k and the data of win rates of benchmarks.
+        rollouts: the outputs `evaluation_rollouts` of the runs, in the same order.
+        prompts: the output `evaluation_prompts` of one of the runs.
+        baseline: the run in `runs` that the others are compared with.
+        benchmarks: the margins, the k of majority@k and the win rate data of benchmarks.
     """
     import pyarrow.compute as pc
 

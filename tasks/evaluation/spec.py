@@ -1,4 +1,4 @@
-"""Options of the evaluation of one policy."""
+"""Defines the options of the evaluation of one policy."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from tasks.storage.sent_files import FilePath
 
 
 class EvaluationSpec(Config):
-    """Evaluation: the same prompts, sampling and seeds for every policy."""
+    """The evaluation, which uses the same prompts, sampling and seeds for every policy."""
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
-    """Options of the sampling of the held-out prompts: `samples` responses to each; a benchmark has its own. Each
-    response has its own seed, derived from `sampling.seed`, the prompt and its number, so that policies are compared on
-    the same draws."""
+    """Options for sampling the held-out prompts: `samples` responses to each; benchmarks have their own options. Each
+    response has its own seed, derived from `sampling.seed`, the prompt and the sample number, so that policies are
+    compared with the same random numbers."""
     engine: EngineConfig = EngineConfig()
     """Options of the vLLM engine, which answers the held-out prompts and all benchmarks of a policy."""
     verifier_workers: RunTime[int] = Field(1, gt=0)
-    """Processes that judge responses."""
+    """Number of processes that score responses."""
     max_unjudged: float = Field(0.1, ge=0, le=1)
-    """Largest share of a policy's responses, in [0, 1], that may be unjudged, because a verifier, its service or a
-    reward function failed. Above it the evaluation fails; verdicts that exist are kept, and another run judges the
-    rest."""
+    """Maximum share of a policy's responses, in [0, 1], that may have no score because a verifier, its service or a
+    reward function failed. Above it the evaluation fails; existing scores are kept, and another run scores the rest."""
     pod: RunTime[PodConfig] = PodConfig()
     """Pod in which a policy is evaluated on a cluster."""
 
@@ -39,44 +38,45 @@ class EvaluationSpec(Config):
 
 
 class ComparedBenchmark(Config):
-    """A benchmark as policies are compared on it."""
+    """The options of a benchmark for the comparison of policies."""
 
     name: str
     """Name of the benchmark."""
     majority: list[int] = []  # noqa: RUF012 (pydantic copies defaults)
     """The k of majority@k."""
     margin: float | None = None
-    """Points of pass rate, in [0, 1], that a policy may lose and still have maintained the benchmark; None: any."""
+    """Optional. Maximum loss of pass rate, in [0, 1], with which a benchmark counts as maintained. If None, this is not
+    tested."""
     card: str = ""
-    """Address of the public page that describes the questions."""
+    """URL of the public page that describes the questions."""
     licence: str = ""
     """Licence of the questions."""
     length_control: FilePath | None = None
-    """File of the data behind the length-controlled win rate; None: the benchmark has none."""
+    """Optional. File with the data for the length-controlled win rate. If None, it is not computed."""
     fingerprint: str | None = None
-    """Digest of that file where it lies on a file system here."""
+    """Digest of that file, if it is on a local file system."""
     rows: int | None = None
-    """Questions that the card counts; None where they are not known, or where only a part of them is asked."""
+    """Number of questions according to the card, or None if it is unknown or only some of them are used."""
 
     def shortfall(self, asked: int) -> str | None:
-        """Return one sentence where the number of questions that are asked is not the card's, else None."""
+        """Return a message if the number of questions differs from the card's, else None."""
         if self.rows in (None, asked):
             return None
         return f"benchmark {self.name!r}: {asked} questions are asked, and {self.card} counts {self.rows}"
 
 
 class ComparedBenchmarks(Config):
-    """The benchmarks on which policies are compared beside the held-out prompts."""
+    """The benchmarks on which policies are compared, in addition to the held-out prompts."""
 
     benchmarks: list[ComparedBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
     """The benchmarks, in the order of their tables of questions."""
 
 
 def check_server(spec: EvaluationSpec) -> None:
-    """Check that several policies can be evaluated as `spec` says; a server serves only one.
+    """Check that several policies can be evaluated with `spec`. A server serves only one policy.
 
     Raises:
-        SpecError: they cannot.
+        SpecError: `spec` uses a server.
     """
     if spec.engine.server is not None:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Evaluation as Flyte tasks: policies one by one, then their comparison."""
+"""Defines the Flyte tasks that evaluate policies one by one, and compare them."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_QUESTIONS: list[Parquet] = []
-"""Tables of questions of an evaluation that has the held-out prompts alone."""
+"""Tables of questions of an evaluation with only the held-out prompts."""
 NO_BENCHMARKS = AskedBenchmarks()
-"""The benchmarks of such an evaluation, as a policy answers them."""
+"""The benchmarks of such an evaluation, with their sampling options."""
 NONE_COMPARED = ComparedBenchmarks()
-"""The benchmarks of such an evaluation, as policies are compared on them."""
+"""The benchmarks of such an evaluation, with their comparison options."""
 
 
 class Evaluated(NamedTuple):
@@ -86,20 +86,20 @@ def evaluate_policy(
     questions: list[Parquet] = NO_QUESTIONS,
     asked: AskedBenchmarks = NO_BENCHMARKS,
 ) -> Evaluated:
-    """Sample and score responses from one policy: to the held-out prompts, and to the questions of benchmarks.
+    """Sample and score responses of one policy to the held-out prompts and to the questions of benchmarks.
 
-    One engine answers all of them, with one version of the weights throughout. Responses are cached by benchmark, so
-    that a further benchmark costs its own alone. The inputs do not name the policy, so that the same weights are
-    evaluated once; the column `policy` has its digest.
+    One engine answers all of them, with the same weights. Responses are cached by benchmark, so that an additional
+    benchmark only costs its own responses. The inputs do not contain the policy's name, so that the same weights are
+    evaluated once; the column `policy` contains the digest.
 
     Args:
         policy: the model folder.
         prompts: the held-out prompts.
         config: the options of the evaluation.
-        initial: the checkpoint that training began with; it judges every policy where `verifiers` says so.
+        initial: the checkpoint at the start of training. It is the judge of every policy if `verifiers` says so.
         verifiers: the options of the verifiers.
         questions: the questions of the benchmarks, a table each.
-        asked: the names and the sampling of these benchmarks, in the same order.
+        asked: the names and the sampling options of these benchmarks, in the same order.
     """
     from tasks.charts import decks
     from tasks.generation.rollout_cache import judging_digest
@@ -226,19 +226,20 @@ def compare_policies(
     set_aside: list[Parquet] = NO_QUESTIONS,
     further: list[Parquet] = NO_QUESTIONS,
 ) -> Compared:
-    """Compare policies: figures of each with intervals, and the paired differences from a baseline with a test.
+    """Compare policies: metrics of each with intervals, and paired differences from a baseline with a test.
 
     Args:
         policies: names of the policies.
-        rollouts: the rollouts of each, in the same order.
+        rollouts: the rollouts of each policy, in the same order.
         prompts: the held-out prompts that all of them answered.
-        baseline: the name among `policies` of the one that the others are compared with.
+        baseline: the policy in `policies` that the others are compared with.
         questions: the questions of benchmarks that all of them answered, a table each.
         benchmarks: the names, the margins and the k of majority@k of these benchmarks, in the same order.
-        set_aside: questions and prompts that were set aside, which are put into one table.
-        further: rollouts of benchmarks that policies answered apart, equally many tables of each, policy by policy.
+        set_aside: tables of dropped questions and prompts, which are concatenated.
+        further: rollouts of benchmarks that were evaluated separately: the same number of tables for each policy,
+            policy by policy.
 
-    Of its outputs `pages` is a folder with a page for people on each benchmark, `NAME.html`.
+    The output `pages` is a folder with an HTML page for each benchmark, `NAME.html`.
     """
     from tasks.charts import decks
     from tasks.evaluation.comparison import compare
@@ -292,13 +293,13 @@ def compare_policies(
 
 
 def _batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of several tables, some at a time."""
+    """Yield the rows of several tables in batches."""
     for file in files:
         yield from read_input_batches(file, schema)
 
 
 def _set_aside(files: Sequence[Parquet]) -> pa.Table:
-    """Return one table of rows that the evaluation sets aside; those that its benchmarks cannot use count as such."""
+    """Return one table of the rows that the evaluation drops, with `stage` set to `evaluation`."""
     table = pa.concat_tables([SET_ASIDE.empty_table(), *(read_input(file, SET_ASIDE) for file in files)])
     stage = pa.array(["evaluation"] * table.num_rows, pa.string())
     return table.set_column(table.schema.get_field_index("stage"), SET_ASIDE.field("stage"), stage)
@@ -311,7 +312,7 @@ def _of_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
 
 
 def _all_rollouts(files: Mapping[str, Sequence[Parquet]], pages: BenchmarkPages) -> Iterator[pa.Table]:
-    """Yield the rollouts of all policies in parts, with the policies' names, and let the pages read them."""
+    """Yield the rollouts of all policies in batches, with the policies' names, and pass them to the pages."""
     for name, listed in files.items():
         for part in _batches(listed, EVALUATION_ROLLOUTS):
             pages.read(name, part)
@@ -319,7 +320,7 @@ def _all_rollouts(files: Mapping[str, Sequence[Parquet]], pages: BenchmarkPages)
 
 
 def _named(rollouts: pa.Table, policy: str) -> pa.Table:
-    """Return the rollouts with the policy's name in place of its digest."""
+    """Return the rollouts with the policy's name instead of its digest."""
     index = rollouts.schema.get_field_index("policy")
     names = pa.array([policy] * rollouts.num_rows, pa.string())
     return rollouts.set_column(index, EVALUATION_ROLLOUTS.field("policy"), names)

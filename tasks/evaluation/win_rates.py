@@ -1,8 +1,7 @@
-"""Win rates of a policy over a baseline's answers, and the same at equal lengths, from preferences by prompt.
+"""Computes win rates of a policy over a baseline's answers, plain and length-controlled, from preferences by prompt.
 
-The interval of the length-controlled rate is that of a jackknife that leaves out a tenth of the prompts at a time (Kott
-2001, "The Delete-a-Group Jackknife"), as the rate is no mean over prompts; of a difference likewise, with the same
-tenths for both policies.
+The length-controlled rate is not a mean over prompts, so its interval is from a jackknife that leaves out a tenth of
+the prompts at a time (Kott 2001, "The Delete-a-Group Jackknife"). A difference uses the same tenths for both policies.
 """
 
 from __future__ import annotations
@@ -25,18 +24,19 @@ from tasks.storage.sent_files import SentFile, SentFileError, read_file
 WIN_RATE, LENGTH_CONTROLLED = "win_rate", "length_controlled_win_rate"
 """Names of the metrics."""
 ROW, DIFFERENCE = "source_row", "length_difference"
-"""Columns of a prompt's row in its source, and of the length of the reference less the policy's mean, in characters."""
+"""Columns of a prompt's row in its source, and of the length of the reference minus the policy's mean, in
+characters."""
 GROUPS = 10
-"""Groups of prompts of which the jackknife leaves out one at a time."""
+"""Number of groups of prompts. The jackknife leaves out one at a time."""
 T_QUANTILE = 2.262
 """The 97.5% quantile of Student's t with 9 degrees of freedom, one less than the groups."""
 COLUMNS = ("index", "preference", "std_delta_len", "instruction_difficulty")
-"""Columns of a file of the authors that are read."""
+"""Columns that are read from the authors' file."""
 
 
 @dataclass(frozen=True)
 class LengthControl:
-    """The authors' data behind the regression.
+    """The authors' data for the regression.
 
     Attributes:
         difficulties: difficulty of the instruction by its row in the source.
@@ -48,10 +48,10 @@ class LengthControl:
 
 
 def length_controls(benchmarks: Sequence[ComparedBenchmark]) -> dict[str, LengthControl]:
-    """Return the authors' data of the benchmarks that name any, by benchmark.
+    """Return the authors' data by benchmark, for the benchmarks that name a file.
 
     Raises:
-        MistakeError: as `text_of` and `read_length_control` raise it.
+        MistakeError: any error of `text_of` and `read_length_control`.
     """
     files = {benchmark.name: benchmark.length_control for benchmark in benchmarks}
     return {name: read_length_control(text_of(file), str(file)) for name, file in files.items() if file is not None}
@@ -70,10 +70,10 @@ def text_of(file: str | SentFile) -> str:
 
 
 def read_length_control(text: str, path: str) -> LengthControl:
-    """Read a file as AlpacaEval's authors publish it (`df_gamed.csv`), a comparison of the baseline a row.
+    """Parse a file in the format of AlpacaEval's authors (`df_gamed.csv`), one comparison of the baseline per row.
 
     Raises:
-        MistakeError: a column that is missing, a cell that is no number, or no row.
+        MistakeError: a missing column, a cell that is not a number, or no rows.
     """
     rows = list(csv.DictReader(io.StringIO(text)))
     missing = [name for name in COLUMNS if not rows or name not in rows[0]]
@@ -89,10 +89,10 @@ def read_length_control(text: str, path: str) -> LengthControl:
 
 
 def check_difficulties(control: LengthControl, rows: Mapping[str, int], benchmark: str) -> None:
-    """Check that every prompt of a benchmark has a difficulty; `rows` are those of prompts in the source.
+    """Check that every prompt of a benchmark has a difficulty. `rows` contains the row of each prompt in the source.
 
     Raises:
-        MistakeError: one has none.
+        MistakeError: a prompt has no difficulty.
     """
     unknown = sorted(set(rows.values()) - control.difficulties.keys())
     if unknown:
@@ -103,10 +103,10 @@ def check_difficulties(control: LengthControl, rows: Mapping[str, int], benchmar
 
 @dataclass(frozen=True)
 class LengthControlledRate:
-    """The metric of per-prompt tables, with the methods of a mean over prompts.
+    """The length-controlled win rate as a metric of per-prompt tables, with the same methods as a mean over prompts.
 
     Attributes:
-        prompts: mask of the prompts that it is taken over.
+        prompts: mask of the prompts that it is computed over.
         control: the authors' data.
     """
 
@@ -119,7 +119,7 @@ class LengthControlledRate:
         return self._estimate(lambda chosen: self._rate(frame, chosen), 0.0)
 
     def difference(self, frame: pd.DataFrame, other: pd.DataFrame) -> Estimate:
-        """Return the rate of a policy less that of another."""
+        """Return the rate of a policy minus the rate of another."""
         return self._estimate(lambda chosen: self._rate(frame, chosen) - self._rate(other, chosen), -1.0)
 
     def _rate(self, frame: pd.DataFrame, chosen: np.ndarray) -> float:
@@ -129,7 +129,7 @@ class LengthControlledRate:
         return length_controlled_rate(preferences, self.control.baseline).rate
 
     def _estimate(self, statistic: Callable[[np.ndarray], float], least: float) -> Estimate:
-        """Return a statistic of the prompts with its interval, whose bounds are `least` and 1 at most."""
+        """Return a statistic of the prompts with its interval, clipped to [`least`, 1]."""
         numbers = np.flatnonzero(self.prompts)
         value = statistic(self.prompts)
         if len(numbers) < 2 * GROUPS:

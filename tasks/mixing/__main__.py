@@ -1,4 +1,4 @@
-"""`python -m tasks.mixing diff BEFORE AFTER`: the changes from one mixture to another."""
+"""Compares two mixtures on the command line: `python -m tasks.mixing diff BEFORE AFTER`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tasks.machine.error_report import run_command
 from tasks.mixing.diff import difference
 
 WIDE = 10_000
-"""Columns of the table, at most: a name that is wrapped or cut could not be copied."""
+"""Maximum width of the table. A name that is wrapped or cut could not be copied."""
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""Type of the arguments that are a mixture."""
+"""Type of the arguments that are mixtures."""
 
 
 @click.group()
@@ -28,7 +28,7 @@ def main() -> None:
 @click.argument("after", type=EXISTING)
 @click.option("--page", type=click.Path(path_type=Path), help="An HTML file for the table and its chart.")
 def diff(before: Path, after: Path, page: Path | None) -> None:
-    """Print the differences of the mixtures BEFORE and AFTER (Parquet files), source by source."""
+    """Print the differences between the mixtures BEFORE and AFTER (Parquet files), source by source."""
     from rich.console import Console
     from rich.table import Table
 

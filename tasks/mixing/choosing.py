@@ -1,11 +1,11 @@
-"""Chooses the prompts that are held out, those that are trained on, and how often.
+"""Selects the held-out prompts, the training prompts, and how often each is repeated.
 
-A seeded hash of a prompt's text decides (the hash of its cluster, where cleaning keeps near duplicates together): each
-source has its prompts in the order of their hashes, the first are held out, the next are taken. The number of held-out
-prompts is given, or they are all whose hash is below a share. By a share, a prompt's side depends on
-nothing but its text and the seed. By a number, it changes only when its source's counts change: by a new spec, or
-because another source of its domain takes over part of the domain's number. Rows of another source that come or go
-under the same counts never change it.
+A seeded hash of a prompt's text decides (the hash of its cluster, if cleaning keeps near duplicates together). The
+prompts of each source are sorted by hash; the first are held out, and the next are used for training. The held-out
+prompts are given as a number, or as a share: all prompts whose hash is below it. With a share, the split of a prompt
+depends only on its text and the seed. With a number, it only changes if its source's counts change: because of a new
+spec, or because another source of its domain provides part of the domain's number. It never changes if rows of another
+source are added or removed while the counts stay the same.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ Sources = dict[str, dict[str, Rows]]
 """The rows of each source, by domain and by source."""
 
 Ranks = NDArray[np.uint64]
-"""The hash of each row; prompts of one text or one cluster have the same."""
+"""The hash of each row. Prompts with the same text or in the same cluster have the same hash."""
 
 _HASHES = 2**64
 
 
 class Chosen(NamedTuple):
-    """The division of the graded table.
+    """The split of the graded table.
 
     Attributes:
         all: all rows.
-        heldout: the rows that are held out, the first of each source.
-        rest: the rows that may be trained on.
+        heldout: the held-out rows, which are the first of each source.
+        rest: the rows that may be used for training.
         strata: the stratum of each row of a source that is divided into strata.
-        train: the members of the mixture that are trained on, with the number of entries that each has in it.
-        like_heldout: the rows that are like a held-out one, with that one.
+        train: the members of the training mixture, with the number of entries of each.
+        like_heldout: the rows that are similar to a held-out row, with that row.
     """
 
     all: Sources
@@ -61,7 +61,7 @@ class Chosen(NamedTuple):
 
 
 def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
-    """Divide the rows of `prompts` as `spec` asks.
+    """Split the rows of `prompts` as specified by `spec`.
 
     Args:
         prompts: table of `PROMPTS`, or one with more columns.
@@ -69,7 +69,7 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
         name: the name of the table in errors.
 
     Raises:
-        SpecError: `spec` names a domain, source or stratum that the table lacks, or a share that it cannot fill.
+        SpecError: `spec` names a domain, source or stratum that is not in the table, or a share that it cannot fill.
         TableError: a prompt has several rows.
     """
     ids = prompts.column("prompt_id")
@@ -96,14 +96,14 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
 
 
 def _ranks(prompts: pa.Table, seed: int) -> Ranks:
-    """A seeded hash of each prompt's cluster, or of its text where it has none; it decides the side of the prompt."""
+    """Return a seeded hash of each prompt's cluster, or of its text if it has none. It determines the split."""
     prefix = b"%d:" % seed
     hashes = (hashlib.sha256(prefix + cluster).digest()[:8] for cluster in _clusters(prompts))
     return np.frombuffer(b"".join(hashes), ">u8").astype(np.uint64)
 
 
 def _clusters(prompts: pa.Table) -> Iterator[bytes]:
-    """The key of each prompt's cluster, or of its text where it has none."""
+    """Yield the key of each prompt's cluster, or of its text if it has none."""
     for batch in prompts.select(["messages", "cluster"]).to_batches(BATCH_ROWS):
         table = pa.Table.from_batches([batch])
         keys, clusters = prompt_keys(table.column("messages")), table.column("cluster").to_pylist()
@@ -113,7 +113,7 @@ def _clusters(prompts: pa.Table) -> Iterator[bytes]:
 
 
 def _sources(prompts: pa.Table, ranks: Ranks) -> Sources:
-    """The rows of each domain and source, in the order of their ranks; those of one rank by their id."""
+    """Return the rows of each domain and source, sorted by rank, and by id if the ranks are equal."""
     keys = pa.table({"rank": ranks, "prompt_id": prompts.column("prompt_id")})
     order = pc.sort_indices(keys, [("rank", "ascending"), ("prompt_id", "ascending")])
     names = prompts.select(["domain", "source"]).take(order)
@@ -136,10 +136,10 @@ def _check_names(spec: MixtureSpec, every: Sources, prompts: str) -> None:
 
 
 def _held_out(domain: str, sources: dict[str, Rows], ranks: Ranks, spec: MixtureSpec, prompts: str) -> dict[str, Rows]:
-    """The rows of a domain that are held out."""
+    """Return the held-out rows of a domain."""
 
     def below(source: str, asked: HeldOut) -> int:
-        """The number of a source's prompts to hold out: `asked` itself, or those whose hash is below that share."""
+        """Return the number of a source's prompts to hold out, which is `asked` or given by that share."""
         if isinstance(asked, int):
             return asked
         rows = sources[source]
@@ -163,10 +163,10 @@ def _held_out(domain: str, sources: dict[str, Rows], ranks: Ranks, spec: Mixture
 
 
 def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, str]:
-    """The stratum of each row whose source is divided into strata.
+    """Return the stratum of each row whose source is divided into strata.
 
     Raises:
-        SpecError: such a row has none, or a share is for a stratum that no row has.
+        SpecError: such a row has no stratum, or a share is for a stratum without rows.
     """
     stratum_of: dict[int, str] = {}
     for sources in every.values():
@@ -189,7 +189,7 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
 
 
 def _trained_on(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> list[tuple[Member, int]]:
-    """The members of the mixture that are trained on, with the number of entries of each."""
+    """Return the members of the training mixture, with the number of entries of each."""
     temperature = float(spec.temperature)
     whole = Member((), "mixture: size", Share(), temperature=temperature)
     for domain, sources in rest.items():
@@ -241,5 +241,5 @@ def _source(spec: MixtureSpec, name: str) -> SourceShare:
 
 
 def rows_of(sources: Sources) -> Rows:
-    """Return the rows of all domains and sources, in their order."""
+    """Return the rows of all domains and sources, in order."""
     return np.concatenate([rows for domain in sources.values() for rows in domain.values()])

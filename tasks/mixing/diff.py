@@ -1,4 +1,4 @@
-"""Compares two mixtures: the entries that each source has in them, and the prompts that came and went."""
+"""Compares two mixtures: the entries of each source, and the prompts that were added and removed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _COLUMNS = pa.schema([MIXTURE.field(name) for name in ("prompt_id", "domain", "s
 
 
 def difference(before: Path, after: Path) -> list[dict[str, Any]]:
-    """Return the changes from one mixture to another: a row for each domain and source, then one for all of it.
+    """Return the changes from one mixture to another: a row for each domain and source, and a last row for the total.
 
-    A row has the number of entries in both mixtures (`places_before`, `places_after`; an up-sampled prompt has several)
-    and their share, the prompts that came and went, each counted once, and the mean pass rate of the entries, which is
-    None where a mixture has none.
+    A row contains the number of entries in both mixtures (`places_before`, `places_after`; an up-sampled prompt has
+    several) and their share, the number of prompts added (`came`) and removed (`went`), each counted once, and the mean
+    pass rate of the entries, which is None for a mixture without pass rates.
 
     Args:
         before: Parquet file of the first mixture.
         after: Parquet file of the second mixture.
 
     Raises:
-        TableError: a file holds no mixture.
+        TableError: a file does not contain a mixture.
     """
     joined = _prompts(before).join(
         _prompts(after),
@@ -63,13 +63,13 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
 
 
 def _sum(values: list[float | None]) -> float | None:
-    """The sum of the values that are not None; None where all are, as pass rates that were not measured."""
+    """Return the sum of the values that are not None, or None if all are None (pass rates that were not measured)."""
     given = [value for value in values if value is not None]
     return sum(given) if given or not values else None
 
 
 def _prompts(mixture: Path) -> pa.Table:
-    """Each prompt once, with the number of its entries in the mixture."""
+    """Return each prompt once, with the number of its entries in the mixture."""
     entries = pa.concat_tables([_COLUMNS.empty_table(), *read_batches(mixture, _COLUMNS)])
     counted = entries.group_by(["domain", "source", "prompt_id"]).aggregate(
         [("repeat", "count"), ("pass_rate", "mean")]
@@ -78,7 +78,7 @@ def _prompts(mixture: Path) -> pa.Table:
 
 
 def _shares(row: dict[str, Any], everything: dict[str, Any]) -> dict[str, Any]:
-    """The row with shares of the whole and mean pass rates in place of sums."""
+    """Return the row with shares of the total and mean pass rates instead of sums."""
     shares: dict[str, Any] = {"domain": row["domain"], "source": row["source"]}
     for side in ("before", "after"):
         places = row[f"places_{side}"]

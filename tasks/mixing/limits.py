@@ -1,4 +1,4 @@
-"""Limits sources to a number of prompts after the difficulty filter (`top_up` of a source)."""
+"""Limits the number of prompts of sources after the difficulty filter (`top_up` of a source)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from tasks.tables.schemas import row_rank
 
 
 def limited(prompts: pa.Table, limits: Limits) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
-    """Leave the prompts that the limits allow.
+    """Keep the prompts within the limits.
 
     Args:
         prompts: a table with the columns `source` and `row`.
-        limits: the limits; sources without one are left as they are.
+        limits: the limits. Sources without a limit are not changed.
 
     Returns:
-        The prompts in their order, and for each source with fewer prompts than its limit their number and the limit.
+        The prompts in order, and for each source with fewer prompts than its limit, the number of prompts and the
+            limit.
     """
     if not limits.limits:
         return prompts, {}

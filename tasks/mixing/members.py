@@ -1,4 +1,4 @@
-"""The tree by which a mixture is divided: all prompts, their domains, the domains' sources, the sources' strata."""
+"""Defines the tree of a mixture: all prompts, their domains, the domains' sources, the sources' strata."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Member:
     """A node of the tree: all prompts, a domain, a source or a stratum.
 
     Attributes:
-        path: the names of the nodes down to this one, by which nodes are ordered.
+        path: the names of the nodes from the root to this one. Nodes are ordered by path.
         name: the name of the node in errors.
         share: the weight, quota or emphasis that the spec gives it.
-        repeats: entries that a prompt of it may have in the mixture.
-        rows: the prompts of a node without parts, in the order in which they are taken.
-        parts: the nodes that it is divided into, by name.
-        temperature: the temperature of that division.
+        repeats: maximum number of entries of one of its prompts in the mixture.
+        rows: the prompts of a leaf, in order of use.
+        parts: the child nodes, by name.
+        temperature: the temperature used to divide it among its children.
     """
 
     path: tuple[str, ...]
@@ -37,15 +37,15 @@ class Member:
 
     @property
     def size(self) -> int:
-        """The number of its prompts, each counted once."""
+        """The number of its distinct prompts."""
         return sum(part.size for part in self.parts.values()) if self.parts else len(self.rows)
 
     @property
     def claim(self) -> Claim:
-        """The entries that it can fill and the share that it asks for, with the quotas and weights of its parts.
+        """The entries that it can fill and the share that it requests, from the quotas and weights of its children.
 
         Raises:
-            SpecError: its parts cannot fill their quotas, or weights contradict each other.
+            SpecError: its children cannot fill their quotas, or weights contradict each other.
         """
         share = self.share
         if not self.parts:
@@ -60,13 +60,13 @@ class Member:
         return Claim(self.name, most, quota=most, size=self.size)
 
     def take(self, total: int | None) -> Iterator[tuple[Member, int]]:
-        """Divide `total` entries of the mixture among the nodes without parts; yield these with their numbers.
+        """Divide `total` entries of the mixture among the leaves. Yield each leaf with its number of entries.
 
         Args:
-            total: the number of entries; None: as many as the shares allow.
+            total: the number of entries. If None, as many as the shares allow.
 
         Raises:
-            SpecError: a share cannot be filled, or the quotas within do not add up.
+            SpecError: a share cannot be filled, or the quotas of children do not add up.
         """
         if not self.parts:
             yield self, len(self.rows) if total is None else total
@@ -75,17 +75,17 @@ class Member:
                 yield from self.parts[name].take(count)
 
     def spread(self, count: int, start: float) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Spread `count` entries of this node evenly over the order of the mixture.
+        """Distribute `count` entries of this node evenly over the order of the mixture.
 
-        Entry j of n stands at (j + start) / n of the way, so that any stretch of the order holds each node within two
-        prompts of its proportion. All of its prompts stand once before any stands again.
+        Entry j of n is at (j + start) / n of the order, so that in any range of the order the number of entries of each
+        node is within two prompts of its proportion. All prompts of the node are used once before any is repeated.
 
         Args:
             count: the number of entries.
             start: in [0, 1).
 
         Returns:
-            The positions in the order, in [0, 1), the rows, and how often each row stood before; all `[count]`.
+            The positions in the order, in [0, 1), the rows, and how often each row was used before; all `[count]`.
         """
         entries = np.arange(count)
         repeats, prompts = np.divmod(entries, len(self.rows))

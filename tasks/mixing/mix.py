@@ -1,4 +1,4 @@
-"""Divides graded prompts into a training mixture and a held-out set, as tables."""
+"""Splits graded prompts into a training mixture and a held-out set, as tables."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Mixed:
 
     Attributes:
         train: table of `MIXTURE`, sorted by `order`.
-        heldout: table of `GRADED`, by domain, source and seeded hash; shares no `prompt_id` with `train`.
+        heldout: table of `GRADED`, sorted by domain, source and seeded hash. No `prompt_id` is also in `train`.
         counts: a row for each domain, source and stratum, `{domain, source, stratum, available, heldout, prompts,
-            taken}`; `prompts` counts those to train on, and `taken` the entries that they have in the mixture.
-        set_aside: table of `SET_ASIDE`: prompts like one that is held out, which therefore are not trained on.
+            taken}`; `prompts` counts the distinct training prompts, and `taken` their entries in the mixture.
+        set_aside: table of `SET_ASIDE`: prompts that are dropped because they are similar to a held-out prompt.
     """
 
     train: pa.Table
@@ -37,7 +37,7 @@ class Mixed:
 
 
 def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
-    """Divide `graded` as `spec` asks; equal inputs give equal tables, whatever the order of the rows.
+    """Split `graded` as specified by `spec`. Equal inputs give equal tables, regardless of the order of the rows.
 
     Args:
         graded: table of `GRADED`.
@@ -58,7 +58,7 @@ def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
 
 
 def check(prompts: pa.Table, spec: MixtureSpec) -> None:
-    """Raise `SpecError` when not even all of `prompts` could fill the mixture, as they are before any is filtered out.
+    """Raise `SpecError` if even all of `prompts`, before any is filtered out, could not fill the mixture.
 
     Args:
         prompts: table of `PROMPTS`.
@@ -68,7 +68,7 @@ def check(prompts: pa.Table, spec: MixtureSpec) -> None:
 
 
 def _counts(chosen: Chosen) -> list[dict[str, Any]]:
-    """The rows of `Mixed.counts`."""
+    """Return the rows of `Mixed.counts`."""
     taken = {member.path: count for member, count in chosen.train}
     counts = []
     for domain, sources in chosen.all.items():
@@ -94,7 +94,7 @@ def _counts(chosen: Chosen) -> list[dict[str, Any]]:
 
 
 def _by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None, int]:
-    """The number of a source's rows in each stratum; under None for a source without strata."""
+    """Return the number of a source's rows in each stratum. The key is None for a source without strata."""
     return Counter(map(strata.get, rows.tolist())) if len(rows) and int(rows[0]) in strata else {None: len(rows)}
 
 
@@ -121,14 +121,14 @@ def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
 
 
 def _train_table(graded: pa.Table, train: list[tuple[Member, int]], seed: int) -> pa.Table:
-    """The taken rows, each member spread evenly over the order from a seeded start."""
+    """Return the training rows, with each member distributed evenly over the order from a seeded start."""
     spread = []
     for member, count in sorted(train, key=lambda entry: entry[0].path):
         key = ":".join([str(seed), *member.path])
         start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) / 2**64
         spread.append(member.spread(count, start))
     positions, rows, repeats = (np.concatenate(column) for column in zip(*spread, strict=True))
-    # Stable: members that meet at one position stand in the order of their paths.
+    # A stable sort keeps members at the same position in the order of their paths.
     order = np.argsort(positions, kind="stable")
     table = graded.take(pa.array(rows[order])).combine_chunks()
     table = table.append_column("repeat", pa.array(repeats[order], pa.int32()))

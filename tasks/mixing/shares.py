@@ -1,4 +1,4 @@
-"""Divides a number of prompts among domains or sources, by quotas, weights and the prompts that they have."""
+"""Divides a number of prompts among domains or sources, by quotas, weights and the number of available prompts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tasks.config import SpecError
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim of one member of a division: the share that it asks for, and the entries that it can fill.
+    """The claim of one member: the share that it requests, and the number of entries that it can fill.
 
     Attributes:
         name: the name of the member in errors.
-        available: entries of the mixture that it can fill, repetitions included.
-        weight: its share relative to the weights beside it (`tasks.mixing.spec.Share`).
+        available: the number of entries of the mixture that it can fill, including repetitions.
+        weight: its share relative to the weights of the other members (`tasks.mixing.spec.Share`).
         quota: the exact number of its entries.
-        size: its prompts; None: as many as `available`.
+        size: the number of its prompts. If None, it is `available`.
         emphasis: the factor of its share by temperature.
     """
 
@@ -31,7 +31,7 @@ class Claim:
 
     @property
     def distinct(self) -> int:
-        """The entries that it can fill without repeating a prompt."""
+        """The number of entries that it can fill without repeating a prompt."""
         return self.available if self.size is None else min(self.size, self.available)
 
 
@@ -40,21 +40,21 @@ def divide(
 ) -> dict[str, int]:
     """Divide `total` entries of a mixture among claims.
 
-    Quotas are met exactly. The rest is apportioned by weight, with largest remainders, so that it adds up. Where no
-    weight is given, one of n prompts weighs n^(1 / temperature) times its emphasis. Without a `total`, the mixture is
-    the largest one of these proportions in which not every member repeats its prompts, or `repeating` the largest.
+    Quotas are met exactly. The rest is divided by weight, rounded by the largest-remainder method, so that it adds up.
+    If no weights are given, the weight of n prompts is n^(1 / temperature) times the emphasis. Without a `total`, the
+    mixture is the largest one with these proportions in which at least one member does not repeat its prompts, or with
+    `repeating` the largest one overall.
 
     Args:
-        total: the number of entries; None: as many as the claims allow.
+        total: the number of entries. If None, as many as the claims allow.
         claims: the claims by name.
         whole: the name of the whole in errors.
-        temperature: of the shares without weights.
+        temperature: the temperature of shares without weights.
         repeating: without a `total`, allow every member to repeat its prompts.
 
     Raises:
-        SpecError: a share that is larger than the entries available, quotas that do not add up to `total`, weights
-        given
-            to some but not all of those without a quota, or a weight beside an emphasis.
+        SpecError: a share is larger than the available entries, quotas do not add up to `total`, only some of the
+            claims without a quota have a weight, or a claim has both a weight and an emphasis.
     """
     counts = {key: claim.quota for key, claim in claims.items() if claim.quota is not None}
     for key, quota in counts.items():
@@ -73,7 +73,7 @@ def divide(
 
 
 def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:
-    """Return whole numbers that add up to `total`, each within 1 of its share by weight; ties go by name."""
+    """Return integers that add up to `total`, each within 1 of its share by weight. Ties are broken by name."""
     everything = math.fsum(weights.values())
     if total == 0 or everything == 0:
         return dict.fromkeys(weights, 0)
@@ -105,12 +105,12 @@ def _weights(claims: Mapping[str, Claim], whole: str, temperature: float) -> dic
 
 
 def _most(claims: Mapping[str, Claim], weights: Mapping[str, float], repeating: bool) -> dict[str, int]:
-    """The largest counts that keep the weights' proportions."""
+    """Return the largest counts with the proportions of the weights."""
     weighed = {key: weight for key, weight in weights.items() if weight > 0}
     scale = min((claims[key].available / weight for key, weight in weighed.items()), default=0.0)
     if not repeating:
         scale = min(scale, max((claims[key].distinct / weight for key, weight in weighed.items()), default=0.0))
-    # A hair above, because 3 / 0.1 * 0.1 must still count as 3.
+    # The factor corrects rounding errors: 3 / 0.1 * 0.1 must still count as 3.
     return {
         key: min(math.floor(scale * weight * (1 + 1e-12)), claims[key].available) for key, weight in weights.items()
     }
@@ -126,8 +126,9 @@ def _check_available(claim: Claim, count: int, what: str) -> None:
 
 
 def tempered(size: int, temperature: float) -> float:
-    """Return the weight of `size` prompts at this temperature: size^(1/T), the same for all where T is infinite.
+    """Return the weight of `size` prompts at this temperature: size^(1/T), or 1 if T is infinite.
 
-    Temperature sampling over data sets of different sizes (Arivazhagan et al. 2019, arXiv:1907.05019, section 4.1).
+    This is temperature sampling over datasets of different sizes (Arivazhagan et al. 2019, arXiv:1907.05019, section
+    4.1).
     """
     return math.pow(size, 1 / temperature) if size else 0.0

@@ -1,4 +1,4 @@
-"""The pydantic models behind `mixture:`: the prompts of each domain and source to train on, and those to hold out."""
+"""Defines the pydantic models of `mixture:`: the prompts of each domain and source to train on and to hold out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ class Share(Config):
     """The share of the training prompts of one domain, of one source within it, or of one stratum of a source."""
 
     weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Share relative to the weights beside it; 0 leaves it out of training, but not out of the held-out prompts. None:
-    by the number of its prompts, `temperature` and `emphasis`."""
+    """Optional. Share relative to the weights on the same level. If 0, no prompts are used for training, but some may
+    be held out. If null, the share depends on the number of prompts, `temperature` and `emphasis`."""
     quota: int | None = Field(default=None, ge=1)
-    """Exact number of prompts; fewer available ones are an error, never a smaller mixture. None: no quota."""
+    """Optional. Exact number of prompts. Too few available prompts are an error, never a smaller mixture. If null,
+    there is no quota."""
     emphasis: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Factor of the share that it would have by the mixture's `temperature`: 1.2 for a fifth more; None: 1."""
+    """Optional. Factor of the share that results from the mixture's `temperature`: 1.2 for a fifth more. If null, it is
+    1."""
 
     @model_validator(mode="after")
     def _weight_or_quota(self) -> Share:
@@ -32,7 +34,7 @@ Portion = Annotated[float, Field(gt=0, lt=1)]
 
 
 def _number_or_share(value: Any) -> Any:
-    """One sentence for what is neither."""
+    """Reject with one message any value that is neither a number nor a share."""
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if is_number or (isinstance(value, float) and 0 < value < 1):
         return value
@@ -40,10 +42,10 @@ def _number_or_share(value: Any) -> Any:
 
 
 HeldOut = Annotated[Count | Portion, BeforeValidator(_number_or_share)]
-"""A number of prompts (a whole number), or the prompts whose hash is below a share (a number between 0 and 1).
+"""A number of prompts (an integer), or a share (a number between 0 and 1): the prompts whose hash is below it.
 
-A number of prompts is met exactly, so that a source that grows moves some across. By a share, each prompt's side
-depends on that prompt alone, whatever comes or goes beside it, and the number follows.
+A number of prompts is met exactly, so some prompts change sides if a source grows. With a share, the side of a prompt
+depends only on that prompt, not on the other prompts, and the number varies.
 """
 
 
@@ -51,16 +53,17 @@ class DomainShare(Share):
     """A domain's share of the mixture."""
 
     heldout: HeldOut | None = None
-    """Number of its prompts to hold out, or the share of them; None: the mixture's `heldout`."""
+    """Optional. Number of its prompts to hold out, or the share of them. If null, the mixture's `heldout` is used."""
     max_repeats: int | None = Field(default=None, ge=1)
-    """Entries in the mixture that a prompt of it may have; None: the mixture's `max_repeats`."""
+    """Optional. Maximum number of entries of one of its prompts in the mixture. If null, the mixture's `max_repeats` is
+    used."""
 
 
 class Strata(Config):
-    """The division of a source into strata, by one of its columns."""
+    """Divides a source into strata by one of its columns."""
 
     by: str
-    """Column that names each prompt's stratum, one that the source keeps (`columns.keep`)."""
+    """Column that names each prompt's stratum. The source must keep it (`columns.keep`)."""
     shares: dict[str, Share] = Field(default={})
     """Shares of strata within the source, by that column's values."""
 
@@ -69,28 +72,28 @@ class SourceShare(Share):
     """A source's share of its domain."""
 
     heldout: HeldOut | None = None
-    """Number of its prompts to hold out, or the share of them, as part of its domain's; None: in proportion to its
-    size.
-    """
+    """Optional. Number of its prompts to hold out, or the share of them, as part of its domain's number. If null, it is
+    in proportion to the source's size."""
     max_repeats: int | None = Field(default=None, ge=1)
-    """Entries in the mixture that a prompt of it may have; None: its domain's `max_repeats`."""
+    """Optional. Maximum number of entries of one of its prompts in the mixture. If null, its domain's `max_repeats` is
+    used."""
     strata: Strata | None = None
-    """Division of the source into strata; None: it is not divided."""
+    """Optional. Division of the source into strata. If null, it is not divided."""
 
 
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["inf"]
-"""The temperature of shares without weights; the infinite one is text, because JSON has no number for it."""
+"""The temperature of shares without weights. Infinity is text, because JSON has no number for it."""
 
 
 class Limit(Config):
-    """The most prompts of a source that are trained on or held out, where more rows than these were read (`top_up`)."""
+    """The maximum number of prompts of a source to train on or hold out, if it reads more rows (`top_up`)."""
 
     source: str
     """Name of the source."""
     prompts: int = Field(ge=1)
-    """Number of prompts, at most."""
+    """Maximum number of prompts."""
     seed: int
-    """Seed of the source's sample; the prompts whose rows come first in it stay."""
+    """Seed of the source's sample. The prompts whose rows come first in it are kept."""
 
 
 class Limits(Config):
@@ -101,31 +104,35 @@ class Limits(Config):
 
 
 class MixtureSpec(Config):
-    """The mixture: held out first, then shared among domains, within each domain among its sources, and so on.
+    """The mixture: prompts to hold out, and shares of domains, of their sources, and of the sources' strata.
 
-    A quota is taken as it stands. What is left of `size` goes to the others by weight; where none of them has a
-    weight, by what they have, `temperature` and `emphasis`. Weights are given to all that have no quota, or to none of
-    them. A share larger than what is available is an error that names it.
+    Prompts are held out first. Quotas are met exactly. The rest of `size` is divided among the others by weight. If
+    none of them has a weight, it is divided by the number of their prompts, `temperature` and `emphasis`. Either all
+    members without a quota have a weight, or none of them. A share larger than what is available is an error that names
+    it.
 
-    Roughly equal across domains with some emphasis, as Olmo 3 mixes: `temperature: inf` and, say,
-    `domains: {math: {emphasis: 1.2}, precise_if: {emphasis: 1.2}}`.
+    For shares that are roughly equal across domains with some emphasis, as in Olmo 3, use `temperature: inf` and, for
+    example, `domains: {math: {emphasis: 1.2}, precise_if: {emphasis: 1.2}}`.
 
-    Prompts that are alike (`cleaning.near_duplicates.action: keep_together`, and those of the same text) have one hash,
-    and none of them is trained on where another is held out.
+    Similar prompts (`cleaning.near_duplicates.action: keep_together`, and prompts with the same text) have the same
+    hash, and none of them is trained on if another is held out.
     """
 
     seed: int = 0
-    """Seed of the choice of held-out and taken prompts, and of their order."""
+    """Seed of the selection of held-out and training prompts, and of their order."""
     size: int | None = Field(default=None, ge=1)
-    """Entries of the mixture, which are the prompts to train on; None: as many as the weights' proportions allow."""
+    """Optional. Number of entries of the mixture, which are the prompts to train on. If null, as many as the
+    proportions of the weights allow."""
     heldout: HeldOut = 0
     """Number of prompts of each domain, or the share of them, that are held out for evaluation and never trained on,
-    unless the domain has its own. By a share, a source that grows moves no prompt across; a number is exact."""
+    unless the domain has its own value. With a share, no prompt changes sides if a source grows; a number is exact."""
     temperature: Temperature = 1.0
-    """Temperature T of shares without weights, at each level: a member of n prompts weighs n^(1/T). 1: in proportion to
-    the prompts; inf: the same for all; in between: small members are up-sampled relative to large ones."""
+    """Temperature T of shares without weights, at each level: the weight of n prompts is n^(1/T). With 1, shares are in
+    proportion to the prompts; with inf, they are equal; in between, small members are up-sampled relative to large
+    ones."""
     max_repeats: int = Field(default=1, ge=1)
-    """Entries in the mixture that a prompt may have, so that a share may be larger than its prompts."""
+    """Maximum number of entries of a prompt in the mixture, so that a share may be larger than the number of its
+    prompts."""
     domains: dict[str, DomainShare] = Field(default={})
     """Shares of domains."""
     sources: dict[str, SourceShare] = Field(default={})

@@ -1,4 +1,4 @@
-"""Mixing as Flyte tasks: a check that a mixture could be made, and the mixture."""
+"""Defines the Flyte tasks of mixing, which check that a mixture is possible, and create it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Mixture(NamedTuple):
 
 @stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def check_mixture(prompts: Parquet, spec: MixtureSpec, limits: Limits = NO_LIMITS) -> StageSummary:
-    """Check that the sources could fill the mixture `spec`, before their prompts are sampled, which is expensive.
+    """Check that the sources can fill the mixture `spec`, before their prompts are sampled, which is expensive.
 
     Args:
         prompts: the prompts of all sources.
         spec: the mixture.
-        limits: the most prompts of some sources that will remain.
+        limits: the maximum numbers of prompts of some sources that will remain.
     """
     from tasks.mixing.limits import limited
     from tasks.mixing.mix import check
@@ -57,13 +57,13 @@ def check_mixture(prompts: Parquet, spec: MixtureSpec, limits: Limits = NO_LIMIT
 def mix_prompts(
     graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = NONE, limits: Limits = NO_LIMITS
 ) -> Mixture:
-    """Make the training mixture, in training order, and the held-out prompts; none of one is like one of the other.
+    """Create the training mixture, in training order, and the held-out prompts, which are not similar to it.
 
     Args:
         graded: the prompts that the difficulty filter selected.
         spec: the mixture.
-        set_aside: the rows that earlier stages set aside; with those of this stage they become one table.
-        limits: the most prompts of some sources that are trained on or held out.
+        set_aside: the rows that earlier stages dropped. They are written to one table with the rows of this stage.
+        limits: the maximum numbers of prompts of some sources to train on or hold out.
     """
     from tasks.charts import decks
     from tasks.mixing.limits import limited

@@ -1,6 +1,6 @@
-"""Reads the tests of a programming task, from the forms of published data sets into the verifier's two.
+"""Parses the tests of a programming task from the formats of published datasets into the verifier's two formats.
 
-| form | of |
+| format | used by |
 |---|---|
 | a list of assertions | MBPP (`test_list`), AceCoder (`test_cases`), `code` rows of the Dolci mixtures |
 | a list of `{input, output}` | SYNTHETIC-1, `code_stdio` rows of the Dolci mixtures |
@@ -9,7 +9,7 @@
 | `{functional}` | code-r1, a program that runs after the response |
 | the text of a module of pytest functions | KodCode (`test`) |
 
-Each may be text that holds it as JSON, the only item of a list, or under the key `test_cases` of an object.
+The value may also be JSON text, the only item of a list, or an object with the tests under the key `test_cases`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 from tasks.sourcing.values import UnusableError, structure
 
 SOLUTION = "solution"
-"""The module from which KodCode's tests import the response."""
+"""The module that KodCode's tests import the response from."""
 
 
 def read_tests(value: Any, setup: Any = None, given: Any = None) -> dict[str, Any]:
-    """Return the ground truth that the verifier `code` takes, from tests in any of the forms above.
+    """Return the ground truth for the verifier `code`, from tests in any of the formats above.
 
     Args:
-        value: the value of the row's column of tests.
-        setup: code that runs before assertions: text, a list of lines, or None.
-        given: code that runs before the response, likewise.
+        value: the value of the row's tests column.
+        setup: code that runs before the assertions: text, a list of lines, or None.
+        given: code that runs before the response, in the same formats as `setup`.
 
     Raises:
-        UnusableError: the value holds no tests, or holds them in none of these forms.
+        UnusableError: the value contains no tests, or its format is none of the above.
     """
     truth = _tests_of(value, setup)
     return truth | {"given": _setup(given)} if given and "tests" in truth else truth
@@ -71,7 +71,7 @@ def _setup(setup: Any) -> str:
 
 
 def _pairs(tests: dict[str, Any]) -> list[dict[str, Any]]:
-    """APPS's object of parallel lists, test by test."""
+    """Return the test cases of APPS's object of parallel lists."""
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise UnusableError("tests are an object without the lists inputs and outputs", tests)
@@ -83,9 +83,10 @@ def _pairs(tests: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _calls(name: Any, tests: list[dict[str, Any]], setup: str) -> dict[str, Any]:
-    """Assertions over calls of the function `name`, with lists of arguments as inputs.
+    """Return assertions on calls of the function `name`, whose inputs are lists of arguments.
 
-    An output may stand in a list of its own, and the two cannot be told apart: as in APPS's checker either is right.
+    An output may be wrapped in a list of one. Since the two cases cannot be told apart, both values are accepted, as in
+    APPS's checker.
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise UnusableError("fn_name is not the name of a function", name)
@@ -102,7 +103,7 @@ def _calls(name: Any, tests: list[dict[str, Any]], setup: str) -> dict[str, Any]
 
 
 def _text(side: Any) -> str:
-    """The text that a program reads or prints; a list holds its lines."""
+    """Return the text that a program reads or prints. A list contains its lines."""
     if isinstance(side, list) and all(isinstance(line, str) for line in side):
         return "\n".join(side)
     if not isinstance(side, str):
@@ -115,7 +116,7 @@ def _is_module(text: str) -> bool:
 
 
 def _pytest_functions(text: str, setup: str) -> dict[str, Any]:
-    """Each pytest function as a test, which is its body; all else is setup."""
+    """Turn the body of each pytest function into a test, and all other code into setup."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""The pydantic models behind `columns:`, which map the columns of a row to the parts of a prompt."""
+"""Defines the pydantic models of `columns:`, which map the columns of a row to the parts of a prompt."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tasks.tables.schemas import Domain
 from tasks.verifiers.scores import OWN, is_own
 
 BuiltInVerifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
-"""Name of a verifier that this project has; with `row_verifier` it decides the domain of a row."""
+"""Name of a built-in verifier. With `row_verifier` it determines the domain of a row."""
 NamedVerifier = Literal[BuiltInVerifier, "function", "reward_model", "environment"]
-"""Name of a source's verifier that is no import path. `function` and `reward_model` stand for what is under `rewards`
-alone, `environment` for the reward that the source's environment returns."""
+"""Name of a source's verifier that is not an import path. With `function` and `reward_model` only the `rewards` score a
+response, with `environment` the reward that the source's environment returns."""
 VERIFIERS: tuple[NamedVerifier, ...] = get_args(NamedVerifier)
 
 
@@ -36,17 +36,17 @@ def _schema(names: Sequence[str]) -> WithJsonSchema:
 
 
 Verifier = Annotated[str, AfterValidator(partial(_checked, names=VERIFIERS)), _schema(VERIFIERS)]
-"""Name of a source's verifier, or the import path of one of the user's own (`tasks.verifiers.custom`)."""
+"""Name of a source's verifier, or the import path of a custom verifier (`tasks.verifiers.custom`)."""
 RewardVerifier = Annotated[
     str, AfterValidator(partial(_checked, names=get_args(BuiltInVerifier))), _schema(get_args(BuiltInVerifier))
 ]
-"""Name of a verifier beside a source's, or the import path of one of the user's own."""
+"""Name of an additional verifier of a source, or the import path of a custom one."""
 
 IN_REWARDS = ("function", "reward_model")
-"""Verifiers of a source that has none beside its `rewards`, of which the first is of this kind."""
+"""Verifiers of a source that is scored by its `rewards` only. The first of these is of this kind."""
 
 OF_ANY_DOMAIN = (*IN_REWARDS, "environment")
-"""Verifiers that fit any domain."""
+"""Verifiers that can be used with any domain."""
 
 MODES_OF: dict[str, tuple[str, ...]] = {
     "math": ("sympy", "gsm8k", "exact"),
@@ -73,55 +73,58 @@ COLUMNS_OF: dict[str, tuple[str, ...]] = {
     "reward_model": (),
     "environment": (),
 }
-"""The column settings that only some verifiers read; one of the user's own reads those of `function`."""
+"""The column settings that only some verifiers read. A custom verifier reads the same ones as `function`."""
 
 NO_COLUMNS = {"ground_truth_pattern", "integer_answers"}
-"""The column settings that hold a pattern or a switch instead of the name of a column."""
+"""The column settings whose value is a pattern or a switch instead of the name of a column."""
 
 
 def columns_of(verifier: str) -> tuple[str, ...]:
-    """Return the column settings that a verifier reads, of those that only some read."""
+    """Return the column settings that a verifier reads, out of `COLUMNS_OF`."""
     return COLUMNS_OF.get(verifier, COLUMNS_OF["function"])
 
 
 class Columns(Config):
-    """Maps the columns of a row to the parts of a prompt; the defaults are the columns that the generators give.
+    """Maps the columns of a row to the parts of a prompt. The defaults are the columns that the generators produce.
 
-    A column is a name, or a path into one: `reward_model.ground_truth`, `choices.0`. Columns that hold JSON as text are
-    read where a list or an object is wanted (`tasks.sourcing.values`).
+    A column is a name or a path into a column, such as `reward_model.ground_truth` or `choices.0`. Text columns that
+    contain JSON are parsed when a list or an object is expected (`tasks.sourcing.values`).
     """
 
     prompt: str = "prompt"
-    """Column of the prompt: text, or a list of messages `{role, content}`. Turns of the assistant at its end are left
-    off; what messages hold beside role and content goes into the prompt's metadata."""
+    """Column of the prompt: text, or a list of messages `{role, content}`. Assistant messages at the end are removed.
+    Fields of a message other than role and content are stored in the prompt's metadata."""
     system: str | None = None
-    """Text of a system message (the text itself, not a column) that is put before every prompt; None: no message."""
+    """Optional. Text of a system message (the text itself, not a column) that is added at the start of every prompt. If
+    null, no message is added."""
     template: str | None = None
-    """Text that replaces the last user message, with `{prompt}` in it replaced by that message and `{tests}`, for code,
-    by the tests; None: the message stays as it is."""
+    """Optional. Text that replaces the last user message; `{prompt}` in it is replaced by that message and `{tests}`,
+    for code, by the tests. If null, the message is used as it is."""
     ground_truth: str = "ground_truth"
-    """Column of the expected answer: text, a number, or for math also a list of texts of which one must match. For
-    `verifier: function`, and a verifier of your own, any JSON value, which they get as `ground_truth`; null where the
-    column is left at its default and the rows have none."""
+    """Column of the expected answer: text, a number, or for math also a list of texts, any of which may match. For
+    `verifier: function` and for your own verifier, it may be any JSON value, which they get as `ground_truth`. They get
+    null if this option is not set and the rows have no such column."""
     ground_truth_pattern: str | None = None
-    """Regular expression that finds the answer inside the column `ground_truth`: its group if it has one, its last
-    match if it has several (GSM8K: `#### (.+)`); None: the answer is all of the column."""
+    """Optional. Regular expression that extracts the answer from the column `ground_truth`: its group if it has one,
+    its last match if there are several (GSM8K: `#### (.+)`). If null, the answer is the whole value."""
     integer_answers: bool = False
-    """Ask for whole numbers, which cannot be misread, as DAPO does (arXiv:2503.14476, section 3.5): the prompt of a
-    fraction asks for the sum of its numerator and denominator, and rows with other answers are set aside."""
+    """Use only whole-number answers, which cannot be misread, as DAPO does (arXiv:2503.14476, section 3.5). If the
+    answer is a fraction, the prompt asks for the sum of its numerator and denominator. Rows with other answers are
+    dropped."""
     instruction_ids: str = "instruction_ids"
     """Column of the list of constraint ids (`tasks.verifiers.instructions.arguments`), for precise_if."""
     kwargs: str = "kwargs"
-    """Column of the list of these constraints' arguments, one object for each constraint; nulls in them are dropped."""
+    """Column of the list of the constraints' arguments, one object per constraint. Nulls in the objects are dropped."""
     tests: str = "tests"
-    """Column of the tests, for code, in one of the forms of `tasks.sourcing.code_tests`."""
+    """Column of the tests, for code, in one of the formats of `tasks.sourcing.code_tests`."""
     setup: str | None = None
-    """Column of the code, or of a list of its lines, that runs before the assertions; None: no such code."""
+    """Optional. Column of code, or of a list of its lines, that runs before the assertions. If null, there is none."""
     given: str | None = None
-    """Column of code that runs before the response, which may use what it defines, as BigCodeBench's beginnings of
-    programs and LeetCode's node classes; text or a list of lines. What `setup` defines only the tests see."""
+    """Optional. Column of code that runs before the response, as text or a list of lines. The response may use what it
+    defines, such as BigCodeBench's program stubs and LeetCode's node classes. What `setup` defines is only visible to
+    the tests."""
     keep: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Columns whose values are kept in the prompt's metadata, under `columns`; `strata.by` of the mixture reads
+    """Columns whose values are kept in the prompt's metadata, under `columns`. `strata.by` of the mixture reads
     them."""
 
     @field_validator("template")

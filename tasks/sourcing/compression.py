@@ -1,4 +1,4 @@
-"""Decompresses files whose names say that they are compressed, and refuses those that hold something else."""
+"""Decompresses files by their extension, and rejects files whose content does not match it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pyarrow as pa
 
 
 class Format(NamedTuple):
-    """A format of compressed files.
+    """A compression format.
 
     Attributes:
-        endings: the endings of its files' names.
-        beginnings: the first bytes of its files, which are one of these.
-        opened: returns the content of a binary stream as another one.
+        endings: the file extensions of the format.
+        beginnings: the magic bytes. Every file starts with one of these.
+        opened: returns the decompressed stream of a binary stream.
     """
 
     endings: tuple[str, ...]
@@ -48,7 +48,7 @@ FORMATS = {
     "lz4": Format((".lz4",), (b"\x04\x22\x4d\x18",), _by_arrow("lz4")),
     "zip": Format((".zip",), (b"PK\x03\x04", b"PK\x05\x06"), _only_member),
 }
-"""The formats that are read, by name."""
+"""The supported formats, by name."""
 
 ERRORS = (
     OSError,
@@ -64,15 +64,15 @@ ERRORS = (
 
 
 def format_of(path: str) -> str | None:
-    """Return the name of the format that the ending of `path` names; None: the file is not compressed."""
+    """Return the name of the format of the file extension of `path`, or None if the file is not compressed."""
     return next((name for name, known in FORMATS.items() if path.lower().endswith(known.endings)), None)
 
 
 def decompressed(stream: IO[bytes], path: str) -> IO[bytes]:
-    """Return the content of the file `path`, which is decompressed where its name says that it is compressed.
+    """Return the content of the file `path`, decompressed if its extension is that of a compression format.
 
     Raises:
-        ValueError: its first bytes are of another format than its name says.
+        ValueError: the first bytes of the file do not match its extension.
     """
     named = format_of(path)
     start = stream.read(6)

@@ -1,4 +1,4 @@
-"""The pydantic model behind `environment:` of a source."""
+"""Defines the pydantic model of a source's `environment:`."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from tasks.sourcing.fields import IMPORT_PATH, Where
 
 
 class EnvironmentOptions(Config):
-    """The environment of a source's prompts, which answers between the turns of an episode (`tasks.environments`)."""
+    """The environment of a source's prompts, which responds between the turns of an episode (`tasks.environments`)."""
 
     name: str
-    """Name of an environment that comes with the project, such as `guess_number`, or the import path of your own async
-    function or class (`tasks.environments.interface`), in the working directory or on the Python path, such as
-    `my_rooms.maze`."""
+    """Name of a built-in environment, such as `guess_number`, or the import path of your own async function or class
+    (`tasks.environments.interface`), in the working directory or on the Python path, such as `my_rooms.maze`."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Columns of the row that the environment gets as keyword arguments."""
+    """Columns of the row that are passed to the environment as keyword arguments."""
     options: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Further keyword arguments, the same for all rows."""
     turns: int = Field(default=8, gt=0)
-    """Most turns of the policy in an episode; one that would have more is truncated."""
+    """Maximum number of policy turns in an episode. A longer episode is truncated."""
     turn_tokens: int | None = Field(default=None, gt=0)
-    """Most tokens of one turn; a longer one is cut off, and the episode is truncated there. None: as many as
-    `sampling.max_tokens` leaves, which bounds all tokens of an episode after its prompt."""
+    """Optional. Maximum number of tokens of one turn. A longer turn is cut off, and the episode is truncated there. If
+    null, only `sampling.max_tokens` applies, which limits all tokens of an episode after its prompt."""
     seconds: float = Field(default=60.0, gt=0)
-    """Most wall seconds that the environment may take in one episode, its waits for the policy left out; an episode
-    whose environment takes more is truncated."""
+    """Maximum wall time in seconds that the environment may take in one episode, not counting its waits for the policy.
+    An episode that takes longer is truncated."""
 
     tools: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Import paths of functions of yours that the policy may call, such as `my_tools.search`, with type hints and a
-    docstring that has `Args:`; the model's chat template describes them in the prompt. The environment `call_tools`
-    calls them, and yours can (`prompt.tools`)."""
+    """Import paths of your functions that the policy may call, such as `my_tools.search`. They need type hints and a
+    docstring with `Args:`; the model's chat template describes them in the prompt. The environment `call_tools` calls
+    them, and your own environment can too (`prompt.tools`)."""
     tool_parser: str | None = None
-    """Format in which the model calls tools, by the name that vLLM's option `--tool-call-parser` has for it, such as
-    `llama3_json` or `olmo3`. null: `tool_pattern` tells calls."""
+    """Optional. Format of the model's tool calls, by its name in vLLM's option `--tool-call-parser`, such as
+    `llama3_json` or `olmo3`. If null, `tool_pattern` is used."""
     tool_pattern: str | None = None
-    """Regular expression of a call, whose one group is JSON with `name` and `arguments`; `.` matches line ends, too.
-    null: the Hermes format, `<tool_call>(.*?)</tool_call>`, that Qwen's models have as well."""
+    """Optional. Regular expression of a tool call with one group, which matches JSON with `name` and `arguments`; `.`
+    also matches line ends. If null, the Hermes format is used, `<tool_call>(.*?)</tool_call>`, which is also that of
+    Qwen models."""
 
     @property
     def path(self) -> str:
@@ -50,12 +50,12 @@ class EnvironmentOptions(Config):
 
     @property
     def factory(self) -> str | None:
-        """The import path of the class that `trl_environment` plays."""
+        """The import path of the class that `trl_environment` wraps."""
         return self.options.get("factory") if self.name == "trl_environment" else None
 
     @property
     def code_of_the_user(self) -> list[str]:
-        """The import paths of the user's own code: environment, tools, and the class behind `trl_environment`."""
+        """The import paths of the user's code: the environment, the tools, and the class behind `trl_environment`."""
         own = [] if self.name in GIVEN else [self.name]
         return [*own, *self.tools, *([self.factory] if self.factory else [])]
 

@@ -1,4 +1,4 @@
-"""Types of options that several parts of a data file have."""
+"""Defines types of options that several parts of a data file use."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ IMPORT_PATH = re.compile(OWN)
 Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any]))]
 """Accepted values of columns, or lists of them, by column.
 
-The type is `dict[str, Any]` for pydantic and a plain `dict` for flytekit, which warns of `Any` that it would pickle the
-values.
+The type is `dict[str, Any]` for pydantic and a plain `dict` for flytekit, which would warn that values of type `Any`
+are pickled.
 """

@@ -1,4 +1,4 @@
-"""Names the files of a source, which fsspec opens, and defines the entries that are read from them."""
+"""Lists the files of a source, which are opened with fsspec, and defines the entries that are read from them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tasks.tables.content_digest import check_table, sha256_of
 
 @dataclass(frozen=True)
 class Malformed:
-    """An entry of a source that holds no row.
+    """An entry of a source that is not a row.
 
     Attributes:
-        reason: the fault of this entry, for people.
-        category: the reason without what is particular to the entry; rows are counted by it.
-        value: its text.
+        reason: the error of this entry, to show to the user.
+        category: the reason without details of the entry. Rows are counted by category.
+        value: the text of the entry.
     """
 
     reason: str
@@ -34,7 +34,7 @@ class Malformed:
 
 
 Item = dict[str, Any] | Malformed | None
-"""An entry of a source: a row by column, one that is malformed, or None for one that is passed over (a blank line)."""
+"""An entry of a source: a row by column, a malformed entry, or None for an entry that is skipped (a blank line)."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class File:
 
     Attributes:
         filesystem: its file system.
-        path: its path there.
-        sent: the file of the user's that it is a copy of, or None.
+        path: its path in that file system.
+        sent: the user's file if this is a copy of it, otherwise None.
     """
 
     filesystem: fsspec.AbstractFileSystem
@@ -53,20 +53,20 @@ class File:
 
     @property
     def name(self) -> str:
-        """The path of the file for messages: that on the user's machine, of a copy."""
+        """The path of the file for messages. For a copy, this is the path on the user's machine."""
         return str(self.sent or self.path)
 
     @property
     def is_local(self) -> bool:
-        """True for a file of this machine's file system."""
+        """True for a file on the local file system."""
         return isinstance(self.filesystem, fsspec.get_filesystem_class("file"))
 
     def digest(self) -> str:
-        """Return the SHA-256 of a local file or of a copy of one, and of another the checksum that storage reports.
+        """Return the SHA-256 of a local file or of its copy, or for another file the checksum that its storage reports.
 
         Raises:
-            ContentError: a table of this project whose rows are not those of the digest in its footer.
-            SentFileError: a copy that is gone, or of another file.
+            ContentError: a table of this project whose rows do not match the digest in its footer.
+            SentFileError: a copy that is missing, or of another file.
         """
         if self.sent is not None:
             self.sent.check()
@@ -78,16 +78,16 @@ class File:
 
 
 def endings(path: str) -> str:
-    """Return the endings of a file's name by which it is read, in lower case: `.jsonl.gz`, say."""
+    """Return the lower-case extensions of a file's name that select its reader, such as `.jsonl.gz`."""
     name = PurePosixPath(path.lower())
     return "".join(name.suffixes[-2:] if format_of(path) else name.suffixes[-1:])
 
 
 def named_files(loader: Loader, where: str) -> list[File]:
-    """Return the files that a loader names, in that order, those of a glob sorted; no files for a generator.
+    """Return the files that a loader names, in that order, with the files of a glob sorted. A generator has no files.
 
     Raises:
-        SpecError: a path or glob without files; `where` begins the message.
+        SpecError: a path or glob matches no file. The message starts with `where`.
     """
     match loader:
         case JsonlLoader(path=paths) | ParquetLoader(path=paths):
@@ -104,10 +104,10 @@ def named_files(loader: Loader, where: str) -> list[File]:
 
 
 def files_at(path: str | SentFile, field: str) -> list[File]:
-    """Return the files that a path or glob names. A file that exists is taken by its name, whatever is in that.
+    """Return the files that a path or glob names. An existing file of that exact name takes precedence.
 
     Raises:
-        SpecError: there is none; `field` begins the message.
+        SpecError: there is no such file. The message starts with `field`.
     """
     if isinstance(path, SentFile):
         try:
@@ -135,7 +135,7 @@ def files_at(path: str | SentFile, field: str) -> list[File]:
 
 
 def _escaped(filesystem: fsspec.AbstractFileSystem, pattern: str) -> str:
-    """The pattern, with the brackets of those of its folders that exist taken as they are."""
+    """Return the pattern with brackets escaped in folders that exist."""
     folder, slash, rest = pattern.rpartition("/")
     while "[" in folder and not filesystem.isdir(folder):
         folder, _, name = folder.rpartition("/")

@@ -1,8 +1,8 @@
-"""Reads the ground truth of a row, in the form that its verifier takes.
+"""Extracts the ground truth of a row, in the format that its verifier expects.
 
-The forms are those of `tasks.verifiers.verify`: a string or list of strings for math, tests for code, constraint ids
-with arguments for precise_if, a reference for chat_reference, null for chat_open, a call for function, and for a
-verifier of the user's own the value of its column, which the verifier checks.
+The formats are defined in `tasks.verifiers.verify`: a string or list of strings for math, tests for code, constraint
+ids with arguments for precise_if, a reference for chat_reference, null for chat_open, a call for function. For a custom
+verifier it is the value of the column, which the verifier checks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from tasks.verifiers.scores import GroundTruthError, is_own
 
 
 def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> str:
-    """Return the verifier of a row; raises `UnusableError` where the row names none that `row_verifier` maps."""
+    """Return the verifier of a row.
+
+    Raises:
+        UnusableError: `row_verifier` does not map the value of the row's column.
+    """
     by_row = source.row_verifier
     if by_row is None:
         assert source.verifier is not None
@@ -44,12 +48,12 @@ def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> str:
 
 
 def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
-    """Return the verifier that judges a row's responses, and the row's ground truth.
+    """Return the verifier that scores a row's responses, and the row's ground truth.
 
-    Where the source has several rewards, the verifier is `weighted`, and the ground truth holds those of all of them.
+    If the source has several rewards, the verifier is `weighted`, and the ground truth contains that of each reward.
 
     Raises:
-        UnusableError: the row has no ground truth that the verifiers could use.
+        UnusableError: the row has no ground truth that the verifiers can use.
     """
     verifier = verifier_of(row, source)
     truth = _with_mode(ground_truth(row, verifier, source.columns), source)
@@ -77,10 +81,10 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
 
 
 def environment_of(row: Mapping[str, Any], source: SourceSpec) -> str | None:
-    """Return the environment of a row, the text of the column `environment`; None where the source has none.
+    """Return the environment of a row, as text for the column `environment`, or None if the source has none.
 
     Raises:
-        UnusableError: the row lacks a column that the environment is handed.
+        UnusableError: the row lacks a column that is passed to the environment.
         CannotJudge: there is no such module, or a tool cannot be described.
     """
     options = source.environment
@@ -115,7 +119,11 @@ def _with_mode(truth: Any, source: SourceSpec) -> Any:
 
 
 def ground_truth(row: Mapping[str, Any], verifier: str, columns: Columns) -> Any:
-    """Return the row's ground truth as a JSON value; raises `UnusableError` where `verifier` could use none."""
+    """Return the row's ground truth as a JSON value.
+
+    Raises:
+        UnusableError: the row has no ground truth that `verifier` can use.
+    """
     if is_own(verifier):
         return _own(_handed(row, columns), verifier)
     return _of_ours(row, verifier, columns)
@@ -140,12 +148,12 @@ def _of_ours(row: Mapping[str, Any], verifier: str, columns: Columns) -> Any:
 
 
 def asked_instead(row: Mapping[str, Any], verifier: str, columns: Columns) -> str:
-    """Return the sentence by which the prompt asks for a whole number (`integer_answers`); mostly empty."""
+    """Return the text that asks for a whole number (`integer_answers`), which is empty if it is not needed."""
     return _whole(_answer(row, columns))[1] if columns.integer_answers and verifier == "math" else ""
 
 
 def _handed(row: Mapping[str, Any], columns: Columns) -> Any:
-    """The value that a user's functions get as `ground_truth`; None where the row has none and none is asked for."""
+    """Return the `ground_truth` argument of user functions, or None if the row has none and none is required."""
     if columns.ground_truth == Columns().ground_truth and root(columns.ground_truth) not in row:
         return None
     value = present(row, columns.ground_truth)
@@ -153,7 +161,7 @@ def _handed(row: Mapping[str, Any], columns: Columns) -> Any:
 
 
 def _own(value: Any, verifier: str) -> dict[str, Any]:
-    """The ground truth of a verifier of the user's own, which has checked it."""
+    """Return the ground truth of a custom verifier, after the verifier has checked it."""
     try:
         return own_verifier(verifier).checked(value)
     except GroundTruthError as refusal:
@@ -178,7 +186,7 @@ def _answer(row: Mapping[str, Any], columns: Columns) -> str | list[str]:
 
 
 def _extracted(value: Any, columns: Columns) -> str:
-    """The answer inside a value: its text, or the match of `ground_truth_pattern`."""
+    """Return the answer inside a value: its text, or the match of `ground_truth_pattern`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UnusableError("the ground truth is neither text nor a number", value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -195,7 +203,7 @@ def _extracted(value: Any, columns: Columns) -> str:
 
 
 def _decimal(number: float) -> str:
-    """The shortest decimal that reads as this number, without an exponent, and a whole one without a point."""
+    """Return the shortest decimal that parses as this number, without an exponent; an integer has no decimal point."""
     text = format(Decimal(repr(number)), "f")
     whole_part = text.removesuffix(".0")
     return "0" if whole_part == "-0" else whole_part
@@ -210,12 +218,12 @@ def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def tried(truth: dict[str, Any]) -> bool:
-    """Have every test of a ground truth need a response; return False if there is no sandbox that could show it.
+    """Change the tests of a ground truth so that each one needs a response. Return False if no sandbox can check this.
 
-    Tests that an empty program passes become parts of others.
+    Tests that an empty program passes are merged into other tests.
 
     Raises:
-        UnusableError: the tests cannot be judged, or all pass an empty program.
+        UnusableError: the tests cannot be run, or an empty program passes all of them.
     """
     try:
         code.check_ground_truth(truth)
@@ -245,7 +253,7 @@ def _constraints(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def _arguments(name: Any, given: Any) -> dict[str, Any]:
-    """The arguments of one constraint, in the form that its checker takes."""
+    """Return the arguments of one constraint, in the format that its checker expects."""
     if not isinstance(name, str) or name not in SCHEMAS:
         raise UnusableError(f"unknown constraint {name!r}", name, "unknown constraint")
     try:

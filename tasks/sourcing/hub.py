@@ -1,4 +1,4 @@
-"""Reads data sets of the Hugging Face hub as streams."""
+"""Streams datasets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.sourcing.rows import columns_to_read, csv_rows, json_rows, jsonl_rows
 from tasks.storage.retries import WAITS, retrying
 
 CARD_OPTIONS = {"json": {"field", "features"}, "csv": {"sep", "delimiter", "names", "column_names", "features"}}
-"""Options that the card of a data set may set for files of a format; columns have the types that the files give."""
+"""Options that a dataset card may set for files of a format. The files determine the column types."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -29,16 +29,16 @@ Result = TypeVar("Result")
 
 
 def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
-    """Return the commit of a branch or tag of a repository of the hub; a commit is returned as it is, without network.
+    """Return the commit of a branch or tag of a hub repository. A commit is returned as it is, without network access.
 
     Args:
         name: id of the repository.
         revision: a commit, a branch or a tag.
         kind: `dataset` or `model`.
-        where: the option that names it, for the message.
+        where: the option that names the repository, for the error message.
 
     Raises:
-        SpecError: there is no such repository or revision, it is gated, or the hub cannot be asked.
+        SpecError: there is no such repository or revision, it is gated, or the hub cannot be queried.
     """
     if COMMIT.fullmatch(revision):
         return revision
@@ -52,16 +52,16 @@ def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
 
 
 def matching_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
-    """Return the configurations that `loader.config` names, with those that match in place of a pattern (`*`, `?`).
+    """Return the configurations that `loader.config` names, with patterns (`*`, `?`) replaced by the names that match.
 
-    The hub is asked for their names where there is a pattern alone.
+    The hub is only queried for the names if there is a pattern.
 
     Args:
-        loader: a data set of the hub at a commit, with `config`.
+        loader: a dataset of the hub at a commit, with `config`.
         where: the name of the loader in errors.
 
     Raises:
-        SpecError: a pattern matches none, or the hub cannot be asked.
+        SpecError: a pattern matches no configuration, or the hub cannot be queried.
     """
     import datasets
 
@@ -82,19 +82,20 @@ def matching_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
 
 
 def rows_of(loader: HuggingFaceLoader, config: str | None, columns: Iterable[str] | None, where: str) -> Iterator[Item]:
-    """Yield the rows of one configuration of a data set of the hub, with `columns` alone where its format allows that.
+    """Yield the rows of one configuration of a hub dataset, with only `columns` if its format supports that.
 
-    Its JSON and CSV files are read by `tasks.sourcing.rows`: the library would guess types from the first rows, round
-    integers beyond 64 bits, and take words such as `None` for missing values.
+    Its JSON and CSV files are read by `tasks.sourcing.rows`, because `datasets` would infer types from the first rows,
+    round integers beyond 64 bits, and treat words such as `None` as missing values.
 
     Args:
-        loader: the data set.
-        config: the configuration; None for the default one.
-        columns: the columns to read; None: all.
+        loader: the dataset.
+        config: the configuration. If None, the default one.
+        columns: the columns to read. If None, all.
         where: the name of the loader in errors.
 
     Raises:
-        SpecError: the data set, split, configuration or format does not exist, is gated, or the hub cannot be asked.
+        SpecError: the dataset, split, configuration or format does not exist, it is gated, or the hub cannot be
+            queried.
     """
     import datasets
     from datasets.exceptions import DatasetGenerationError
@@ -124,10 +125,10 @@ def rows_of(loader: HuggingFaceLoader, config: str | None, columns: Iterable[str
 
 
 def _reader(builder: Any) -> Callable[[str], Iterator[Item]]:
-    """The reader of the files of a data set of JSON or CSV, as its card describes them.
+    """Return the reader of the files of a JSON or CSV dataset, configured by the dataset card.
 
     Raises:
-        ValueError: the card sets an option of its format that no reader follows.
+        ValueError: the card sets an option of the format that is not supported.
     """
     from datasets import BuilderConfig
     from huggingface_hub.errors import HfHubHTTPError
@@ -155,17 +156,17 @@ def _reader(builder: Any) -> Callable[[str], Iterator[Item]]:
 
 
 def retried(call: Callable[[], Result]) -> Result:
-    """Return the result of `call`, which is repeated after each of `WAITS` while the hub cannot be reached."""
+    """Return the result of `call`, which is retried after each of `WAITS` while the hub cannot be reached."""
     return retrying(call, WAITS, lambda error: not _is_offline() and _may_pass(error), "the Hugging Face hub")
 
 
 @contextmanager
 def explained(name: str, where: str, way_out: str) -> Iterator[None]:
-    """Turn errors of the hub's libraries about `name` into one sentence that begins with `where`.
+    """Turn errors of the hub's libraries about `name` into one message that starts with `where`.
 
     Raises:
-        SpecError: a mistake of the user's; a network that the user has switched off is one.
-        ConnectionError: the hub cannot be reached; a task is then retried.
+        SpecError: a user error, which includes running in offline mode.
+        ConnectionError: the hub cannot be reached. The task is then retried.
     """
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.constants import ENDPOINT
@@ -193,12 +194,12 @@ def explained(name: str, where: str, way_out: str) -> Iterator[None]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """True for an error of the hub, or of the network, that may pass."""
+    """Return True for a transient error of the hub or the network."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in (408, 429) or error.response.status_code >= 500
-    # The client's own errors are recognised by name: the version of the hub's library decides which client it is.
+    # The client's own errors are matched by name, because the version of the hub's library decides which client it is.
     names = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, ConnectionError | TimeoutError) or bool(names & {"TransportError", "OfflineModeIsEnabled"})
 
@@ -211,7 +212,7 @@ def _is_offline() -> bool:
 
 @contextmanager
 def _torch_unseen() -> Iterator[None]:
-    """Keep the library from importing torch, which streaming does for data loaders that a data stage does not use."""
+    """Keep `datasets` from importing torch, which streaming does for data loaders that are not used here."""
     from datasets import config
 
     before, config.TORCH_AVAILABLE = config.TORCH_AVAILABLE, "torch" in sys.modules

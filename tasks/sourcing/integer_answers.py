@@ -1,7 +1,7 @@
-"""DAPO's transformation of answers (arXiv:2503.14476, section 3.5): questions that ask for a whole number.
+"""Transforms answers into whole numbers, after DAPO (arXiv:2503.14476, section 3.5).
 
-DAPO has a language model rewrite each question; the result is DAPO-Math-17k. Here whole numbers stay, the prompt of a
-fraction asks for the sum of numerator and denominator, and no other answer is transformed.
+DAPO has a language model rewrite each question; the result is DAPO-Math-17k. Here whole numbers are kept, the prompt of
+a fraction asks for the sum of numerator and denominator, and no other answer is transformed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _LATEX = re.compile(r"([+-]?)\\[dt]?frac\{(\d+)\}\{([1-9]\d*)\}")
 
 
 def whole(answer: str) -> tuple[str, str]:
-    """Return the whole number to ask for instead of `answer`, and the sentence that asks for it, empty where none is
-    needed.
+    """Return the whole number to ask for instead of `answer`, and the text that asks for it.
+
+    The text is empty if `answer` is already a whole number.
 
     Raises:
         UnusableError: the answer is neither a whole number nor a fraction.

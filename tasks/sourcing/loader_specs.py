@@ -1,4 +1,4 @@
-"""The pydantic models behind `loader:`, which name the origin of a source's rows."""
+"""Defines the pydantic models of `loader:`, which specify the origin of a source's rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ Setting = Scalar | list[Scalar]
 
 
 class JsonlLoader(Config):
-    """Files with one JSON object a line, compressed (gzip, bzip2, xz, zstd, lz4, zip of one file) or not.
+    """Files with one JSON object per line, compressed (gzip, bzip2, xz, zstd, lz4, zip of one file) or not.
 
-    Blank lines are skipped; a malformed line is set aside.
+    Blank lines are skipped; malformed lines are dropped.
     """
 
     kind: Literal["jsonl"]
     """The loader of JSON Lines files."""
     path: ByContent[FilesInFile[Paths]]
-    """A path, a glob or a list of them, as fsspec reads it (`data/*.jsonl`, `s3://bucket/rows.jsonl.gz`); a relative
-    one starts at this file. A file that exists is taken by its name, also one that holds `[` or `*`."""
+    """A path, a glob or a list of them, as fsspec reads it (`data/*.jsonl`, `s3://bucket/rows.jsonl.gz`). A relative
+    path is relative to this file. If a file of that exact name exists, it is used, even if the name contains `[` or
+    `*`."""
 
 
 class ParquetLoader(Config):
@@ -35,35 +36,37 @@ class ParquetLoader(Config):
     kind: Literal["parquet"]
     """The loader of Parquet files."""
     path: ByContent[FilesInFile[Paths]]
-    """A path, a glob or a list of them, as fsspec reads it (`data/*.parquet`, `s3://bucket/rows.parquet`); a relative
-    one starts at this file. A file that exists is taken by its name, also one that holds `[` or `*`."""
+    """A path, a glob or a list of them, as fsspec reads it (`data/*.parquet`, `s3://bucket/rows.parquet`). A relative
+    path is relative to this file. If a file of that exact name exists, it is used, even if the name contains `[` or
+    `*`."""
 
 
 class HuggingFaceLoader(Config):
-    """A data set of the Hugging Face hub at a pinned revision, or files by the endings of their names, streamed.
+    """A dataset of the Hugging Face hub at a pinned revision, or files selected by their extensions, streamed.
 
-    Integers of JSON are exact. Cells of CSV are text as it is written, so that `007` and `None` stay what they are;
-    a blank cell is the empty text.
+    JSON integers are exact. CSV cells are read as text, so that `007` and `None` are unchanged; a blank cell is the
+    empty string.
     """
 
     kind: Literal["huggingface"]
-    """The loader of data sets of the hub."""
+    """The loader of hub datasets."""
     dataset: str | None = None
-    """Id of a data set on the hub, such as `openai/gsm8k`. Give either this or `files`."""
+    """Id of a dataset on the hub, such as `openai/gsm8k`. Give either this or `files`."""
     revision: str | None = None
-    """Revision of the data set: a commit hash, which a later run reads again; a branch or a tag is replaced by its
-    commit when a run starts. Required with `dataset`."""
+    """Revision of the dataset: a commit hash, so that a later run reads the same data. A branch or a tag is replaced by
+    its commit when a run starts. Required with `dataset`."""
     config: str | list[str] | None = None
-    """Configuration of the data set, such as `main`, or a list of them, which are read one after another; `*` and `?`
-    stand for any text and any character of their names (`"*"`: all). None: its default one."""
+    """Optional. Configuration of the dataset, such as `main`, or a list of them, which are read one after another. `*`
+    and `?` match any text and any character of a name (`"*"`: all). If null, the default configuration is used."""
     config_column: str | None = None
-    """Name of a column that is added to every row and holds the name of its configuration, for `columns.keep` and
-    `strata.by`; None: no column is added."""
+    """Optional. Name of a column that is added to every row with the name of its configuration, for `columns.keep` and
+    `strata.by`. If null, no column is added."""
     files: ByContent[FilesInFile[Paths | None]] = None
-    """A path, a glob or a list of them, as fsspec reads it; a relative one starts at this file. Names end in .jsonl,
-    .json, .parquet or .csv, those of compressed files in .gz and the like after it. Give either this or `dataset`."""
+    """A path, a glob or a list of them, as fsspec reads it; a relative path is relative to this file. Names end in
+    .jsonl, .json, .parquet or .csv, followed by .gz or a similar extension if the file is compressed. Give either this
+    or `dataset`."""
     split: str = "train"
-    """Split of the data set that is read; files have none."""
+    """Split of the dataset to read. Files have no splits."""
 
     @model_validator(mode="after")
     def _hub_or_files(self) -> HuggingFaceLoader:
@@ -81,21 +84,21 @@ class HuggingFaceLoader(Config):
 
     @property
     def configs(self) -> list[str | None]:
-        """The configurations to read, in their order; None stands for the default one."""
+        """The configurations to read, in order. None is the default one."""
         return list(self.config) if isinstance(self.config, list) else [self.config]
 
 
 class ReasoningGymLoader(Config):
-    """A procedural generator of reasoning-gym, seeded by the source; gives the columns `prompt` and `ground_truth`."""
+    """A generator of reasoning-gym, seeded by the source. It produces the columns `prompt` and `ground_truth`."""
 
     kind: Literal["reasoning_gym"]
     """The generators of reasoning-gym."""
     dataset: str
-    """Name of a reasoning-gym data set, such as `chain_sum`."""
+    """Name of a reasoning-gym dataset, such as `chain_sum`."""
     size: int = Field(ge=1)
     """Number of questions to generate."""
     config: dict[str, Setting] = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Settings of the data set, as reasoning-gym names them; without `size` and `seed`, which the loader sets."""
+    """Settings of the dataset, as reasoning-gym names them, without `size` and `seed`, which the loader sets."""
 
     @field_validator("config")
     @classmethod
@@ -107,9 +110,10 @@ class ReasoningGymLoader(Config):
 
 
 class InstructionsLoader(Config):
-    """Topics with sampled constraints; gives the columns `prompt`, `instruction_ids` and `kwargs`.
+    """Topics with sampled constraints. It produces the columns `prompt`, `instruction_ids` and `kwargs`.
 
-    The constraints are IFEval's and IF-RLVR's training ones; without a list, all that need no NLTK data to be judged.
+    The constraints are IFEval's and IF-RLVR's training constraints. By default all whose checkers need no NLTK data are
+    used.
     """
 
     kind: Literal["instructions"]
@@ -117,12 +121,12 @@ class InstructionsLoader(Config):
     size: int = Field(ge=1)
     """Number of distinct prompts to generate."""
     constraints: list[str] = Field(default=list(instructions.DEFAULT_CONSTRAINTS), min_length=1)
-    """Ids of the constraints to draw from, such as `punctuation:no_comma`. By default all those whose checkers need no
-    NLTK data."""
+    """Ids of the constraints to sample from, such as `punctuation:no_comma`. By default all whose checkers need no NLTK
+    data."""
     min_constraints: int = Field(default=1, ge=1, le=5)
-    """Constraints of a prompt, at least."""
+    """Minimum number of constraints of a prompt."""
     max_constraints: int = Field(default=5, ge=1, le=5)
-    """Constraints of a prompt, at most; their number is drawn uniformly from this range."""
+    """Maximum number of constraints of a prompt. The number is sampled uniformly from this range."""
 
     @field_validator("constraints")
     @classmethod
@@ -150,40 +154,40 @@ class InstructionsLoader(Config):
 
 
 class FunctionsLoader(Config):
-    """Tiny Python functions with assertions; gives the columns `prompt` and `tests`."""
+    """Tiny Python functions with assertions. It produces the columns `prompt` and `tests`."""
 
     kind: Literal["functions"]
     """The generator of tiny programming tasks."""
     size: int = Field(ge=1)
     """Number of distinct prompts to generate."""
     tests: int = Field(default=4, ge=3, le=20)
-    """Assertions of a prompt."""
+    """Number of assertions of a prompt."""
 
 
 class TopicsLoader(Config):
-    """Short tasks without a right answer, for chat; gives the column `prompt`."""
+    """Short tasks without a right answer, for chat. It produces the column `prompt`."""
 
     kind: Literal["topics"]
     """The generator of short open tasks."""
     size: int = Field(ge=1)
-    """Number of distinct prompts to draw."""
+    """Number of distinct prompts to sample."""
 
 
 class GuessingLoader(Config):
-    """Prompts of the environment `guess_number`; gives the columns `prompt`, `low` and `high`."""
+    """Prompts of the environment `guess_number`. It produces the columns `prompt`, `low` and `high`."""
 
     kind: Literal["guessing"]
-    """The generator of ranges in which a number is to be guessed."""
+    """The generator of number guessing games."""
     size: int = Field(ge=1)
-    """Number of distinct ranges to draw."""
+    """Number of distinct ranges to sample."""
     numbers: int = Field(default=10, ge=2)
-    """Numbers in a range."""
+    """Size of a range."""
     highest: int = Field(default=1000, ge=2)
-    """Number that no range goes beyond; none begins below 1."""
+    """Largest number of any range. The smallest is 1."""
     examples: int = Field(default=0, ge=0)
-    """Finished games of other ranges that stand in every prompt before its question, as turns of user and assistant
-    in the words of `guess_number`. They show a model that talks around its guesses to say a number alone, and how the
-    answers are used. 0: the prompt is the question alone."""
+    """Number of finished example games with other ranges that precede the question in every prompt, as user and
+    assistant turns in the wording of `guess_number`. They show a model that would comment on its guesses to answer with
+    a number only, and how to use the answers. If 0, the prompt is only the question."""
 
     @model_validator(mode="after")
     def _has_ranges_for_examples(self) -> GuessingLoader:
@@ -197,7 +201,7 @@ class GuessingLoader(Config):
 
 
 def _not_a_format(loader: Any) -> Any:
-    """Refuse the name of a file format as a kind, and name the loader that reads it."""
+    """Reject the name of a file format as a kind, and name the loader that reads that format."""
     kind = loader.get("kind") if isinstance(loader, dict) else None
     if kind in ("csv", "json"):
         raise ValueError(f"kind = {kind!r}: files of CSV and JSON are read by {{kind: huggingface, files: PATH}}")

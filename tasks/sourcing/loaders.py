@@ -1,8 +1,8 @@
-"""Opens sources: a loader yields the rows of a source one by one, in an order that never changes.
+"""Opens sources. A loader yields the rows of a source one by one, in a fixed order.
 
-Opening a source checks what can be known before its rows are read: that its files exist, that its data set is known,
-and that it has the columns that its spec maps. Each such mistake is one `SpecError`. An entry that cannot be parsed is
-yielded as `Malformed`, and `tasks.sourcing.prompts` sets it aside.
+Opening a source checks what can be known before its rows are read: that its files exist, that its dataset is known, and
+that it has the columns that its spec maps. Each such user error raises a `SpecError`. An entry that cannot be parsed is
+yielded as `Malformed`, and `tasks.sourcing.prompts` drops it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from tasks.verifiers.functions import function_digest
 from tasks.verifiers.scores import is_own
 
 PEEK = 100
-"""Rows that are read first, to learn which columns a source has."""
+"""Rows that are read first, to find out which columns a source has."""
 
 SMALL_BYTES = 32 * 2**20
-"""Bytes of a source's files up to which it shares a task with other small sources."""
+"""Maximum total size in bytes of a source's files for it to share a task with other small sources."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row as its source has it.
+    """A row as it is in its source.
 
     Attributes:
         index: its number in the source, from 0, counted through all files.
-        content: its values by column, or the fault of an entry that is none.
+        content: its values by column, or the error if the entry is malformed.
     """
 
     index: int
@@ -62,9 +62,10 @@ class Row:
 
 
 def open_rows(source: SourceSpec) -> Iterator[Row]:
-    """Yield the rows of `source`, its `limit` applied.
+    """Yield the rows of `source`, with its `limit` applied.
 
-    Without a limit, memory holds a batch of rows, whatever the size of the source; with one, it holds `limit` rows.
+    Without a limit, only a batch of rows is kept in memory, whatever the size of the source. With a limit, `limit` rows
+    are kept.
 
     Raises:
         SpecError: the source is not what its spec describes.
@@ -79,7 +80,7 @@ def check(source: SourceSpec) -> list[Row]:
     """Open `source` and return its first rows, up to `PEEK`.
 
     Raises:
-        SpecError: the one that `open_rows` would raise; the source is empty, or none of its first entries is a row.
+        SpecError: any error of `open_rows`; also if the source is empty, or none of its first entries is a row.
     """
     head = list(islice(_checked_stream(source), PEEK))
     if not any(isinstance(item, dict) for item in head):
@@ -90,21 +91,21 @@ def check(source: SourceSpec) -> list[Row]:
 
 
 def sample(rows: Iterator[Row], limit: int, seed: int) -> list[Row]:
-    """Return `limit` of the rows: the first by their rank (`row_rank`).
+    """Return a sample of `limit` rows: the first by their rank (`row_rank`).
 
-    The sample is uniform and repeatable, and changes little when a file grows at its end.
+    The sample is uniform and reproducible, and changes little when rows are appended to a file.
     """
     return heapq.nsmallest(limit, rows, key=lambda row: row_rank(seed, row.index))
 
 
 def fingerprint(source: SourceSpec) -> str:
-    """Return a digest that changes when the content that `source` reads changes, so that a cache keyed by it misses.
+    """Return a digest that changes when the content that `source` reads changes, for use in a cache key.
 
-    Local files count by their content, wherever they lie, and so do their copies in storage; other remote files by what
-    their filesystem reports as checksum (size and modification time where it has nothing better). Of their names the
-    endings count, by which they are read. Hub data sets count by their commit, reasoning-gym by its version, reward
-    functions, transforms, environments and verifiers of the user's own by their file and the user's files that it
-    imports. Our own generators depend on nothing outside the code and the spec.
+    Local files and their copies in storage count by content, not by location. Other remote files count by the checksum
+    that their filesystem reports (size and modification time if it has nothing better). Only the extensions of their
+    names count, because they select the reader. Hub datasets count by commit, reasoning-gym by its version. The user's
+    reward functions, transforms, environments and verifiers count by their file and the user's files that it imports.
+    Built-in generators depend on nothing but the code and the spec.
     """
     loader = source.loader
     reads: list[Any] = [result_options(loader)]
@@ -132,15 +133,15 @@ def _digest_of(source: SourceSpec, file: File) -> str:
 
 
 def fingerprinted(source: SourceSpec) -> SourceSpec:
-    """Return the source with the fingerprint of its content as it is now."""
+    """Return the source with the fingerprint of its current content."""
     return source.model_copy(update={"fingerprint": fingerprint(source)})
 
 
 def check_unchanged(source: SourceSpec) -> None:
-    """Check that a source's content is that of its fingerprint, so that no result gets the cache key of another.
+    """Check that a source's content matches its fingerprint, so that no result is cached under another content's key.
 
     Raises:
-        SpecError: it is not.
+        SpecError: the content has changed.
     """
     if fingerprint(source) != source.fingerprint:
         raise SpecError(
@@ -150,7 +151,7 @@ def check_unchanged(source: SourceSpec) -> None:
 
 
 def pinned(source: SourceSpec) -> SourceSpec:
-    """Return the source with a commit in place of a branch or tag, and names in place of patterns of configurations."""
+    """Return the source with branches and tags replaced by commits, and patterns of configurations by names."""
     loader = source.loader
     if not isinstance(loader, HuggingFaceLoader) or loader.dataset is None:
         return source
@@ -163,13 +164,13 @@ def pinned(source: SourceSpec) -> SourceSpec:
 
 
 def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
-    """Group the sources into the batches that one task each reads.
+    """Group the sources into batches. Each batch is read by one task.
 
-    Small sources share a batch, because a pod takes longer to start than a small source takes to be read. Small are
-    generators, and sources whose files have up to `SMALL_BYTES` together; a data set of the hub never is.
+    Small sources share a batch, because starting a pod takes longer than reading a small source. Generators are small,
+    and so are sources whose files have at most `SMALL_BYTES` in total. A hub dataset is never small.
 
     Args:
-        sources: with their fingerprints.
+        sources: the sources, with their fingerprints.
     """
     small = [source for source in sources if _is_small(source)]
     alone = [[source] for source in sources if source not in small]
@@ -187,7 +188,7 @@ def _numbered(stream: Iterator[Item]) -> Iterator[Row]:
 
 
 def _chosen(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
-    """The stream, with None for the rows that the source's `where` does not name."""
+    """Return the stream, with None instead of the rows that do not match the source's filter."""
     if not source.where:
         return stream
     return (item if not isinstance(item, dict) or _named(source, item) else None for item in stream)
@@ -205,7 +206,7 @@ def _named(source: SourceSpec, row: dict[str, Any]) -> bool:
 
 
 def _checked_stream(source: SourceSpec) -> Iterator[Item]:
-    """The source's stream, after its columns have been found in its first rows; in those of each file, for files."""
+    """Return the source's stream after checking its columns in the first rows (of each file, if it reads files)."""
     where = _at(source)
     # A transform may read any column.
     columns = {root(path) for path in source.paths()} if source.transform is None else None
@@ -261,7 +262,7 @@ def _reader_of(source: SourceSpec, file: File, columns: Iterable[str] | None) ->
 
 
 def _checked_configs(source: SourceSpec, loader: HuggingFaceLoader, columns: set[str] | None) -> Iterator[Item]:
-    """The rows of all configurations, after the columns have been found in the first rows of each."""
+    """Yield the rows of all configurations, after checking the columns in the first rows of each."""
     wanted = None if columns is None else columns - {loader.config_column}
 
     def rows(config: str | None) -> Iterator[Item]:
@@ -290,7 +291,7 @@ def _transformed(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
 def _guarded(
     stream: Iterator[Item], where: str, errors: type[Exception] | tuple[type[Exception], ...]
 ) -> Iterator[Item]:
-    """The stream, its `errors` turned into a `SpecError` that begins with `where`."""
+    """Yield from the stream, and turn its `errors` into a `SpecError` that starts with `where`."""
     try:
         yield from stream
     except SpecError:
@@ -300,7 +301,7 @@ def _guarded(
 
 
 def _check_lines(source: SourceSpec, head: Sequence[Item], path: str) -> None:
-    """Raise `SpecError` where none of the first lines of a JSON Lines file is an object: it has another format."""
+    """Raise `SpecError` if no line at the start of a JSON Lines file is an object: it has another format."""
     wrong = [item for item in head if isinstance(item, Malformed)]
     if isinstance(source.loader, JsonlLoader) and wrong and not any(isinstance(item, dict) for item in head):
         raise SpecError(
@@ -310,9 +311,9 @@ def _check_lines(source: SourceSpec, head: Sequence[Item], path: str) -> None:
 
 
 def _check_columns(source: SourceSpec, head: Sequence[Item], where: str) -> None:
-    """Raise `SpecError` where none of the first rows has a column, or what a path into one leads to.
+    """Raise `SpecError` if none of the first rows has a column, or a value at a path into one.
 
-    A path is not followed where rows differ in what judges them: then the first ones may all be of another kind.
+    Paths are not checked if the verifier depends on the row, because the first rows may then all be of another kind.
     """
     rows = [item for item in head if isinstance(item, dict)]
     available = {column for row in rows for column in row}
@@ -339,11 +340,11 @@ def _leads_somewhere(row: dict[str, Any], path: str) -> bool:
 
 
 def files_of(source: SourceSpec) -> list[File]:
-    """Return the files that `source` names, in that order, those of a glob sorted.
+    """Return the files that `source` names, in that order, with the files of a glob sorted.
 
     Raises:
-        SpecError: a path or glob without files.
-        ConnectionError: a path is one of the hub (`hf://`), and the hub cannot be reached.
+        SpecError: a path or glob matches no file.
+        ConnectionError: a path is on the hub (`hf://`), and the hub cannot be reached.
     """
     paths = getattr(source.loader, "path", None) or getattr(source.loader, "files", None) or []
     listed = paths if isinstance(paths, list) else [paths]

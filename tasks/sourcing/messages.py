@@ -1,4 +1,4 @@
-"""Reads the messages of a row's prompt."""
+"""Parses the messages of a row's prompt."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Chat:
     """The messages of a prompt.
 
     Attributes:
-        messages: the turns, of which the last is the user's.
-        extras: the keys and values of each message beside role and content.
-        answers: the number of assistant's turns after the user's last, which are left off.
+        messages: the messages. The last one is a user message.
+        extras: the fields of each message other than role and content.
+        answers: the number of assistant messages after the last user message, which are removed.
     """
 
     messages: list[Message]
@@ -38,14 +38,14 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
         row: the values of the row by column.
         columns: the column of the prompt, the template and the system message.
         tests: the text that replaces `{tests}` in the template.
-        asked: a sentence for the end of the question.
+        asked: text that is appended to the question.
 
     Raises:
         UnusableError: the row has no prompt that a policy could answer.
     """
     value = present(row, columns.prompt)
     read = structure(value)
-    # A prompt that happens to be JSON is still a text.
+    # A prompt that happens to be JSON is still text.
     is_chat = isinstance(read, list) and bool(read) and all(isinstance(turn, dict) and "role" in turn for turn in read)
     chat = _turns(read if is_chat else value)
     messages = chat.messages
@@ -65,7 +65,7 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
 
 
 def _turns(value: Any) -> Chat:
-    """Text, or a list of messages, checked: known roles, text in each, the user's last once answers are off."""
+    """Parse text or a list of messages, and check roles, content, and that the last message kept is the user's."""
     if not isinstance(value, list):
         if not isinstance(value, str):
             raise UnusableError("the prompt is neither text nor a list of messages", value)
@@ -88,7 +88,7 @@ def _turns(value: Any) -> Chat:
 
 
 def _extra(turn: dict[str, Any]) -> dict[str, Any]:
-    """The keys and values of a message beside role and content, as JSON values: times and the like as their text."""
+    """Return the fields of a message other than role and content, as JSON values. Times and the like become text."""
     beside = {key: item for key, item in turn.items() if key not in ("role", "content") and item not in (None, "", [])}
     extra: dict[str, Any] = json.loads(json.dumps(beside, default=str))
     return extra

@@ -1,6 +1,6 @@
 """Turns the rows of a source into the table of prompts.
 
-Every row that is read becomes a prompt or, with its kind and reason, a row of those set aside.
+Every row that is read becomes either a prompt or a row of the table `set_aside`, with its kind and reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row
 
 BATCH = 4096
-"""Rows that are held as Python objects before they become an Arrow table."""
+"""Rows that are collected as Python objects before they are converted to an Arrow table."""
 
 DUPLICATE = "duplicate"
 """The category of rows that repeat an earlier row of their source."""
@@ -36,10 +36,10 @@ class SourcedPrompts:
     Attributes:
         prompts: table of `PROMPTS`, in the order of the source.
         set_aside: table of `SET_ASIDE`, in the order of the source.
-        counts: `read` rows, of which `usable` became prompts and `set_aside` did not, `duplicates` among the latter;
-            `answers_left_off` counts the prompts that an assistant's turn followed, and `tests_not_tried`, where there
-            are any, those whose tests might pass without a response, which only a sandbox could tell.
-        reasons: the number of rows set aside in each category of reasons, the most common first.
+        counts: `read` rows, of these `usable` became prompts and `set_aside` were dropped, including `duplicates`;
+            `answers_left_off` counts the prompts that were followed by an assistant message; `tests_not_tried`, if any,
+            counts the prompts whose tests might pass without a response, which only a sandbox can check.
+        reasons: the number of rows dropped per category of reasons, the most common first.
     """
 
     prompts: pa.Table
@@ -54,8 +54,8 @@ class Prompt:
 
     Attributes:
         columns: the row of `PROMPTS`.
-        answered: an assistant's turn followed the prompt and was left off.
-        tried: False where it could not be shown, for want of a sandbox, that its tests need a response.
+        answered: True if the prompt was followed by an assistant message, which was removed.
+        tried: False if there was no sandbox to check that its tests need a response.
     """
 
     columns: dict[str, Any]
@@ -64,26 +64,26 @@ class Prompt:
 
     @property
     def prompt_id(self) -> str:
-        """The identity of the prompt (`tasks.tables.schemas.prompt_id`)."""
+        """The id of the prompt (`tasks.tables.schemas.prompt_id`)."""
         identity: str = self.columns["prompt_id"]
         return identity
 
     def as_duplicate_of(self, row: int) -> Unusable:
-        """Return the entry that sets this prompt aside because row number `row` of the source holds the same one."""
+        """Return the entry that drops this prompt because row number `row` of the source has the same prompt."""
         question = self.columns["messages"][-1]["content"]
         return Unusable("duplicate", f"duplicate of row {row}", DUPLICATE, question, self.prompt_id)
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """A row that is set aside.
+    """A row that is dropped.
 
     Attributes:
-        kind: the kind of the fault, as the table `SET_ASIDE` names it.
-        reason: the fault of this row, for people.
-        category: the reason without what is particular to the row; rows are counted by it.
-        value: the value at fault.
-        prompt_id: the prompt that the row repeats, where it is a duplicate.
+        kind: the kind of the error, as the table `SET_ASIDE` names it.
+        reason: the error of this row, to show to the user.
+        category: the reason without details of the row. Rows are counted by category.
+        value: the invalid value.
+        prompt_id: the id of the first occurrence if the row is a duplicate.
     """
 
     kind: Kind
@@ -94,11 +94,11 @@ class Unusable:
 
 
 def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
-    """Read `source` and map its rows to prompts; equal inputs give equal tables.
+    """Read `source` and map its rows to prompts. Equal inputs give equal tables.
 
     Args:
         source: the spec of the source.
-        max_prompt_chars: characters of all messages of a prompt, at most; a row with more is set aside.
+        max_prompt_chars: maximum number of characters of all messages of a prompt; a row with more is dropped.
 
     Raises:
         SpecError: the source cannot be opened, or none of its rows is usable.
@@ -132,7 +132,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
 
 
 class _Rows:
-    """Collects the rows of a table as Arrow batches, which are far smaller than Python objects."""
+    """Collects the rows of a table as Arrow batches, which use far less memory than Python objects."""
 
     def __init__(self, schema: pa.Schema, where: str) -> None:
         self._schema, self._where = schema, where
@@ -212,7 +212,7 @@ def _check_length(chat: Chat, max_prompt_chars: int) -> None:
 
 
 def _metadata(row: Mapping[str, Any], chat: Chat, columns: list[str]) -> dict[str, Any]:
-    """The columns that the user keeps, and what the messages held beside role and content."""
+    """Return the columns that the user keeps, and the fields of the messages other than role and content."""
     metadata: dict[str, Any] = {}
     if columns:
         metadata["columns"] = {name: _value_or_none(row, name) for name in columns}

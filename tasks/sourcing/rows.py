@@ -1,6 +1,6 @@
-"""Reads the rows in files: JSON Lines, JSON, CSV and Parquet.
+"""Reads the rows of JSON Lines, JSON, CSV and Parquet files.
 
-JSON integers are exact, and the cells of a CSV file are text as it is written: `007` stays `007`, and `None` is a word.
+JSON integers are exact, and CSV cells are read as text: `007` stays `007`, and `None` is a word.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tasks.sourcing.compression import decompressed, format_of
 from tasks.sourcing.files import File, Item, Malformed
 
 BATCH = 1024
-"""Rows of a Parquet file that are read at a time."""
+"""Number of rows of a Parquet file that are read at a time."""
 
 LONGEST_CELL = 2**31 - 1
-"""Characters of a cell of a CSV file, at most; the module `csv` would stop at 131,072."""
+"""Maximum number of characters of a CSV cell. The default of the module `csv` is 131,072."""
 
 
 def jsonl_rows(file: File) -> Iterator[Item]:
-    """Yield the JSON objects of a file of lines, compressed or not."""
+    """Yield the JSON objects of a JSON Lines file, compressed or not."""
     with _opened(file) as stream:
         yield from _lines(stream)
 
 
 def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
-    """Yield the objects of a JSON file: of its list, of its lines, or the one that it is.
+    """Yield the objects of a JSON file, which is a list, JSON lines or a single object.
 
-    A list within the file's list is a row too, with its places as columns, `0`, `1` and so on, as the hub's library
-    reads it: Open-Reasoner-Zero holds pairs of turns.
+    A list within the file's list is also a row, with its positions as columns, `0`, `1` and so on, as in the `datasets`
+    library. Open-Reasoner-Zero contains pairs of turns in this format.
 
     Args:
         file: the file, compressed or not.
-        field: the key of the file's object under which the list is; None: the file is the list.
+        field: the key of the list in the file's object. If None, the file itself is the list.
 
     Raises:
-        ValueError: the file is no JSON, or has no such key.
+        ValueError: the file is not JSON, or has no such key.
     """
     with _opened(file) as stream:
         first = next((line for line in stream if line.strip()), b"")
@@ -64,19 +64,19 @@ def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
 
 
 def csv_rows(file: File, delimiter: str = ",", names: Sequence[str] | None = None) -> Iterator[Item]:
-    """Yield the rows of a CSV file, whose cells are text.
+    """Yield the rows of a CSV file, with cells as text.
 
     Args:
         file: the file, compressed or not, in UTF-8.
         delimiter: the character between cells.
-        names: the names of the columns; None: they are the file's first row.
+        names: the names of the columns. If None, the first row of the file contains them.
 
     Raises:
-        ValueError: a name occurs twice; cells are separated by semicolons; the last quotation mark is not closed.
+        ValueError: a name occurs twice, cells are separated by semicolons, or the last quotation mark is not closed.
     """
     csv.field_size_limit(LONGEST_CELL)
     with _opened(file) as stream:
-        # Bytes that are no UTF-8 cost their row: they become text that is not valid Unicode.
+        # A row with invalid UTF-8 is dropped later: its text is not valid Unicode.
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         names = _unique_names(next(rows, []) if names is None else names)
@@ -102,9 +102,9 @@ def csv_rows(file: File, delimiter: str = ",", names: Sequence[str] | None = Non
 
 
 def parquet_rows(file: File, columns: Iterable[str] | None = None) -> Iterator[Item]:
-    """Yield the rows of a Parquet file, with `columns` alone where it has all of them.
+    """Yield the rows of a Parquet file, with only `columns` if it has all of them.
 
-    A file that lacks one is read with all its columns, so that an error can list those that it has.
+    If one is missing, all columns are read, so that an error can list the available ones.
     """
     with file.filesystem.open(file.path, "rb") as stream, pq.ParquetFile(stream) as table:
         names = _unique_names(table.schema_arrow.names)
@@ -118,18 +118,18 @@ READERS: dict[str, Callable[..., Iterator[Item]]] = {
     ".parquet": parquet_rows,
     ".csv": csv_rows,
 }
-"""The readers of files, by the ending of their names."""
+"""The readers of files, by file extension."""
 
 
 def reader_of(path: str, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]] | None:
-    """Return the reader of a file by the ending of its name, of `columns` alone where that is faster; None: unknown."""
+    """Return the reader for a file's extension, or None if it is unknown. It reads only `columns` if that is faster."""
     ending = PurePosixPath(path.rpartition(".")[0] if format_of(path) else path).suffix.lower()
     reader = READERS.get(ending)
     return partial(reader, columns=columns) if reader is parquet_rows else reader
 
 
 def columns_to_read(columns: Iterable[str] | None, available: Iterable[str]) -> list[str] | None:
-    """Return the columns to read of a file, sorted; None reads all, as where one of `columns` is not available."""
+    """Return the columns to read, sorted, or None for all, for example if one of `columns` is not available."""
     wanted = None if columns is None else sorted(set(columns))
     return wanted if wanted is not None and set(wanted) <= set(available) else None
 

@@ -1,7 +1,7 @@
-"""The pydantic models behind `data_specs/*.yaml`: sources of prompts, and evaluation sets.
+"""Defines the pydantic models of `data_specs/*.yaml`: sources of prompts, and evaluation sets.
 
-A spec is checked in full when it is loaded. Mistakes that only the data can reveal (a column that a file lacks, a data
-set that does not exist) are found when the source is opened, before its rows are read.
+A spec is fully validated when it is loaded. Errors that depend on the data (a column is missing, a dataset does not
+exist) are found when the source is opened, before its rows are read.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ VERIFIER_OF_LOADER: dict[str, BuiltInVerifier] = {
     "functions": "code",
     "topics": "chat_open",
 }
-"""The generators whose prompts only one verifier can judge."""
+"""The generators whose prompts can only be scored by one verifier."""
 
 
 def _factor_or_inf(value: Any) -> Any:
-    """Refuse in one sentence what is neither a factor nor the word."""
+    """Reject with one message any value that is neither a factor nor `inf`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or value == "inf" or (is_number and 1 < value < math.inf):
         return value
@@ -50,27 +50,28 @@ def _factor_or_inf(value: Any) -> Any:
 
 
 TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["inf"], BeforeValidator(_factor_or_inf)]
-"""A multiple of a source's limit; the infinite one is text, because JSON has no number for it."""
+"""A multiple of a source's limit. Infinity is text, because JSON has no number for it."""
 
 
 class RewardSpec(Config):
-    """A reward of a source: a function, another verifier beside the source's, or a reward model."""
+    """A reward of a source: a function, an additional verifier, or a reward model."""
 
     function: str | None = None
     """Import path of a function with TRL's signature (`tasks.verifiers.functions`), in the working directory or on the
-    Python path, such as `rewards.format_reward`. Give this, `verifier` or `reward_model`."""
+    Python path, such as `rewards.format_reward`. Give exactly one of this, `verifier` and `reward_model`."""
     verifier: RewardVerifier | None = None
-    """Name of another verifier, or the import path of one of your own, which reads the same columns as the source's
-    own. Give this, `function` or `reward_model`."""
+    """Name of an additional verifier, or the import path of your own. It reads the same columns as the source's
+    verifier. Give exactly one of this, `function` and `reward_model`."""
     reward_model: str | None = None
-    """Name of one of `verifiers.reward_models` of the data file. Give this, `function` or `verifier`."""
+    """Name of one of `verifiers.reward_models` of the data file. Give exactly one of this, `function` and
+    `verifier`."""
     weight: float = 1.0
-    """Factor of the reward in the sum; below 0 for a penalty."""
+    """Weight of the reward in the sum; below 0 for a penalty."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Columns of the row that the function gets as keyword arguments, beside `ground_truth`."""
+    """Columns of the row that are passed to the function as keyword arguments, in addition to `ground_truth`."""
     group: bool = False
-    """True: the function is called once for all responses to a prompt (a ranking, their diversity) and returns a number
-    or None for each of them. False: it is called for each response by itself."""
+    """If true, the function is called once for all responses to a prompt (a ranking, their diversity) and returns a
+    number or None for each of them. If false, it is called for each response separately."""
 
     @model_validator(mode="after")
     def _one_judge(self) -> RewardSpec:
@@ -88,70 +89,72 @@ class RewardSpec(Config):
 
 
 class RowVerifier(Config):
-    """Chooses the verifier of each row by the value of one of its columns; a row with another value is set aside."""
+    """Selects the verifier of each row by the value of one of its columns. A row with another value is dropped."""
 
     column: str
     """Column that names the row's verifier: text, or a list of one."""
     names: dict[str, BuiltInVerifier] = Field(min_length=1)
-    """Verifier for each name that the column may hold, such as `{ifeval: precise_if}`."""
+    """Verifier for each value of the column, such as `{ifeval: precise_if}`."""
 
 
 class SourceSpec(Config):
     """One source of prompts."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Name of the source, without spaces and unique in the data file; it becomes the column `source`."""
+    """Name of the source, without spaces and unique in the data file. It becomes the column `source`."""
     domain: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Domain of the prompts: any name without spaces; `math`, `code`, `precise_if` and `chat` go with their own
-    verifiers. Not given with `row_verifier`, where a row has the domain of its verifier."""
+    """Domain of the prompts: any name without spaces. `math`, `code`, `precise_if` and `chat` only accept verifiers of
+    their domain. Not used with `row_verifier`; the domain is then that of the row's verifier."""
     verifier: Verifier | None = None
     """Verifier that scores the responses: `math`, `code`, `precise_if`, `chat_reference`, `chat_open`; or the import
-    path of one of your own, such as `my_verifiers.chess`, a module in the working directory or on the Python path
-    (`tasks.verifiers.custom`); or `function` or `reward_model`, the `rewards` alone, of which the first, of that kind,
-    decides whether a response passes; or `environment`, the reward that `environment` returns."""
+    path of your own, such as `my_verifiers.chess`, a module in the working directory or on the Python path
+    (`tasks.verifiers.custom`); or `function` or `reward_model`, which use only `rewards`, and the first reward, which
+    must be of that kind, decides whether a response passes; or `environment`, the reward that `environment` returns."""
     row_verifier: RowVerifier | None = None
-    """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name theirs."""
+    """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name their
+    verifiers."""
     loader: Loader
     """Origin of the rows: a mapping with the key `kind` and the options of that loader."""
     environment: EnvironmentOptions | None = None
-    """Environment that answers between the turns of an episode; None: a prompt is answered in a single turn."""
+    """Optional. Environment that responds between the turns of an episode. If null, prompts are answered in a single
+    turn."""
     mode: str | None = None
-    """Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default), `loose` or
-    `both` for precise_if, `grade` (the default) or `pairwise` for chat_reference; None: its default. `both` judges as
-    `strict` does and records by the names `strict` and `loose` the proportion of constraints that hold in either way,
-    for the four rates of IFEval; in training, whose reward is that of `strict`, it costs time and changes nothing.
-    `pairwise` compares the response with the reference, as AlpacaEval 2 does: the score is the probability with which
-    the judge prefers the response."""
+    """Optional. Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default),
+    `loose` or `both` for precise_if, `grade` (the default) or `pairwise` for chat_reference. If null, the default is
+    used. `both` scores like `strict` and also reports the proportions of constraints met, under the names `strict` and
+    `loose`, for the four rates of IFEval. It is not useful in training: the reward is that of `strict`, and it takes
+    more time. `pairwise` compares the response with the reference, as AlpacaEval 2 does: the score is the probability
+    that the judge prefers the response."""
     weight: float = Field(default=1.0, gt=0)
-    """Factor of the verifier's reward in the sum, where `rewards` names others; `verifier: function` and `reward_model`
-    have none."""
+    """Weight of the verifier's reward in the sum, if there are `rewards`. Not used with `verifier: function` and
+    `reward_model`."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Further rewards beside the verifier's, or all of them with `verifier: function` or `reward_model`. Training
-    maximises the weighted sum; a score is the weighted mean, clipped to [0, 1]; whether a response passes is decided by
-    the first alone, which is the verifier's where there is one."""
+    """Further rewards in addition to the verifier's, or all of them with `verifier: function` or `reward_model`.
+    Training maximises the weighted sum. A score is the weighted mean, clipped to [0, 1]. Only the first reward decides
+    whether a response passes; it is the verifier's if there is one."""
     transform: str | None = None
-    """Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as `my_transforms.split`; None:
-    rows are used as they are."""
+    """Optional. Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as
+    `my_transforms.split`. If null, rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Values of columns, or lists of them, that a row must have to be used; other rows are skipped."""
     columns: Columns = Columns()
     """Mapping of the row's columns to the parts of a prompt."""
     limit: int | None = Field(default=None, ge=1)
-    """Rows to read at most: a sample without replacement that depends on `seed` and the row's number alone, drawn
-    before unusable rows and duplicates are set aside. None: all rows."""
+    """Optional. Maximum number of rows to read: a sample without replacement that depends only on `seed` and the row's
+    number, taken before unusable rows and duplicates are dropped. If null, all rows are read."""
     top_up: TopUp | None = None
-    """Rows to read as a multiple of `limit`, so that as many prompts as `limit` remain after unusable rows, duplicates
-    and the difficulty filter; of more, those whose rows come first in the sample stay. `inf`: all rows are read, and
-    all prompts are sampled for difficulty. None: `limit` rows are read, and fewer prompts remain."""
+    """Optional. Rows to read as a multiple of `limit`, so that `limit` prompts remain after unusable rows, duplicates
+    and the difficulty filter. If more remain, the prompts whose rows come first in the sample are kept. `inf`: all rows
+    are read, and all prompts are sampled for difficulty. If null, `limit` rows are read, and fewer prompts remain."""
     seed: int = 0
-    """Seed of the sample (`limit`) and of the generators; where it is not given, the seed of the data file."""
+    """Seed of the sample (`limit`) and of the generators. By default the seed of the data file."""
     fingerprint: str | None = None
-    """Digest of all that the source reads (rows, and the user's code), which is filled in before a run, so that a
-    changed file misses the cache."""
+    """Digest of everything that the source reads (rows, and the user's code). It is set before a run, so that a changed
+    file misses the cache."""
 
     @property
     def rows_to_read(self) -> int | None:
-        """The rows to read at most; None for all."""
+        """The maximum number of rows to read, or None for all."""
         if self.limit is None or self.top_up == "inf":
             return None
         return math.ceil(self.limit * (self.top_up or 1))
@@ -240,7 +243,7 @@ class SourceSpec(Config):
 
     @property
     def verifiers(self) -> set[str]:
-        """The verifiers of the source's rows and of its further rewards, those of functions aside."""
+        """The verifiers of the source's rows and of its further rewards, without functions."""
         own = self.row_verifier.names.values() if self.row_verifier else [self.verifier]
         models = ["reward_model"] if self.reward_models else []
         return {name for name in (*own, *models, *(reward.verifier for reward in self.rewards)) if name is not None}
@@ -252,7 +255,7 @@ class SourceSpec(Config):
 
     @property
     def _readers(self) -> set[str]:
-        """The verifiers whose columns are read; functions beside reward models are handed a ground truth, too."""
+        """The verifiers whose columns are read. Functions next to reward models also get a ground truth."""
         return self.verifiers | ({"function"} if self.verifier in IN_REWARDS else set())
 
     def domain_of(self, verifier: str) -> str:
@@ -261,7 +264,7 @@ class SourceSpec(Config):
 
     @property
     def code_of_the_user(self) -> set[str]:
-        """The import paths of functions, verifiers and environment that do not come with the project."""
+        """The import paths of functions, verifiers and environment that are not part of this project."""
         functions = {reward.function for reward in self.rewards if reward.function is not None}
         environment = set(self.environment.code_of_the_user) if self.environment else set()
         return functions | environment | {name for name in self.verifiers if is_own(name)}
@@ -281,7 +284,7 @@ class SourceSpec(Config):
         ours = {name for name in self._readers if name in VERIFIERS and name not in IN_REWARDS}
         is_needed = any("ground_truth" in columns_of(name) for name in ours)
         if not is_needed and columns.ground_truth == Columns().ground_truth:
-            named = [name for name in named if name != columns.ground_truth]  # rows without an answer need none
+            named = [name for name in named if name != columns.ground_truth]  # the column is optional
         handed = [name for reward in self.rewards for name in reward.columns]
         naming = [self.row_verifier.column] if self.row_verifier else []
         handed += self.environment.columns if self.environment else []
@@ -290,25 +293,25 @@ class SourceSpec(Config):
 
 
 class EvaluationSet(Config):
-    """Questions that no policy may be trained on; prompts that hold one are set aside (`cleaning.contamination`)."""
+    """Questions that no policy may be trained on. Prompts that contain one are dropped (`cleaning.contamination`)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the set, unique among evaluation sets and sources."""
     loader: Loader
-    """Origin of the questions: a mapping with the key `kind`, one that reads files or the hub, and that loader's
+    """Origin of the questions: a mapping with the key `kind`, of a loader that reads files or the hub, and its
     options."""
     prompt: str = "prompt"
     """Column of the questions, or a path into one."""
     transform: str | None = None
-    """Import path of a function that rewrites rows, as of a source; None: rows are used as they are."""
+    """Optional. Import path of a function that rewrites rows, as for a source. If null, rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Values of columns, or lists of them, that a row must have to be read; other rows are skipped."""
     fingerprint: str | None = None
-    """Digest of all that is read, which is filled in before a run, as of a source."""
+    """Digest of everything that is read, which is set before a run, as for a source."""
 
     @property
     def source(self) -> SourceSpec:
-        """The questions as a source; their answers are not read."""
+        """The questions as a source. Their answers are not read."""
         return SourceSpec(
             name=self.name,
             domain="chat",
@@ -328,20 +331,20 @@ class EvaluationSet(Config):
 
 
 class DataSpec(Config):
-    """The sources of one data set."""
+    """The sources of one dataset."""
 
     name: str
-    """Name of the data set, for titles."""
+    """Name of the dataset, used in titles."""
     seed: int = 0
     """Seed of the sources that do not give their own."""
     max_prompt_chars: int = Field(default=16_000, ge=1)
-    """Characters of all messages of a prompt, at most; a longer prompt is set aside."""
+    """Maximum number of characters of all messages of a prompt. A longer prompt is dropped."""
     evaluation_sets: list[EvaluationSet] = []  # noqa: RUF012 (pydantic copies defaults)
     """Questions that must not be among the prompts."""
     sources: list[SourceSpec] = Field(min_length=1)
     """List of at least one source; their names are unique."""
     leave_out: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Names of sources that are not read, such as one that cannot be opened; every run logs a line about each."""
+    """Names of sources to skip, for example because they cannot be opened. Every run logs a line about each."""
 
     @model_validator(mode="after")
     def _something_is_read(self) -> Self:
@@ -355,7 +358,7 @@ class DataSpec(Config):
 
     @property
     def used_sources(self) -> list[SourceSpec]:
-        """The sources that are read: all but those that `leave_out` names."""
+        """The sources to read: all except the ones in `leave_out`."""
         return [source for source in self.sources if source.name not in self.leave_out]
 
     @field_validator("sources")

@@ -1,4 +1,4 @@
-"""Sourcing as a Flyte task."""
+"""Defines the Flyte task that reads sources."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Sourced(NamedTuple):
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), ignored_inputs=("batch",))
 def source_prompts(batch: SourceBatch, content: str, max_prompt_chars: int) -> Sourced:
-    """Read the sources of a batch into one table of prompts, and the rows that cannot be used into another.
+    """Read the sources of a batch into a table of prompts, and the rows that cannot be used into another table.
 
     Args:
-        batch: the sources; where their files lie has no part in the cache key.
+        batch: the sources. The location of their files is not part of the cache key.
         content: the digest of the sources with the content of their files (`tasks.flyte.stages.config_digest`).
-        max_prompt_chars: characters of a prompt, at most; longer ones are set aside.
+        max_prompt_chars: maximum number of characters of a prompt; longer ones are dropped.
 
     Raises:
-        SpecError: `content` is not that of the sources, or the content of a source is not that of its fingerprint, or
-            cannot be read.
+        SpecError: `content` is not the digest of the sources, or the content of a source does not match its
+            fingerprint, or cannot be read.
     """
     from tasks.charts import decks
     from tasks.sourcing.loaders import check_unchanged

@@ -2,9 +2,9 @@
 
     def f(row: dict) -> dict | None: ...
 
-The function gets each row by column, as the loader gives it, and returns the row to use instead, or None to set the row
-aside. It must return the same for the same row: a cached table is made again only where its file, or a file of the
-user's that it imports, has changed.
+The function gets each row by column, as the loader returns it, and returns the row to use instead, or None to drop the
+row. It must be deterministic: a cached table is only computed again if the function's file, or a user file that it
+imports, has changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def transform_digest(name: str, where: str) -> str:
-    """Return the digest of the transform `name`: of its file and the user's files that it imports.
+    """Return the digest of the transform `name`, computed from its file and the user's files that it imports.
 
     Raises:
         SpecError: there is no such module.
@@ -35,7 +35,7 @@ def transform_digest(name: str, where: str) -> str:
 
 
 def transformed(rows: Iterator[Item], name: str, where: str) -> Iterator[Item]:
-    """Yield the rows that the function `name` returns for `rows`; a row that it fails on or sets aside is malformed.
+    """Yield the rows that the function `name` returns for `rows`, or `Malformed` if it fails on a row or drops it.
 
     Raises:
         SpecError: the function cannot be imported, or returns something other than a row or None.

@@ -1,7 +1,7 @@
-"""Reads values out of rows by path, and lists and objects out of text.
+"""Looks up values in rows by path, and parses lists and objects from text.
 
 A path is the name of a column, or leads into one: `reward_model.ground_truth`, `choices.0`, `ground_truth.0.kwargs`.
-Text on the way is read as JSON or, as open-instruct writes its constraints, as a Python literal.
+Text along the path is parsed as JSON or, as in open-instruct's constraints, as a Python literal.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from tasks.tables.schemas import Kind
 
 LONGEST_LITERAL = 1_000_000
-"""Characters of the longest text that is read as a Python literal; JSON text has no bound."""
+"""Maximum number of characters of text that is parsed as a Python literal. JSON text has no limit."""
 
 
 class UnusableError(ValueError):
     """Raised for a row that cannot become a prompt.
 
     Attributes:
-        reason: the fault of this row, for people.
-        value: the value at fault.
-        category: the reason without what is particular to the row; rows are counted by it.
-        kind: the kind of the fault, as the table `SET_ASIDE` names it.
+        reason: the error of this row, to show to the user.
+        value: the invalid value.
+        category: the reason without details of the row. Rows are counted by category.
+        kind: the kind of the error, as the table `SET_ASIDE` names it.
     """
 
     def __init__(self, reason: str, value: Any, category: str | None = None, *, kind: Kind = "unusable") -> None:
@@ -33,12 +33,12 @@ class UnusableError(ValueError):
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """Return the value of `row` under `path`, which may be None.
+    """Return the value of `row` at `path`, which may be None.
 
-    A column whose own name holds a dot takes precedence over the path of that name.
+    If a column name contains a dot, it takes precedence over the same path.
 
     Raises:
-        KeyError: the path leads nowhere in this row.
+        KeyError: there is no value at this path.
     """
     if path in row:
         return row[path]
@@ -54,7 +54,11 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def present(row: Mapping[str, Any], path: str) -> Any:
-    """Return the value of `row` under `path`; raises `UnusableError` where it is missing or null."""
+    """Return the value of `row` at `path`.
+
+    Raises:
+        UnusableError: the value is missing or null.
+    """
     try:
         value = value_at(row, path)
     except KeyError:
@@ -65,7 +69,7 @@ def present(row: Mapping[str, Any], path: str) -> Any:
 
 
 def structure(value: Any) -> Any:
-    """Return the list or object that a text holds, as JSON or a Python literal; another value is returned as it is."""
+    """Parse a list or object from text, as JSON or a Python literal. Any other value is returned unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{", '"'):
         return value
     try:
@@ -78,14 +82,14 @@ def structure(value: Any) -> Any:
 
 
 def only(value: Any) -> Any:
-    """Return the single item of a list of one, at any depth; another value is returned as it is."""
+    """Return the single item of a list of one, at any depth. Any other value is returned unchanged."""
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
     return value
 
 
 def root(path: str) -> str:
-    """Return the column that a path begins at."""
+    """Return the column at the start of a path."""
     return path.partition(".")[0]
 
 

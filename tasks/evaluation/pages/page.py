@@ -1,7 +1,7 @@
-"""Pages for people: one for each benchmark, with its questions and the responses of every policy to them.
+"""Renders an HTML page for each benchmark, with its questions and the responses of every policy.
 
-A page is self-contained (inline style, no script, nothing fetched), has at most about `PAGE_BYTES` bytes, and says what
-it leaves out. Its filters are radio inputs and style rules. Prompts and responses are hostile text; the template
+A page is self-contained (inline style, no script, no requests), has at most about `PAGE_BYTES` bytes, and states what
+it leaves out. Its filters are radio inputs and style rules. Prompts and responses are untrusted text; the template
 escapes everything. Equal tables give equal bytes.
 """
 
@@ -23,21 +23,21 @@ from tasks.excerpts.episodes import MOST_TURNS, ShownEpisode
 from tasks.excerpts.texts import Excerpt, limit_of, size
 
 PAGE_BYTES = 4_800_000
-"""Bytes of a page; texts are shortened until it has about as many at most."""
+"""Approximate maximum size of a page in bytes. Longer texts are shortened to reach it."""
 HEAD_BYTES, QUESTION_BYTES, RESPONSE_BYTES, TURN_BYTES = 9_000, 620, 260, 140
-"""Bytes of a page's markup: in front of the questions, around a question with two policies, around a response, and
+"""Size of a page's markup in bytes: before the questions, around a question with two policies, around a response, and
 around a turn of an episode."""
 TURNS_OF_ALL = 16_000
-"""Turns of episodes on a page, at most about; every episode shows as many of them as any other, or all that it has."""
+"""Approximate maximum number of episode turns on a page. All episodes have the same maximum number of turns."""
 ANSWER_BYTES, REASON_BYTES = 120, 400
-"""Bytes of an answer, and of the verifier's line on a response, that a page shows."""
+"""Maximum number of bytes of an answer, and of the verifier's detail on a response, on a page."""
 CHOSEN_BY = ["prompt_id", "sample", "passed"]
-"""Columns of rollouts by which it is chosen what a page shows."""
+"""Columns of rollouts that are used to select what a page shows."""
 _NOTHING = Excerpt("")
 
 
 class BenchmarkPages:
-    """The pages of an evaluation. Of the responses, those that pages show are in memory, without their middles."""
+    """The pages of an evaluation. Only the responses on the pages are kept in memory, without their middles."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class BenchmarkPages:
         answered: Mapping[str, pa.Table],
         pairs: Sequence[Pair],
     ) -> None:
-        """Choose what the pages show.
+        """Select what the pages show.
 
         Args:
-            asked: the questions of every benchmark, by its name: a table of `PROMPTS` each.
-            answered: by policy, its rows of `EVALUATION_ROLLOUTS`, of which `CHOSEN_BY` are read.
+            asked: the questions of every benchmark, by benchmark name, as tables of `PROMPTS`.
+            answered: the rows of `EVALUATION_ROLLOUTS` by policy. Only the columns `CHOSEN_BY` are read.
             pairs: the policies that are compared, each with its baseline.
         """
         self._policies = list(answered)
@@ -69,7 +69,7 @@ class BenchmarkPages:
         self._rows: dict[tuple[str, str, str, int], dict[str, Any]] = {}
 
     def read(self, policy: str, rollouts: pa.Table) -> None:
-        """Take the responses that the pages show from a part of a policy's `EVALUATION_ROLLOUTS`."""
+        """Store the responses that the pages show from a batch of a policy's `EVALUATION_ROLLOUTS`."""
         columns = (rollouts.column(name).to_pylist() for name in ("benchmark", "prompt_id", "sample"))
         wanted = [i for i, about in enumerate(zip(*columns, strict=True)) if (policy, *about) in self._wanted]
         for row in rollouts.take(pa.array(wanted, pa.int64())).to_pylist():
@@ -79,7 +79,7 @@ class BenchmarkPages:
             self._rows[about] = row | {"response": response, "episode": episode, "turns": None, "outcome": None}
 
     def write(self, folder: Path) -> Path:
-        """Write a page for each benchmark, `NAME.html`, once all responses were read; return the folder."""
+        """Write a page for each benchmark, `NAME.html`, after all responses have been read. Return the folder."""
         folder.mkdir(parents=True)
         for benchmark, selection in self._selections.items():
             (folder / f"{benchmark}.html").write_text(self._render(benchmark, selection))
@@ -110,7 +110,7 @@ class BenchmarkPages:
         )
 
     def _question(self, benchmark: str, shown: Shown, pairs: Mapping[Pair, str]) -> dict[str, Any]:
-        """Return what the template shows of a question."""
+        """Return the template variables of a question."""
         prompt = shown.question.prompt
         turns = prompt["messages"]
         text = "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
@@ -129,7 +129,7 @@ class BenchmarkPages:
         }
 
     def _side(self, benchmark: str, shown: Shown, policy: str) -> dict[str, Any]:
-        """Return what the template shows of a policy's responses to a question."""
+        """Return the template variables of a policy's responses to a question."""
         answered = shown.question.responses.get(policy, ())
         passed = [row["passed"] for row in answered if row["passed"] is not None]
         prompt = shown.question.prompt["prompt_id"]
@@ -171,7 +171,7 @@ def _reward(part: Mapping[str, Any]) -> str:
 
 
 def _sizes(questions: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the bytes of every text that may be shortened."""
+    """Return the size in bytes of every text that may be shortened."""
     return [
         excerpt.size
         for question in questions
@@ -189,7 +189,7 @@ def _texts(response: Mapping[str, Any]) -> list[Excerpt]:
 
 
 def _markup(questions: Sequence[Mapping[str, Any]]) -> int:
-    """Return the bytes of everything else, about."""
+    """Return the approximate size in bytes of everything else."""
     total = HEAD_BYTES + QUESTION_BYTES * len(questions)
     for question in questions:
         total += sum(size(str(value)) for value in question["about"].values())

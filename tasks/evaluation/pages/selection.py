@@ -1,4 +1,4 @@
-"""Chooses the questions and the responses that the page of a benchmark shows, where it cannot show them all."""
+"""Selects the questions and the responses on the page of a benchmark, if it cannot show all of them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Literal
 from tasks.evaluation.questions import Question
 
 MOST_RESPONSES = 4_000
-"""Responses on a page, at most, unless the first question has more."""
+"""Maximum number of responses on a page, unless the first question has more."""
 PER_VERDICT = 4
-"""Responses of a policy with the same verdict that a question shows, at most."""
+"""Maximum number of responses of a policy with the same verdict that a question shows."""
 
 Pair = tuple[str, str]
-"""A policy, and the one that it is compared with."""
+"""A policy and its baseline."""
 Change = Literal["better", "worse", "same", "unknown"]
-"""Change of a question's pass rate between two policies; `unknown` where one of them has no judged response."""
+"""Change of a question's pass rate between two policies; `unknown` if one of them has no scored response."""
 Verdict = Literal["passes", "fails", "unjudged"]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A question that a page shows.
+    """A question on a page.
 
     Attributes:
         number: its position in the benchmark, from 1.
         question: the question.
-        changes: how it changes, by pair.
-        responses: by policy, the rows of the responses that are shown, by sample.
+        changes: the change of its pass rate, by pair.
+        responses: the rows of the responses on the page by policy, sorted by sample.
     """
 
     number: int
@@ -39,19 +39,19 @@ class Shown:
 
     @property
     def left_out(self) -> int:
-        """Number of responses that are not shown."""
+        """The number of responses that are not shown."""
         return sum(map(len, self.question.responses.values())) - sum(map(len, self.responses.values()))
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a benchmark that its page shows.
+    """The part of a benchmark that is on its page.
 
     Attributes:
         shown: the questions, in the benchmark's order.
-        changes: by pair, the number of questions of each change, those that are not shown included.
-        questions_left_out: number of questions that are not shown.
-        responses_left_out: number of responses that are not shown to those that are.
+        changes: the number of questions with each change by pair, including questions that are not shown.
+        questions_left_out: the number of questions that are not shown.
+        responses_left_out: the number of responses to shown questions that are not shown.
     """
 
     shown: Sequence[Shown]
@@ -60,7 +60,7 @@ class Selection:
     responses_left_out: int
 
     def rows(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield every response that is shown: its policy and its row."""
+        """Yield the policy and the row of every response on the page."""
         for shown in self.shown:
             for policy, rows in shown.responses.items():
                 for row in rows:
@@ -75,12 +75,13 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
 
 
 def select(questions: Sequence[Question], policies: Sequence[str], pairs: Sequence[Pair]) -> Selection:
-    """Choose what a page shows: questions whose pass rate changes before others, and of a policy's responses to one of
-    them the first `PER_VERDICT` of each verdict.
+    """Select what a page shows: questions with a changed pass rate first, and some responses of each policy.
+
+    The responses to a question are the first `PER_VERDICT` of each policy and verdict.
 
     Args:
-        questions: those of the benchmark, in its order.
-        policies: names of the policies, in the order in which they are shown.
+        questions: the questions of the benchmark, in order.
+        policies: names of the policies, in the order on the page.
         pairs: the policies that are compared.
     """
     known = []
@@ -117,7 +118,7 @@ def _is_unchanged(shown: Shown) -> bool:
 
 
 def _some(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The first rows of each verdict, in their order."""
+    """Return the first rows of each verdict, in order."""
     so_far: Counter[str] = Counter()
     chosen = []
     for row in rows:

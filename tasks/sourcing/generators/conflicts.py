@@ -1,4 +1,4 @@
-"""The conflicts of constraints: pairs that one answer cannot, or cannot naturally, fulfil together."""
+"""Lists the conflicts of constraints: pairs that one answer cannot, or cannot naturally, satisfy together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALONE = (
     "language:response_language",
     "new:copy_span_idx",
 )
-"""Constraints that determine the whole answer, so that no other can stand beside them."""
+"""Constraints that determine the whole answer, so that no other constraint can be combined with them."""
 
 _CASES = ("change_case:english_lowercase", "change_case:english_capital")
 _BULLETS, _HIGHLIGHTS = "detectable_format:number_bullet_lists", "detectable_format:number_highlighted_sections"
@@ -41,7 +41,7 @@ _PARAGRAPHS = (
     _COMPOSITION,
 )
 
-# At most one of each group: its members lay out the whole answer, want the same place in it, or say the same twice.
+# At most one of each group: its members determine the whole answer, want the same place in it, or say the same twice.
 _ONE_OF: tuple[tuple[str, ...], ...] = (
     (*_CASES, "change_case:capital_word_frequency"),
     ("change_case:english_lowercase", "count:lowercase_counting"),
@@ -67,9 +67,9 @@ _ONE_OF: tuple[tuple[str, ...], ...] = (
 )
 
 _PAIRS: tuple[tuple[Iterable[str], Iterable[str]], ...] = (
-    # Words in capitals, and few to choose from, are hardly told for English.
+    # Text in capitals with few words to choose from is often not detected as English.
     (("change_case:english_capital",), ("keywords:no_adjacent_consecutive",)),
-    # These show text whose case, marks or first word is not the one asked for.
+    # These contain text whose case, punctuation or first word violates the other constraint.
     (_CASES, (_END, _SECTIONS)),
     (("change_case:english_lowercase",), (_POSTSCRIPT,)),
     ((_DOTS,), (_END, _POSTSCRIPT)),
@@ -79,9 +79,9 @@ _PAIRS: tuple[tuple[Iterable[str], Iterable[str]], ...] = (
     ((_TITLE, _SECTIONS), (_FIRST, _FIRSTS, _START_END, _POSITION)),
     # A postscript after a blank line is one paragraph more.
     ((_POSTSCRIPT,), ("length_constraints:nth_paragraph_first_word", "paragraphs:paragraphs2")),
-    # How much there is to say is fixed, and in capitals too little to be told for English.
+    # The number of words is fixed, and in capitals too small to be detected as English.
     ((_COMPOSITION,), (_WORDS, _SENTENCES, "letters:letter_counting", _PHRASE, "change_case:english_capital")),
-    # A word, a part or a sentence that must come again.
+    # These require a word, a part or a sentence to be repeated.
     (
         (_UNIQUE,),
         (_TIMES, _TWICE, _START_END, _FIRSTS, _LASTS, _PHRASE, _SECTIONS, _COMPOSITION, "keywords:frequency"),
@@ -97,9 +97,9 @@ CONFLICTS: frozenset[frozenset[str]] = frozenset(
     )
     for pair in pairs
 )
-"""The pairs in conflict, of ids that the generator knows."""
+"""The pairs of constraint ids in conflict."""
 
 
 def compatible(ids: Sequence[str]) -> bool:
-    """Return True for constraints that one answer can fulfil together."""
+    """Return True if one answer can satisfy all constraints."""
     return not any(frozenset(pair) in CONFLICTS for pair in combinations(ids, 2))

@@ -1,10 +1,10 @@
-"""The constraints of the instruction generator: each draws the sentence that states it, and its checker's arguments.
+"""Defines the constraints of the instruction generator. Each samples its text and the arguments of its checker.
 
 A constraint has the id and the arguments of IFEval or of IF-RLVR's training constraints (`arguments.IFEVAL`,
-`arguments.TRAINING`), all 54. IFBench's 58 are for evaluation: no prompt is made with them.
+`arguments.TRAINING`), 54 in total. IFBench's 58 are reserved for evaluation: no prompt uses them.
 
-The words of a topic are shared out so that constraints on words never contradict each other: the first two are asked
-for, the third is asked for often, the fourth is forbidden.
+The words of a topic are assigned so that constraints on words never contradict each other: the first two must be
+included, the third must be used several times, the fourth is forbidden.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tasks.sourcing.generators.topics import Topic
 
 Kwargs = dict[str, Any]
 Draw = Callable[[random.Random, Topic], tuple[str, Kwargs]]
-"""Draws the sentence that states a constraint and its checker's arguments."""
+"""Samples the text that states a constraint and its checker's arguments."""
 
 END_PHRASES = (
     "Have a nice day.",
@@ -292,4 +292,4 @@ CONSTRAINTS: dict[str, Draw] = {
     "punctuation:punctuation_dot": _fixed("Do not use any dots."),
     "punctuation:punctuation_exclamation": _fixed("Do not use any exclamation marks."),
 }
-"""The function that draws the sentence and the arguments of a constraint, by its id."""
+"""The function that samples the text and the arguments of a constraint, by constraint id."""

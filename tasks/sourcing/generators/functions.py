@@ -1,6 +1,6 @@
-"""Generates tiny programming tasks, with assertions that a reference implementation computes.
+"""Generates tiny programming tasks, with assertions computed by a reference implementation.
 
-A family is one idea for a function: its text, its signature, a draw of arguments, and the reference. Each value of a
+A family is one kind of function: its text, its signature, a sampler of arguments, and the reference. Each value of a
 family's parameter gives another prompt.
 """
 
@@ -21,15 +21,15 @@ Draw = Callable[[random.Random], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Family:
-    """One idea for a function.
+    """One kind of function.
 
     Attributes:
         name: name of the function.
-        arguments: its parameters, as they stand in the signature.
-        task: the sentence that describes it; `{k}` is the family's parameter.
+        arguments: its parameters, as written in the signature.
+        task: the text that describes it; `{k}` is the family's parameter.
         reference: takes the parameter, then the arguments, and returns the expected result.
-        draw: draws one call's arguments.
-        parameters: the values of `k`; one prompt each.
+        draw: samples the arguments of one call.
+        parameters: the values of `k`, one per prompt.
     """
 
     name: str
@@ -187,7 +187,7 @@ FAMILIES: tuple[Family, ...] = (
 def generate(size: int, tests: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield `size` distinct rows `{prompt, tests}`, each with `tests` different assertions.
 
-    The families follow each other in rotation, each with its parameters in a seeded order.
+    The families alternate, each with its parameters in a seeded order.
 
     Raises:
         TooFewPromptsError: the families give fewer distinct prompts.
@@ -205,7 +205,7 @@ def generate(size: int, tests: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def _assertions(rng: random.Random, family: Family, k: Any, count: int) -> list[str]:
-    """`count` different assertions that do not all expect the same, lest a constant function pass."""
+    """Return `count` different assertions that do not all expect the same value, so that a constant function fails."""
     while True:
         expected: dict[str, str] = {}
         while len(expected) < count:

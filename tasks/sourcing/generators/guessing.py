@@ -1,7 +1,7 @@
-"""The generator of prompts for guessing a number: each names another range, and asks for a guess.
+"""Generates prompts for guessing a number. Each names a different range and asks for a guess.
 
-The number itself is drawn by the environment (`guess_number`), anew for each sample. Games that stand in a prompt as
-examples are of other ranges, and answered in that environment's words:
+The environment (`guess_number`) samples the number itself, again for each sample. Example games in a prompt use other
+ranges and the wording of that environment:
 
     user: Guess my number from 11 to 17. ──► 14 ──► Higher. ──► 16 ──► Right. Guess my number from 5 to 11. ──► ?
 """
@@ -18,7 +18,7 @@ from tasks.sourcing.generators import TooFewPromptsError
 from tasks.tables.schemas import Message
 
 HIT = "Right."
-"""Answer to the guess that ends an example. The environment itself gives a reward, and says nothing."""
+"""Answer to the guess that ends an example. The environment itself returns a reward and no text."""
 
 
 def generate(size: int, numbers: int, highest: int, seed: int, examples: int = 0) -> Iterator[dict[str, Any]]:
@@ -26,11 +26,11 @@ def generate(size: int, numbers: int, highest: int, seed: int, examples: int = 0
 
     Args:
         size: number of rows.
-        numbers: numbers in each range, 2 at least.
-        highest: number that no range goes beyond; the lowest is 1.
-        seed: draws the ranges, and then the examples.
-        examples: games of other ranges that stand before the question of a row, fewer than there are ranges; with one
-            or more, `prompt` is a list of messages, and a text without.
+        numbers: size of each range, at least 2.
+        highest: largest number of any range; the smallest is 1.
+        seed: seed of the ranges and the examples.
+        examples: number of example games with other ranges that precede the question of a row, less than the number of
+            ranges. `prompt` is a list of messages if it is positive, and text otherwise.
 
     Raises:
         TooFewPromptsError: there are fewer ranges than `size`.
@@ -52,7 +52,7 @@ def _question(low: int, numbers: int) -> str:
 
 
 def _conversation(lows: list[int], numbers: int, chance: random.Random) -> list[Message]:
-    """Return a finished game in each of the ranges but the last, whose question ends the conversation."""
+    """Return the messages of a finished game for each range but the last, and the question of the last range."""
     messages = [{"role": "user", "content": _question(lows[0], numbers)}]
     for low, following in itertools.pairwise(lows):
         for guess, answer in _game(low, low + numbers - 1, chance):
@@ -63,9 +63,9 @@ def _conversation(lows: list[int], numbers: int, chance: random.Random) -> list[
 
 
 def _game(low: int, high: int, chance: random.Random) -> Iterator[tuple[int, str]]:
-    """Yield the guesses and their answers up to a hit, by halving what is left of the range.
+    """Yield the guesses and their answers until a hit, bisecting the range.
 
-    The number is any but the one that is guessed first, so that every game shows an answer and its use.
+    The number is never the first guess, so that every game shows an answer and how it is used.
     """
     guess = (low + high) // 2
     secret = chance.randrange(low, high)

@@ -1,7 +1,7 @@
 """Generates instruction-following prompts: a topic and one to five constraints that `precise_if` can verify.
 
-Each constraint draws its checker's arguments and states them in one plain sentence (`constraints`); those of a prompt
-are such that one answer can fulfil them together (`conflicts`). As in IF-RLVR (Pyatkin et al. 2025,
+Each constraint samples its checker's arguments and states them in the prompt (`constraints`). The constraints of a
+prompt can be satisfied by one answer (`conflicts`). As in IF-RLVR (Pyatkin et al. 2025,
 https://arxiv.org/abs/2507.02833), they come from IFEval and from the paper's training constraints.
 """
 
@@ -18,10 +18,10 @@ from tasks.sourcing.generators.topics import TOPICS
 from tasks.verifiers.instructions.needs import NLTK_NEEDS
 
 DEFAULT_CONSTRAINTS = tuple(name for name in CONSTRAINTS if name not in NLTK_NEEDS)
-"""The constraints that can be judged without NLTK data."""
+"""The constraints that can be verified without NLTK data."""
 
 ATTEMPTS_PER_PROMPT = 200
-"""Draws until a prompt must be a new one."""
+"""Maximum number of attempts to generate a new prompt."""
 
 
 def generate(
@@ -29,16 +29,15 @@ def generate(
 ) -> Iterator[dict[str, Any]]:
     """Yield `size` distinct rows `{prompt, instruction_ids, kwargs}`.
 
-    The constraints come first in rotation, so that each occurs about equally often, except those that few others are
-    compatible with. The number of constraints is drawn uniformly from the range, and the others from the compatible
-    ones.
+    The first constraint rotates, so that each occurs about equally often, except constraints that are compatible with
+    few others. The number of constraints is sampled uniformly from the range, and the others from the compatible ones.
 
     Args:
         size: the number of rows.
-        constraints: ids of the constraints to draw from.
-        min_constraints: constraints of a prompt, at least.
-        max_constraints: constraints of a prompt, at most.
-        seed: of all draws.
+        constraints: ids of the constraints to sample from.
+        min_constraints: minimum number of constraints of a prompt.
+        max_constraints: maximum number of constraints of a prompt.
+        seed: seed of all sampling.
 
     Raises:
         TooFewPromptsError: the topics and constraints do not give that many distinct prompts.
@@ -62,7 +61,7 @@ def generate(
 
 
 def _prompt(rng: random.Random, first: str, constraints: Sequence[str], count: int) -> dict[str, Any] | None:
-    """A prompt with `count` constraints, or None where too few are compatible with those already drawn."""
+    """Return a prompt with `count` constraints, or None if too few are compatible with those already sampled."""
     topic, ids = rng.choice(TOPICS), [first]
     while len(ids) < count:
         fitting = [name for name in constraints if name not in ids and compatible([*ids, name])]

@@ -1,6 +1,6 @@
-"""The topics of the generators: a short task, and four words that an answer to it may well use.
+"""Contains the topics of the generators: short tasks, each with four words that an answer is likely to use.
 
-The words feed the keyword constraints; each stands alone, in lower case, and none is part of another of its topic.
+The words feed the keyword constraints. They are separate lowercase words, and no word is part of another of its topic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tasks.sourcing.generators import TooFewPromptsError
 
 
 class Topic(NamedTuple):
-    """A short task, and four words that an answer to it may well use."""
+    """A short task, and four words that an answer is likely to use."""
 
     task: str
     words: tuple[str, str, str, str]
@@ -127,7 +127,11 @@ TOPICS: tuple[Topic, ...] = tuple(_parse(line) for line in _TOPICS.strip().split
 
 
 def generate(size: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield `size` distinct rows `{prompt}`, the bare tasks; raises `TooFewPromptsError` where the topics are fewer."""
+    """Yield `size` distinct rows `{prompt}`, which are topics without constraints.
+
+    Raises:
+        TooFewPromptsError: there are fewer topics than `size`.
+    """
     if size > len(TOPICS):
         raise TooFewPromptsError(f"there are {len(TOPICS)} topics; {size} were asked for")
     for topic in random.Random(seed).sample(TOPICS, size):
