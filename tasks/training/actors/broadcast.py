@@ -1,4 +1,4 @@
-"""The copying of a file or folder from the node that has it to others, each of which passes on the pieces that it has.
+"""Broadcasts a file or folder from one node to others. Every node passes on the pieces that it has received.
 
                  pieces 0, 2, ...  ┌────────┐
                 ┌─────────────────►│ node B │
@@ -8,12 +8,11 @@
                 └─────────────────►│ node C │
                  pieces 1, 3, ...  └────────┘
 
-A node fetches a few pieces at a time, each from the least busy node that has one which it lacks, the rarest first. So
-every piece crosses the link of A about once, however many nodes there are: were all of them to read from A, its link
-would be divided by their number. A node that is slow or dead holds up the pieces that it was to pass on, for seconds,
-and nothing else.
+A node fetches a few pieces at a time, rarest first, each from the least busy node that has a missing piece. So every
+piece crosses the link of A about once, for any number of nodes. If all nodes read from A, they would share its link. A
+node that is slow or dead only delays the pieces that it was going to pass on, by seconds.
 
-How a piece is transferred is the matter of `NodeRelay`.
+`NodeRelay` implements the transfers.
 """
 
 from __future__ import annotations
@@ -30,22 +29,24 @@ from tasks.failures import InfrastructureError
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 << 20
-"""Bytes of a piece: the memory that a transfer takes on either node."""
+"""Size of a piece in bytes. A transfer takes this much memory on either node."""
 LANES = 2
-"""Number of pieces that a node fetches at a time: one is on its way while the other is written."""
+"""Number of pieces that a node fetches at a time, so that one is transferred while the other is written."""
 ANSWER_SECONDS = 60.0
-"""Seconds within which a relay has to be started and to list the files of its node."""
+"""Time limit in seconds for starting a relay and listing the files of its node."""
 FIRST_PIECE_SECONDS = 60.0
-"""Seconds after which the first piece that a node fetches is fetched from another node instead."""
+"""Timeout of the first piece that a node fetches, in seconds. It is then fetched from another node."""
 PATIENCE_SECONDS, PATIENCE = 5.0, 4.0
-"""Limit of a later piece: these seconds, and for every piece that its sender is sending a multiple of the slowest."""
+"""Timeout of later pieces: `PATIENCE_SECONDS`, plus `PATIENCE` times the duration of the slowest piece so far for every
+piece that the sender is sending."""
 
 Contents: TypeAlias = list[tuple[str, int]]
-"""Files of a folder by relative name, with their bytes; of a file one with an empty name. Empty: neither is there."""
+"""Relative names and sizes in bytes of the files in a folder. A single file is listed with an empty name. An empty list
+means that there is neither a file nor a folder."""
 
 
 class RelayError(InfrastructureError):
-    """A file could not be brought to a node, or a node does not answer; the message names the node."""
+    """A file could not be copied to a node, or a node does not respond. The message names the node."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Piece:
     """A range of bytes of one file.
 
     Attributes:
-        name: of the file within the folder; empty: the copied path is a file.
-        offset, size: the range, bytes.
+        name: name of the file within the folder. Empty if the copied path is a file.
+        offset: start of the range, in bytes.
+        size: length of the range, in bytes.
     """
 
     name: str
@@ -70,9 +72,9 @@ def pieces_of(contents: Contents, size: int) -> list[Piece]:
 
 
 class NodeRelay(Protocol):
-    """The files of one node, as the controller works with them. Every method may raise `RelayError`.
+    """The controller's interface to the files of one node. Every method may raise `RelayError`.
 
-    A method that is called again, because an answer was lost, has no second effect.
+    Methods are idempotent: a call that is repeated because its answer was lost has no second effect.
 
     Attributes:
         name: address of the node.
@@ -81,19 +83,19 @@ class NodeRelay(Protocol):
     name: str
 
     async def contents(self, path: str) -> Contents:
-        """Return what is complete at `path` on the node."""
+        """Return the complete files at `path` on the node."""
 
     async def begin(self, path: str, contents: Contents) -> bool:
-        """Make the files that pieces are written to, beside `path`; return True if they were there already."""
+        """Create the files that pieces are written to, next to `path`. Return True if they existed already."""
 
     async def fetch(self, holder: Self, path: str, piece: Piece) -> int:
-        """Write a piece that `holder` reads from its own node; return the number of bytes written."""
+        """Write a piece that `holder` reads from its node. Return the number of bytes written."""
 
     async def complete(self, path: str, contents: Contents) -> None:
-        """Check the sizes of what was written, and put it at `path`."""
+        """Check the sizes of the written files, and move them to `path`."""
 
     async def remove(self, path: str) -> None:
-        """Remove what is at `path`, complete or not."""
+        """Remove the file or folder at `path`, complete or not."""
 
     async def is_alive(self) -> bool:
         """Return False if the node has left the cluster."""
@@ -104,12 +106,12 @@ Relays: TypeAlias = Callable[[str], NodeRelay]
 
 
 class Spread:
-    """One file or folder that nodes copy from each other, beginning with the node that has it.
+    """The broadcast of one file or folder: nodes copy it from each other, beginning with the node that has it.
 
     Attributes:
-        path: of the file or folder, on every node.
+        path: path of the file or folder, the same on every node.
         origin: id of the node that has it.
-        running: number of nodes that are being brought the file.
+        running: number of nodes that the file is being copied to.
     """
 
     def __init__(self, path: str, origin: str, relays: Relays, piece_bytes: int = PIECE_BYTES) -> None:
@@ -123,17 +125,17 @@ class Spread:
         self._pieces: Sequence[Piece] = ()
         self._all: set[int] = set()  # numbers of the pieces
         self._held: dict[str, set[int]] = {}  # pieces by node
-        self._coming: defaultdict[str, set[int]] = defaultdict(set)  # those on their way to a node
-        self._copies: Counter[int] = Counter()  # nodes that have a piece, or that it is on its way to
-        self._uploads: Counter[str] = Counter()  # pieces that a node is sending
-        self._avoided: defaultdict[str, set[str]] = defaultdict(set)  # nodes that did not send to this one
+        self._coming: defaultdict[str, set[int]] = defaultdict(set)  # pieces in transfer to a node
+        self._copies: Counter[int] = Counter()  # number of nodes that have or receive a piece
+        self._uploads: Counter[str] = Counter()  # number of transfers from a node
+        self._avoided: defaultdict[str, set[str]] = defaultdict(set)  # nodes that failed to send to this one
         self._slowest: dict[str, float] = {}  # seconds that a piece to a node takes alone
 
     async def bring(self, node: str) -> None:
-        """Return when the node has the file; a second call goes on where the first has failed.
+        """Copy the file to the node. A second call continues after a first that failed.
 
         Raises:
-            RelayError: no node sends it the pieces that it lacks, or it does not write them.
+            RelayError: no node sends the missing data, or the node does not write it.
         """
         self.running += 1
         try:
@@ -142,7 +144,7 @@ class Spread:
             self.running -= 1
 
     def forget(self, node: str) -> None:
-        """Take from a node no piece any more: its copy is removed."""
+        """Fetch nothing more from a node, because its copy is removed."""
         self._held.pop(node, None)
 
     async def _bring(self, node: str) -> None:
@@ -186,10 +188,10 @@ class Spread:
         return self._all - self._held[node] - self._coming[node]
 
     def _choose(self, node: str) -> tuple[str, int]:
-        """Return the node from which a piece is fetched next, and the number of the piece."""
+        """Return the node to fetch the next piece from, and the number of the piece."""
         lacked = self._lacked(node)
         others = self._held.keys() - self._avoided[node] - {node}
-        # of nodes that are equally busy the one with fewest pieces, so that the origin is free for those that none has
+        # Of equally busy nodes take the one with fewest pieces, to keep the origin free for pieces that only it has.
         for holder in sorted(others, key=lambda other: (self._uploads[other], len(self._held[other]))):
             if offered := lacked & self._held[holder]:
                 return holder, min(offered, key=lambda index: (self._copies[index], index))
@@ -213,7 +215,7 @@ class Spread:
             logger.warning("%s: %s asks another node than %s: %s", self.path, relay.name, sender.name, reason)
             self._avoided[node].add(holder)
         else:
-            alone = (loop.time() - began) / max(uploads, self._uploads[holder])  # the sender's link was divided
+            alone = (loop.time() - began) / max(uploads, self._uploads[holder])  # uploads share the sender's link
             self._slowest[node] = max(self._slowest.get(node, 0.0), alone)
             self._held[node].add(index)
         finally:
@@ -223,7 +225,7 @@ class Spread:
                 self._copies[index] -= 1
 
     def _patience(self, node: str, uploads: int) -> float:
-        """Return the seconds after which a node gives up a piece of a sender with this number of uploads."""
+        """Return the timeout in seconds of a transfer from a sender with this number of uploads."""
         if node not in self._slowest:
             return FIRST_PIECE_SECONDS
         return PATIENCE_SECONDS + PATIENCE * self._slowest[node] * uploads

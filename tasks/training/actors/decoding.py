@@ -1,4 +1,4 @@
-"""Work of an engine between two optimizer steps, from readings of its statistics."""
+"""Measures the decoding work of an engine between two optimizer steps, from readings of its statistics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tasks.generation.interface import EngineStatistics
 
 @dataclass
 class Decoding:
-    """Work of one engine, summed over the time between readings of its statistics in which it had something to do.
+    """Work of one engine, summed over the time while it had something to generate.
 
     Attributes:
-        tokens: tokens that it generated.
-        busy_seconds: time in which it had something to generate.
-        sequence_seconds: sequences that it decoded at a time, summed over that time.
-        gpu: name of its GPU at the last reading; empty: it has none.
+        tokens: number of generated tokens.
+        busy_seconds: time while it had something to generate.
+        sequence_seconds: number of concurrently decoded sequences, integrated over that time.
+        gpu: name of its GPU at the last reading. Empty if it has none.
     """
 
     tokens: int = 0
@@ -24,7 +24,7 @@ class Decoding:
     gpu: str = ""
 
     def add(self, before: EngineStatistics, after: EngineStatistics, busy_seconds: float) -> None:
-        """Add the time between two readings of one engine, of which it had something to generate `busy_seconds`.
+        """Add the time between two readings of one engine, which had something to generate for `busy_seconds` of it.
 
         The number of sequences in this time is the mean of both readings, and at least 1.
         """
@@ -37,5 +37,5 @@ class Decoding:
 
     @property
     def sequences(self) -> float:
-        """Mean number of sequences that were decoded at a time; 0 without any time."""
+        """Mean number of concurrently decoded sequences, or 0 if the engine was never busy."""
         return self.sequence_seconds / self.busy_seconds if self.busy_seconds else 0.0

@@ -1,7 +1,7 @@
-"""The episodes of a training run: one of its actors takes the policy's turns, and the run's judge answers environments.
+"""Plays the episodes of a run: an actor generates the policy's turns, and the reward client scores for environments.
 
-A slot is not loaded by an episode whose environment works: the actor is given other samples meanwhile, and all turns of
-an episode go to the same actor, which has its prefix in the KV cache.
+While the environment of an episode works, the episode does not count as load of its slot: the actor is given other
+samples. All turns of an episode go to the same actor, which has its prefix in the KV cache.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tasks.verifiers.code.running import Execution
 
 @dataclass(frozen=True)
 class Episode:
-    """The episode that is asked for.
+    """A request for an episode.
 
     Attributes:
         prompt: its prompt, which has an environment.
-        sampling: options of sampling; `max_tokens` bounds all of the episode's tokens.
-        seed: seed of the policy's turns; None draws from the engine's stream.
+        sampling: sampling options. `max_tokens` limits all tokens of the episode together.
+        seed: seed of the policy's turns. Optional. If None, the engine's random stream is used.
         group: number of the group, or -1 for a validation.
         index: number of the sample within the group.
-        recorded: the turns that the episode had when it was interrupted.
+        recorded: the turns before the episode was interrupted.
     """
 
     prompt: Prompt
@@ -44,17 +44,17 @@ class Episode:
 
 
 class Episodes(Protocol):
-    """The player of a run's episodes, as the fleet calls it."""
+    """The fleet's interface to the player of a run's episodes."""
 
     async def play(self, episode: Episode, generate: GenerateTurn, observer: Observer) -> Completion:
-        """Play an episode whose turns `generate` samples; exceptions of that end the call, and no others."""
+        """Play an episode whose turns `generate` samples. Only exceptions of `generate` propagate."""
 
     async def aclose(self) -> None:
         """End the processes of environments."""
 
 
 class RunEpisodes:
-    """The episodes of a run: environments in processes of this machine, judged by the run's judge."""
+    """Plays the episodes of a run, with environments in processes on this machine and the run's reward client."""
 
     def __init__(self, player: EpisodePlayer, judge: RewardClient) -> None:
         self._player = player
@@ -84,7 +84,7 @@ class RunEpisodes:
 
 @dataclass(frozen=True)
 class _Services:
-    """The run's verifiers and sandbox, as the environment of one prompt asks them (`Services`)."""
+    """The run's verifiers and sandbox, as the environment of one prompt uses them (`Services`)."""
 
     client: RewardClient
     prompt: Prompt
@@ -99,16 +99,16 @@ class _Services:
 class SlotObserver:
     """An observer that takes an episode off the slot's load while its environment works, and records its turns.
 
-    It measures how long the environment has the episode, waits for a process, a judgement or the sandbox included.
+    It measures the time that the environment takes, including waits for a process, a score or the sandbox.
     """
 
     def __init__(self, slot: ActorSlot, freed: Callable[[], None], sample: Sample | None = None) -> None:
-        """Make the observer of one episode.
+        """Create the observer of one episode.
 
         Args:
-            slot: the slot whose actor takes the policy's turns.
+            slot: the slot whose actor generates the policy's turns.
             freed: called when the slot has capacity for another sample.
-            sample: the sample whose turns and seconds are recorded; None in a validation.
+            sample: the sample whose turns and seconds are recorded, or None in a validation.
         """
         self._slot = slot
         self._freed = freed
@@ -135,6 +135,6 @@ class SlotObserver:
             self._sample.environment_seconds = self._seconds
 
     def on_turn(self, so_far: Completion) -> None:
-        """Record the turns up to here, for another actor or a resumed run."""
+        """Record the turns so far, for another actor or a resumed run."""
         if self._sample is not None:
             self._sample.recorded = so_far

@@ -1,12 +1,12 @@
-"""The fleet: all actors of a run, each of which starts, generates, takes new weights and is replaced independently.
+"""Manages all actors of a run, which start, generate, take new weights and are replaced independently.
 
     window ──► dispatch ──► slot 0: actor ──► response ──► receiver
                        └──► slot 1: actor ──► response ──► receiver
                                 ▲
-    weight store ── update ─────┘  each slot takes new weights by itself, as `actors.updates` allows
+    weight store ── update ─────┘  each slot takes new weights separately, as `actors.updates` allows
 
-Samples that wait in the window go to the least loaded actor that has capacity left. So a slow actor is given fewer of
-them, and one that starts late is given its share at once. A lost actor costs only the samples that it had not finished.
+Samples that wait in the window go to the least loaded actor with free capacity. So a slow actor is given fewer samples,
+and an actor that starts late is given its share at once. A lost actor costs only its unfinished samples.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tasks.training.timeouts import Limit, until_the_first, within
 logger = logging.getLogger(__name__)
 
 STATISTICS_SECONDS = 10.0
-"""Longest time between two readings of an engine's statistics, seconds: its KV cache can fill within seconds."""
+"""Longest time between two readings of an engine's statistics, in seconds. Its KV cache can fill within seconds."""
 
 ENGINES = (
     Metric(
@@ -50,11 +50,11 @@ ENGINES = (
     Metric("preemptions", "requests", "requests that lost their KV cache to others"),
     Metric("sequences_limit", "sequences", "sequences that an engine is given at a time, mean over actors"),
 )
-"""Metrics of the engines, from their own statistics (`Fleet.take_figures`)."""
+"""Metrics of the engines, from their statistics (`Fleet.take_figures`)."""
 
 
 class Fleet:
-    """All actors of a run: hands samples out to them, keeps their weights current, and replaces those that are lost.
+    """Manages all actors of a run: hands samples out to them, keeps their weights current, and replaces lost actors.
 
     Attributes:
         slots: the actor slots, by index.
@@ -70,17 +70,18 @@ class Fleet:
         turns: Turns | None = None,
         episodes: Episodes | None = None,
     ) -> None:
-        """Make a fleet without actors; `run` starts them.
+        """Create a fleet without actors. `run` starts them.
 
         Args:
             config: the options of the run.
             window: the groups whose samples are generated.
-            make_actor: creates the actor for the slot with an index; the second argument is the number of actors that
-                the slot had before.
+            make_actor: creates an actor. Its arguments are the index of the slot, and the number of actors that the
+                slot has had before.
             weights: the weights that actors take.
             receiver: is notified of responses, losses and updates.
-            turns: the turns of engines and learner on their GPUs; None: they take none.
-            episodes: plays the episodes of prompts with an environment; None: no prompt has one.
+            turns: time sharing of the GPUs between engines and learner. Optional. If None, they share no GPUs by time.
+            episodes: plays the episodes of prompts with an environment. Optional. If None, no prompt has an
+                environment.
         """
         self._config = config
         self._episodes = episodes
@@ -90,13 +91,13 @@ class Fleet:
         self._receiver = receiver
         self._turns = turns or Turns()
         self._closing = False
-        self._options_work = False  # an engine has started with them
+        self._options_work = False  # an engine has started with these options
         self._has_answered = False  # an engine has generated a response
         self._changed = asyncio.Event()
         actors = config.actors
         self._hang_limit = Limit.of(config, "actors.hang_seconds")
-        # A group that is spread over actors is as slow as the slowest of them. It goes to an actor with capacity for
-        # all of it, as far as `prefetch` allows an actor to wait for that.
+        # A group that is split over actors is as slow as the slowest of them. So it goes to an actor with capacity for
+        # the whole group, as far as `prefetch` allows an actor to wait for that.
         self._min_capacity = min(max(actors.prefetch, 1), config.sampling.samples)
         self.slots = [ActorSlot(index, actors) for index in range(actors.count)]
         self._updates = WeightUpdates(config, self.slots, weights, receiver, self._turns)
@@ -119,11 +120,14 @@ class Fleet:
     # Handing out
 
     def dispatch(self) -> None:
-        """Hand waiting samples out to all actors with free capacity; called whenever either may have changed."""
+        """Hand waiting samples out to all actors with free capacity. Called whenever either may have changed."""
         self._dispatch_among(self.slots)
 
     def _dispatch_among(self, slots: Sequence[ActorSlot]) -> None:
-        """Hand waiting samples out to those of `slots` with free capacity; no other slot has any, or nothing waits."""
+        """Hand waiting samples out to those among `slots` with free capacity.
+
+        No other slot has free capacity, or no sample waits.
+        """
         self._changed.set()
         fresh = {slot for slot in slots if not slot.running}
         while not self._closing:
@@ -152,7 +156,7 @@ class Fleet:
                 return not self._updates.is_behind(slot)
             case "barrier":
                 return not any(self._updates.is_behind(other) for other in self.slots)
-            case "static":  # every slot is given one batch at a time, which its longest response ends
+            case "static":  # every slot is given one batch at a time, which ends with its longest response
                 return slot in fresh and not any(
                     self._updates.is_behind(other) or other.is_pending for other in self.slots
                 )
@@ -170,7 +174,7 @@ class Fleet:
         except RequestRefusedError as refusal:
             self._end(slot, sample)
             self._receiver.on_impossible(sample.group, str(refusal))
-        except Exception as error:  # lost, or a defect: `_serve` raises it, and `_fill` tells one from the other
+        except Exception as error:  # a lost actor or a bug: `_serve` raises it, and `_fill` distinguishes them
             slot.fail(actor, error)
             return
         else:
@@ -180,7 +184,7 @@ class Fleet:
         self._dispatch_among([slot])
 
     async def _respond(self, slot: ActorSlot, actor: Actor, sample: Sample) -> Completion:
-        """Return the response of a sample, or its episode, all of whose turns the actor generates."""
+        """Return the response of a sample, or its episode. The actor generates all turns of an episode."""
         prompt, seed = sample.group.prompt, self._seed(sample)
         if prompt.environment is None:
             return await actor.generate(prompt.token_ids, self._config.sampling, seed)
@@ -209,7 +213,7 @@ class Fleet:
         if not slot.running:
             slot.finish_training()
 
-    # Validation, beside training
+    # Validation, concurrent with training
 
     def has_newer_than(self, version: int) -> bool:
         """Return whether a newer version of the policy than `version` is published."""
@@ -217,12 +221,12 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def pinned(self, version: int) -> AsyncIterator[ActorSlot]:
-        """Yield the least loaded slot that serves `version` of the policy; it takes no newer weights within the block.
+        """Yield the least loaded slot that serves `version` of the policy. It takes no newer weights within the block.
 
-        Its actor continues with samples of training too, as far as it may under weights that are not the newest.
+        Its actor also continues with training samples, as far as older weights are allowed to generate them.
 
         Raises:
-            ActorLostError: no slot serves this version, and none will, because a newer one is published.
+            ActorLostError: no slot serves this version, and none will, because a newer version is published.
         """
         while not (slots := [slot for slot in self.slots if slot.version == version and slot.can_validate]):
             if self.has_newer_than(version):
@@ -239,11 +243,11 @@ class Fleet:
     async def generate_for_validation(
         self, slot: ActorSlot, prompt: Prompt, sampling: SamplingConfig, seed: int, index: int
     ) -> Completion:
-        """Return response `index` to a prompt, which belongs to no sample of training; it is load of the slot.
+        """Return response `index` to a validation prompt, which belongs to no training sample but is load of the slot.
 
         Raises:
             ActorLostError: the actor was lost.
-            RequestRefusedError: the engine takes no such request.
+            RequestRefusedError: the engine refuses the request.
         """
         actor = slot.actor
         if actor is None:
@@ -259,7 +263,7 @@ class Fleet:
             raise
         except RequestRefusedError:
             raise
-        except Exception as error:  # as of a sample of training
+        except Exception as error:  # handled as for a training sample
             slot.fail(actor, error)
             raise
         finally:
@@ -275,21 +279,21 @@ class Fleet:
         assert self._episodes is not None, "a prompt with an environment has a player of episodes"
         return await self._episodes.play(episode, actor.generate, SlotObserver(slot, self.dispatch))
 
-    # The life of an actor
+    # Life cycle of an actor
 
     async def run(self) -> None:
-        """Fill every slot with an actor, and replace those that are lost, until cancelled.
+        """Fill every slot with an actor, and replace lost actors, until cancelled.
 
         Raises:
             ActorLostError: every slot has lost more actors than `actors.max_restarts` allows within the window.
-            EngineOptionsError: the first engines do not start, because of their options, or do not serve the model.
-            MemoryLimitError: an engine does not start for memory, in two starts after one another.
+            EngineOptionsError: the first engines do not start because of their options, or do not serve the model.
+            MemoryLimitError: an engine runs out of memory in two consecutive starts.
             ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         """
         await until_the_first(self._fill(slot) for slot in self.slots)
 
     async def _fill(self, slot: ActorSlot) -> None:
-        was_short = False  # of memory, when the last actor started
+        was_short = False  # the last actor ran out of memory when it started
         while True:
             await self._back_off(slot)
             actor = self._make_actor(slot.index, slot.create())
@@ -304,9 +308,9 @@ class Fleet:
             except EngineOptionsError as error:
                 if not (self._options_work if slot.actor is None else self._has_answered):
                     raise
-                lost = error  # an engine has run with these options: the cause is a disk, or storage that is away
+                lost = error  # an engine has run with these options, so the cause is a disk or unavailable storage
             except asyncio.CancelledError:
-                self._closing = True  # the run ends: no actor is given anything more
+                self._closing = True  # the run ends: no actor is given more samples
                 raise
             finally:
                 suspect = slot.suspect
@@ -320,7 +324,7 @@ class Fleet:
                     self._turns.leave(slot.index)
 
     async def _back_off(self, slot: ActorSlot) -> None:
-        """Wait before the next actor of a slot; where every slot is over its budget, end the run."""
+        """Wait before the next actor of a slot. If every slot is over its restart budget, end the run."""
         if slot.is_over_budget:
             actors = self._config.actors
             slot.explain_over_budget(
@@ -331,13 +335,13 @@ class Fleet:
         await asyncio.sleep(slot.back_off_seconds)
 
     async def _serve(self, slot: ActorSlot, actor: Actor) -> None:
-        """Bring an actor from its creation to service, and keep it current until it is lost; never returns."""
+        """Start an actor, let it serve, and keep its weights current until it is lost. Never returns."""
         self._weights.follow(node := await actor.placed())
         await self._turns.enter(slot.index)
         slot.load()
         await actor.start()
         self._options_work = True
-        # Nothing is generated before the learner's weights are in: after a resume or a replacement the engine starts
+        # Nothing is generated before the engine has the learner's weights: after a resume or a replacement it starts
         # with the initial checkpoint, and without an adapter.
         needs_weights = self._weights.version > 0 or self._config.lora is not None
         await self._updates.begin(slot, actor, node, needs_weights=needs_weights)
@@ -350,10 +354,10 @@ class Fleet:
             self.dispatch()
 
     async def _watch(self, slot: ActorSlot, actor: Actor) -> None:
-        """Read an actor's statistics again and again, and raise `ActorLostError` when the actor hangs.
+        """Read an actor's statistics periodically, and raise `ActorLostError` if the actor hangs.
 
-        It hangs when it has something to generate and makes no token, however much more waits for it. An update of its
-        weights, during which it makes no token, has a limit of its own; asleep, it makes none either.
+        It hangs if it has something to generate and generates no token, regardless of how many samples wait for it. It
+        also generates no token during a weight update, which has its own time limit, and while it sleeps.
         """
         loop, limit = asyncio.get_running_loop(), self._hang_limit.seconds
         since = loop.time()
@@ -385,6 +389,6 @@ class Fleet:
             self._receiver.on_impossible(suspect, f"its prompt ends engines: {reason}")
 
     def _empty(self, slot: ActorSlot) -> None:
-        """Remove the actor of a slot; the samples that it had not finished wait in the window again."""
+        """Remove the actor of a slot, and return its unfinished samples to the window."""
         actors = sum(other.actor is not None for other in self.slots)
         self._window.requeue(slot.empty(), actors)

@@ -1,4 +1,4 @@
-"""Actors: Ray processes that hold one vLLM engine each, and the client through which the fleet calls one."""
+"""Runs actors, which are Ray processes with one vLLM engine each, and the client through which the fleet calls them."""
 
 from __future__ import annotations
 
@@ -28,58 +28,63 @@ from tasks.training.learner.config import LoraConfig
 from tasks.training.timeouts import Limit, watched, within
 
 STOP_SECONDS = 10.0
-"""Seconds that an engine may take to end by itself before its process is killed."""
+"""Seconds that an engine may take to shut down before its process is killed."""
 
 
 class ActorLostError(InfrastructureError):
-    """An actor died or hangs, or its engine broke: an infrastructure failure, which a new actor answers."""
+    """An actor died or hangs, or its engine broke. This is an infrastructure failure, and the actor is replaced."""
 
 
 class Actor(Protocol):
-    """An actor as the fleet calls it: one engine. All methods but `kill` raise `ActorLostError` if it is lost."""
+    """The fleet's interface to an actor with one engine. All methods except `kill` raise `ActorLostError` on a loss."""
 
     async def placed(self) -> str:
-        """Wait until the cluster has resources for the actor, however long that takes; return the id of its node."""
+        """Wait without a time limit until the cluster has resources for the actor. Return the id of its node."""
 
     async def start(self) -> None:
-        """Wait until the engine takes requests, with the weights of the initial checkpoint; called after `placed`."""
+        """Wait until the engine takes requests, with the weights of the initial checkpoint. Called after `placed`."""
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """Return one response to a prompt; the same one for the same `seed` and weights. A cancelled call ends it.
+        """Return one response to a prompt, which is the same for the same `seed` and weights.
+
+        Cancelling the call aborts the request.
 
         Raises:
-            RequestRefusedError: the engine takes no such request, and continues with others.
+            RequestRefusedError: the engine refuses this request, and continues with others.
         """
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> WeightUpdate:
-        """Take the weights or the adapter at `path` as policy `version`, also in the middle of responses or asleep.
+        """Load the weights or the adapter at `path` as policy `version`, also in the middle of responses or asleep.
 
         An engine that sleeps is awake afterwards.
 
-        `keep_cache`: whether unfinished responses continue with the KV cache that older weights computed.
+        Args:
+            path: path of the weights or the adapter.
+            version: version of the policy.
+            keep_cache: whether unfinished responses continue with the KV cache that older weights computed.
 
         Raises:
-            WeightsNotTakenError: the engine has no use for a tensor, got none for one of its weights, or does not serve
-                the adapter.
+            WeightsNotTakenError: the engine does not use a tensor, got no tensor for one of its weights, or does not
+                serve the adapter.
         """
 
     async def sleep(self) -> None:
-        """Leave the GPU: weights are in main memory afterwards, and the requests of the engine wait."""
+        """Free the GPU. The weights are in main memory afterwards, and the requests of the engine wait."""
 
     async def wake(self) -> None:
-        """Return to the GPU and go on with the requests, under the weights as they were; nothing if it is awake."""
+        """Return to the GPU and continue the requests with unchanged weights. Do nothing if the engine is awake."""
 
     async def statistics(self) -> EngineStatistics:
-        """Return the newest figures of the engine: tokens, running sequences, KV cache, preemptions."""
+        """Return the newest statistics of the engine: tokens, running sequences, KV cache, preemptions."""
 
     async def kill(self) -> None:
-        """End the actor, whatever state it is in."""
+        """End the actor in any state."""
 
 
 class ActorProcess:
-    """The part of an actor that runs inside its Ray process; the engine is a child process of that.
+    """The server side of an actor, inside its Ray process. The engine is a child process of this process.
 
-    A call may come twice, because Ray repeats a call whose answer was lost with a connection.
+    A call may arrive twice, because Ray repeats a call if the answer was lost with a connection.
     """
 
     def __init__(
@@ -92,7 +97,7 @@ class ActorProcess:
         self._engine: Engine | None = None
 
     async def placed(self) -> str:
-        """Return the id of the node; Ray answers the call once the process has its resources in the cluster."""
+        """Return the id of the node. Ray answers the call once the process has its resources in the cluster."""
         import ray
 
         return ray.get_runtime_context().get_node_id()
@@ -100,7 +105,7 @@ class ActorProcess:
     async def start(self, placed: str) -> int:
         """Start the engine, unless it runs, and return the id of this process.
 
-        `placed` is the result of the method `placed`, for which Ray waits first. No other call is answered while the
+        `placed` is the result of the method `placed`. Ray waits for it first. No other call is answered while the
         engine loads.
         """
         if self._engine is None:
@@ -114,12 +119,12 @@ class ActorProcess:
         return os.getpid()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """Return one response; vLLM shares the prompt's KV cache among all responses to it."""
+        """Return one response. vLLM shares the prompt's KV cache among all responses to it."""
         assert self._engine is not None
         return await self._engine.generate(prompt_ids, sampling, seed=seed)
 
     async def update(self, path: str, version: int, keep_cache: bool) -> WeightUpdate:
-        """Replace the weights of the engine by those at `path`."""
+        """Replace the weights of the engine by the weights at `path`."""
         assert self._engine is not None
         return await self._engine.update_weights(path, version, keep_cache=keep_cache)
 
@@ -134,7 +139,7 @@ class ActorProcess:
         await self._engine.wake()
 
     async def statistics(self) -> EngineStatistics:
-        """Return the newest figures of the engine."""
+        """Return the newest statistics of the engine."""
         assert self._engine is not None
         return self._engine.statistics
 
@@ -145,17 +150,17 @@ class ActorProcess:
 
 
 class Reservation(Protocol):
-    """The resources of one engine, which are reserved in the cluster before its actor is created."""
+    """The resources of one engine, reserved in the cluster before its actor is created."""
 
     async def granted(self) -> None:
-        """Wait until they are reserved."""
+        """Wait until the resources are reserved."""
 
     def release(self) -> None:
-        """Give them back, or withdraw the request for them."""
+        """Free the resources, or withdraw the request for them."""
 
 
 class RayActor:
-    """The fleet's client of one `ActorProcess`: turns Ray's errors into `ActorLostError`."""
+    """The fleet's client of one `ActorProcess`. Converts Ray's errors to `ActorLostError`."""
 
     def __init__(
         self,
@@ -172,12 +177,13 @@ class RayActor:
         Args:
             create: returns the handle of a new Ray actor of `ActorProcess`.
             config: the options of the actor.
-            reservation: resources that the actor is created in, once they are granted; None: Ray finds some for it.
-            prepare: brings the model to the node with an id, before the engine loads there, or raises `RelayError`;
-                None: the model is there.
-            memory: of the cluster's nodes, for the reasons of losses; None: of this node.
-            loads_at_once: whether the engine loads as soon as the actor has its resources; False: when `start` is
-                called.
+            reservation: resources for the actor, which is created once they are reserved. Optional. If None, Ray
+                chooses a node.
+            prepare: copies the model to the node with the given id before the engine loads there, or raises
+                `RelayError`. Optional. If None, the model is already there.
+            memory: memory of the cluster's nodes, used to explain losses. Optional. If None, only this node's is used.
+            loads_at_once: if True, the engine loads as soon as the actor has its resources. Otherwise it loads when
+                `start` is called.
         """
         self._create = create
         self._config = config
@@ -207,7 +213,7 @@ class RayActor:
             self._preparation = asyncio.create_task(self._start_prepared(self._prepare))
 
     async def _start_prepared(self, prepare: Callable[[str], Awaitable[None]]) -> None:
-        """Have the engine loaded once its node is prepared for it."""
+        """Load the engine once its node is prepared for it."""
         node = await self._call(self._placed)
         try:
             await prepare(node)
@@ -268,7 +274,7 @@ class RayActor:
         return await self._call(self._handle.statistics.remote())
 
     async def kill(self) -> None:
-        """Kill the process; an engine that still answers ends its processes first, and frees their shared memory."""
+        """Kill the process. An engine that still responds first ends its processes, and frees their shared memory."""
         for task in (self._creation, self._preparation):
             if task:
                 task.cancel()

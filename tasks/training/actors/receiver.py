@@ -1,4 +1,4 @@
-"""The interface through which a fleet notifies the control of training."""
+"""Defines the interface through which a fleet notifies the controller."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tasks.training.groups.group import Group, Sample
 
 
 class Receiver(Protocol):
-    """The object that a fleet notifies of what its actors did; in a run, `GroupLifecycle`."""
+    """Receives the events of a fleet. In a run this is `GroupLifecycle`."""
 
     def on_generated(self, sample: Sample, completion: Completion) -> None:
-        """Handle a response: `completion` is what an actor generated for `sample`."""
+        """Handle the response `completion` that an actor generated for `sample`."""
 
     def on_impossible(self, group: Group, reason: str) -> None:
         """Handle a group whose prompt no engine can answer, for `reason`."""

@@ -1,10 +1,10 @@
-"""The weights of a run on several nodes: each version is brought into the shared memory of each node with engines.
+"""Distributes the weights of a run on several nodes: copies each version to the shared memory of nodes with engines.
 
     rank 0 writes ──► memory of its node ──► memory of each engine's node ──► the engines there
-                      (the learner waits)    (engines generate)               (each pauses for this alone)
+                      (the learner waits)    (engines generate)               (each pauses only for this)
 
-A path is the same on every node. Nodes are independent of each other: engines on one update when it has the version,
-whatever becomes of the others, and a node that is late goes on with the newest version when it has one.
+Paths are the same on every node. Nodes are independent of each other: engines update as soon as their node has the
+version, and a node that is late skips to the newest version.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tasks.training.actors.weights import Weights
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-"""Seconds before a node that could not be brought a version is brought the newest."""
+"""Pause in seconds after a failed copy to a node. Then the newest version is copied."""
 
 
 class RelayedWeights(Weights):
     """The published weights, on every node that follows them.
 
-    A version is removed from a node when the node has a newer one and no actor there is reading it; from the node where
-    the learner wrote it, when besides it is being copied to no other node.
+    A version is removed from a node when the node has a newer version and no actor there is reading it. The node on
+    which the learner wrote it also waits until it is not being copied to another node any more.
 
     Args:
-        folder: of the weights, which exists on every node that has a relay.
+        folder: folder of the weights, which exists on every node that has a relay.
         relays: returns the relay of a node.
-        piece_bytes: largest piece in which a file is copied.
+        piece_bytes: size of a transfer, in bytes.
     """
 
     def __init__(self, folder: Path, relays: Relays, piece_bytes: int = PIECE_BYTES) -> None:
@@ -44,13 +44,13 @@ class RelayedWeights(Weights):
         self._relays = relays
         self._piece_bytes = piece_bytes
         self._spreads: dict[int, Spread] = {}
-        self._versions: defaultdict[str, set[int]] = defaultdict(set)  # complete ones, by node
+        self._versions: defaultdict[str, set[int]] = defaultdict(set)  # complete versions, by node
         self._readers: Counter[tuple[str, int]] = Counter()
         self._following: dict[str, asyncio.Task[None]] = {}
         self._removals: set[asyncio.Task[None]] = set()
 
     async def publish(self, version: int, node: str, contents: Contents = NOTHING) -> None:
-        """Make `version` the newest; it is brought to every node that follows."""
+        """Make `version` the newest, and copy it to every node that follows."""
         if node:
             self._spreads[version] = Spread(str(self.path(version)), node, self._relays, self._piece_bytes)
             self._versions[node].add(version)
@@ -58,18 +58,18 @@ class RelayedWeights(Weights):
         self._drop_old()
 
     def follow(self, node: str) -> None:
-        """Bring the newest version to a node, now and whenever there is another, for as long as the node lives."""
+        """Copy the newest version to a node, now and after every publication, for as long as the node lives."""
         if node not in self._following:
             self._following[node] = asyncio.create_task(self._follow(node))
             self._following[node].add_done_callback(_log_defect)
 
     def newest_on(self, node: str) -> int:
-        """Return the newest version that is complete on the node; -1: none is."""
+        """Return the newest version that is complete on the node, or -1 if there is none."""
         return max(self._versions[node], default=-1)
 
     @contextlib.contextmanager
     def open(self, node: str) -> Iterator[tuple[int, Path]]:
-        """Yield the newest version on a node and its path there; the node keeps it for the length of the block."""
+        """Yield the newest version on a node and its path there. The node keeps it for the duration of the block."""
         version = self.newest_on(node)
         self._readers[node, version] += 1
         try:
@@ -79,7 +79,7 @@ class RelayedWeights(Weights):
             self._drop_old()
 
     def close(self) -> None:
-        """Bring nothing to any node from now on."""
+        """Stop copying weights to nodes."""
         for task in (*self._following.values(), *self._removals):
             task.cancel()
 
@@ -107,7 +107,7 @@ class RelayedWeights(Weights):
         self._following.pop(node, None)
         for spread in self._spreads.values():
             spread.forget(node)
-        self._drop_old()  # what was being copied to this node alone
+        self._drop_old()  # versions that were kept only to be copied to this node
 
     def _drop_old(self) -> None:
         for node, versions in self._versions.items():

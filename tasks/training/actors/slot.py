@@ -1,15 +1,15 @@
-"""Actor slots: the state of one actor of the fleet, and the checked transitions between its states.
+"""Tracks the state of each actor slot of the fleet, and checks transitions between states.
 
     EMPTY ─► WAITING_FOR_RESOURCES ─► LOADING ─► UPDATING ◄─► SERVING ─► BROKEN
       │                ▲                            ▲            ▲
       └─► BACKING_OFF ─┘                            └─── ASLEEP ◄┘
 
-LOADING leads to SERVING at once where the initial checkpoint is the newest policy, and UPDATING and ASLEEP may lead to
+LOADING leads directly to SERVING if the initial checkpoint is the newest policy. UPDATING and ASLEEP may lead to
 BROKEN. Every state of an actor leads back to EMPTY, when the actor is removed.
 
-The fleet asks for a transition by a method of the slot and never assigns a state. Three facts are kept beside the
-state because each of them is independent of it: a slot may be reserved for a suspect group, pinned to its version
-of the policy by a validation, and idle or not, whether its actor serves or takes new weights.
+The fleet changes the state only through methods of the slot. Three properties are stored separately because they are
+independent of the state: a slot may be reserved for a suspect group, it may be pinned to its version of the policy by a
+validation, and it may be idle, both while its actor serves and while it takes new weights.
 """
 
 from __future__ import annotations
@@ -28,54 +28,54 @@ from tasks.training.groups.group import Group, Sample
 from tasks.training.restart_budget import RestartBudget
 
 MAX_BACK_OFF = 60.0
-"""Longest pause before an actor is replaced, seconds, while the slot is within its restart budget."""
+"""Longest pause in seconds before an actor is replaced, while the slot is within its restart budget."""
 
 
 class SlotState(Enum):
-    """Stage in the life of a slot's actor. The value completes the sentence "actor 3 ..." in a message."""
+    """Stage in the life of a slot's actor. The value follows "actor 3" in a message."""
 
     EMPTY = "has not been created"
-    """There is no actor: before the first one, and between the removal of one and its back-off."""
+    """There is no actor: before the first actor, and between the removal of an actor and the pause after it."""
     BACKING_OFF = "is replaced after a pause"
     """The last actor was lost, and the slot pauses before it creates another."""
     WAITING_FOR_RESOURCES = "waits for resources of the cluster"
-    """An actor is created, and Ray has no CPUs or GPUs for it yet."""
+    """An actor is created, but Ray does not have CPUs or GPUs for it yet."""
     LOADING = "loads its engine"
-    """The actor has its resources, and its engine is not running yet."""
+    """The actor has its resources, but its engine is not running yet."""
     UPDATING = "takes new weights"
-    """The engine is running, and is taking the newest weights: its first ones, or in place of older ones."""
+    """The engine is running, and is loading the newest weights, either its first or to replace older weights."""
     SERVING = "generates"
-    """The engine takes requests under the version of the policy that the slot names."""
+    """The engine takes requests under the policy version `ActorSlot.version`."""
     ASLEEP = "sleeps while the learner has its GPU"
-    """The engine keeps its requests, and generates nothing until it is woken (`placement: turns`)."""
+    """The engine keeps its requests, but generates nothing until it is woken (`placement: turns`)."""
     BROKEN = "has failed and is being removed"
-    """A request failed because of the actor; it is given nothing more, and is removed next."""
+    """A request failed because of the actor. It is given no more samples, and is removed next."""
 
 
 _REMOVABLE = frozenset(SlotState) - {SlotState.EMPTY, SlotState.BACKING_OFF}
-"""The states in which a slot has an actor, or one that is being created."""
+"""The states of a slot with an actor."""
 
 
 class ActorSlot:
     """State of one actor slot: its current actor, load, policy version and restart budget.
 
-    A slot outlives its actors, which replace one another in it.
+    A slot outlives its actors. A lost actor is replaced by a new one in the same slot.
 
     Attributes:
         index: number of the slot, from 0.
-        state: stage in the life of the current actor; changed by the methods of this class alone.
-        actor: the current actor, from the moment that its engine runs; None before.
-        version: version of the policy that the actor generates under; None until it first serves.
-        attempts: actors that the slot has had so far.
+        state: stage in the life of the current actor. Only methods of this class change it.
+        actor: the current actor, or None until its engine runs.
+        version: version of the policy that the actor generates with, or None until it first serves.
+        attempts: number of actors that the slot has had so far.
         running: samples that are being generated, each with the task that waits for it.
-        validation_calls: calls to the actor for responses of a validation, which belong to no sample of training.
-        environments: episodes whose environments work, so that the actor has nothing to generate for them.
+        validation_calls: calls to the actor for validation responses, which belong to no training sample.
+        environments: episodes whose environments are working, so that the actor has nothing to generate for them.
         unpinned: an event that is set unless a validation needs the actor to stay at its version.
         idle: an event that is set while the actor has nothing to generate.
-        reserved: whether the slot takes nothing more until a suspect group has been generated on it alone.
+        reserved: True if the slot takes no more samples until a suspect group has been generated on it alone.
         suspect: the suspect group that is being generated on it alone.
-        concurrency: the number of sequences that the engine is given at a time; more of them wait in the engine.
-        statistics: the newest figures of the engine.
+        concurrency: limit on the number of sequences that the engine is given at a time. More would wait in the engine.
+        statistics: the newest statistics of the engine.
         preemptions: requests that the engine preempted since the counter was last reset.
         idle_seconds: seconds asleep or without anything to generate since the counter was last reset, up to
             `count_idle`.
@@ -102,7 +102,7 @@ class ActorSlot:
         self.idle_seconds = 0.0
         self._prefetch = sys.maxsize // 2 if actors.updates == "static" else actors.prefetch
         self._losses = RestartBudget(actors.max_restarts, actors.restart_window_seconds)
-        self._loss = ""  # why the last actor was lost; empty again once an engine of its successor runs
+        self._loss = ""  # why the last actor was lost; reset once its successor's engine runs
         self._failure: Exception | None = None
         self._failed = asyncio.Event()
         self._decoding = Decoding()
@@ -110,20 +110,20 @@ class ActorSlot:
         self._idle_since = self._observed_at = self._loop.time()
         self._unobserved_idle = 0.0  # seconds of idleness since `_observed_at`
 
-    # Transitions, in the order of an actor's life
+    # Transitions, in the order of an actor's life cycle
 
     def create(self) -> int:
-        """Begin the life of another actor, and return its attempt: the number of actors that the slot had before."""
+        """Record that another actor is created. Return the number of actors that the slot had before."""
         self._move({SlotState.EMPTY, SlotState.BACKING_OFF}, SlotState.WAITING_FOR_RESOURCES)
         self.attempts += 1
         return self.attempts - 1
 
     def load(self) -> None:
-        """Record that the cluster has given the actor its resources: its engine loads now."""
+        """Record that the actor has its resources in the cluster, and that its engine loads now."""
         self._move({SlotState.WAITING_FOR_RESOURCES}, SlotState.LOADING)
 
     def start(self, actor: Actor, version: int | None) -> None:
-        """Record that the engine of `actor` runs: it serves policy `version`; None: it takes its first weights now."""
+        """Record that the engine of `actor` runs. It serves `version`, or takes its first weights if that is None."""
         self._move({SlotState.LOADING}, SlotState.UPDATING if version is None else SlotState.SERVING)
         self.actor, self.version = actor, version
         self.count_idle()
@@ -154,7 +154,7 @@ class ActorSlot:
             self._move({SlotState.ASLEEP}, SlotState.SERVING)
 
     def fail(self, actor: Actor, error: Exception) -> None:
-        """Record that a request failed because of `actor`; the first failure of the current actor counts."""
+        """Record that a request failed because of `actor`. Only the first failure of the current actor is kept."""
         if self.actor is actor and self.state is not SlotState.BROKEN:
             self._move({SlotState.UPDATING, SlotState.SERVING, SlotState.ASLEEP}, SlotState.BROKEN)
             self._failure = error
@@ -167,7 +167,7 @@ class ActorSlot:
         raise self._failure
 
     def empty(self) -> list[Sample]:
-        """Remove the actor, cancel its requests, and return the samples that it had not finished."""
+        """Remove the actor, cancel its requests, and return its unfinished samples."""
         self._move(_REMOVABLE, SlotState.EMPTY)
         self.actor, self.version, self.statistics = None, None, EngineStatistics()
         self.reserved = False
@@ -181,7 +181,7 @@ class ActorSlot:
         return unfinished
 
     def back_off(self, reason: str) -> None:
-        """Record that the removed actor was lost, and why: the slot pauses before it creates another."""
+        """Record that the removed actor was lost for `reason`. The slot pauses before it creates another."""
         self._move({SlotState.EMPTY}, SlotState.BACKING_OFF)
         self._losses.record(self._loop.time())
         self._loss = f"was lost ({reason})"
@@ -193,19 +193,19 @@ class ActorSlot:
             self.count_idle()
         self.state = after
 
-    # The state, as the fleet asks for it
+    # Queries of the state
 
     @property
     def serves(self) -> bool:
-        """Return whether the actor takes requests: it has weights, perhaps older ones, and is not broken."""
+        """Return whether the actor takes requests, possibly with older weights."""
         return self.version is not None and self.state is not SlotState.BROKEN
 
     @property
     def is_pending(self) -> bool:
         """Return whether a static batch should wait for this slot.
 
-        It should for the slot's first engine, which loads, and for an actor that takes its first weights or is about to
-        be removed; not for an engine that loads in place of a lost one.
+        It should wait while the slot's first engine loads, and for an actor that takes its first weights or is about to
+        be removed. It should not wait for an engine that loads in place of a lost one.
         """
         match self.state:
             case SlotState.LOADING:
@@ -217,22 +217,22 @@ class ActorSlot:
 
     @property
     def can_validate(self) -> bool:
-        """Return whether a validation may pin the slot: it serves, takes no new weights, and is not reserved."""
+        """Return whether a validation may pin the slot, which has to serve, take no new weights and not be reserved."""
         return self.state is SlotState.SERVING and not self.reserved
 
     @property
     def num_requests(self) -> int:
-        """Responses that the actor has to generate now, those of a validation included."""
+        """Number of responses that the actor has to generate now, including validation responses."""
         return len(self.running) + len(self.validation_calls) - len(self.environments)
 
     @property
     def free_capacity(self) -> int:
-        """Samples that the actor can be given beside those it has; 0 where it does not serve."""
+        """Number of samples that the actor can be given in addition to its current ones, or 0 if it does not serve."""
         return self.concurrency.limit + self._prefetch - self.num_requests if self.serves else 0
 
     @property
     def description(self) -> str:
-        """State of the slot as a predicate, for a message: "actor 3 generates 8 samples"."""
+        """State of the slot for a message, such as "generates 8 samples" in "actor 3 generates 8 samples"."""
         if self._loss:
             return self._loss
         generates = self.serves and self.state is not SlotState.ASLEEP
@@ -246,14 +246,14 @@ class ActorSlot:
         return self.actor is None and self._losses.used(self._loop.time()) > self._losses.limit
 
     def explain_over_budget(self, limit: str) -> None:
-        """Add to the reason of the actor's loss that its slot stays empty: `limit`, on restarts, is used up."""
+        """Add to the reason of the actor's loss that its slot stays empty because the restart `limit` is reached."""
         self._loss = f"{self._loss}; it stays empty: {limit}"
 
     @property
     def back_off_seconds(self) -> float:
         """Pause before the next actor: 0 after the first loss, then 1, 2, 4, ... seconds, up to `MAX_BACK_OFF`.
 
-        Over the budget, it lasts until the oldest loss leaves the window.
+        If the slot is over its budget, the pause lasts until the oldest loss leaves the window.
         """
         now = self._loop.time()
         if self.is_over_budget:
@@ -261,7 +261,7 @@ class ActorSlot:
         losses = self._losses.used(now)
         return min(2.0 ** (losses - 2), MAX_BACK_OFF) if losses > 1 else 0.0
 
-    # The load, and the time without any
+    # Load and idle time
 
     def begin_request(self) -> None:
         """Record that the actor is given something to generate."""
@@ -270,7 +270,7 @@ class ActorSlot:
             self.idle.clear()
 
     def finish_training(self) -> None:
-        """Record that no sample of training is left on the actor; a suspect group has had its turn then."""
+        """Record that no training sample is left on the actor, so that a suspect group on it is finished."""
         if self.suspect:
             self.reserved, self.suspect = False, None
         if not self.running and not self.validation_calls and not self.idle.is_set():
@@ -278,7 +278,7 @@ class ActorSlot:
             self.idle.set()
 
     def count_idle(self) -> None:
-        """Bring `idle_seconds` up to now."""
+        """Update `idle_seconds` to the current time."""
         now = self._loop.time()
         if self.idle.is_set() or self.state is SlotState.ASLEEP:
             self.idle_seconds += now - self._idle_since
@@ -286,7 +286,7 @@ class ActorSlot:
         self._idle_since = now
 
     def observe(self, statistics: EngineStatistics) -> None:
-        """Take in new figures of the engine; those of an actor that replaced another count from 0."""
+        """Record new statistics of the engine. The statistics of a replacement actor start from 0."""
         self.count_idle()
         now = self._loop.time()
         self._decoding.add(self.statistics, statistics, now - self._observed_at - self._unobserved_idle)
@@ -297,16 +297,16 @@ class ActorSlot:
         self.statistics = statistics
 
     def take_decoding(self) -> Decoding:
-        """Return what the slot's engines decoded between readings of their statistics, since the last call."""
+        """Return the decoding work of the slot's engines since the last call, from readings of their statistics."""
         taken, self._decoding = self._decoding, Decoding(gpu=self.statistics.gpu)
         return taken
 
     # Reservation for a suspect group
 
     def reserve(self) -> None:
-        """Give the slot nothing more, so that it becomes empty of samples and a suspect group can have it alone."""
+        """Give the slot no more samples, so that it becomes empty and a suspect group can be generated on it alone."""
         self.reserved = True
 
     def isolate(self, group: Group | None) -> None:
-        """Generate `group` alone on the reserved slot; None: no group is suspect any more, and the slot is free."""
+        """Generate `group` alone on the reserved slot, or free the slot if `group` is None."""
         self.reserved, self.suspect = group is not None, group

@@ -1,4 +1,4 @@
-"""When each actor takes the newest weights, and when it sleeps, because the learner has its GPU."""
+"""Decides when each actor takes the newest weights, and when it sleeps because the learner uses its GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tasks.training.timeouts import Limit, until_the_first, within
 
 
 class WeightUpdates:
-    """The updates of all actors of a fleet, each of which takes new weights by itself, as `actors.updates` allows.
+    """Updates the actors of a fleet. Each takes new weights separately, as `actors.updates` allows.
 
     Attributes:
-        mode: `actors.updates`; in a synchronous run `in_flight` becomes `barrier`, since actors are idle when weights
-            come, and the first to have them must not take all samples.
+        mode: `actors.updates`. In a synchronous run `in_flight` becomes `barrier`, because all actors are idle when
+            new weights arrive, and the first actor that has them must not take all samples.
         limit: time limit of an update, and of falling asleep and waking.
     """
 
@@ -30,14 +30,14 @@ class WeightUpdates:
         receiver: Receiver,
         turns: Turns,
     ) -> None:
-        """Keep the actors of `slots` current.
+        """Keep the weights of the actors in `slots` current.
 
         Args:
             config: the options of the run.
             slots: all actor slots of the fleet.
             weights: the weights that actors take.
             receiver: is notified of updates.
-            turns: the turns in which engines have their GPUs.
+            turns: time sharing of the GPUs between engines and learner.
         """
         actors = config.actors
         self._keep_cache = actors.keep_cache
@@ -53,18 +53,18 @@ class WeightUpdates:
         return slot.version is not None and slot.version < self._weights.version
 
     async def begin(self, slot: ActorSlot, actor: Actor, node: str, *, needs_weights: bool) -> None:
-        """Let the started engine of `actor` serve, with the newest weights where it `needs_weights`."""
+        """Let the started engine of `actor` serve. If it `needs_weights`, it takes the newest weights first."""
         if needs_weights:
             slot.start(actor, None)
             await self._weights.newer_than(-1, node, self.limit)
             slot.serve(await self._update(slot, actor, node))
         else:
-            if self._turns.taken:  # the first engines sleep since they were loaded
+            if self._turns.taken:  # the first engines have been asleep since they were loaded
                 await self._wake(slot, actor)
             slot.start(actor, 0)
 
     async def next(self, slot: ActorSlot, actor: Actor, node: str) -> None:
-        """Wait for the actor's next update or sleep, and return when it generates again."""
+        """Wait for the actor's next update or sleep, and return when the actor generates again."""
         if self._turns.taken:
             await until_the_first([self._until_it_may_update(slot, node), self._turns.until_wanted()])
             if self._turns.are_learners:
@@ -76,7 +76,7 @@ class WeightUpdates:
         slot.serve(await self._update(slot, actor, node))
 
     async def _sleep(self, slot: ActorSlot, actor: Actor, node: str) -> None:
-        """Let the engine sleep through the learner's turn, and wake with newer weights if it may take them now."""
+        """Let the engine sleep while the learner uses the GPU. Wake it with newer weights if it may take them now."""
         slot.sleep()
         falling_asleep = f"actor {slot.index} falls asleep"
         await within(actor.sleep(), falling_asleep, self.limit, error=ActorLostError)
@@ -95,25 +95,25 @@ class WeightUpdates:
         await within(actor.wake(), f"actor {slot.index} wakes", self.limit, error=ActorLostError)
 
     def _waits_for(self, slot: ActorSlot) -> Sequence[ActorSlot]:
-        """The slots that have to be idle before the actor of `slot` may take new weights."""
+        """Return the slots that have to be idle before the actor of `slot` may take new weights."""
         return {"barrier": self._slots, "static": self._slots, "drained": [slot]}.get(self.mode, [])
 
     async def _until_it_may_update(self, slot: ActorSlot, node: str) -> None:
-        """Wait until there are newer weights, which the actor may take: a validation does not pin it, nor `mode`."""
+        """Wait until there are newer weights and the actor may take them, given `mode` and the pins of validations."""
         assert slot.version is not None
         await self._weights.newer_than(slot.version, node, self.limit)
         while True:
             await slot.unpinned.wait()
             for other in self._waits_for(slot):
                 await other.idle.wait()
-            if slot.unpinned.is_set():  # still, after the wait for idle actors
+            if slot.unpinned.is_set():  # it may have been pinned during the wait for idle actors
                 return
 
     async def _update(self, slot: ActorSlot, actor: Actor, node: str) -> int:
         """Let the actor of `slot` take the newest weights on its node, and return their version.
 
         Raises:
-            ActorLostError: it does not answer, or loaded other weights than the learner wrote.
+            ActorLostError: it does not respond, or loaded other weights than the learner wrote.
         """
         with self._weights.open(node) as (version, path):
             update = await within(

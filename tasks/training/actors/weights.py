@@ -1,4 +1,4 @@
-"""The files through which the learner's new weights reach the actors: on one node, one in its shared memory for all."""
+"""Passes the learner's new weights to the actors through files: on one node, one file in shared memory for all."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the 
 
 
 def needed_memory(model: Path, widening: int) -> int:
-    """Return the bytes of shared memory that weights take at most on one node.
+    """Return the maximum shared memory that weights take on one node, in bytes.
 
     Args:
         model: Hugging Face folder of the initial checkpoint.
-        widening: size of a file of weights as a multiple of the checkpoint's.
+        widening: size of a weights file relative to the checkpoint.
     """
     return VERSIONS * widening * weight_bytes(model)
 
@@ -41,14 +41,14 @@ def needed_memory(model: Path, widening: int) -> int:
 def weights_folder(
     run_folder: Path, model: Path, *, widening: int = 1, root: Path = SHARED_MEMORY
 ) -> contextlib.AbstractContextManager[Path]:
-    """Return a context manager of the folder in which learner and actors of one node exchange weights.
+    """Return a context manager for the folder through which learner and actors of one node exchange weights.
 
-    It lies in shared memory if there is enough of it, else below the run folder; it exists for the length of the block.
+    It is in shared memory if there is enough of it, otherwise below the run folder. It exists only within the block.
 
     Args:
         run_folder: the run folder.
-        model: Hugging Face folder of the initial checkpoint, from which the needed memory is computed.
-        widening: size of a file of weights as a multiple of the checkpoint's.
+        model: Hugging Face folder of the initial checkpoint, used to compute the needed memory.
+        widening: size of a weights file relative to the checkpoint.
         root: folder of shared memory.
 
     Raises:
@@ -58,7 +58,7 @@ def weights_folder(
     if not os.access(root, os.W_OK):
         return _attempts_folder(storage)
     remove_abandoned(root)
-    needed = needed_memory(model, widening)  # a container's shared memory is often 64 MB in all
+    needed = needed_memory(model, widening)  # the default shared memory of a container is often 64 MB
     free = shutil.disk_usage(root).free
     if free < needed:
         logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)
@@ -69,9 +69,9 @@ def weights_folder(
 
 @contextlib.contextmanager
 def _attempts_folder(storage: Path) -> Iterator[Path]:
-    """Yield a new folder below `storage` for this attempt alone, after removing those of earlier attempts.
+    """Yield a new folder below `storage` for this attempt only, after removing the folders of earlier attempts.
 
-    So an attempt that has lost the run without noticing never overwrites or removes the weights of its successor.
+    So an attempt that has lost the run without noticing cannot overwrite or remove the weights of its successor.
     """
     shutil.rmtree(storage, ignore_errors=True)
     folder = storage / uuid.uuid4().hex
@@ -83,10 +83,10 @@ def _attempts_folder(storage: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
-    """Yield a folder in shared memory that this process alone uses; it is removed at the end of the block.
+    """Yield a folder in shared memory that only this process uses. It is removed at the end of the block.
 
     Raises:
-        RunInUseError: another process has a folder of this name.
+        RunInUseError: another process uses a folder of this name.
     """
     remove_abandoned(root)
     with held_folder(root / f"rlvr-{name}") as folder:
@@ -95,12 +95,12 @@ def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def held_folder(folder: Path) -> Iterator[Path]:
-    """Yield `folder`, which is made where there is none and locked by this process; it is removed after the block.
+    """Create `folder` if it does not exist, lock it, and yield it. It is removed after the block.
 
-    A process that is killed leaves it, and the next to hold it finds its content.
+    A process that is killed does not remove the folder. The next process that locks it finds the old content.
 
     Raises:
-        RunInUseError: another process holds it.
+        RunInUseError: another process has locked it.
     """
     folder.mkdir(exist_ok=True)
     with _locked(folder):
@@ -113,7 +113,7 @@ def held_folder(folder: Path) -> Iterator[Path]:
 def remove_abandoned(root: Path) -> None:
     """Remove the folders of runs that no process has locked.
 
-    A run that is killed removes nothing, and its folder occupies memory. The kernel releases its lock, though.
+    A run that is killed does not remove its folder, which takes up memory. But the kernel releases its lock.
     """
     for other in root.glob("rlvr-*"):
         with contextlib.suppress(RunInUseError, FileNotFoundError, PermissionError), _locked(other):
@@ -135,13 +135,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 class Weights(ABC):
-    """The published weights of every policy version, as learner and actors find them: a path for each on every node.
+    """The published weights of every policy version, which have the same path on every node.
 
     Version 0 is the initial checkpoint and has no file, unless an adapter is trained. A version is a file, or a folder
-    where an adapter is trained.
+    if an adapter is trained.
 
     Args:
-        folder: a folder for this run alone.
+        folder: a folder that only this run uses.
 
     Attributes:
         version: the newest published version.
@@ -154,14 +154,14 @@ class Weights(ABC):
         self.version = 0
 
     def path(self, version: int) -> Path:
-        """Return the path of the weights of `version`, whether they are written or not."""
+        """Return the path of the weights of `version`, which need not exist."""
         return self._folder / f"v{version:08d}"
 
     async def newer_than(self, version: int, node: str = "", limit: Limit = NO_LIMIT) -> None:
-        """Wait until a version above `version` is published, and then until one is on the node.
+        """Wait until a version above `version` is published, and then until such a version is on the node.
 
         Raises:
-            ActorLostError: it is not on the node after `limit`.
+            ActorLostError: there is none on the node after `limit`.
         """
         await self._published_above(version)
         if self.newest_on(node) <= version:
@@ -195,33 +195,33 @@ class Weights(ABC):
 
         Args:
             version: number of the policy.
-            node: id of the node that has the file, or "" for the initial checkpoint, which has none.
-            contents: contents of the file.
+            node: id of the node that has the file, or "" for the initial checkpoint, which has no file.
+            contents: digest of the file's contents.
         """
 
     @abstractmethod
     def follow(self, node: str) -> None:
-        """Bring the newest version to the node with this id from now on: an actor has its place there."""
+        """Copy new versions to the node with this id from now on, because an actor is placed there."""
 
     @abstractmethod
     def newest_on(self, node: str) -> int:
-        """Return the newest version that is on the node; -1: none is."""
+        """Return the newest version that is on the node, or -1 if there is none."""
 
     @abstractmethod
     def open(self, node: str) -> contextlib.AbstractContextManager[tuple[int, Path]]:
-        """Return a context manager of the newest version on the node and the path of its weights.
+        """Return a context manager that yields the newest version on the node and the path of its weights.
 
-        They are not removed within the block.
+        The weights are not removed within the block.
         """
 
 
 class WeightStore(Weights):
-    """The published weights where all processes are on one node: files that the learner writes and every actor reads.
+    """The published weights if all processes are on one node: files that the learner writes and every actor reads.
 
-    A version is removed when a newer one is published and no actor is reading it.
+    A version is removed when a newer version is published and no actor is reading it.
 
     Args:
-        folder: an empty folder for this run alone.
+        folder: an empty folder that only this run uses.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -235,7 +235,7 @@ class WeightStore(Weights):
         self._drop_old()
 
     def follow(self, node: str) -> None:
-        """Do nothing: the only node has every version."""
+        """Do nothing, because the only node has every version."""
 
     def newest_on(self, node: str) -> int:
         """Return the newest published version."""

@@ -1,29 +1,30 @@
-"""The disk that a pod writes to, by its role: derived from what the code writes, how many times, and to which folder.
+"""Computes the disk that a pod needs, by its role, from what the code writes, how many times, and to which folder.
 
-Of `P` trained parameters (all of the model's, or an adapter's) and weights of `w` bytes (2, or 4 in float32):
+Sizes in bytes, for `P` trained parameters (all of the model's, or an adapter's) and weights of `w` bytes (2, or 4 in
+float32):
 
-    checkpoint        12 P          master weights and AdamW's two moments in float32, of each rank its share
+    checkpoint        12 P          master weights and AdamW's two moments in float32, one shard per rank
                       w P           the weights, written by rank 0; not under ZeRO 3 (`Trainer.save`)
     reference         w P or 4 P    in addition, if `objective.kl` moves the reference policy (`learner.reference`)
     universal form    12 P          of a checkpoint that other learner ranks saved (`learner.universal`)
-                      w P           the weights; under ZeRO 3 instead rank 0's share, 12 P / ranks
-                      12 P          the optimizer's tensors once more, while it is made
+                      w P           the weights; under ZeRO 3 instead rank 0's shard, 12 P / ranks
+                      12 P          a second copy of the optimizer's tensors, during the conversion
     policy            w             bytes for each parameter of the model; under LoRA it is merged (`Trainer.export`)
 
 Contents of a pod's disk at its fullest, without the slack:
 
     pod               in every run                                    a resume by other learner ranks
-    all in one pod    model, four checkpoints, policies               the universal form besides
-    learner           model, three parts of checkpoints, a policy     model, the universal form, a part
+    all in one pod    model, four checkpoints, policies               the universal form in addition
+    learner           model, shards of three checkpoints, a policy    model, the universal form, a shard
     head              model, policies                                 model, a whole checkpoint, its universal form
     actors            model                                           -
-    engine            the initial model, the one that it samples      -
+    engine            the initial model, the model that it samples    -
     model check       model, its export                               -
 
-Four checkpoints are the newest `parts.KEEP`, the newest of `checkpoint_every`, and one that is being written
-(`records.checkpoint`). Nodes that do not see the run folder have parts of the newest `KEEP` alone, and of one that is
-being written (`learner.rank_files`); there the universal form is copied whole to every node of the learner. Folders on
-a mounted volume are no part of the pod's disk.
+Four checkpoints are the newest `parts.KEEP`, the newest of `checkpoint_every`, and an unfinished one
+(`records.checkpoint`). Nodes that do not see the run folder only have shards of the newest `KEEP` checkpoints and of an
+unfinished one (`learner.rank_files`). In that case the complete universal form is copied to every node of the learner.
+Folders on a mounted volume do not count as disk of the pod.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
     from tasks.training.config import TrainingConfig
 
 SLACK_GIB, SLACK_ON_CPUS_GIB = 20, 5
-"""GiB for caches, logs and tables, which are not computed: if a recipe has GPUs, and if it has none."""
+"""GiB for caches, logs and tables, which are not computed, with GPUs and without."""
 
 Folder = Literal["runs", "downloads", "hub"]
-"""Folder that something is written to: that of runs, that of Flyte's downloads, or the cache of the hub."""
+"""Folder that an item is written to: the folder of runs, Flyte's downloads, or the cache of the Hugging Face hub."""
 
 EXACT = 4
-"""Bytes of a number in float32."""
+"""Bytes of a float32 number."""
 
 
 class StoredModels(NamedTuple):
@@ -58,8 +59,8 @@ class StoredModels(NamedTuple):
 
     Attributes:
         parameters: number of parameters of the policy.
-        trained: number of trained parameters: all, or an adapter's.
-        judge_gib: size of the judge and the reward models that the run serves and downloads, GiB.
+        trained: number of trained parameters, which are all parameters or an adapter's.
+        judge_gib: size in GiB of the judge and the reward models that the run downloads and serves.
     """
 
     parameters: int
@@ -68,14 +69,14 @@ class StoredModels(NamedTuple):
 
     @property
     def weights_gib(self) -> float:
-        """Size of the policy's weights in 16 bits, GiB."""
+        """Size of the policy's weights in 16 bits, in GiB."""
         return WEIGHT * self.parameters / GIB
 
     @classmethod
     def of(cls, model: Architecture, config: TrainingConfig, judge_gib: float = 0.0) -> StoredModels:
-        """Return the sizes of a model, and of what the run trains of it.
+        """Return the sizes of a model and of its trained parameters.
 
-        An adapter counts with all linear layers but the head, also if `lora.target_modules` names fewer.
+        An adapter is assumed to have all linear layers except the head, even if `lora.target_modules` names fewer.
         """
         if config.lora is None:
             return cls(model.parameters, model.parameters, judge_gib)
@@ -90,7 +91,7 @@ class StoredModels(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An item that a pod stores: its name for a message, its size in GiB, and its folder."""
+    """An item that a pod stores: its name for messages, its size in GiB, and its folder."""
 
     name: str
     gib: float
@@ -102,9 +103,9 @@ class DiskNeed:
     """The items that a pod stores on its disk at its fullest.
 
     Attributes:
-        run: in every run.
-        resume: while a run is resumed by other learner ranks than saved it.
-        slack_gib: for what is not computed, GiB.
+        run: items in every run.
+        resume: items while a run is resumed by a different number of learner ranks than saved it.
+        slack_gib: GiB for everything that is not computed.
     """
 
     run: tuple[Stored, ...]
@@ -113,21 +114,21 @@ class DiskNeed:
 
     @property
     def run_gib(self) -> int:
-        """The disk that every run needs, GiB."""
+        """The disk that every run needs, in GiB."""
         return self.slack_gib + ceil(sum(item.gib for item in self.run))
 
     @property
     def gib(self) -> int:
-        """The disk that a pod requests by default, GiB: that of every run, and of a resume by other ranks."""
+        """The disk that a pod requests by default, in GiB, for a run and for a resume by other ranks."""
         return self.slack_gib + ceil(sum(item.gib for item in self.fullest))
 
     @property
     def fullest(self) -> tuple[Stored, ...]:
-        """The items at the time at which they are largest."""
+        """The items when they take the most space."""
         return _larger(self.run, self.resume)
 
     def without_volumes(self, template: str | dict[str, Any] | None) -> DiskNeed:
-        """Return the need without what lies on volumes that an inline pod template mounts."""
+        """Return the need without the items on volumes that an inline pod template mounts."""
         if not isinstance(template, dict):
             return self
         run, resume = (
@@ -137,7 +138,7 @@ class DiskNeed:
         return DiskNeed(run, resume, self.slack_gib)
 
     def parts(self, items: tuple[Stored, ...]) -> str:
-        """Return some of the items with their GiB, largest first, and the slack, for a message."""
+        """Return the names and GiB of `items`, largest first, and the slack, for a message."""
         by_size = sorted(items, key=lambda item: -item.gib)
         return ", ".join([*(f"{item.name} {item.gib:.1f}" for item in by_size), f"slack {self.slack_gib}"])
 
@@ -147,23 +148,23 @@ FOLDERS: dict[Folder, tuple[str, str]] = {
     "downloads": ("TMPDIR", "/tmp"),  # noqa: S108 (where flytekit's entrypoint makes its folder)
     "hub": ("HF_HOME", "/root/.cache/huggingface"),
 }
-"""Folders in our images, each with the environment variable that names another one."""
+"""Folders in our images, each with the environment variable that overrides it."""
 
 
 def with_disk(pod: PodConfig, need: DiskNeed | None) -> PodConfig:
-    """Return a pod whose disk, unless its option gives it, is what it needs outside of volumes, if that is known."""
+    """Return a pod with the disk that it needs outside of volumes, if that is known and no option sets the disk."""
     if need is None or pod.disk_gib is not None:
         return pod
     return pod.model_copy(update={"disk_gib": need.without_volumes(pod.template).gib})
 
 
 def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
-    """Return the need of a pod that holds learner, actors and controller.
+    """Return the need of a pod with learner, actors and controller.
 
     Args:
-        config: the run's.
+        config: the run's options.
         models: the sizes of its models.
-        gpus: whether it has GPUs.
+        gpus: whether the pod has GPUs.
     """
     count = _checkpoints(config, KEEP + 2)
     run = (
@@ -178,7 +179,7 @@ def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Disk
 
 
 def learner_machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNeed:
-    """Return the need of a machine of a Ray cluster that holds `ranks` learner ranks, rank 0 among them."""
+    """Return the need of a machine of a Ray cluster with `ranks` learner ranks, including rank 0."""
     part = _checkpoint_gib(config, models, gpus=True, ranks=ranks)
     copied = _universal_gib(config, models, gpus=True) + _reference_gib(config, models, gpus=True)
     count = _checkpoints(config, KEEP + 1)
@@ -208,12 +209,12 @@ def head(config: TrainingConfig, models: StoredModels) -> DiskNeed:
 
 
 def actors_machine(models: StoredModels) -> DiskNeed:
-    """Return the need of a machine of a Ray cluster that holds engines alone."""
+    """Return the need of a machine of a Ray cluster that only has engines."""
     return DiskNeed(_models(models))
 
 
 def model_check(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
-    """Return the need of the pod in which the model is checked: the learner's export is read by the engine."""
+    """Return the need of the pod that checks the model, in which the engine reads the learner's export."""
     model = Stored("model", models.weights_gib, "downloads")
     export = Stored("its export", _policy_gib(config, models, gpus=gpus), "downloads")
     return DiskNeed((model, export), slack_gib=_slack_gib(gpus=gpus))
@@ -222,21 +223,21 @@ def model_check(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> 
 def engine_pod(
     config: TrainingConfig, models: StoredModels, *, gpus: bool, trained: bool = False, sampled_gib: float = 0.0
 ) -> DiskNeed:
-    """Return the need of a pod of difficulty or evaluation: it downloads a policy, and the initial model as a judge.
+    """Return the need of a pod for difficulty or evaluation, which downloads a policy and the initial model as a judge.
 
     Args:
-        config: the run's.
+        config: the run's options.
         models: the sizes of its models.
-        gpus: whether training has GPUs, and therefore these pods.
-        trained: whether the policy may be the trained one.
-        sampled_gib: size of the largest other model that is sampled from, GiB.
+        gpus: whether training has GPUs, and therefore these pods too.
+        trained: whether the policy may be the trained policy.
+        sampled_gib: size in GiB of the largest other model that is sampled from.
     """
     sampled = max(_policy_gib(config, models, gpus=gpus) if trained else models.weights_gib, sampled_gib)
     return DiskNeed((Stored("policy", sampled, "downloads"), *_models(models)), slack_gib=_slack_gib(gpus=gpus))
 
 
 def _models(models: StoredModels) -> tuple[Stored, ...]:
-    """Return the initial model, and the judge and the reward models if the run downloads some."""
+    """Return the initial model, and the judge and the reward models if the run downloads any."""
     initial = Stored("model", models.weights_gib, "downloads")
     return (initial, Stored("judge", models.judge_gib, "hub")) if models.judge_gib else (initial,)
 
@@ -244,8 +245,8 @@ def _models(models: StoredModels) -> tuple[Stored, ...]:
 def _policies(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Stored:
     """Return the exported policies in the run folder.
 
-    They are the last one and those of `export_every`; of validation the one under way, and the best ones that
-    checkpoints name.
+    They are the last policy, the policies exported by `export_every`, the policy that is being validated, and the best
+    validated policies that checkpoints refer to.
     """
     count = 1 + config.steps // config.export_every if config.export_every else 1
     if config.validation:
@@ -258,7 +259,7 @@ def _policy_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> 
 
 
 def _checkpoint_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool, ranks: int | None = None) -> float:
-    """Return the size of a checkpoint in GiB; with `ranks`, of the part of so many ranks, rank 0 among them."""
+    """Return the size of a checkpoint in GiB, or of the shards of `ranks` ranks, including rank 0, if given."""
     share = 1.0 if ranks is None else min(1.0, ranks / config.learner.ranks)
     is_sharded = config.learner.zero_stage == 3
     weights = 0 if is_sharded else _width(config, gpus=gpus)
@@ -267,7 +268,10 @@ def _checkpoint_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool,
 
 
 def _reference_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
-    """Return the size of the reference policy in a checkpoint, GiB: 0 without one, or if it stays the initial model."""
+    """Return the size in GiB of the reference policy in a checkpoint.
+
+    It is 0 if there is no reference policy, or if it stays the initial model.
+    """
     kl = config.objective.kl
     if config.lora is not None or kl.beta == 0 or kl.sync_every is None:
         return 0.0
@@ -277,16 +281,17 @@ def _reference_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) 
 def _universal_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
     """Return the size of a checkpoint's universal form in GiB.
 
-    Under ZeRO 3 DeepSpeed adds the state of rank 0 as it is; as many ranks as those of `config` count as having saved.
+    Under ZeRO 3 DeepSpeed adds the state of rank 0 unchanged. The number of ranks that saved the checkpoint is assumed
+    to be the number in `config`.
     """
     added = OPTIMIZER / config.learner.ranks if config.learner.zero_stage == 3 else _width(config, gpus=gpus)
     return models.trained * (OPTIMIZER + added) / GIB
 
 
 def _converting(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> tuple[Stored, ...]:
-    """Return what the controller's pod stores while it makes the universal form, before actors and ranks load.
+    """Return the items that the controller's pod stores during the conversion, before actors and ranks load.
 
-    DeepSpeed adds the weights when it has removed its second copy of the optimizer's tensors.
+    DeepSpeed adds the weights after it has removed its second copy of the optimizer's tensors.
     """
     weights = 0 if config.learner.zero_stage == 3 else _width(config, gpus=gpus) * models.trained / GIB
     return (
@@ -303,13 +308,16 @@ def _larger(first: tuple[Stored, ...], second: tuple[Stored, ...]) -> tuple[Stor
 
 
 def _width(config: TrainingConfig, *, gpus: bool) -> int:
-    """Return the bytes of a weight in the learner; `auto` without GPUs depends on the processor: float32 is larger."""
+    """Return the bytes of a weight in the learner.
+
+    `auto` without GPUs depends on the processor, so the larger float32 is assumed.
+    """
     is_wide = config.learner.dtype == "float32" or (config.learner.dtype == "auto" and not gpus)
     return EXACT if is_wide else WEIGHT
 
 
 def _checkpoints(config: TrainingConfig, most: int) -> int:
-    """Return the number of checkpoints that a run takes, as far as it is below `most`."""
+    """Return the number of checkpoints that a run takes, at most `most`."""
     taken = newest = 0
     for version in range(1, config.steps + 1):
         if taken < most and (version == config.steps or is_due(config, version, newest)):

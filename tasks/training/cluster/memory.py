@@ -1,4 +1,4 @@
-"""The end of a training run whose processes need more memory than this machine or pod has."""
+"""Ends a training run whose processes need more memory than their machine or pod has."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tasks.training.config import TrainingConfig
 from tasks.training.restart_budget import RestartBudget
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks at all nodes; a process that is lost is looked after at once."""
+"""Interval in seconds at which all nodes are checked. A lost process triggers a check at once."""
 RETRIES = 1
-"""Number of times within the window that kills are answered by new processes; the next one ends the run."""
+"""Number of times within the window that killed processes are replaced. The next kill ends the run."""
 
 
 async def killed_again(memory: RayMemory, config: TrainingConfig) -> None:
-    """Wait until processes of the run were killed twice within `learner.restart_window_seconds`, whichever they were.
+    """Wait until any processes of the run were killed twice within `learner.restart_window_seconds`.
 
-    Kills at one time may have been a peak that does not come again, and the run goes on with new processes. After a
-    second time the next will follow, in this attempt and in those that Flyte would make. All nodes count together.
+    A first kill may be caused by a peak that does not recur, so the run continues with new processes. After a second
+    kill more are expected, in this attempt and in further attempts by Flyte. Kills on all nodes are counted together.
 
     Raises:
-        MemoryLimitError: that has happened; the only way in which it ends.
+        MemoryLimitError: there was a second kill. The function ends in no other way.
     """
     clock, counted = asyncio.get_running_loop().time, watch().kills
     budget = RestartBudget(RETRIES, config.learner.restart_window_seconds)

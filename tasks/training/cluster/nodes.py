@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster, and a watch over the controller's own."""
+"""Lists the nodes of a Ray cluster, and monitors the controller's node."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tasks.failures import InfrastructureError, MistakeError
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""Seconds between two questions to Ray whether this node is alive."""
+"""Interval in seconds at which Ray is queried whether this node is alive."""
 
 
 class NotSharedError(MistakeError):
-    """A node with learner ranks does not see the run folder, and the run has no address on blob storage either."""
+    """A node with learner ranks does not see the run folder, and the run has no address on blob storage."""
 
 
 class NodeLostError(InfrastructureError):
-    """Ray counts the controller's own node as dead, so that no process can be started on it."""
+    """Ray considers the controller's node dead, so that no process can be started on it."""
 
 
 async def this_node_lives() -> None:
-    """Wait until Ray counts the node of this process as dead; actors that are pinned to it can then not be replaced.
+    """Wait until Ray considers the node of this process dead. Actors that are pinned to it then cannot be replaced.
 
     Raises:
-        NodeLostError: that has happened; the only way in which it ends.
+        NodeLostError: Ray considers the node dead. The function ends in no other way.
     """
     import ray
 
@@ -49,7 +49,7 @@ async def this_node_lives() -> None:
         while not ended.wait(LOOK_SECONDS):
             try:
                 living = {alive["NodeID"] for alive in living_nodes()}
-            except Exception as error:  # Ray may not answer for a while: no reason to end a run
+            except Exception as error:  # Ray may not respond for a while, which does not end the run
                 logger.warning("Ray does not say which nodes are alive: %s", error)
                 continue
             if node not in living:
@@ -57,7 +57,7 @@ async def this_node_lives() -> None:
                     loop.call_soon_threadsafe(report)
                 return
 
-    # Not one of asyncio's threads: without a GCS a question takes a minute, and the end of a run would wait for it.
+    # Not one of asyncio's threads: without a GCS a query takes a minute, and the end of a run would wait for it.
     threading.Thread(target=look, daemon=True).start()
     try:
         await lost
@@ -66,13 +66,13 @@ async def this_node_lives() -> None:
 
 
 def only_node() -> str | None:
-    """Return the id of the cluster's node if it has only one; None: there are several."""
+    """Return the id of the cluster's only node, or None if there are several."""
     nodes = living_nodes()
     return nodes[0]["NodeID"] if len(nodes) == 1 else None
 
 
 def living_nodes() -> list[dict[str, Any]]:
-    """Return Ray's descriptions of the nodes that it counts as alive."""
+    """Return Ray's descriptions of the nodes that it considers alive."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]

@@ -1,4 +1,4 @@
-"""Placement of learner ranks and engines on the nodes of a cluster with GPUs, by placement groups of Ray.
+"""Places learner ranks and engines on the nodes of a cluster with GPUs, using Ray's placement groups.
 
     node A              node B              node C                node D
     ┌─────────────────┐ ┌─────────────────┐ ┌─────────┬─────────┐ ┌─────────┬─────────┐
@@ -7,21 +7,21 @@
     └── bundle 0 ─────┘ └── bundle 1 ─────┘ └─ one ───┘ group of one bundle for every engine
     └── the learner's group ──────────────┘
 
-A bundle is an amount of GPUs and CPUs of one node. The learner has one group, with a bundle for the ranks of each node.
-Every engine has a group of its own, so that a lost node costs the engines on it and no other.
+A bundle is an amount of GPUs and CPUs on one node. The learner has one placement group, with one bundle per node for
+the ranks on it. Every engine has a separate group, so that a lost node costs only the engines on it.
 
-Where ranks and engines share GPUs, at the same time or in turns (`placement: shared`, `turns`), bundle i of one group
-holds a GPU for rank i and engine i.
+If ranks and engines share GPUs, at the same time or by time sharing (`placement: shared`, `turns`), bundle i of one
+group has a GPU for rank i and engine i.
 
-A judge or reward model that the run serves itself has a group of one bundle, too, with its GPUs.
+A judge or reward model that the run serves also has a group of one bundle, with its GPUs.
 
-If machines are in groups of their own (`tasks.machine.groups`), every bundle asks for the resource of one: ranks and
-what shares GPUs with them lie on machines `learner`, engines on machines `actors`, and a lost machine is waited for by
-what was on it. The judge lies on a machine `learner` if the ranks leave it room, as nothing else would take that, and
-else on a machine `actors`.
+If machines are divided into groups (`tasks.machine.groups`), every bundle requests the resource of one group. Ranks,
+and engines that share their GPUs, are placed on machines `learner`, and other engines on machines `actors`. After a
+machine is lost, its processes wait for a new machine of the group. The judge is placed on a machine `learner` if the
+ranks leave room there, because nothing else would use it, and otherwise on a machine `actors`.
 
-The learner goes first, at the start and after a lost node: engines are given nothing until every rank runs. Of the
-learner's group Ray replaces the bundles that were on the lost node, and the others stay reserved.
+The learner has priority, at the start and after a lost node: engines get no resources until every rank runs. In the
+learner's group, Ray replaces the bundles of the lost node, and the other bundles stay reserved.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GPU_KIND = "accelerator_type:"
-"""Beginning of the name of Ray's resource by which a node has a kind of GPU, as in `accelerator_type:H100`."""
+"""Prefix of Ray's resource for the GPU type of a node, as in `accelerator_type:H100`."""
 
 Bundle = dict[str, float]
-"""Amounts of resources on one node, by Ray's names `GPU` and `CPU`, and that of a group; none is 0."""
+"""Amounts of resources on one node, by Ray's names `GPU` and `CPU`, and the name of a group's resource. None is 0."""
 
 
 @dataclass
 class Node:
-    """A node of the cluster, and what the bundles that are planned on it leave of it.
+    """A node of the cluster, and its resources that no planned bundle uses.
 
     Attributes:
-        name: its address.
-        free: its free resources, by Ray's names.
+        name: address of the node.
+        free: free resources of the node, by Ray's names.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Node:
         return all(self.free.get(kind, 0) >= amount for kind, amount in bundle.items())
 
     def share_left(self, bundle: Bundle) -> float:
-        """Return the share of its free resources that a bundle would leave, summed over kinds."""
+        """Return the share of the free resources that a bundle would leave, summed over kinds of resources."""
         return sum(1 - amount / self.free[kind] for kind, amount in bundle.items())
 
     def __str__(self) -> str:
@@ -86,10 +86,10 @@ class Plan:
     Attributes:
         ranks: number of ranks in each bundle of the learner.
         learner: number of these bundles that fit.
-        judge: group of the machine on which the judge that the run serves fits as well; None if it fits on none, or if
-            the run serves none. Where machines are in no groups, it stands for any machine.
-        engines: number of engines that fit beside these; 0 where the learner does not fit.
-        nodes: the nodes, with what is then free.
+        judge: group of the machine on which the judge that the run serves fits as well, or None if it does not fit, or
+            if the run serves no judge. If machines are not divided into groups, any group means any machine.
+        engines: number of engines that fit in addition, or 0 if the learner does not fit.
+        nodes: the nodes, with the resources that are then free.
     """
 
     ranks: list[int]
@@ -105,28 +105,28 @@ class Plan:
 
 
 def cluster_nodes() -> list[Node]:
-    """Return the living nodes of the Ray cluster with all of their resources."""
+    """Return the living nodes of the Ray cluster with all their resources."""
     return [Node(node["NodeManagerAddress"], dict(node["Resources"])) for node in living_nodes()]
 
 
 def gpu_of_cluster() -> Gpu | None:
-    """Return the datasheet of the cluster's GPUs, by the names that Ray has for them; None: not known, or several."""
+    """Return the datasheet of the cluster's GPUs from Ray's name for them, or None if it is not known or ambiguous."""
     names = {kind.partition(":")[2] for node in cluster_nodes() for kind in node.free if kind.startswith(GPU_KIND)}
     return gpu_called(names.pop()) if len(names) == 1 else None
 
 
 def in_group(bundle: Bundle, group: str, nodes: list[Node]) -> Bundle:
-    """Return a bundle that Ray puts on a machine of a group; if `nodes` are in no groups, the bundle as it is."""
+    """Return a bundle that Ray places on a machine of a group, or the unchanged bundle if `nodes` have no groups."""
     return bundle | {RESOURCES[group]: SHARE} if are_grouped(node.free for node in nodes) else bundle
 
 
 def rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
-    """Return the bundle of this number of learner ranks, which lie on one node."""
+    """Return the bundle of this number of learner ranks on one node."""
     return _bundle(ranks, ranks * learner.cpus)
 
 
 def rank_resources(config: TrainingConfig, nodes: list[Node], *, gpu: bool) -> Bundle:
-    """Return what one learner rank reserves on one of these nodes, with GPUs or without."""
+    """Return the resources that one learner rank reserves on one of these nodes, with GPUs or without."""
     return in_group(rank_bundle(config.learner, 1) if gpu else {"CPU": config.learner.cpus}, LEARNER, nodes)
 
 
@@ -136,7 +136,7 @@ def engine_bundle(actors: ActorsConfig) -> Bundle:
 
 
 def shared_bundle(config: TrainingConfig) -> Bundle:
-    """Return the bundle of one learner rank and the engine beside it on its GPU."""
+    """Return the bundle of one learner rank and the engine that shares its GPU."""
     return _bundle(1, config.learner.cpus + config.actors.cpus)
 
 
@@ -152,16 +152,16 @@ def _bundle(gpus: float, cpus: float) -> Bundle:
 def decided(
     config: TrainingConfig, gpus: float, model: Architecture | None = None, gpu: Gpu | None = None
 ) -> TrainingConfig:
-    """Return `config` with a placement that is not `auto`, and the share of a GPU's memory that an engine takes there.
+    """Return `config` with `auto` placement resolved, and the share of a GPU's memory that an engine uses.
 
     Args:
-        config: the run's.
-        gpus: number of GPUs that the cluster has; without any, nothing is shared.
-        model: shape of the policy; None: it is not known.
-        gpu: datasheet of the GPUs; None: it is not known.
+        config: the run's options.
+        gpus: number of GPUs in the cluster. If 0, nothing is shared.
+        model: shape of the policy, or None if it is not known.
+        gpu: datasheet of the GPUs, or None if it is not known.
     """
     placement = config.placement
-    if not gpus and placement != "turns":  # which need a GPU
+    if not gpus and placement != "turns":  # `turns` needs a GPU
         placement = "apart"
     elif placement == "auto":
         placement = "apart" if gpus >= config.gpus else _on_one_gpu(config, model, gpu)
@@ -171,7 +171,10 @@ def decided(
 
 
 def _on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | None) -> PlacementOption:
-    """Return the placement where GPUs do not suffice for apart: shared, or turns if that alone is known to fit."""
+    """Return the placement if there are too few GPUs for `apart`: `shared`, or `turns` if only that is known to fit.
+
+    If a learner that shares its GPU would have too little memory, return `apart` nevertheless.
+    """
     engine = config.actors.engine
     can_share = config.as_many_engines_as_ranks and shares("shared", engine.gpu_memory_utilization)[1]
     if model and gpu and config.as_many_engines_as_ranks:
@@ -187,10 +190,10 @@ def _on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | N
 
 
 def plan(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> Plan:
-    """Return the bundles of a run, on as few nodes for the learner as it fits on, and as many engines as fit.
+    """Return the bundles of a run, with the learner on as few nodes as possible, and as many engines as fit.
 
-    A bundle of the learner takes all GPUs of a node, and the last one the rest of the ranks. Where nodes differ, the
-    size is that of the largest, or of smaller ones if the learner fits on those alone.
+    A bundle of the learner takes all GPUs of a node, and the last bundle takes the rest of the ranks. If nodes differ
+    in size, bundles have the size of the largest nodes, or of smaller nodes if the learner only fits on those.
     """
     of_learner = [node for node in nodes if group_of(node.free) == LEARNER] or nodes
     sizes = sorted({int(node.free.get("GPU", 0)) for node in of_learner} - {0}, reverse=True)
@@ -216,7 +219,7 @@ def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, j
 
 
 def _plan_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int) -> Plan:
-    """Return the bundles of ranks and engines that share GPUs, one for each rank, as far as they fit, and a judge."""
+    """Return the bundles of ranks and engines that share GPUs, one per rank, as far as they fit, and a judge."""
     planned = Plan([1] * config.learner.ranks, nodes=[Node(node.name, dict(node.free)) for node in nodes])
     bundle = in_group(shared_bundle(config), LEARNER, nodes)
     while not planned.holds_learner and _take(bundle, planned.nodes):
@@ -233,7 +236,7 @@ def _take_judge(gpus: int, nodes: list[Node]) -> str | None:
 
 
 def _take(bundle: Bundle, nodes: list[Node]) -> Node | None:
-    """Take a bundle from the node that Ray chooses, which keeps the largest share of its resources; None: none fits."""
+    """Take a bundle from the node that keeps the largest share of its resources, as Ray does, or return None."""
     node = max(filter(lambda node: node.holds(bundle), nodes), key=lambda node: node.share_left(bundle), default=None)
     if node:
         for kind, amount in bundle.items():
@@ -242,7 +245,7 @@ def _take(bundle: Bundle, nodes: list[Node]) -> Node | None:
 
 
 def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: int = 0) -> str:
-    """Return what the nodes lack for learner, judge and this number of engines, as a sentence; empty: nothing."""
+    """Return a message about what the nodes lack for learner, judge and this number of engines, or an empty string."""
     planned, learner, actors = plan(config, nodes, judge_gpus), config.learner, config.actors
     if not planned.holds_learner:
         size = planned.ranks[0]
@@ -267,7 +270,10 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: in
 
 
 def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> str:
-    """Return what the nodes lack for ranks and engines that share GPUs, and for a judge; empty: nothing."""
+    """Return a message about what the nodes lack for a judge, and ranks and engines that share GPUs, or "" if nothing.
+
+    Ranks and engines have priority over the judge.
+    """
     planned, ranks = _plan_of_shared(config, nodes, judge_gpus), config.learner.ranks
     if planned.holds_learner:
         if judge_gpus and planned.judge is None:
@@ -284,7 +290,7 @@ def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 
 
 
 def lack_without_gpus(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
-    """Return what nodes in groups, without GPUs, lack for ranks and this number of engines; empty: nothing."""
+    """Return a message about what nodes in groups without GPUs lack for ranks and engines, or an empty string."""
     left = [Node(node.name, dict(node.free)) for node in nodes]
     asked = (
         (LEARNER, "learner.ranks", config.learner.ranks, config.learner.ranks, config.learner.cpus),
@@ -300,10 +306,10 @@ def lack_without_gpus(config: TrainingConfig, nodes: list[Node], engines: int) -
 
 
 class SharedPlacement:
-    """The placement group of one run whose ranks and engines share GPUs, on one node or on several.
+    """The placement group of one run whose ranks and engines share GPUs, on one node or several.
 
     Attributes:
-        gpus: the amount of a GPU that a rank or an engine asks Ray for.
+        gpus: the fraction of a GPU that a rank or an engine requests from Ray.
     """
 
     gpus = 0.5
@@ -326,7 +332,7 @@ class SharedPlacement:
     def of_judge(self, gpus: int) -> Any:
         """Return Ray's scheduling strategy for the process of a judge on several nodes, with GPUs that are not shared.
 
-        They are requested after those of the ranks, and of a cluster that was checked to have both.
+        These GPUs are requested after the ranks' GPUs. The cluster was checked to have both.
         """
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -370,7 +376,7 @@ class Placement:
         return self._learner
 
     def of_judge(self, gpus: int) -> Any:
-        """Return Ray's scheduling strategy for the process of a judge, which is given its GPUs after the learner."""
+        """Return Ray's scheduling strategy for the process of a judge, which gets its GPUs after the learner."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._learner_group()
@@ -380,9 +386,9 @@ class Placement:
 
     @contextlib.contextmanager
     def learner_first(self) -> Iterator[None]:
-        """Give no engine that waits a GPU within the block, in which all ranks get theirs.
+        """Keep GPUs from waiting engines within the block, in which all ranks get their GPUs.
 
-        After an error in the block that lasts until the block is entered again, for the ranks that come next.
+        If the block raises, engines have to wait until the block is entered again for the next ranks.
         """
         self.learner_runs.clear()
         self.learner_waits.set()
@@ -395,7 +401,7 @@ class Placement:
         return EngineReservation(self, in_group(engine_bundle(self._config.actors), ACTORS, self._nodes))
 
     def reserve(self, bundles: list[Bundle], strategy: str) -> PlacementGroup:
-        """Return a new placement group, for whose resources Ray waits."""
+        """Create a placement group. Ray waits for its resources."""
         from ray.util import placement_group
 
         group = placement_group(bundles, strategy)
@@ -403,7 +409,7 @@ class Placement:
         return group
 
     def release(self, group: PlacementGroup) -> None:
-        """Remove a placement group; its resources are free for others."""
+        """Remove a placement group and free its resources."""
         from ray.util import remove_placement_group
 
         self._groups.discard(group)
@@ -416,7 +422,7 @@ class Placement:
 
 
 class EngineReservation:
-    """The GPUs and CPUs of one engine: a placement group, which is requested when `granted` is called."""
+    """The GPUs and CPUs of one engine, as a placement group that is requested when `granted` is called."""
 
     def __init__(self, placement: Placement, bundle: Bundle) -> None:
         self._placement = placement
@@ -424,7 +430,7 @@ class EngineReservation:
         self._group: PlacementGroup | None = None
 
     async def granted(self) -> None:
-        """Wait until the resources are reserved; while the learner waits for its own, the request is withdrawn."""
+        """Wait until the resources are reserved. While the learner waits for resources, the request is withdrawn."""
         while True:
             await self._placement.learner_runs.wait()
             self._group = self._placement.reserve([self._bundle], "STRICT_PACK")
@@ -449,7 +455,7 @@ class EngineReservation:
         return PlacementGroupSchedulingStrategy(self._group, 0)
 
     def release(self) -> None:
-        """Give the resources back, or withdraw the request for them."""
+        """Free the resources, or withdraw the request for them."""
         if self._group is not None:
             self._placement.release(self._group)
             self._group = None

@@ -1,4 +1,4 @@
-"""The machines of a training run: one pod where it holds all processes, otherwise a Ray cluster of nodes."""
+"""Defines the machines of a training run: one pod if all processes fit into it, otherwise a Ray cluster."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ OF_ALL_PODS = {
     "interruptible": "all pods of a Ray cluster are of one kind: set cluster.head.interruptible and "
     "cluster.node.interruptible, or give tolerations in the group's template",
 }
-"""Options of a pod that a group of a Ray cluster cannot have by itself, each with the reason and the way out."""
+"""Pod options that a group of a Ray cluster cannot set separately, each with the reason and a workaround."""
 
 
 class GroupConfig(Config):
-    """The options of a Ray cluster's machines of one group, in place of those that `cluster.node` gives both groups."""
+    """Options of one group of machines in a Ray cluster. They override `cluster.node`, which applies to both groups."""
 
     cpu: int | None = Field(None, gt=0)
     """CPU cores. null: as `cluster.node` says."""
@@ -46,8 +46,8 @@ class GroupConfig(Config):
     shared_memory_gib: int | None = Field(None, gt=0)
     """Size of `/dev/shm`. null: as `cluster.node` says."""
     template: str | Arguments | None = None
-    """Kubernetes pod template of the machines, in place of the whole template of `cluster.node`, and written like it.
-    null: as `cluster.node` says."""
+    """Kubernetes pod template of the machines, in the same format as `cluster.node.template`, which it replaces
+    completely. null: as `cluster.node` says."""
 
     @model_validator(mode="before")
     @classmethod
@@ -64,42 +64,43 @@ class GroupConfig(Config):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that are given, by name."""
+        """The options that are set, by name."""
         return {name: value for name, value in self if value is not None}
 
 
 class ClusterConfig(Config):
-    """The machines of training on a cluster."""
+    """The machines for training on a cluster."""
 
     gpus_per_node: int = Field(8, ge=0)
-    """GPUs of a machine; 0: training without GPUs, in one pod."""
+    """Number of GPUs of a machine. If 0, training runs without GPUs, in one pod."""
     node: PodConfig = PodConfig()
-    """The pod of each machine with learner ranks, and of each with actors. Where all of them find room on one machine,
-    it is the only one, and the cluster needs no Ray operator. By default it has 8 cores and 64 GiB for each GPU that it
-    holds; without GPUs, the cores that ranks and actors reserve, and 8 GiB for each of them."""
+    """The pod of each machine with learner ranks or actors. If all of them fit on one machine, it is the only machine,
+    and the cluster does not need the Ray operator. The default is 8 cores and 64 GiB per GPU. Without GPUs, it is the
+    cores that ranks and actors reserve, and 8 GiB for each of them."""
     learner: GroupConfig = GroupConfig()
-    """Options of the machines with learner ranks that differ from those of `node`. Refused if training is one pod,
-    which `node` describes."""
+    """Options of the machines with learner ranks that override `node`. Refused if training is one pod, because `node`
+    describes it."""
     actors: GroupConfig = GroupConfig()
-    """Options of the machines with actors that differ from those of `node`. Refused if training is one pod, or if every
-    engine shares a GPU with a learner rank."""
+    """Options of the machines with actors that override `node`. Refused if training is one pod, or if every engine
+    shares a GPU with a learner rank."""
     head: PodConfig = PodConfig()
-    """The pod of the controller where there are several machines; responses are judged on it, by as many processes as
-    it has cores. By default it has 16, and the memory for the steps between two checkpoints that `plan` prints."""
+    """The pod of the controller if there are several machines. Responses are verified on it, by as many processes as it
+    has cores. The default is 16 cores, and the memory for the steps between two checkpoints that `plan` prints."""
     price_per_gpu_hour: float | None = Field(None, ge=0)
-    """Price of a GPU for an hour, in any currency, by which `plan` and the report compute what a run costs; the judge's
-    prices (`verifiers.judge.input_price`, `output_price`) are to be in the same. null: they print GPU hours alone."""
+    """Price of a GPU per hour, in any currency. `plan` and the report use it to compute the cost of a run. The judge's
+    prices (`verifiers.judge.input_price`, `output_price`) must be in the same currency. null: they only print GPU
+    hours."""
 
     def gpus_of(self, engine: EngineConfig) -> int:
-        """Return the number of GPUs that one engine takes on these machines; 0 where they have none."""
+        """Return the number of GPUs that one engine uses on these machines, or 0 if they have none."""
         return engine.gpus if self.gpus_per_node else 0
 
     def machine_of(self, group: str) -> PodConfig:
-        """Return the pod of each machine of a group of a Ray cluster: `node` with the group's own options."""
+        """Return the pod of each machine in a group of a Ray cluster, which is `node` with the group's options."""
         return self.node.model_copy(update=self._groups[group].given)
 
     def option_of(self, group: str, name: str) -> str:
-        """Return the path of the option that gives a group's machines the option `name`."""
+        """Return the path of the option that sets `name` for a group's machines."""
         return f"cluster.{group if name in self._groups[group].given else 'node'}.{name}"
 
     @property
@@ -111,7 +112,7 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
     """Check that every process of the run fits on the machines of `cluster`.
 
     Raises:
-        ValueError: one would wait for ever; names the option and the GPUs or cores that are needed.
+        ValueError: a process would wait forever. The message names the option and the GPUs or cores that are needed.
     """
     per_node, span = cluster.gpus_per_node, config.actors.engine.gpus
     if per_node and span > per_node:
@@ -136,13 +137,13 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
 
 
 def _check_ray_cluster(cluster: ClusterConfig) -> None:
-    """Check that a Ray cluster's pods can have what `cluster` gives them.
+    """Check that the options in `cluster` can be applied to the pods of a Ray cluster.
 
-    Flyte makes one pod for the task, copies it for head and workers, and lays the inline part of each over its copy. A
-    template by name and `interruptible` are of that one pod.
+    Flyte creates one pod for the task, copies it for head and workers, and overrides each copy with its inline options.
+    A template given by name and `interruptible` apply to that one pod, and so to all copies.
 
     Raises:
-        ValueError: an option would not reach the pods that it is of, or reach others.
+        ValueError: an option would not apply to its pods, or would also apply to others.
     """
     head, node = cluster.head, cluster.node
     if head.interruptible != node.interruptible:
@@ -170,10 +171,12 @@ def _check_ray_cluster(cluster: ClusterConfig) -> None:
 
 
 def _check_ray_pod(pod: PodConfig, *, accelerator: str, template: str) -> None:
-    """Check that a pod of a Ray cluster can have its accelerator and its inline template, which have these options.
+    """Check that a pod of a Ray cluster can have its accelerator and its inline template.
+
+    `accelerator` and `template` are the names of the two options, for the message.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it cannot have one of them.
     """
     if pod.accelerator is not None and pod.node_label is None:
         raise MistakeError(
@@ -189,10 +192,10 @@ def _check_ray_pod(pod: PodConfig, *, accelerator: str, template: str) -> None:
 
 
 def _check_cores(config: TrainingConfig, cluster: ClusterConfig) -> None:
-    """Check that the cores which options give to a machine of a Ray cluster suffice for what it holds.
+    """Check that a machine of a Ray cluster has enough cores for its processes.
 
     Raises:
-        ValueError: they do not, and a process would wait for ever.
+        ValueError: it does not, and a process would wait forever.
     """
     ranks = min(config.learner.ranks, cluster.gpus_per_node)
     engines = min(config.actors.count, cluster.gpus_per_node // config.actors.engine.gpus)
@@ -210,10 +213,10 @@ def _check_cores(config: TrainingConfig, cluster: ClusterConfig) -> None:
 
 
 def _check_groups(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> None:
-    """Check that a group of machines with options of its own is there.
+    """Check that every group of machines with options exists.
 
     Raises:
-        ValueError: it is not, and the options would be ignored.
+        ValueError: a group does not exist, and its options would be ignored.
     """
     if is_in_one_pod(config, cluster, judge_gpus):
         machines, instead = {LEARNER: 0, ACTORS: 0}, "training is one pod, which cluster.node describes"
@@ -230,16 +233,16 @@ def _check_groups(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: in
 def controller_overrides(
     config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> dict[str, Any]:
-    """Return the arguments of flytekit's `with_overrides` for the task's own pod.
+    """Return the arguments of flytekit's `with_overrides` for the pod of the task.
 
-    Of a Ray cluster, `ray_job` has what its pods are given inline. It is one attempt, which ends after the shorter of
-    the two time limits.
+    For a Ray cluster, `ray_job` returns the inline options of its pods. The cluster is a single attempt, with the
+    shorter of the two time limits.
     """
     pod = controller_pod(config, cluster, judge_gpus, models)
     is_one = is_in_one_pod(config, cluster, judge_gpus)
     if not is_one:
         limits = [given.timeout_minutes for given in (cluster.head, cluster.node) if given.timeout_minutes]
-        # The head has its disk from `ray_job`; here it would be that of the job's submitter, too.
+        # The head gets its disk from `ray_job`. A disk set here would also apply to the job's submitter.
         pod = pod.model_copy(update={"timeout_minutes": min(limits, default=None), "disk_gib": None})
     return overrides(pod, inline=is_one)
 
@@ -247,18 +250,18 @@ def controller_overrides(
 def controller_pod(
     config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> PodConfig:
-    """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine.
+    """Return the pod of the task, which also runs the learner and the actors if they fit on one machine.
 
     Args:
         config: the recipe's training options.
         cluster: the recipe's machines.
-        judge_gpus: GPUs of the judge or reward model that the run serves itself.
+        judge_gpus: number of GPUs of the judge or reward model that the run serves.
         models: the sizes of the run's models, if they are known.
     """
     if not is_in_one_pod(config, cluster, judge_gpus):
         memory = head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
         need = disk.head(config, models) if models else None
-        # What the head exchanges is not in shared memory: Ray puts objects there only if all of its store fits.
+        # The head needs no shared memory for objects: Ray uses it only if its entire object store fits.
         return disk.with_disk(cluster.head, need).sized(0, cpu=HEAD_CORES, memory_gib=memory, shared_memory_gib=None)
     need = disk.one_pod(config, models, gpus=bool(cluster.gpus_per_node)) if models else None
     if not cluster.gpus_per_node:
@@ -267,7 +270,7 @@ def controller_pod(
 
 
 def checking_pod(config: TrainingConfig, cluster: ClusterConfig, models: disk.StoredModels | None = None) -> PodConfig:
-    """Return the pod in which the model is checked: a machine of `cluster` with the GPUs of one engine."""
+    """Return the pod that checks the model, which is a machine of `cluster` with the GPUs of one engine."""
     gpus = cluster.gpus_of(config.actors.engine)
     need = disk.model_check(config, models, gpus=bool(gpus)) if models else None
     if not gpus:
@@ -283,7 +286,7 @@ def _machine(
     need: disk.DiskNeed | None,
     cores: int = 0,
 ) -> PodConfig:
-    """Return `pod` as a machine of `gpus` GPUs, with the disk that it needs, and by default at least `cores` cores."""
+    """Return `pod` as a machine with `gpus` GPUs, the disk that it needs, and by default at least `cores` cores."""
     gpus = gpus if pod.gpus is None else pod.gpus
     moved = models.weights_gib if models and not config.lora else None
     return disk.with_disk(pod, need).sized(
@@ -292,7 +295,7 @@ def _machine(
 
 
 def _amounts_without_gpus(config: TrainingConfig, models: disk.StoredModels | None) -> dict[str, int]:
-    """Return the amounts of a machine without GPUs, by the options' names."""
+    """Return the resources of a machine without GPUs, by option name."""
     processes = config.learner.ranks + config.actors.count
     moved = models.weights_gib if models and not config.lora else 0
     widening = 1 if config.learner.dtype == "bfloat16" else 2  # `auto` is float32 on some processors
@@ -313,9 +316,9 @@ def ray_job(
 ) -> RayJobConfig:
     """Return the Ray cluster of a run: machines with learner ranks, machines with actors, and the head.
 
-    A machine holds `gpus_per_node` ranks, or as many engines as fit on it whole; the judge lies on GPUs that these
-    leave, or on a machine more, of the group of actors. Each machine has Ray's resource of its group, by which a run's
-    placement finds it. Where everything fits on one machine the head is the only one.
+    A machine has `gpus_per_node` ranks, or as many engines as fit on it without splitting one. The judge uses GPUs that
+    these leave free, or an additional machine in the group of actors. Each machine has the Ray resource of its group,
+    which a run's placement uses. If everything fits on one machine, the head is the only machine.
     """
     from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
@@ -341,7 +344,7 @@ def ray_job(
 def worker_pods(
     config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> dict[str, tuple[int, PodConfig]]:
-    """Return the number and the pod of each group of a Ray cluster's machines that has some, by the group's name."""
+    """Return the number of machines and their pod for each nonempty group of a Ray cluster, by group name."""
     per_node = cluster.gpus_per_node
     needs = {
         LEARNER: disk.learner_machine(config, models, per_node) if models else None,
@@ -356,12 +359,12 @@ def worker_pods(
 
 
 def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> tuple[int, int]:
-    """Return the number of machines with learner ranks, and with actors and, where these leave it no room, a judge.
+    """Return the number of machines with learner ranks, and with actors and, if there is no other room, a judge.
 
-    Actors that share the learner's GPUs need no machines of their own.
+    Actors that share the learner's GPUs need no additional machines.
 
-    The judge lies on GPUs that the ranks leave. If they leave too few, Ray gives it a machine with actors that is empty
-    where there is one: one more is needed where the rest of that is too small for the engines that then lie there.
+    The judge uses GPUs that the ranks leave free. If these are too few, Ray places it on an empty machine of the
+    actors, if there is one. Another machine is needed if the engines of that machine then do not fit any more.
     """
     per_node, shared = cluster.gpus_per_node, config.shares_gpus
     learner = ceil(config.learner.ranks / per_node)
@@ -376,16 +379,16 @@ def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -
 
 
 def is_in_one_pod(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0) -> bool:
-    """Return whether learner, actors and a judge of `judge_gpus` GPUs find room on one machine."""
+    """Return whether learner, actors and a judge with `judge_gpus` GPUs fit on one machine."""
     return not cluster.gpus_per_node or config.gpus + judge_gpus <= cluster.gpus_per_node
 
 
 def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> None:
-    """Check that the judge and reward models that a run serves fit on one machine, and that its pods can be had.
+    """Check that the judge and reward models that a run serves fit on one machine, and that its pods are possible.
 
     Raises:
-        ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods,
-            or a group without machines is given options.
+        ValueError: they do not fit, or they require a Ray cluster instead of one pod and an option of its pods cannot
+            be applied, or a group without machines has options.
     """
     per_node = cluster.gpus_per_node
     if per_node and judge_gpus > per_node:

@@ -1,4 +1,4 @@
-"""The Ray actors of a training run, and the check that the cluster has the cores and GPUs that they reserve."""
+"""Creates the Ray actors of a training run, and checks that the cluster has the cores and GPUs that they reserve."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ logger = logging.getLogger(__name__)
 
 
 class ResourceError(MistakeError):
-    """The cluster cannot hold what the configuration asks for."""
+    """The cluster has too few resources for the configuration."""
 
 
 def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpus: int = 0) -> None:
-    """Check that the Ray cluster as it stands can hold learner and actors, and a judge on `judge_gpus` GPUs.
+    """Check that learner, actors, and a judge with `judge_gpus` GPUs fit on the current Ray cluster.
 
-    With `resuming` one actor is enough to begin with, and a warning is logged where not all fit.
+    With `resuming`, one actor is enough to begin with, and a warning is logged if not all fit.
 
     Raises:
-        ResourceError: it cannot; names the options and what the cluster has, by node where there are several with GPUs.
-        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
+        ResourceError: they do not fit. The message names the options and the cluster's resources, by node if several
+            nodes have GPUs.
+        DenseAttentionError: rows are too long for the attention that GPUs support for the learner's dtype.
         MistakeError: `learner.liger` is true, and its kernel cannot run.
     """
     available = ray_resources()
@@ -86,10 +87,10 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
 
 
 def _lack_in_total(config: TrainingConfig, available: Machine, count: int, judge_gpus: int) -> str:
-    """Return which resource the learner, a judge and `count` actors need more of than is available; empty: none."""
+    """Return a message about the resource that learner, judge and `count` actors lack, or an empty string if none."""
     learner, actors = config.learner, config.actors
     cores = learner.ranks * learner.cpus + count * actors.cpus
-    gpus = learner.ranks + count * actors.engine.gpus + judge_gpus if available.gpus else 0  # they are apart
+    gpus = learner.ranks + count * actors.engine.gpus + judge_gpus if available.gpus else 0  # none are shared
     judge = f" and a judge that the run serves on {judge_gpus} GPUs" if judge_gpus and available.gpus else ""
     for kind, needed, total in (("CPU", cores, available.cores), ("GPU", gpus, available.gpus)):
         if needed > total:
@@ -102,27 +103,27 @@ def _lack_in_total(config: TrainingConfig, available: Machine, count: int, judge
 
 
 def verifiers_of_prompts(prompts: list[Prompt]) -> set[str]:
-    """Return the names of the verifiers that judge responses to these prompts."""
+    """Return the names of the verifiers that score responses to these prompts."""
     return {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
 
 
 def needed_judge_gpus(verifiers: VerifiersConfig, names: set[str]) -> int:
-    """Return the GPUs of the judge and reward models of a run, if its nodes have GPUs; 0: these verifiers need none."""
+    """Return the number of GPUs that the judge and reward models of a run need if its nodes have GPUs, or 0 if none."""
     return verifiers.gpus(names)
 
 
 class RunProcesses:
     """The Ray actors of one run: learner ranks, engines and the reward process.
 
-    On one node all are pinned to it. On several the reward process is on the controller's, a `Placement` gives ranks
-    and engines their nodes where there are GPUs, and relays bring the model there. Where the reward process serves a
-    judge on GPUs, Ray reserves these for it, and the placement gives it a node that has them. Ranks and engines that
-    share GPUs are given them by a `SharedPlacement`. Without GPUs each asks for a machine of its group itself.
+    On a single node all actors are pinned to it. On several nodes the reward process runs on the controller's node. If
+    there are GPUs, a `Placement` assigns ranks and engines to nodes, and relays copy the model there. If the reward
+    process serves a judge on GPUs, Ray reserves them, and the placement assigns it to a node that has them. A
+    `SharedPlacement` assigns ranks and engines that share GPUs. Without GPUs, each requests a machine of its group.
 
-    Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
+    Ray's task events are switched off for the actors, because its store would keep 100,000 of them.
 
     Attributes:
-        memory: of the nodes.
+        memory: memory of the nodes.
     """
 
     def __init__(
@@ -141,10 +142,10 @@ class RunProcesses:
             model: folder of the initial model, on this node.
             folder: the run folder.
             begins_at: version of the policy that the run begins with.
-            where: id of the node that all are pinned to, which has the model and the weights; or the relays of several
-                nodes, of which Ray chooses.
-            storage: where ranks upload their files of checkpoints, on nodes that do not see the run folder; None: the
-                run has no address on blob storage.
+            where: id of the node that all actors are pinned to, which has the model and the weights. If there are
+                several nodes, their relays. Ray then chooses nodes.
+            storage: blob storage for checkpoint shards, used by ranks on nodes that do not see the run folder. None if
+                the run has no address on blob storage.
         """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -168,14 +169,14 @@ class RunProcesses:
         self._loading: dict[int, RayActor] = {}
 
     def start_actors(self) -> None:
-        """Create the first actors, so that engines load while the learner does; `make_actor` returns these first."""
+        """Create the first actors, so that engines load while the learner does. `make_actor` returns them first."""
         self._loading = {index: self._new_actor(index, 0) for index in range(self._config.actors.count)}
 
     async def engines_loaded(self) -> None:
-        """Wait for the first engines where each shares its GPU with a learner rank, which is to start after it.
+        """Wait for the first engines if each shares its GPU with a learner rank, which has to start after the engine.
 
-        While it loads, vLLM measures the GPU's free memory, and what a rank takes or gives back would be in the result.
-        Where both take turns, the engines sleep then. A lost engine is no error here: the fleet replaces it.
+        While it loads, vLLM measures the GPU's free memory, and a rank that allocates or frees memory would distort the
+        result. With time sharing, the engines then sleep. A lost engine raises no error, because the fleet replaces it.
         """
         if self._shared:
             await asyncio.gather(*map(self._engine_loaded, list(self._loading)))
@@ -189,17 +190,17 @@ class RunProcesses:
                 await actor.sleep()
         except ActorLostError as error:
             logger.warning("actor %d is replaced: %s", index, error)
-            if shortage_in(error) is None:  # the fleet meets that error, and counts it
+            if shortage_in(error) is None:  # the fleet will get this error and count it
                 del self._loading[index]
-            await actor.kill()  # it may still be on the GPU that the rank is to have
+            await actor.kill()  # it may still use the GPU that the rank needs
 
     def make_actor(self, index: int, attempt: int) -> RayActor:
-        """Return an unused actor for slot `index`; the one that it replaces has been killed."""
+        """Return an unused actor for slot `index`, whose previous actor has been killed."""
         return self._loading.pop(index, None) or self._new_actor(index, attempt)
 
     def _new_actor(self, index: int, attempt: int) -> RayActor:
         options = self._config.actors
-        # No two engines of a run draw the same responses to a prompt, nor does one after it was replaced or resumed.
+        # No two engines may sample the same responses to a prompt, nor an engine after it was replaced or resumed.
         seed = sample_seed(options.engine.seed, f"engine {index} from {self._begins_at}", attempt)
         options = options.model_copy(update={"engine": options.engine.model_copy(update={"seed": seed})})
         reservation = self._placement.engine() if self._placement else None
@@ -210,7 +211,7 @@ class RunProcesses:
                 num_gpus=self._share(options.engine.gpus),
                 resources=self._resources(ACTORS),
                 max_concurrency=10_000,
-                max_task_retries=-1,  # a network that is away for seconds is no loss, as long as Ray finds it alive
+                max_task_retries=-1,  # a short network failure is not a loss if Ray considers the actor alive
                 enable_task_events=False,
                 scheduling_strategy=reservation.strategy if reservation else self._beside(index),
             )
@@ -223,7 +224,7 @@ class RunProcesses:
         return RayActor(create, options, reservation, prepare, self.memory, loads_at_once=loads_at_once)
 
     def make_learner(self) -> RayLearner:
-        """Return the learner, whose ranks are not started."""
+        """Return the learner. Its ranks are not started yet."""
         placement = self._placement
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         if placement:
@@ -235,7 +236,7 @@ class RunProcesses:
                 num_gpus=self._share(1),
                 resources=self._resources(LEARNER),
                 runtime_env={} if self._gpus else {"env_vars": cpu_environment.LEARNER},
-                max_task_retries=-1,  # as for engines; a step is not taken twice
+                max_task_retries=-1,  # as for engines; a repeated call does not take a step twice
                 enable_task_events=False,
                 scheduling_strategy=placement.of_rank(rank) if placement else self._beside(rank),
             )
@@ -245,7 +246,7 @@ class RunProcesses:
         return RayLearner(create, self._config, first, self._files, shape, self.memory)
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
-        """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""
+        """Return the client of a reward process. Ray replaces the process when it dies, and repeats lost calls."""
         config, names = self._config, verifiers_of_prompts(prompts)
         gpus = needed_judge_gpus(verifiers, names) if self._gpus else 0
         rewards, where, reserved = config.rewards, self._judge_where, 0.0
@@ -267,15 +268,15 @@ class RunProcesses:
         return RayJudge(self._keep(remote.remote(rewards, verifiers, sorted(names), reserved)), rewards, self.memory)
 
     def _share(self, gpus: int) -> float:
-        """Return the number of GPUs that a process on `gpus` of them asks Ray for."""
+        """Return the number of GPUs that a process on `gpus` GPUs requests from Ray."""
         return self._shared.gpus if self._shared else gpus * self._gpus
 
     def _resources(self, group: str) -> Bundle:
-        """Return what a process of a group asks for in addition to CPUs if no placement reserves it."""
+        """Return the resources that a process of a group requests in addition to CPUs if no placement reserves them."""
         return in_group({}, group, self._nodes)
 
     def _beside(self, index: int) -> Any:
-        """Return the scheduling strategy of rank `index` and of engine `index` where no `Placement` has one."""
+        """Return the scheduling strategy of rank `index` and engine `index` if there is no `Placement`."""
         return self._shared.of(index) if self._shared else self._where
 
     def _keep(self, handle: Any) -> Any:
@@ -283,7 +284,7 @@ class RunProcesses:
         return handle
 
     def shutdown(self) -> None:
-        """Kill every actor, and free what was reserved for them."""
+        """Kill every actor, and free their reserved resources."""
         for handle in self._handles:
             self._ray.kill(handle)
         for placement in (self._placement, self._shared):

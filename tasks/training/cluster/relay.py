@@ -1,10 +1,10 @@
-"""The relay: one small Ray actor per node, through which files reach nodes that share no disk.
+"""Copies files between nodes that share no disk, with one small Ray actor per node (the relay).
 
-A piece is an object of Ray's store: the relay of one node reads it from a file, Ray transfers it to another node, whose
-relay writes it, and it is freed when the controller has the answer. The controller sees names and numbers, never the
-bytes. Of several nodes that have an object Ray takes one by lot, at first always the sender; `Spread` chooses, so that
-the sender's link is not divided by the number of nodes. vLLM's own transfer of this kind, `sharded_rdt`, needs NIXL,
-which neither set of pinned packages has, and its receivers are GPUs.
+Each transfer is an object in Ray's store: the relay of one node reads it from a file, Ray transfers it to another node,
+the relay there writes it, and it is freed when the controller has the answer. The controller handles names and numbers,
+never the bytes. If several nodes have an object, Ray chooses one at random, at first always the sender. Here `Spread`
+chooses instead, so that the nodes do not all share the sender's link. vLLM has a similar transfer, `sharded_rdt`, but
+it needs NIXL, which is in neither set of pinned packages, and its receivers are GPUs.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CALLS = 16
-"""Number of calls that a relay answers at a time."""
+"""Number of calls that a relay handles at a time."""
 CLOSE_SECONDS = 10.0
 """Seconds that relays may take to remove their folders at the end of a run."""
 
 
 class SharedMemoryError(MistakeError):
-    """A node has not the shared memory that weights take; the message names the node and the option."""
+    """A node has too little shared memory for the weights. The message names the node and the option."""
 
 
 class RelayProcess:
-    """The part of the relay that runs on a node, in a Ray actor: it reads and writes files there.
+    """The server side of a relay, in a Ray actor on a node. It reads and writes files there.
 
-    It holds the folder of the weights, which is removed with it. One that is started again, because it died, finds the
-    folder as it was.
+    It locks the folder of the weights, which is removed when the relay is closed. If the process dies and is restarted,
+    it finds the old folder.
     """
 
     def __init__(self, folder: str) -> None:
@@ -62,7 +62,7 @@ class RelayProcess:
         return self._free
 
     def memory(self) -> Reading:
-        """Return the limit, the processes and the kills of the node's control group."""
+        """Return the memory limit, the processes and the kills of the node's control group."""
         return MemoryLimit.of_this_process().read()
 
     def exists(self, path: str) -> bool:
@@ -70,7 +70,7 @@ class RelayProcess:
         return os.path.exists(path)
 
     def contents(self, path: str) -> Contents:
-        """Return what is at `path`, as `NodeRelay.contents` does."""
+        """Return the files at `path` (`NodeRelay.contents`)."""
         root = Path(path)
         if root.is_dir():
             files = sorted(file for file in root.rglob("*") if file.is_file())
@@ -78,7 +78,7 @@ class RelayProcess:
         return [("", root.stat().st_size)] if root.exists() else []
 
     def begin(self, path: str, contents: Contents) -> bool:
-        """Make the unfinished files, of their later sizes; return True if all were there already."""
+        """Create the unfinished files with their final sizes. Return True if all existed already."""
         partial, continues = Path(path + PARTIAL), True
         for name, size in contents:
             file = partial / name if name else partial
@@ -92,21 +92,21 @@ class RelayProcess:
     def read(self, path: str, piece: Piece) -> NDArray[np.uint8]:
         """Return the bytes of a piece."""
         file = Path(path, piece.name) if piece.name else Path(path)
-        if not file.exists():  # this node itself is still being brought the rest of it
+        if not file.exists():  # the rest of it is still being copied to this node
             file = Path(path + PARTIAL, piece.name) if piece.name else Path(path + PARTIAL)
         return np.fromfile(file, np.uint8, piece.size, offset=piece.offset)
 
     def write(self, path: str, piece: Piece, data: NDArray[np.uint8]) -> int:
-        """Write the bytes of a piece into the unfinished file; return their number."""
+        """Write the bytes of a piece into the unfinished file, and return their number."""
         with Path(path + PARTIAL, piece.name).open("r+b") as stream:
             stream.seek(piece.offset)
             return stream.write(data.data)
 
     def complete(self, path: str, contents: Contents) -> None:
-        """Put the unfinished file or folder in its place.
+        """Move the unfinished file or folder to its final path.
 
         Raises:
-            OSError: there is something else, or a size is wrong.
+            OSError: there is something else at the path, or a size is wrong.
         """
         if self.contents(path) == contents:  # the answer to an earlier call was lost
             return
@@ -115,7 +115,7 @@ class RelayProcess:
         os.rename(path + PARTIAL, path)
 
     def remove(self, path: str) -> None:
-        """Remove the file or folder, and the unfinished one."""
+        """Remove the file or folder, and its unfinished version."""
         for item in (Path(path), Path(path + PARTIAL)):
             if item.is_dir():
                 shutil.rmtree(item)
@@ -123,7 +123,7 @@ class RelayProcess:
                 item.unlink(missing_ok=True)
 
     def keep_only(self, folder: str, names: Collection[str]) -> None:
-        """Remove every file and folder from a folder but those with these names."""
+        """Remove every file and folder from a folder except these names."""
         for item in Path(folder).glob("*"):
             if item.name not in names:
                 self.remove(str(item))
@@ -134,10 +134,10 @@ class RelayProcess:
 
 
 class RayRelay:
-    """The controller's client of one `RelayProcess`: a `NodeRelay` that turns Ray's errors into `RelayError`.
+    """The controller's client of one `RelayProcess`: a `NodeRelay` that converts Ray's errors to `RelayError`.
 
     Attributes:
-        handle: of the Ray actor.
+        handle: handle of the Ray actor.
         node: id of its node.
         name: address of the node.
     """
@@ -175,7 +175,7 @@ class RayRelay:
         await self._call(self.handle.remove.remote(path))
 
     async def keep_only(self, folder: str, names: Collection[str]) -> None:
-        """Remove every file and folder from a folder of the node but those with these names."""
+        """Remove every file and folder from a folder of the node except these names."""
         await self._call(self.handle.keep_only.remote(folder, names))
 
     async def is_alive(self) -> bool:
@@ -190,7 +190,7 @@ class RayRelay:
             ray.cancel(reference)  # it would wait for a piece that may never come
             raise
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, OSError | ray.exceptions.RayError):  # the second: of what it was to write
+            if isinstance(error.cause, OSError | ray.exceptions.RayError):  # a `RayError` is about the object to write
                 raise RelayError(f"node {self.name}: {one_line(error.cause)}") from error
             raise
         except ray.exceptions.RayError as error:
@@ -198,15 +198,15 @@ class RayRelay:
 
 
 class RelayNodes:
-    """The relays of a run, which are started on a node when something is brought there.
+    """The relays of a run. A relay is started on a node when something is first copied there.
 
     Args:
         model: folder of the initial model on this node.
         needed: bytes of shared memory that weights take on a node.
-        piece_bytes: largest piece in which a file is copied.
+        piece_bytes: size of a transfer, in bytes.
 
     Attributes:
-        folder: of the weights, in the shared memory of every node that has a relay.
+        folder: folder of the weights, in the shared memory of every node that has a relay.
     """
 
     def __init__(self, model: Path, needed: int, piece_bytes: int = PIECE_BYTES) -> None:
@@ -222,7 +222,7 @@ class RelayNodes:
         self._model = Spread(str(model.absolute()), self._own, self.of, piece_bytes)
 
     def of(self, node: str) -> RayRelay:
-        """Return the relay of a node, which is started where there is none; Ray starts it again when it dies."""
+        """Return the relay of a node, and start it if there is none. Ray restarts it when it dies."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -240,10 +240,10 @@ class RelayNodes:
         return self._relays[node]
 
     async def prepare(self, node: str) -> None:
-        """Bring the initial model to a node, and see that weights have room there; once, however often it is called.
+        """Copy the initial model to a node, and check that there is room for weights. Repeated calls do this only once.
 
         Raises:
-            RelayError: that fails; the next call tries again.
+            RelayError: the copy failed. The next call tries again.
             SharedMemoryError: the node has too little shared memory.
         """
         if node not in self._prepared or _failed(self._prepared[node]):
@@ -262,15 +262,16 @@ class RelayNodes:
             await self._model.bring(node)
 
     async def prepare_learner(self, nodes: set[str], run_folder: Path, *, needs_folder: bool) -> set[str]:
-        """Prepare the nodes of the learner's ranks; return the ids of those that do not see the run folder.
+        """Prepare the nodes of the learner's ranks. Return the ids of the nodes that do not see the run folder.
 
         Args:
             nodes: ids of the nodes.
             run_folder: the run folder, on this node.
-            needs_folder: True: ranks write checkpoints into it, as the run has no address on blob storage.
+            needs_folder: True if ranks write checkpoints into it, because the run has no address on blob storage.
 
         Raises:
-            NotSharedError: one of them does not see the run folder, with `needs_folder`; names the node and the option.
+            NotSharedError: with `needs_folder`, a node does not see the run folder. The message names the node and the
+                option.
             RelayError, SharedMemoryError: a node cannot be prepared.
         """
         await asyncio.gather(*(self.prepare(node) for node in nodes))
@@ -280,15 +281,15 @@ class RelayNodes:
         return {relay.node for relay in blind}
 
     async def check_run_folder(self, run_folder: Path, rank: Mapping[str, float]) -> None:
-        """Check that a node which can hold a learner rank sees the run folder, before anything is started.
+        """Check before the start that at least one node with resources for a learner rank sees the run folder.
 
         Args:
             run_folder: the run folder, on this node.
             rank: resources of a rank, by Ray's names.
 
         Raises:
-            NotSharedError: none does.
-            RelayError: a node does not answer.
+            NotSharedError: no such node sees it.
+            RelayError: a node does not respond.
         """
         nodes = await asyncio.to_thread(living_nodes)
         able = [
@@ -301,30 +302,30 @@ class RelayNodes:
             raise not_shared(run_folder, blind)
 
     async def bring(self, path: Path, nodes: set[str]) -> None:
-        """Copy a file or folder of this node to the same path on other nodes, in place of what is there.
+        """Copy a file or folder of this node to the same path on other nodes, and replace what is there.
 
         Raises:
-            RelayError: a node does not get it.
+            RelayError: the copy to a node failed.
         """
         await self.remove(path, nodes)
         spread = Spread(str(path), self._own, self.of, self._piece_bytes)
         await asyncio.gather(*(spread.bring(node) for node in nodes))
 
     async def collect(self, path: Path, node: str) -> None:
-        """Move a file or folder of a node to the same path on this one, where nothing is.
+        """Move a file or folder from a node to the same path on this node, which must not exist.
 
         Raises:
-            RelayError: it does not arrive.
+            RelayError: the copy failed.
         """
         await Spread(str(path), node, self.of, self._piece_bytes).bring(self._own)
         await self.remove(path, {node})
 
     async def remove(self, path: Path, nodes: set[str]) -> None:
-        """Remove a file or folder from nodes; one that does not answer keeps it, and that is logged."""
+        """Remove a file or folder from nodes. If a node does not respond, a warning is logged."""
         await asyncio.gather(*(_logged(self.of(node).remove(str(path))) for node in nodes))
 
     def keep_only(self, folder: Path, names: Collection[str]) -> None:
-        """Begin to remove everything from a folder but these names, on every node that has a relay."""
+        """Begin to remove everything except these names from a folder, on every node that has a relay."""
         for relay in self._relays.values():
             removal = asyncio.create_task(self._keep_only(relay, str(folder), list(names)))
             self._removals.add(removal)
@@ -336,11 +337,11 @@ class RelayNodes:
         except RelayError as error:
             if await relay.is_alive():
                 logger.warning("old files of the learner stay: %s", error)
-            else:  # the node has left with them
+            else:  # the node has left the cluster, and its files with it
                 self._relays.pop(relay.node, None)
 
     def shutdown(self) -> None:
-        """End all relays; the weights go with them."""
+        """End all relays. The weights are removed with them."""
         import ray
 
         closing: list[ObjectRef] = [relay.handle.close.remote() for relay in self._relays.values()]
@@ -358,14 +359,14 @@ async def _logged(removal: Coroutine[Any, Any, None]) -> None:
 
 
 async def blind_to(run_folder: Path, relays: Sequence[RayRelay]) -> list[RayRelay]:
-    """Return the relays of nodes that do not see the run folder of this one."""
+    """Return the relays of nodes that do not see this node's run folder."""
     with _witness(run_folder) as witness:
         seen = await asyncio.gather(*(relay.exists(str(witness)) for relay in relays))
     return [relay for relay, sees in zip(relays, seen, strict=True) if not sees]
 
 
 def not_shared(run_folder: Path, blind: Sequence[RayRelay]) -> NotSharedError:
-    """Return the error about nodes of learner ranks that do not see the run folder, with both ways out."""
+    """Return the error about nodes of learner ranks that do not see the run folder, with both workarounds."""
     names = ", ".join(sorted(relay.name for relay in blind))
     return NotSharedError(
         f"learner ranks and controller are on several nodes, of which {names} do not see {run_folder}: RLVR_RUNS has "

@@ -1,8 +1,8 @@
-"""Default sizes of the pods of training, by what they hold, and the memory of the controller's pod.
+"""Computes the default sizes of training pods, and the memory of the controller's pod.
 
-A machine has 8 cores and 64 GiB for each GPU that it holds (`tasks.pods`). The controller holds, for each token of a
-response, 12 bytes in a step since the newest checkpoint: its id, the engine's log-probability and the learner's, of 4
-bytes each. The learner's log-probabilities of a batch pass through Ray's object store.
+A machine has 8 cores and 64 GiB per GPU (`tasks.pods`). For the steps since the newest checkpoint, the controller
+stores 12 bytes per response token: its id, the engine's log-probability and the learner's, 4 bytes each. The learner's
+log-probabilities of a batch pass through Ray's object store.
 """
 
 from __future__ import annotations
@@ -15,37 +15,40 @@ from tasks.training.prompt_options import DynamicResampling
 GIB = 2**30
 
 MEAN_SHARE = 14_628 / 32_768
-"""Mean length of Olmo 3's responses over their limit; of a context, prompt and response together, the same."""
+"""Ratio of the mean length of Olmo 3's responses to their limit. The same ratio is assumed for prompt and response
+together relative to the context."""
 
 TOKEN_BYTES = 12
-"""Bytes of a token in a step that the controller holds: its id and two log-probabilities, of 4 bytes each."""
+"""Bytes per token of a step in the controller's memory: its id and two log-probabilities, 4 bytes each."""
 
 OBJECT_BYTES = 48.5
-"""Bytes of a token in Ray's object store while log-probabilities are computed, as measured."""
+"""Measured bytes per token in Ray's object store while log-probabilities are computed."""
 
 CONTROLLER_GIB = 4.0
-"""GiB of the controller and of Ray's head, apart from what a run holds."""
+"""GiB of the controller and of Ray's head, without the data of a run."""
 
 VERIFIER_GIB = 0.3
 """GiB of a verifier process."""
 
 HEAD_CORES = 16
-"""Cores of the head by default: the controller and Ray need 2, and responses are judged on the others."""
+"""Default number of cores of the head. The controller and Ray need 2, and responses are verified on the others."""
 
 VERSIONS = 3
-"""Versions of the weights in shared memory at most: one that is read, the newest, and the next."""
+"""Maximum number of versions of the weights in shared memory: one that is being read, the newest, and the next."""
 
 SLACK = 1.25
-"""Factor by which the head's default memory exceeds what is computed for it."""
+"""Factor of the head's default memory over its computed need."""
 
 
 def head_needs(config: TrainingConfig, cores: int, mean_tokens: float | None = None) -> dict[str, float]:
-    """Return the GiB that each part of the head's work needs, by the part's name.
+    """Return the GiB that each component of the head needs, by name.
 
     Args:
         config: the recipe's training options.
-        cores: cores of the head, on which as many verifier processes run unless `rewards.workers` gives a number.
-        mean_tokens: mean length of a prompt and its response, tokens; None: `MEAN_SHARE` of the engine's context.
+        cores: number of cores of the head. This is also the number of verifier processes, unless `rewards.workers` sets
+            it.
+        mean_tokens: mean length of a prompt and its response, in tokens. Optional. If None, `MEAN_SHARE` of the
+            engine's context.
     """
     mean = mean_tokens or MEAN_SHARE * config.actors.engine.max_model_len
     batch = config.groups_per_step * config.sampling.samples * mean
@@ -61,15 +64,17 @@ def head_needs(config: TrainingConfig, cores: int, mean_tokens: float | None = N
 
 
 def head_memory_gib(config: TrainingConfig, cores: int) -> int:
-    """Return the memory of the head by default, GiB: what it needs and a slack, in steps of 8, and 32 at least."""
+    """Return the default memory of the head in GiB: its need with slack, rounded up to a multiple of 8, at least 32."""
     return max(32, 8 * ceil(SLACK * sum(head_needs(config, cores).values()) / 8))
 
 
 def shared_memory_gib(gpus: int, weights_gib: float | None) -> int:
-    """Return the size of `/dev/shm` of a machine with ranks or engines: 8 GiB a GPU, and `VERSIONS` of the weights.
+    """Return the size of `/dev/shm` in GiB for a machine with ranks or engines.
+
+    It is 8 GiB per GPU or, if larger, 1 GiB per GPU and `VERSIONS` times the weights.
 
     Args:
-        gpus: GPUs of the machine.
-        weights_gib: size of the policy's weights; None: it is not known, or only an adapter is trained.
+        gpus: number of GPUs of the machine.
+        weights_gib: size of the policy's weights in GiB. None if it is not known, or if only an adapter is trained.
     """
     return max(8 * gpus, gpus + ceil(VERSIONS * (weights_gib or 0)))

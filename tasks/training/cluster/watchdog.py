@@ -1,8 +1,8 @@
-"""A process beside the driver of a run that kills Ray's remaining processes after the driver's end, however it came.
+"""Runs a watchdog process that kills Ray's remaining processes after the driver of a run has ended for any reason.
 
-Most of Ray's processes end with the driver. A node's agents look for the raylet, and then for the GCS, for a minute
-each, and hold on to the node's ports.
-Processes of a cluster that existed before the run are not the driver's children, and are left alone.
+Most of Ray's processes end with the driver. But a node's agents wait for the raylet and then for the GCS, for a minute
+each, and keep the node's ports.
+Processes of a cluster that existed before the run are not children of the driver, and are not killed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import IO
 import psutil
 
 CLOCK_SECONDS = 1.0
-"""Seconds by which two readings of one process's start time differ at most."""
+"""Maximum difference in seconds between two readings of a process's start time."""
 
 _open: list[IO[bytes]] = []
-"""Standard inputs of watchdogs; they are closed when this process ends, however it ends."""
+"""Standard inputs of watchdogs. They are closed when this process ends for any reason."""
 
 
 def watch() -> None:
@@ -30,9 +30,9 @@ def watch() -> None:
     files = str(Path(ray.__file__).parent)
     below = [child for child in psutil.Process().children(recursive=True) if _is_rays(child, files)]
     command = [sys.executable, __file__, *(f"{child.pid}:{child.create_time()}" for child in below)]
-    # A session of its own has no Ctrl-C.
+    # A separate session does not receive Ctrl-C.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
-    process.wait()  # the fork goes on, as a child of init: this process will have ended before it
+    process.wait()  # the fork continues as a child of init, because it outlives this process
     assert process.stdin is not None
     _open.append(process.stdin)
 

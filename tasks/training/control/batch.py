@@ -1,4 +1,4 @@
-"""One batch of groups from its scores to the policy: sequences, advantages, KL penalty, optimizer steps."""
+"""Trains on one batch of groups: builds sequences, computes advantages and KL penalty, and takes optimizer steps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TrainedBatch:
     """Result of training on a batch.
 
     Attributes:
-        metrics: the learner's metrics, mean over the optimizer steps.
-        advantages: the advantages by group, of its responses in their order.
+        metrics: the learner's metrics, averaged over the optimizer steps.
+        advantages: for each group, the advantages of its responses in their order.
     """
 
     metrics: dict[str, float]
@@ -29,11 +29,12 @@ class TrainedBatch:
 
 
 Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list[list[float]]]
-"""A function from a batch, a penalty for each of its responses, and the options, to advantages (`advantages`)."""
+"""A function that takes a batch, a penalty for each response and the options, and returns advantages (`advantages`)."""
 
 
 Sample = list[TokenSequence]
-"""The sequences of one response: its pieces, of which there is one unless its conversation was begun anew."""
+"""The sequences of one response, one for each of its `pieces`. There are several only if the conversation was
+restarted."""
 
 
 async def train_batch(
@@ -44,7 +45,9 @@ async def train_batch(
     config: TrainingConfig,
     compute: Advantages,
 ) -> TrainedBatch:
-    """Take all optimizer steps on `batch`, from policy `version`, at learning rate `rate`; `compute` gives advantages.
+    """Take all optimizer steps on `batch`, starting from policy `version`, at learning rate `rate`.
+
+    `compute` returns the advantages.
 
     Raises:
         NotFiniteError: no step had a finite loss and gradient.
@@ -64,7 +67,7 @@ async def train_batch(
 async def _with_old_logprobs(
     sequences: list[TokenSequence], learner: Learner, config: TrainingConfig
 ) -> list[TokenSequence]:
-    """Add the learner's log-probabilities before the first update, where a later update or the KL needs them."""
+    """Add the learner's log-probabilities before the first update, if a later update or the KL penalty needs them."""
     updates = config.updates
     if updates.minibatches * updates.epochs == 1 and not config.objective.kl.in_reward:
         return sequences
@@ -73,7 +76,7 @@ async def _with_old_logprobs(
 
 
 async def _distances(sequences: list[TokenSequence], learner: Learner, config: TrainingConfig) -> list[float]:
-    """Return the KL divergence of every sequence from the reference policy, nats."""
+    """Return the KL divergence of every sequence from the reference policy, in nats."""
     from tasks.training.objective import kl_of_responses
 
     old = [sequence.old_logprobs for sequence in sequences if sequence.old_logprobs is not None]
@@ -83,7 +86,7 @@ async def _distances(sequences: list[TokenSequence], learner: Learner, config: T
 
 
 def _sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
-    """Return the sums of successive values, so many at a time."""
+    """Return the sums of consecutive runs of `values`; `counts` are the lengths of the runs."""
     remaining = iter(values)
     return [sum(next(remaining) for _ in range(count)) for count in counts]
 
@@ -91,7 +94,10 @@ def _sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
 def _with_advantages(
     batch: Sequence[JudgedGroup], sequences: list[TokenSequence], advantages: list[list[float]]
 ) -> list[list[Sample]]:
-    """Return the groups' samples, whose pieces share an advantage; `sequences` are those of `responses`."""
+    """Return the samples of the groups with their advantages, which all pieces of a sample share.
+
+    `sequences` is what `responses` returned.
+    """
     remaining = iter(sequences)
     return [
         [
@@ -103,7 +109,7 @@ def _with_advantages(
 
 
 async def _update(groups: list[list[Sample]], rate: float, learner: Learner, config: TrainingConfig) -> StepReport:
-    """Take one optimizer step on every minibatch, in every epoch; a group is never divided.
+    """Take one optimizer step on every minibatch in every epoch. A group is never split over minibatches.
 
     A step whose loss or gradient is not finite is skipped and counted (`updates_left_out`).
 
@@ -134,8 +140,9 @@ def _num_trained(sample: Sample) -> int:
 def with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> list[TokenSequence]:
     """Return the sequences of the groups that carry a gradient.
 
-    A group without an advantage needs neither forward nor backward pass, unless there is a penalty or a bonus on every
-    token; it still counts in the denominator. One sequence always stays, for a step that decays weights and moments.
+    A group with zero advantages needs neither a forward nor a backward pass, unless there is a penalty or a bonus on
+    every token. It still counts in the denominator. At least one sequence is returned, so that a step is taken that
+    decays weights and moments.
     """
     by_group = [[piece for sample in group for piece in sample] for group in groups]
     everything = [piece for group in by_group for piece in group]
@@ -148,7 +155,7 @@ def with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> lis
 def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig) -> list[TokenSequence]:
     """Return all responses of a batch for a step from policy `version`, group by group, with advantages of 0.
 
-    An episode whose conversation was begun anew is a sequence for each of its pieces, which share its advantage.
+    An episode whose conversation was restarted gives one sequence for each of its pieces. They share its advantage.
     """
     return [
         sequence
@@ -174,9 +181,9 @@ def _sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] |
 
 
 def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[bool] | None:
-    """Return whether to train on a token, for all tokens of a response; None: on all of them.
+    """Return a loss mask over the tokens of a response, or None to train on all of them.
 
-    The tokens that an environment inserted are never trained on.
+    Tokens that an environment inserted are never trained on.
     """
     if config.objective.shaping.filter_truncated and completion.truncated:
         return [False] * len(completion.token_ids)
@@ -192,9 +199,9 @@ def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[
 
 
 def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
-    """Return the advantages by group, of its responses in their order.
+    """Return for each group the advantages of its responses, in their order.
 
-    `penalties` holds one number for every response of the batch, which is subtracted from its reward.
+    `penalties` contains one number for every response of the batch, which is subtracted from its reward.
     """
     import torch
 
@@ -222,7 +229,7 @@ def _components(batch: Sequence[JudgedGroup]) -> tuple[Any, Any]:
     """Return rewards `[groups, samples, rewards]`, NaN for a missing one, and their weights `[groups, rewards]`."""
     import torch
 
-    # Prompts differ in which rewards they have, and how many.
+    # Prompts differ in the number of their rewards, and in the rewards themselves.
     components = [[sample.components for sample in group.samples] for group in batch]
     samples = max(len(group) for group in components)
     most = max(len(rewards) for group in components for rewards in group)

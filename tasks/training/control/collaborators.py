@@ -1,4 +1,4 @@
-"""The collaborators of a controller: the actors, the learner, the reward workers and the files of one run."""
+"""Defines the dependencies of a controller: the actors, the learner, the reward workers and the files of one run."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ from tasks.training.telemetry.machine_use import MachineUse
 
 @dataclass
 class Collaborators:
-    """All that a `Controller` is given besides options and prompts. Tests replace any of it.
+    """Everything that a `Controller` needs in addition to options and prompts. Tests replace any of it.
 
     Attributes:
-        make_actor: creates the actor for the slot with an index; the second argument counts the slot's earlier actors.
-        judge: judges responses.
+        make_actor: creates an actor. Its arguments are the index of the slot, and the number of actors that the slot
+            has had before.
+        judge: client that scores responses.
         learner: trains, and restarts lost ranks.
         weights: the files through which actors take new weights.
-        ledger: records the fate of every group.
+        ledger: records the outcome of every group.
         journal: records the metrics of every step.
         checkpoints: writes and uploads checkpoints.
         policies: folder of the policies that are exported during the run.
         on_step: called with the metrics of every step, in a thread.
-        validation_prompts: prompts that are never trained on; empty without validation.
-        questions: questions of benchmarks, which validation asks too.
+        validation_prompts: prompts that are never trained on. Empty without validation.
+        questions: benchmark questions, which validation uses too.
         advantages: computes the advantages of a batch.
-        turns: the turns of engines and learner on their GPUs, which `learner` has too; None: they take none.
-        episodes: plays the episodes of prompts with an environment; None: no prompt has one.
+        turns: time sharing of the GPUs between engines and learner. `learner` uses the same object. Optional. If None,
+            they share no GPUs by time.
+        episodes: plays the episodes of prompts with an environment. Optional. If None, no prompt has an environment.
         machine_use: measures how well the run uses its machines.
     """
 

@@ -1,21 +1,21 @@
-"""The controller: decides which groups are trained on, when the learner steps, and what a checkpoint holds.
+"""Runs the training loop: decides which groups are trained on, when the learner steps, and what a checkpoint contains.
 
-    prompts ──► in flight ──► judged ──► ready ──► batch ──► learner step ──► new weights ──► each actor, on its own
+    prompts ──► in flight ──► scored ──► ready ──► batch ──► learner step ──► new weights ──► each actor separately
        ▲                        │          │
        │                        │          └ stale: dropped, prompt put back
-       │                        └ zero variance or not judgeable: dropped
-       └ in its place, as `resampling` says: the next prompt at once, or a prompt of the next round
+       │                        └ zero variance or no valid score: dropped
+       └ replaced, as `resampling` says: by the next prompt at once, or by a prompt of the next round
 
-Who owns which state:
+Owners of the state:
 
     GroupLifecycle   groups up to `ready`, actors, replay buffer, counters of the step
-    PromptStream     position in the mixture, prompts that are retired, excluded or tried again
+    PromptStream     position in the mixture, prompts that are retired, excluded or retried
     Validation       scores of the validated versions
     learner          weights and optimizer; `version` here counts its batches
-    Ledger, Journal  files of fates and metrics, to which a checkpoint notes the length
+    Ledger, Journal  files of outcomes and metrics; a checkpoint records their lengths
 
-The controller sees token ids and scores, never a tensor of the model. A response that cannot be judged leaves its
-group, so that the groups of a batch differ in size.
+The controller handles token ids and scores, never a tensor of the model. A response that cannot be scored is removed
+from its group, so groups of a batch may differ in size.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ T = TypeVar("T")
 
 
 class NoSignalError(MistakeError):
-    """The prompts give the policy nothing to learn from: in almost every group all scores are equal."""
+    """The prompts give the policy nothing to learn from, because in almost every group all scores are equal."""
 
 
 class NoPromptsLeftError(MistakeError):
-    """No prompt is left to sample: all are retired as solved, or excluded because engines cannot answer them."""
+    """No prompt is left to sample. All are retired as solved, or excluded because engines cannot answer them."""
 
 
 class LostGroupsError(InfrastructureError):
-    """Too many groups failed or grew stale for one batch."""
+    """Too many groups of one batch failed or became stale."""
 
 
 class Controller:
     """One training run.
 
     Attributes:
-        version: number of steps taken, which is the version of the policy that the learner holds.
+        version: number of steps taken, which is the version of the learner's policy.
         lifecycle: all groups of the run, and the actors.
-        validation: the validation of policies on prompts that are never trained on.
+        validation: validates policies on prompts that are never trained on.
     """
 
     def __init__(self, config: TrainingConfig, prompts: PromptStream, collaborators: Collaborators) -> None:
@@ -102,16 +102,17 @@ class Controller:
         self.validation = Validation(config, validated, fleet, self._judge, leave, collaborators.questions)
         self._stall_limit = Limit.of(config, "stall_seconds")
         self._watch = Watch(config.alarms)
-        self._setup = run_setup(config)  # reads all of the code, for which a running loop has no time
+        self._setup = run_setup(config)  # reads all source files, which would block a running event loop
         self._saving: asyncio.Task[None] | None = None
         self._begun: int | None = None  # version of the newest checkpoint
         self._lacks_checkpoint, self.version = False, 0
 
     async def resume(self, checkpoint: Path, earlier: Iterable[Mapping[str, float]]) -> None:
-        """Restore learner, prompts and groups from `checkpoint`; called before `run`.
+        """Restore learner, prompts and groups from `checkpoint`. Called before `run`.
 
         Args:
-            earlier: the metrics of the steps before the checkpoint, which alarms compare with.
+            checkpoint: folder of the checkpoint.
+            earlier: the metrics of the steps before the checkpoint. Alarms compare later steps with them.
 
         Raises:
             ValueError: the checkpoint is incomplete or belongs to another mixture.
@@ -134,28 +135,28 @@ class Controller:
         Raises:
             NoSignalError: the prompts give no signal.
             NoPromptsLeftError: all prompts are retired or excluded.
-            LostGroupsError: too many groups of a batch failed or grew stale.
-            StalledError: no group was decided for `stall_seconds`, or a file system does not answer.
-            DivergedError: loss or gradient are not finite, again and again.
+            LostGroupsError: too many groups of a batch failed or became stale.
+            StalledError: no group was decided for `stall_seconds`, or a file system does not respond.
+            DivergedError: loss or gradient are repeatedly not finite.
             ActorLostError: more actors were lost than `actors.max_restarts` allows.
             LearnerLostError: a learner rank was lost.
             ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         """
         await self._publish()
-        if self.version:  # after a resume a policy may be validated that was left out before
+        if self.version:  # after a resume, a version may be due whose validation was skipped
             await self._export()
         sampling = asyncio.create_task(self.lifecycle.run())
         learning = asyncio.create_task(self._learn())
         try:
             await asyncio.wait([learning, sampling], return_when=asyncio.FIRST_COMPLETED)
-            for task in (sampling, learning):  # sampling never ends by itself: if it did, it has failed
+            for task in (sampling, learning):  # sampling never returns: if it ended, it has failed
                 if task.done():
                     task.result()
         finally:
             for task in (learning, sampling):
                 task.cancel()
             await asyncio.gather(learning, sampling, return_exceptions=True)
-            # A checkpoint that is being written is completed, whatever ends the run.
+            # A checkpoint that is being written is always completed.
             await asyncio.gather(self._saving_ended(), return_exceptions=True)
             await self.validation.close()
         self.lifecycle.close()
@@ -180,7 +181,7 @@ class Controller:
             self.version = step + 1
             if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
                 await self._publish()
-            if self.version >= self._config.steps - 1:  # a row of metrics holds one, and the last row the last policy's
+            if self.version >= self._config.steps - 1:  # a row has one validation, the last row the last policy's
                 await self._validated(self.validation.finish())
             figures = await self._within(
                 "the controller waits for the figures of the reward workers", self._judge.figures()
@@ -198,9 +199,9 @@ class Controller:
             await self._saving_ended()
 
     async def _next_batch(self) -> list[JudgedGroup] | None:
-        """Return `groups_per_step` groups, none of them stale, in the order in which their prompts were drawn.
+        """Return `groups_per_step` groups, none of them stale, in the order in which their prompts were sampled.
 
-        None where the run ends here, because its prompts are solved.
+        Returns None if the run ends here, because its prompts are solved.
         """
         lifecycle, window, wanted = self.lifecycle, self.lifecycle.window, self._config.groups_per_step
         before = dict(self._ledger.fates)
@@ -220,7 +221,7 @@ class Controller:
             await within(lifecycle.decided.wait(), self._what_is_missing, self._stall_limit)
 
     def _ask(self, dropped: dict[str, int]) -> None:
-        """Ask for the groups that the batch lacks.
+        """Request the groups that the batch lacks.
 
         Raises:
             NoSignalError, LostGroupsError: more groups were dropped for this batch than `resampling` allows.
@@ -311,16 +312,17 @@ class Controller:
         )
 
     async def _make_up_validation(self) -> None:
-        """Wait for the validation of the last version, if a run that has nothing left to train lacks it.
+        """Validate the last version, if the run has nothing left to train and that validation is missing.
 
-        Its checkpoint was taken by a run of more steps, and stays as it is: a retry has the figures from the metrics.
+        This happens if the checkpoint was written by a run of more steps. The checkpoint is not changed: a retry reads
+        the results from the metrics.
         """
         await self._validated(self.validation.finish())
         if figures := self.validation.take_metrics():
             await asyncio.to_thread(self._journal.add_validation, figures)
 
     async def _export(self) -> None:
-        """Export the policy where it is due, and where it is or may turn out to be the best that was validated."""
+        """Export the policy if it is due, or if it is or may become the best validated policy."""
         every = self._config.export_every
         if every and self.version % every == 0:
             await self._export_to(self._policies / f"step_{self.version:08d}")
@@ -333,14 +335,14 @@ class Controller:
 
     async def _save_if_due(self) -> None:
         if self._saving and self._saving.done():
-            self._saving.result()  # a disk that is full ends the run here
+            self._saving.result()  # a full disk ends the run here
         if self._lacks_checkpoint or is_due(self._config, self.version, self._begun or 0):
             await self._save()
         elif self._ledger.rollouts.is_due:
             await self._ledger.rollouts.flush()
 
     async def _save(self) -> None:
-        """Begin a checkpoint of this moment, which is written while training continues; one at a time."""
+        """Begin a checkpoint of the current state. It is written while training continues, one at a time."""
         await self._saving_ended()
         self._lacks_checkpoint, self._begun = False, self.version
         window, replayable = self.lifecycle.window, self.lifecycle.replay.groups
@@ -358,7 +360,7 @@ class Controller:
             rollout_files=0,
             journal_bytes=self._journal.sync(),
         )
-        # of this moment, as all the rest
+        # a snapshot, as all of the state
         groups = groups_table([*window.ready, *window.in_flight.values(), *replayable.values()])
         superseded = superseded_policies(self._policies, self.validation.needed)
         state = state.model_copy(update={"rollout_files": await self._ledger.rollouts.flush()})
@@ -368,7 +370,7 @@ class Controller:
     async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:
         try:
             self._lacks_checkpoint = not await self._learner.wait_until_written()
-        except PartsError:  # it is not taken again at every step while the storage is away
+        except PartsError:  # not tried again at every step while the storage is unavailable
             return
         if self._lacks_checkpoint:
             return
@@ -379,9 +381,9 @@ class Controller:
         await watched(settling, f"checkpoints older than {version} are being uploaded")
 
     async def _saving_ended(self) -> None:
-        """Wait until the checkpoint in progress is complete, or its ranks were lost; raise the error that ended it."""
+        """Wait until the checkpoint in progress is complete or its ranks were lost. Raise the error that ended it."""
         if self._saving:
-            await asyncio.shield(self._saving)  # it has limits of its own
+            await asyncio.shield(self._saving)  # it has its own time limits
 
     async def _record(self, step: int, batch: list[JudgedGroup], learned: dict[str, float]) -> None:
         seconds = (now := self._elapsed()) - self._recorded_at
@@ -408,5 +410,5 @@ class Controller:
         await asyncio.to_thread(self._on_step, metrics)
 
     def _elapsed(self) -> float:
-        """Return the seconds of work on this run, over all its attempts."""
+        """Return the seconds of work on this run, summed over all its attempts."""
         return self._elapsed_before + self._loop.time() - self._started

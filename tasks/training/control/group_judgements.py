@@ -1,7 +1,7 @@
-"""The judgements of groups whose prompts have a reward for all responses together, while they are generated.
+"""Scores groups whose prompts have a reward that compares all responses, while they are generated.
 
 a response is generated ──► its other rewards ───────────────────────┐
-the last one is generated ──► the group's rewards, asked for once ───┴──► a score for each response
+the last one is generated ──► the group's rewards, one call ─────────┴──► a score for each response
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from tasks.verifiers.grouped import GroupRewards
 
 @dataclass
 class _Pending:
-    """The rewards of one group: an event for the moment at which its last response is generated, and their call."""
+    """The rewards of one group: an event that is set when the last response is generated, and the call."""
 
     generated: asyncio.Event
     call: asyncio.Task[list[Score]]
 
 
 class GroupJudgements:
-    """The rewards of groups in flight, one call for each group, which all of its samples wait for."""
+    """Computes the rewards of groups in flight with one call for each group. All samples of the group wait for it."""
 
     def __init__(self, judge: RewardClient) -> None:
         self._judge = judge
         self._pending: dict[int, _Pending] = {}
 
     async def score(self, sample: Sample) -> Score:
-        """Return the judgement of a response, once all of its group are generated.
+        """Return the score of a response, once all responses of its group are generated.
 
-        One that fails in a reward of its own has its judgement, an error, before; it is handed to the group's all the
-        same.
+        If one of the response's other rewards fails, its score is that error, which is returned earlier. The response
+        is still passed to the rewards of the group.
         """
         group, completion = sample.group, sample.completion
         assert completion is not None
@@ -46,7 +46,7 @@ class GroupJudgements:
         return rewards.combined(sample.index, alone, await asyncio.shield(pending.call))
 
     def leave(self, group: Group) -> None:
-        """Forget a group, whose samples are judged or wait no longer."""
+        """Forget a group whose samples are scored or no longer wait."""
         if pending := self._pending.pop(group.number, None):
             pending.call.cancel()
 

@@ -1,4 +1,4 @@
-"""The life of every group from a prompt to its one fate: actors generate, a verifier judges, the group is decided.
+"""Takes every group from its prompt to its outcome: actors generate, a verifier scores, a step is taken on it or not.
 
     PromptStream ──► in flight: Fleet, RewardClient ──► ready ──► batch ──► trained
          ▲                 │                              │         └─────► failed: the step was not finite
@@ -6,8 +6,8 @@
          │                 └─► stale (`abort`)            └─► unused: the run has ended
          └─ a stale group's prompt is sampled again; for a dropped group, the window is filled with another
 
-A response is judged as soon as it is generated, whatever becomes of its actor and of the other responses of its group;
-by a reward that judges the whole group, as soon as all of it is generated.
+A response is scored as soon as it is generated, independently of its actor and of the other responses of its group. A
+reward that compares a whole group is computed as soon as all of the group is generated.
 Every decision is recorded in the ledger, and counted for the metrics of the step.
 """
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupLifecycle:
-    """All groups of a run, each of which enters once and leaves once: trained, or dropped with a reason.
+    """All groups of a run. Each enters once and leaves once: trained on, or dropped with a reason.
 
     Attributes:
         window: the groups that have entered and not left, with the stages of their samples.
@@ -65,18 +65,19 @@ class GroupLifecycle:
         turns: Turns | None = None,
         episodes: Episodes | None = None,
     ) -> None:
-        """Make an empty life cycle; `run` starts actors and judgements.
+        """Create an empty life cycle. `run` starts actors and scoring.
 
         Args:
             config: the options of the run.
             prompts: the order in which prompts are sampled.
             make_actor: creates the actor for a slot, as `Fleet` needs it.
-            judge: judges responses.
+            judge: client that scores responses.
             weights: the weights that actors take.
-            ledger: records the fate of every group.
+            ledger: records the outcome of every group.
             clock: returns the seconds since the run began.
-            turns: the turns of engines and learner on their GPUs; None: they take none.
-            episodes: plays the episodes of prompts with an environment; None: no prompt has one.
+            turns: time sharing of the GPUs between engines and learner. Optional. If None, they share no GPUs by time.
+            episodes: plays the episodes of prompts with an environment. Optional. If None, no prompt has an
+                environment.
         """
         self._config = config
         self._prompts = prompts
@@ -102,8 +103,8 @@ class GroupLifecycle:
     ) -> None:
         """Continue with the groups of a checkpoint.
 
-        `replays` holds, by number, how often the groups of the replay buffer had been trained on again; these are among
-        `ready`, and wait for no batch.
+        `replays` maps the numbers of the groups in the replay buffer to how often they were trained on again. These
+        groups are among `ready`, but do not wait for a batch.
         """
         self.next_group = next_group
         counts = {int(number): count for number, count in replays.items()}
@@ -117,7 +118,7 @@ class GroupLifecycle:
             self._start_judging(sample)
 
     def take_counters(self) -> StepCounters:
-        """Return the counts so far, and count from 0 again."""
+        """Return the counts so far, and reset them to 0."""
         counters, self.counters = self.counters, self._new_counters()
         return counters
 
@@ -127,18 +128,21 @@ class GroupLifecycle:
         )
 
     def ask(self, groups: int) -> None:
-        """Sample this many more groups; those that are dropped are not replaced."""
+        """Sample this many more groups. Groups that are dropped are not replaced."""
         self.window.ask(groups)
         self.fleet.dispatch()
 
     def keep_full(self, size: int) -> None:
-        """Fill the window to `size` groups, from now on whenever a group leaves it."""
+        """Fill the window to `size` groups, now and whenever a group leaves it."""
         self._size = size
         self.window.fill(size)
         self.fleet.dispatch()
 
     def take_batch(self, groups: int, version: int) -> list[JudgedGroup]:
-        """Return the oldest ready groups for the step from policy `version`; replayed ones for zero-variance groups."""
+        """Return the oldest ready groups for the step from policy `version`.
+
+        Replayed groups take the place of zero-variance groups.
+        """
         self.replay.drop(lambda group: self._staleness(group, version) > self._config.max_staleness)
         return [self._replayed(group) for group in self.window.pop(groups)]
 
@@ -168,14 +172,14 @@ class GroupLifecycle:
     def fail(self, group: JudgedGroup, detail: str) -> None:
         """Record that no step could be taken on a group of a batch, because of `detail`."""
         if group.replays:
-            return  # its fate was decided before
+            return  # its outcome was decided before
         self._ledger.close_group(group, "failed", detail=detail)
         self.counters.dropped["failed"] += 1
 
     def drop(self, group: Group | JudgedGroup, fate: Fate, detail: str) -> None:
-        """Let a group of the window leave with `fate`, because of `detail`; another is sampled in its place."""
+        """Remove a group from the window with outcome `fate`, because of `detail`. Another is sampled instead."""
         self.window.drop(group)
-        if isinstance(group, Group):  # all samples of a judged group are judged
+        if isinstance(group, Group):  # all samples of a `JudgedGroup` are scored
             self.fleet.abort(group)
             for sample in group.samples:
                 if judging := self._judging.pop(sample, None):
@@ -187,10 +191,10 @@ class GroupLifecycle:
         self.keep_full(self._size)
 
     def drop_stale(self, version: int) -> None:
-        """Drop the groups that are too old for a step from `version`, which is the learner's from now on.
+        """Drop the groups that are too old for a step from `version`, the learner's new version.
 
-        Ready groups are dropped, and with `beyond_staleness = abort` those in flight too; their prompts are sampled
-        again. A group that is too old when it becomes ready is dropped then.
+        Ready groups are dropped, and with `beyond_staleness = abort` also groups in flight. Their prompts are sampled
+        again. A group that is too old when it becomes ready is dropped at that time.
         """
         self._learner_version = version
         in_flight = self.window.in_flight.values() if self._config.beyond_staleness == "abort" else ()
@@ -203,17 +207,17 @@ class GroupLifecycle:
             self.drop(group, "stale", f"{staleness} versions old")
 
     def _staleness(self, group: Group | JudgedGroup, version: int) -> int:
-        # Where older tokens are masked, a group is stale once all of its tokens are masked.
+        # If older tokens are masked, a group is stale once all of its tokens are masked.
         masks = self._config.beyond_staleness == "mask"
         return version - (group.last_version if masks else group.first_version)
 
     async def run(self) -> None:
-        """Keep actors and judgements at work until cancelled.
+        """Run actors and scoring until cancelled.
 
         Raises:
             ActorLostError: more actors were lost than `actors.max_restarts` allows.
-            RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
-            Exception: a defect in a judgement.
+            RewardFunctionError, RewardServiceError: a custom reward function fails on every response.
+            Exception: a bug in the scoring of a response.
         """
         try:
             await until_the_first([self.fleet.run(), self._defects()])
@@ -224,7 +228,7 @@ class GroupLifecycle:
             await self._groups.close()
 
     def close(self) -> None:
-        """Record that the groups which are left are unused: the last step was taken."""
+        """Record the remaining groups as unused, after the last step."""
         groups: list[Group | JudgedGroup] = [*self.window.in_flight.values(), *self.window.ready]
         for group in groups:
             self._ledger.close_group(group, "unused", detail="the last step was taken")
@@ -248,7 +252,7 @@ class GroupLifecycle:
     # Notifications of the fleet
 
     def on_generated(self, sample: Sample, completion: Completion) -> None:
-        """Count the response, and have it judged."""
+        """Count the response, and begin to score it."""
         self.counters.generated(completion, sample.environment_seconds)
         self.window.generated(sample, completion)
         self._start_judging(sample)
@@ -264,10 +268,10 @@ class GroupLifecycle:
         self.counters.actors_lost += 1
 
     def on_update(self, timing: WeightUpdate) -> None:
-        """Count the update for the step in which it ends, which may be later than the one in which it began."""
+        """Count the update for the step during which it ends, which may not be the step during which it began."""
         self.counters.updates.append(timing)
 
-    # Judging
+    # Scoring
 
     def _start_judging(self, sample: Sample) -> None:
         task = asyncio.create_task(self._judge_sample(sample))
@@ -298,7 +302,7 @@ class GroupLifecycle:
             self._decide(JudgedGroup.of(group, self._config.objective.shaping, finished_at=self._clock()))
 
     def _decide(self, group: JudgedGroup) -> None:
-        """Let a group wait for a batch, or drop it where it carries no gradient or is too old."""
+        """Let a group wait for a batch, or drop it if it carries no gradient or is too old."""
         self.counters.judged(group)
         outlook = self._prompts.history.judged(group.prompt.prompt_id, group.passed, group.unshaped_scores)
         if reason := self._zero_variance_reason(group):

@@ -1,4 +1,4 @@
-"""The results of every prompt so far in a run, which decide on its retirement (solved) and re-rolling (unsolved)."""
+"""Keeps the results of every prompt in a run, to retire solved prompts and re-roll unsolved ones."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ from tasks.training.prompt_options import PromptsConfig
 
 
 class PromptHistory:
-    """Per-prompt results so far; decides which prompts retire and which are tried again before their next epoch.
+    """Per-prompt results so far. Decides which prompts retire and which are retried before their next epoch.
 
-    It records only what the options that are on need.
+    It records only what the enabled options need.
 
     Attributes:
-        retired: ids of the prompts that are solved and sampled no more.
+        retired: ids of the prompts that are solved and not sampled any more.
     """
 
     def __init__(self, config: PromptsConfig, steps: int) -> None:
-        """Make an empty history for a run of `steps` steps, of which `reroll.start_fraction` is a share."""
+        """Create an empty history for a run of `steps` steps. `reroll.start_fraction` is a share of them."""
         self._retirement = config.retirement
         self._reroll = config.reroll
         self._steps = steps
         self._step = 0
         self._allowed = 0
-        self._solved: dict[str, int] = {}  # number of successive groups that count as solved, by prompt
+        self._solved: dict[str, int] = {}  # number of consecutive groups that count as solved, by prompt
         self._failed: dict[str, list[int]] = {}  # steps at which no response had a reward, by prompt
-        self._deferred: deque[str] = deque()  # prompts that wait for another try, the one tried longest ago first
+        self._deferred: deque[str] = deque()  # prompts that wait for a retry, tried longest ago first
         self._retried = self._recovered = 0
         self.retired: set[str] = set()
 
     def begin(self, step: int) -> None:
-        """Begin to sample the batch of `step`, which may hold `reroll.max_groups` prompts that are tried again."""
+        """Begin to sample the batch of `step`, which may contain up to `reroll.max_groups` retried prompts."""
         self._step = step
         reroll = self._reroll
         self._allowed = reroll.max_groups if reroll and step >= reroll.start_fraction * self._steps else 0
 
     def judged(self, prompt: str, passed: Sequence[bool], rewards: Sequence[float]) -> str:
-        """Take in the judgements of one group of `prompt`: which responses pass, and their scores before shaping.
+        """Record the scores of one group of `prompt`: which responses pass, and their rewards before shaping.
 
-        Returns the consequence for the prompt as text for the ledger: it retires, or waits for another try. The text is
-        empty where nothing changes.
+        Returns the consequence for the prompt as text for the ledger: it retires, or waits for a retry. Returns an
+        empty string if nothing changes.
         """
         return self._may_retire(prompt, passed) or self._may_wait(prompt, any(reward > 0 for reward in rewards))
 
     def take_deferred(self) -> str | None:
-        """Remove and return a prompt to try again now; None where none waits, or this batch has its share of them."""
+        """Remove and return a prompt to retry now, or None if none waits or this batch has its share of retries."""
         if not self._allowed or not self._deferred or self._failed[self._deferred[0]][-1] >= self._step:
             return None
         self._allowed -= 1
         return self._deferred.popleft()
 
     def drawn(self, prompt: str) -> None:
-        """Record that its epoch has drawn the prompt, so that it waits for no other try."""
+        """Record that the epoch has sampled the prompt, so that it no longer waits for a retry."""
         if prompt in self._failed and prompt in self._deferred:
             self._deferred.remove(prompt)
 
     def take_figures(self) -> dict[str, float]:
-        """Return the metrics of the options that are on, and count groups from 0 again.
+        """Return the metrics of the enabled options, and reset the counts of groups to 0.
 
-        `retired_prompts` and `deferred_prompts` are the numbers of prompts that are retired, and that wait for another
-        try. `retried_groups` counts the judged groups of another try since the last call, and `recovered_groups` those
-        of them with a response that has a reward.
+        `retired_prompts` and `deferred_prompts` are the numbers of prompts that are retired and that wait for a retry.
+        `retried_groups` counts the scored groups of retries since the last call. `recovered_groups` counts how many of
+        them have a response with a reward.
         """
         figures: dict[str, float] = {}
         if self._retirement:

@@ -1,6 +1,6 @@
-"""The order in which prompts are sampled: the mixture's own, epoch after epoch. It survives a restart.
+"""Decides the order in which prompts are sampled: by default the mixture's, epoch after epoch. It survives a restart.
 
-prompts put back (stale groups) ──► prompts to try again ──► next prompt of the epoch, unless excluded or retired
+prompts put back (stale groups) ──► prompts to retry ──► next prompt of the epoch, unless excluded or retired
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tasks.training.groups.group import Prompt
 from tasks.training.prompt_options import CurriculumConfig, PromptsConfig
 
 DEFAULT_OPTIONS = PromptsConfig()
-"""Options that leave the mixture's order as it is."""
+"""Options that do not change the mixture's order."""
 
 
 class PromptStream:
-    """An endless stream of prompts; one that the mixture repeats comes several times an epoch.
+    """An endless stream of prompts. A prompt that the mixture repeats is returned several times per epoch.
 
-    The first epoch follows the mixture's order; each later one is a shuffle seeded by (seed, epoch). A prompt whose
-    group was lost or dropped for staleness is put back and comes first.
+    The first epoch follows the mixture's order. Each later one is a shuffle seeded by (seed, epoch). A prompt whose
+    group was lost or dropped for staleness is put back and is returned first.
 
     Attributes:
-        history: results of every prompt so far, by which prompts retire or are tried again.
+        history: results of every prompt so far, which decide whether prompts retire or are retried.
     """
 
     def __init__(
         self, prompts: Sequence[Prompt], seed: int, options: PromptsConfig = DEFAULT_OPTIONS, steps: int = 1
     ) -> None:
-        """Make a stream at its beginning.
+        """Create a stream at its beginning.
 
         Args:
             prompts: the mixture, in its order.
@@ -42,7 +42,7 @@ class PromptStream:
 
         Raises:
             ValueError: the mixture is empty.
-            MistakeError: a curriculum is asked for, and all pass rates are equal.
+            MistakeError: a curriculum is configured, and all pass rates are equal.
         """
         if not prompts:
             raise MistakeError("the mixture holds no prompts to train on")
@@ -74,7 +74,7 @@ class PromptStream:
 
     @property
     def epoch(self) -> float:
-        """Number of epochs drawn so far, as a fraction."""
+        """Number of epochs sampled so far, as a fraction."""
         return self._drawn / len(self._prompts)
 
     @property
@@ -111,7 +111,7 @@ class PromptStream:
         return prompt.prompt_id in self._excluded or prompt.prompt_id in self.history.retired
 
     def put_back(self, prompt: Prompt) -> None:
-        """Sample `prompt` again, before anything new, unless it has been retired or excluded meanwhile."""
+        """Sample `prompt` again before any new prompt, unless it has been retired or excluded meanwhile."""
         if not self._is_left_out(prompt):
             self._returned.append(prompt)
 
@@ -133,7 +133,7 @@ class PromptStream:
         """Continue at the position that `state` returned.
 
         Raises:
-            ValueError: the position names prompts that this mixture does not hold.
+            ValueError: the position names prompts that this mixture does not contain.
         """
         history = state["history"]
         known = (*state["again"], *state["excluded"], *history["retired"], *history["failed"], *history["solved"])
@@ -158,7 +158,7 @@ class PromptStream:
 
 
 def easy_to_hard(prompts: Sequence[Prompt], curriculum: CurriculumConfig, seed: str) -> list[Prompt]:
-    """Return prompts by falling pass rate, each moved from its rank by less than the share `band` of all prompts."""
+    """Return prompts by decreasing pass rate, each moved from its rank by less than the share `band` of all prompts."""
     chance = random.Random(seed)
     ranked = sorted(prompts, key=lambda prompt: -(prompt.pass_rate or 0.0))
     width = curriculum.band * len(prompts)

@@ -1,4 +1,4 @@
-"""Reads the questions of the benchmarks that validation asks."""
+"""Loads the questions of the benchmarks that validation uses."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark that validation asks: its name and sampling, and its questions, a table of `schemas.PROMPTS`."""
+    """A benchmark for validation: its name, its sampling options, and its questions, a table of `schemas.PROMPTS`."""
 
     asked: AskedBenchmark
     questions: pa.Table
 
     @cached_property
     def digest(self) -> str:
-        """Digest of what its figures depend on besides the policy: sampling, questions and ground truths."""
+        """Digest of everything that its scores depend on except the policy: sampling, questions and ground truths."""
         columns = self.questions.select(["prompt_id", "messages", "verifier", "ground_truth"])
         content = [non_default_options(self.asked), columns.to_pylist()]
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
@@ -47,12 +47,12 @@ def load_questions(
 ) -> list[Question]:
     """Return the questions of all benchmarks, tokenised by the model's tokenizer.
 
-    A question that this machine cannot judge, or that leaves no room for a response in the engine's context, is left
-    out with a warning that counts such questions.
+    A question that this machine cannot verify, or that leaves no room for a response in the engine's context, is
+    skipped. A warning states the number of such questions.
 
     Raises:
-        MistakeError: a benchmark has no question that can be asked.
-        RolloutError: none of a benchmark's questions can be judged here.
+        MistakeError: no question of a benchmark can be used.
+        RolloutError: none of a benchmark's questions can be verified on this machine.
         ModelError: the tokenizer cannot be loaded.
         ChatTemplateError: the chat template refuses a question, or has no variable of `sampling.chat_template_kwargs`.
     """

@@ -1,9 +1,9 @@
-"""Validation: the policy answers prompts that it is never trained on, while training continues.
+"""Validates the policy on prompts that it is never trained on, while training continues.
 
-    version n is published ──► an actor takes it, and is pinned to it for all responses ──► judged ──► metrics of a step
+    version n is published ──► an actor takes it, and is pinned to it for all responses ──► scored ──► metrics of a step
 
-The prompts are some of the mixture, which are kept out of training, and the questions of benchmarks. All responses of
-a validation come from one version, whose policy the controller exports; the best one stays.
+The prompts are held-out prompts of the mixture and the questions of benchmarks. All responses of a validation come from
+one version of the policy. The controller exports that policy, and keeps the best one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 def split_validation(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple[list[Prompt], list[Prompt]]:
-    """Return the prompts to train on, with their repetitions, and the distinct prompts that validation uses instead.
+    """Return the prompts to train on, with their repetitions, and the distinct held-out prompts for validation.
 
     Raises:
-        MistakeError: none would be left to train on.
+        MistakeError: no prompt would be left to train on.
     """
     if config.validation is None:
         return list(prompts), []
@@ -50,10 +50,10 @@ def split_validation(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple
 
 
 class Validation:
-    """All validations of a run, of which at most one is under way.
+    """Runs the validations of a run, at most one at a time.
 
     Attributes:
-        responses: number of responses generated so far, of all validations.
+        responses: number of responses generated so far, over all validations.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Validation:
         let_engines_work: Callable[[], Awaitable[None]],
         questions: Sequence[Question] = (),
     ) -> None:
-        """Make the validation of prompts and questions; without any of them, no version is validated.
+        """Prepare the validation of prompts and questions. Without any of them, no version is validated.
 
         Args:
             config: the options of the run.
-            prompts: those of the mixture that are never trained on; they are sampled as in training.
+            prompts: the held-out prompts of the mixture. They are sampled with the options of training.
             fleet: the actors that answer them.
-            judge: judges their responses.
-            let_engines_work: is called before a wait for engines; they have their GPUs when it returns.
-            questions: those of benchmarks, which are sampled as their benchmarks are.
+            judge: client that scores the responses.
+            let_engines_work: called before a wait for engines. When it returns, they have their GPUs.
+            questions: the questions of benchmarks. They are sampled with the options of their benchmarks.
         """
         self._config = config
         self._options = config.validation or ValidationConfig()
@@ -97,12 +97,12 @@ class Validation:
     def restore(self, state: Mapping[str, float], version: int, last: Mapping[str, float]) -> None:
         """Continue with the scores that `state` returned.
 
-        The last version of the run counts as validated only if its figures are in the metrics, to be seen there.
+        The last version of the run counts as validated only if the metrics contain the results.
 
         Args:
             state: the scores.
-            version: the version that the run goes on from.
-            last: the metrics of the step that made it.
+            version: the version that the run continues from.
+            last: the metrics of the step that produced this version.
         """
         self._scores = {int(validated): score for validated, score in state.items()}
         if version >= self._config.steps:
@@ -112,7 +112,7 @@ class Validation:
 
     @property
     def best(self) -> int | None:
-        """Version with the highest score, the first of equals; None before any is validated."""
+        """Version with the highest score, the earliest of equals, or None before any is validated."""
         return max(self._scores, key=lambda version: (self._scores[version], -version), default=None)
 
     def is_due(self, version: int) -> bool:
@@ -122,7 +122,7 @@ class Validation:
 
     @property
     def needed(self) -> set[int]:
-        """Versions whose policy is the best so far, or may turn out to be: the best one and the one under way."""
+        """Versions whose policy is or may become the best: the best so far, and the version that is being validated."""
         return self._under_way | ({self.best} if self.best is not None else set())
 
     @property
@@ -132,11 +132,11 @@ class Validation:
     async def begin(self, version: int) -> None:
         """Begin the validation of `version`, which has just been published.
 
-        While another validation is under way it is skipped, so that the learner never waits. The last version of the
-        run is not skipped: it waits for the other to end.
+        The version is skipped if another validation is still running, so that the learner never waits. The last version
+        of the run is not skipped: it waits for the other validation to end.
 
         Raises:
-            Exception: the defect that ended the validation before.
+            Exception: the error that ended the previous validation.
         """
         if self._under_way and version < self._config.steps:
             logger.warning(
@@ -155,7 +155,7 @@ class Validation:
         self._task = asyncio.create_task(self._validate(version))
 
     async def begun(self) -> None:
-        """Wait until an actor is pinned to the version to validate, so that a newer one may be published."""
+        """Wait until an actor is pinned to the version to validate, so that a newer version may be published."""
         if self._task and self._under_way:
             if not self._begun.is_set():
                 await self._let_engines_work()
@@ -164,14 +164,14 @@ class Validation:
             waiting.cancel()
 
     async def finish(self) -> None:
-        """Wait until no validation is under way; raise the defect that ended the last one."""
+        """Wait until no validation is running. Raise the error that ended the last one."""
         if self._task:
             if self._under_way:
                 await self._let_engines_work()
             await self._task
 
     def take_metrics(self) -> dict[str, float]:
-        """Return the metrics of `VALIDATION` of the newest validation that ended since the last call, if any.
+        """Return the metrics in `VALIDATION` of the newest validation that ended since the last call, if any.
 
         Raises:
             Exception: the error that ended a validation.
@@ -182,7 +182,7 @@ class Validation:
         return {f"validation/{name}": value for name, value in metrics.items()}
 
     async def close(self) -> None:
-        """Cancel the validation that is under way."""
+        """Cancel the validation that is running."""
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -216,9 +216,9 @@ class Validation:
         }
 
     async def _generate(self, version: int, judging: list[asyncio.Task[list[Answer]]]) -> bool:
-        """Generate all responses and begin to judge them; return False where no actor has `version` any more.
+        """Generate all responses and begin to score them. Return False if no actor has `version` any more.
 
-        After the loss of an actor, prompts are answered one by one, because one of them may be the cause of the loss.
+        After the loss of an actor, prompts are answered one at a time, because one of them may have caused the loss.
         """
         waiting = list(self._questions)
         while waiting:
@@ -252,7 +252,7 @@ class Validation:
         waiting: list[Question],
         judging: list[asyncio.Task[list[Answer]]],
     ) -> None:
-        """Generate all responses to `questions`; remove one from `waiting` when its responses are being judged."""
+        """Generate all responses to `questions`. A question leaves `waiting` when scoring of its responses begins."""
 
         async def answer(question: Question) -> None:
             try:
@@ -293,7 +293,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 _VALIDATED = "validated_"
-"""Beginning of the names of folders of validated policies."""
+"""Prefix of the folder names of validated policies."""
 
 
 def validated_policy(policies: Path, version: int) -> Path:

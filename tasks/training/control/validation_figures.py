@@ -1,4 +1,4 @@
-"""The figures of a validation: those of the prompts that are kept out of training, and of benchmarks."""
+"""Computes the metrics of a validation, over held-out prompts of the mixture and over benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.training.metric import Metric
 from tasks.verifiers import Score
 
 KEPT_OUT = ""
-"""The name in place of a benchmark's of the prompts of the mixture that are kept out of training."""
+"""Value of `Question.benchmark` for held-out prompts of the mixture, which do not belong to a benchmark."""
 
 VALIDATION = (
     Metric("validation/score", "", "mean over prompts of the mean score of their responses; see below for benchmarks"),
@@ -32,8 +32,8 @@ VALIDATION = (
     Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
     Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
 )
-"""Metrics of what is not trained on (`validation`), at the steps after which one has ended. The first four are of the
-prompts that are kept out of training; where there are none, the means over benchmarks."""
+"""Metrics of validation, logged at the steps after which a validation has ended. The first four are computed over the
+held-out prompts of the mixture. If there are none, they are the means over benchmarks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class Question:
 
     Attributes:
         prompt: the prompt.
-        sampling: options of its responses, with their number and the seed that their seeds come from.
-        benchmark: name of its benchmark; `KEPT_OUT` for a prompt of the mixture.
+        sampling: sampling options, including the number of responses and the base of their seeds.
+        benchmark: name of its benchmark, or `KEPT_OUT` for a prompt of the mixture.
     """
 
     prompt: Prompt
@@ -53,7 +53,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response to a question of validation, with its judgement."""
+    """A response to a validation question, with its score."""
 
     question: Question
     completion: Completion
@@ -61,15 +61,15 @@ class Answer:
 
 
 def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, float] | None:
-    """Return the metrics of a validation by name, without their common beginning `validation/`.
+    """Return the metrics of a validation by name, without their common prefix `validation/`.
 
     Args:
         asked: all questions.
-        judged: responses with a judgement.
+        judged: responses with a score.
 
     Returns:
-        None where the score would not be that of other versions: no prompt that is kept out of training has a judged
-        response, or, without such prompts, a benchmark has none.
+        The metrics, or None if the score could not be compared with other versions: no held-out prompt has a scored
+        response or, without held-out prompts, a benchmark has none.
     """
     benchmarks = dict.fromkeys(question.benchmark for question in asked if question.benchmark != KEPT_OUT)
     answered = _grouped(judged, lambda question: question.benchmark)
@@ -100,7 +100,7 @@ def _grouped(answers: Sequence[Answer], key: Callable[[Question], str]) -> dict[
 
 
 def _figures(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return score, standard error, pass rate and share of truncated responses; there is at least one answer."""
+    """Return score, standard error, pass rate and share of truncated responses of at least one answer."""
     by_prompt = _grouped(answers, lambda question: question.prompt.prompt_id)
     scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
     passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
@@ -113,13 +113,13 @@ def _figures(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the means of benchmarks' figures; the standard error is that of a mean of independent figures."""
+    """Return the means of the metrics over benchmarks. The standard error treats the benchmarks as independent."""
     means = {key: statistics.fmean(part[key] for part in figures) for key in figures[0]}
     return {**means, "error": math.sqrt(sum(part["error"] ** 2 for part in figures)) / len(figures)}
 
 
 def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return the means of the rewards by name, where they apply."""
+    """Return the mean of each reward by name, over the answers that have it."""
     values: dict[str, list[float]] = {}
     for part in (part for answer in answers for part in answer.score.rewards):
         if part.value is not None:
@@ -128,7 +128,7 @@ def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def _domains(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return score and pass rate by domain; nothing where there is only one."""
+    """Return score and pass rate by domain, or an empty dict if there is only one domain."""
     domains = _grouped(answers, lambda question: question.prompt.domain)
     if len(domains) < 2:
         return {}

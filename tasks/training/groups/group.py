@@ -1,18 +1,18 @@
-"""Prompts, the groups of responses sampled from them, and the judged groups that are trained on.
+"""Defines prompts, the groups of responses sampled from them, and the scored groups that are trained on.
 
     Prompt ──► Group: samples, each WAITING ──► GENERATING ──► JUDGING ──► JUDGED
                  │                     ▲             │
                  │                     └─ actor lost ┘
-                 │ all samples judged
+                 │ all samples scored
                  ▼
-               JudgedGroup: the responses with a judgement, their scores, and when it was finished; never changes
+               JudgedGroup: the scored responses, and the time at which it was finished; immutable
 
-A group that enters a run leaves it with exactly one fate (`records.ledger.Fate`), judged or before:
+A group that enters a run leaves it with exactly one outcome (`records.ledger.Fate`), either scored or earlier:
 
     trained         a step was taken on it (again: `replayed`)
-    zero_variance   judged, but its scores are all equal, so that it carries no gradient
+    zero_variance   its scores are all equal, so that it carries no gradient
     stale           the policy that sampled it is older than `max_staleness` allows
-    failed          its prompt cannot be answered, too few responses could be judged, or the step was not finite
+    failed          its prompt cannot be answered, too few responses could be scored, or the step was not finite
     unused          the run ended before a step needed it
 """
 
@@ -41,13 +41,14 @@ class Prompt:
 
     Attributes:
         prompt_id: id of the row.
-        domain: name of the domain, such as `math`, by which rewards are reported.
-        messages: the conversation that is to be answered.
-        verifier: name of the verifier that judges responses.
+        domain: name of the domain, such as `math`. Rewards are reported by domain.
+        messages: the conversation to answer.
+        verifier: name of the verifier that scores responses.
         ground_truth: parsed JSON value that the verifier compares responses with.
-        token_ids: the conversation under the model's chat template.
-        pass_rate: share of right responses under the initial checkpoint, 0 to 1; None where it was not measured.
-        environment: the environment that answers between the turns of an episode; None: a response is a single turn.
+        token_ids: the conversation, tokenised with the model's chat template.
+        pass_rate: share of correct responses under the initial checkpoint, 0 to 1, or None if it was not measured.
+        environment: the environment that answers between the turns of an episode. Optional. If None, a response is a
+            single turn.
     """
 
     prompt_id: str
@@ -61,7 +62,7 @@ class Prompt:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], token_ids: list[int]) -> Prompt:
-        """Return the prompt in a row of `schemas.PROMPTS`, or of a table with more columns, and its tokens."""
+        """Create a prompt from its tokens and a row of `schemas.PROMPTS`, or of a table with more columns."""
         return cls(
             prompt_id=row["prompt_id"],
             domain=row["domain"],
@@ -75,16 +76,16 @@ class Prompt:
 
 
 class Stage(Enum):
-    """Stage of a sample on its way from a prompt to a judgement."""
+    """Stage of a sample between the prompt and the score."""
 
     WAITING = "waiting"
     """The sample waits for an actor."""
     GENERATING = "generating"
     """An actor generates the sample's response."""
     JUDGING = "judging"
-    """The response is generated, and the verifier judges it."""
+    """The response is generated, and the verifier scores it."""
     JUDGED = "judged"
-    """The sample has a judgement, or the reason why there is none."""
+    """The sample has a score, or the reason why there is none."""
 
 
 @dataclass(eq=False)
@@ -94,15 +95,15 @@ class Sample:
     Attributes:
         group: the group that the sample belongs to.
         index: number of the sample within the group, from 0.
-        stage: stage of the sample; changed by `Window` alone.
-        actor: index of the actor slot that was given the sample last; -1 before.
-        began_under: version of the policy under which the response was begun; None before.
-        recorded: the turns of an unfinished episode, which another actor or a resumed run continues; None before the
-            first one.
-        environment_seconds: seconds in which the environment, not the policy, had the episode, since an actor was last
-            given the sample; 0 for a single response.
+        stage: stage of the sample. Only `Window` changes it.
+        actor: index of the actor slot that was last given the sample, or -1 before the first.
+        began_under: version of the policy that began the response, or None before that.
+        recorded: the turns of an unfinished episode, which another actor or a resumed run continues. None before the
+            first turn.
+        environment_seconds: seconds that the environment has taken since an actor was last given the sample. 0 for a
+            single response.
         completion: the response, once it is generated.
-        score: the verifier's judgement, once there is one; `Score.error` is the reason where none is possible.
+        score: the verifier's score, once there is one. If scoring failed, `Score.error` is the reason.
     """
 
     group: Group
@@ -118,15 +119,15 @@ class Sample:
 
 @dataclass(eq=False)
 class Group:
-    """All samples of one prompt that are compared with one another (a GRPO group), until they are judged.
+    """All samples of one prompt that are compared with each other (a GRPO group), until they are scored.
 
     Attributes:
-        number: number of the group within the run, from 0, in the order in which prompts are drawn.
+        number: number of the group within the run, from 0, in the order in which prompts are sampled.
         prompt: the prompt that all samples answer.
-        sampled_at: time at which the group was opened, seconds since the run began.
+        sampled_at: time at which the group was opened, in seconds since the run began.
         policy_version: newest published version of the policy at that time.
         samples: the samples, in the order of their indices.
-        lost_at: indices of the slots whose actors were lost while they generated for this group, one for each loss.
+        lost_at: slot indices of the actors that were lost while they generated for this group, one for each loss.
     """
 
     number: int
@@ -138,14 +139,14 @@ class Group:
 
     @classmethod
     def of(cls, number: int, prompt: Prompt, samples: int, *, sampled_at: float, policy_version: int) -> Group:
-        """Return a new group of this number of samples, all of which wait for an actor."""
+        """Create a group with this number of samples, which all wait for an actor."""
         group = cls(number, prompt, sampled_at, policy_version)
         group.samples = [Sample(group, index) for index in range(samples)]
         return group
 
     @property
     def completions(self) -> list[Completion]:
-        """The responses that are generated so far, in the order of their samples."""
+        """The responses generated so far, in the order of their samples."""
         return [sample.completion for sample in self.samples if sample.completion]
 
     @property
@@ -155,7 +156,7 @@ class Group:
 
     @property
     def first_version(self) -> int:
-        """Oldest version of the policy that sampled a token of the group, unfinished responses included."""
+        """Oldest version of the policy that sampled a token of the group, including unfinished responses."""
         begun = [sample.began_under for sample in self.samples if sample.stage is Stage.GENERATING]
         recorded = [sample.recorded for sample in self.samples if sample.recorded and not sample.completion]
         versions = [
@@ -172,24 +173,24 @@ class Group:
 
     @property
     def all_judged(self) -> bool:
-        """Return whether every sample is judged."""
+        """Return whether every sample is scored."""
         return all(sample.stage is Stage.JUDGED for sample in self.samples)
 
     @property
     def errors(self) -> list[str]:
-        """The reasons why samples cannot be judged, one for each of these samples."""
+        """The reasons why samples could not be scored, one for each of these samples."""
         return [sample.score.error for sample in self.samples if sample.score and sample.score.error is not None]
 
 
 @dataclass(frozen=True)
 class JudgedSample:
-    """One response with its judgement.
+    """One response with its score.
 
     Attributes:
         completion: the response.
-        score: the number that training maximises: the verifier's score after shaping.
-        passed: whether the verifier calls the response right.
-        rewards: the rewards that the verifier's score is the weighted sum of; empty where it is the only one.
+        score: the value that training maximises, which is the verifier's score after shaping.
+        passed: whether the response is correct according to the verifier.
+        rewards: the rewards whose weighted sum is the verifier's score. Empty if there is only one reward.
     """
 
     completion: Completion
@@ -199,12 +200,12 @@ class JudgedSample:
 
     @property
     def components(self) -> tuple[Reward, ...]:
-        """The rewards of the response; its score as the only reward where the verifier gives no others."""
+        """The rewards of the response. If the verifier returned none, its score is the only reward."""
         return self.rewards or (Reward("score", 1.0, self.score),)
 
 
 class UnjudgedSample(NamedTuple):
-    """A response that could not be judged: its length in tokens, and the reason."""
+    """The length in tokens of a response that could not be scored, and the reason."""
 
     num_tokens: int
     reason: str
@@ -212,15 +213,15 @@ class UnjudgedSample(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class JudgedGroup:
-    """A group all of whose samples have been judged: what training needs of it. It never changes.
+    """A group whose samples have all been scored, with the data that training needs. It is immutable.
 
-    A response that could not be judged is in `unjudged` and not in `samples`, so that judged groups differ in size.
+    A response that could not be scored is in `unjudged` and not in `samples`, so groups may differ in size.
 
     Attributes:
         sampled: the group as it was sampled.
-        samples: the responses with a judgement, in the order in which they were sampled.
-        unjudged: the responses that could not be judged.
-        finished_at: time of the last judgement, seconds since the run began.
+        samples: the scored responses, in the order in which they were sampled.
+        unjudged: the responses that could not be scored.
+        finished_at: time of the last score, in seconds since the run began.
         replays: number of times that the group has been taken out of the replay buffer.
     """
 
@@ -232,10 +233,10 @@ class JudgedGroup:
 
     @classmethod
     def of(cls, group: Group, shaping: ShapingConfig, finished_at: float) -> JudgedGroup:
-        """Return the judged group that follows from `group`, with shaped scores.
+        """Create the scored group from `group`, and shape its scores.
 
         Raises:
-            ValueError: a sample is not judged.
+            ValueError: a sample is not scored yet.
         """
         samples, unjudged = [], []
         for sample in group.samples:
@@ -262,7 +263,7 @@ class JudgedGroup:
 
     @property
     def completions(self) -> list[Completion]:
-        """The judged responses, in the order of `samples`."""
+        """The scored responses, in the order of `samples`."""
         return [sample.completion for sample in self.samples]
 
     @property
@@ -278,24 +279,24 @@ class JudgedGroup:
 
     @property
     def passed(self) -> list[bool]:
-        """Return whether each response is right, in the order of `samples`."""
+        """Return whether each response is correct, in the order of `samples`."""
         return [sample.passed for sample in self.samples]
 
     @cached_property
     def first_version(self) -> int:
-        """Oldest version of the policy that sampled a token of a judged response."""
+        """Oldest version of the policy that sampled a token of a scored response."""
         return min(_versions(self.completions), default=self.sampled.policy_version)
 
     @cached_property
     def last_version(self) -> int:
-        """Newest version of the policy that sampled a token of a judged response."""
+        """Newest version of the policy that sampled a token of a scored response."""
         return max(_versions(self.completions), default=self.sampled.policy_version)
 
     def zero_variance_reason(self, objective: ObjectiveConfig) -> str:
-        """Return why the group carries no gradient under `objective`; an empty text where it carries one.
+        """Return why the group carries no gradient under `objective`, or an empty string if it carries a gradient.
 
-        It carries none where all scores are equal or, for GDPO, the values of each of the rewards that have a weight;
-        or where no response is left in the loss.
+        It carries none if all scores are equal or, for GDPO, if no reward with a nonzero weight varies. It also carries
+        none if every response is masked out of the loss.
         """
         if objective.shaping.filter_truncated and all(completion.truncated for completion in self.completions):
             return "every response was truncated"
@@ -313,15 +314,16 @@ def _versions(completions: Sequence[Completion]) -> Iterator[int]:
 
 
 def describe_unjudged(reasons: Sequence[str], samples: int) -> str:
-    """Return one line about the responses, of `samples` sampled, that could not be judged; empty where all were.
+    """Return one line about the responses that could not be scored, or an empty string if all were.
 
-    `reasons` holds one reason for each of them; the line quotes the first.
+    `reasons` contains one reason for each of them, and the line quotes the first. `samples` is the number of sampled
+    responses.
     """
     return f"{len(reasons)} of {samples} responses could not be judged: {reasons[0]}" if reasons else ""
 
 
 def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]) -> list[Prompt]:
-    """Return the rows of a mixture as prompts, in the order of the column `order`, tokenised by the chat template.
+    """Return the rows of a mixture as prompts, sorted by the column `order` and tokenised with the chat template.
 
     Args:
         mixture: a table of `schemas.MIXTURE`.
@@ -329,7 +331,7 @@ def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]
         variables: values of the template's variables.
 
     Raises:
-        ChatTemplateError: the template has no variable of such a name.
+        ChatTemplateError: the template does not have one of these variables.
     """
     rows = mixture.sort_by("order").to_pylist()
     token_ids = chat_template.encode(tokenizer, rows, variables)

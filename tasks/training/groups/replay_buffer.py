@@ -1,4 +1,4 @@
-"""The replay buffer: groups that were trained on, and may be trained on again in place of zero-variance groups."""
+"""Stores groups that were trained on, and may be trained on again in place of zero-variance groups."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tasks.training.groups.group import JudgedGroup
 from tasks.training.prompt_options import ReplayConfig
 
 Priority: TypeAlias = tuple[int, float, int]
-"""Key by which groups of the buffer are compared; the largest is replayed first, the smallest discarded first."""
+"""Priority of a group in the buffer. The largest is replayed first, and the smallest is discarded first."""
 
 
 class ReplayBuffer:
-    """At most `config.size` groups, the best of those that were added; without a config it stays empty.
+    """Stores up to `config.size` groups with the highest priorities. Without a config it stays empty.
 
     Attributes:
         groups: the groups in the buffer, by number.
@@ -28,7 +28,7 @@ class ReplayBuffer:
     def add(self, group: JudgedGroup) -> None:
         """Add a group that was trained on and carries a gradient, unless it was replayed `max_replays` times.
 
-        Where the buffer is full, the group of the lowest priority leaves it.
+        If the buffer is full, the group with the lowest priority is removed.
         """
         config = self._config
         if config and group.replays < config.max_replays:
@@ -37,11 +37,11 @@ class ReplayBuffer:
                 del self.groups[min(self.groups.values(), key=_priority).number]
 
     def drop(self, is_stale: Callable[[JudgedGroup], bool]) -> None:
-        """Remove the groups of which `is_stale` is true."""
+        """Remove the groups for which `is_stale` returns True."""
         self.groups = {number: group for number, group in self.groups.items() if not is_stale(group)}
 
     def take(self) -> JudgedGroup | None:
-        """Remove the group of the highest priority, and return it with one replay more; None from an empty buffer."""
+        """Remove and return the group with the highest priority, with its replays incremented, or None if empty."""
         if not self.groups:
             return None
         group = self.groups.pop(max(self.groups.values(), key=_priority).number)
@@ -49,5 +49,5 @@ class ReplayBuffer:
 
 
 def _priority(group: JudgedGroup) -> Priority:
-    """Prefer the group that was replayed least, then the one of the largest spread of scores, then the newest."""
+    """Prefer groups with fewer replays, then with a larger standard deviation of scores, then newer ones."""
     return -group.replays, statistics.pstdev(group.scores), group.number

@@ -1,11 +1,11 @@
-"""The window: the groups that are sampled ahead of the learner, and the stage of each of their samples.
+"""Tracks the groups that are sampled ahead of the learner (the window), and the stage of each of their samples.
 
     ask ──► take ──► generated ──► judged ──► finish ──► ready ──► pop: a batch
               ▲          │                └──► drop ◄────┘
               └ requeue ◄┘  its actor was lost: the sample waits again; finished ones stay
 
-A pure state machine: no clock, no asyncio, no processes. Every group that is opened leaves it exactly once, by `pop` or
-by `drop`. A group counts towards the window's size from the moment that it is asked for until it leaves.
+The window is a pure state machine without clock, asyncio or processes. Every group that is opened leaves it exactly
+once, by `pop` or by `drop`. A group counts towards the window's size from its request until it leaves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.training.groups.group import Group, JudgedGroup, Sample, Stage
 from tasks.verifiers import Score
 
 Queue = OrderedDict[int, deque[Sample]]
-"""Waiting samples by the number of their group, in the order in which groups are handed out; no entry is empty."""
+"""Waiting samples by group number, in hand-out order. No entry is empty."""
 
 
 @dataclass
@@ -27,15 +27,15 @@ class Window:
     """All groups of a run from the request for a prompt to the batch.
 
     Args:
-        open_group: draws a prompt and returns a new group of it, whose samples wait; None where no prompt is left.
-        suspect_after: number of lost actors, on as many different slots (or on all that have an actor, if those are
-            fewer), after which a group is suspect. It is then generated on an actor of its own (`take_suspects`), so
-            that one more loss shows that its prompt is the cause. Losses on one slot may have their cause there.
+        open_group: samples a prompt and returns a new group for it whose samples wait, or None if no prompt is left.
+        suspect_after: number of lost actors on different slots after which a group is suspect, or the number of slots
+            with an actor if that is smaller. A suspect group is generated alone on an actor (`take_suspects`), so that
+            one more loss shows that its prompt is the cause. Repeated losses on one slot may be caused by that slot.
 
     Attributes:
-        asked: number of groups that were asked for and are not opened yet.
-        in_flight: groups that are sampled or judged, by number.
-        ready: judged groups that wait for a batch, oldest first.
+        asked: number of groups that were requested and are not opened yet.
+        in_flight: groups that are being generated or scored, by number.
+        ready: scored groups that wait for a batch, oldest first.
     """
 
     open_group: Callable[[], Group | None]
@@ -48,35 +48,35 @@ class Window:
 
     @property
     def undecided(self) -> int:
-        """Number of groups that were asked for, and are neither ready nor dropped yet."""
+        """Number of groups that were requested, and are neither ready nor dropped yet."""
         return self.asked + len(self.in_flight)
 
     @property
     def size(self) -> int:
-        """Number of groups in the window: asked for, in flight, or ready."""
+        """Number of groups in the window: requested, in flight, or ready."""
         return self.undecided + len(self.ready)
 
     @property
     def has_suspects(self) -> bool:
-        """Return whether samples of a suspect group wait for an actor of their own."""
+        """Return whether samples of a suspect group wait for a reserved actor."""
         return bool(self._suspects)
 
-    # Asking
+    # Requesting groups
 
     def ask(self, groups: int) -> None:
-        """Ask for this many more groups."""
+        """Request this many more groups."""
         self.asked += groups
 
     def fill(self, size: int) -> None:
-        """Ask for as many groups as the window lacks to this size."""
+        """Request as many groups as the window needs to reach this size."""
         self.asked += max(size - self.size, 0)
 
     # Sampling
 
     def take(self, limit: int) -> list[Sample]:
-        """Hand out waiting samples of one group, `limit` at most, for an actor; an empty list where none waits.
+        """Return up to `limit` waiting samples of one group for an actor, or an empty list if none waits.
 
-        Samples of lost actors come first. Samples of a group go together, as they share their prompt's KV cache.
+        Samples of lost actors come first. Samples of a group stay together, because they share their prompt's KV cache.
         """
         if not self._waiting and self.asked and (group := self.open_group()):
             self.asked -= 1
@@ -85,20 +85,20 @@ class Window:
         return self._first_group(self._waiting, limit)
 
     def take_suspects(self, limit: int) -> list[Sample]:
-        """Hand out waiting samples of one suspect group, `limit` at most, for an actor that generates nothing else."""
+        """Return up to `limit` waiting samples of one suspect group, for an actor that generates nothing else."""
         return self._first_group(self._suspects, limit)
 
     def generated(self, sample: Sample, completion: Completion) -> None:
-        """Record the response that an actor generated for `sample`, which is to be judged next."""
+        """Record the response that an actor generated for `sample`. It is scored next."""
         self._move(sample, Stage.GENERATING, Stage.JUDGING)
         sample.completion = completion
 
     def requeue(self, samples: Iterable[Sample], actors: int = 1) -> None:
-        """Let the unfinished samples of a lost actor wait again, before anything new.
+        """Put the unfinished samples of a lost actor back in the queue, before new samples.
 
         Args:
             samples: the samples that it was generating.
-            actors: number of slots that had an actor when it was lost, its own included.
+            actors: number of slots that had an actor when it was lost, including its slot.
         """
         by_group: dict[int, list[Sample]] = {}
         for sample in samples:
@@ -115,17 +115,17 @@ class Window:
                 self._suspects[number] = _waiting_of(group)
 
     def judged(self, sample: Sample, score: Score) -> None:
-        """Record the judgement of `sample`."""
+        """Record the score of `sample`."""
         self._move(sample, Stage.JUDGING, Stage.JUDGED)
         sample.score = score
 
     # Leaving
 
     def finish(self, group: JudgedGroup) -> None:
-        """Let a group whose samples are all judged wait for a batch.
+        """Mark a group whose samples are all scored as ready for a batch.
 
         Raises:
-            ValueError: a sample of the group is not judged.
+            ValueError: a sample of the group is not scored.
             KeyError: the group is not in flight.
         """
         if not group.sampled.all_judged:
@@ -134,7 +134,7 @@ class Window:
         self.ready.append(group)
 
     def drop(self, group: Group | JudgedGroup) -> None:
-        """Let a group leave, whatever its stage; none of its samples waits any more.
+        """Remove a group in any stage, with its waiting samples.
 
         Raises:
             ValueError: the group is not in the window.
@@ -147,13 +147,13 @@ class Window:
             raise ValueError(f"group {group.number} is not in the window: it cannot be dropped")
 
     def pop(self, groups: int) -> list[JudgedGroup]:
-        """Let the oldest ready groups leave for a batch, and return them in the order in which they were opened."""
+        """Remove the oldest ready groups for a batch, and return them in the order in which they were opened."""
         return sorted((self.ready.popleft() for _ in range(groups)), key=lambda group: group.number)
 
-    # Over a restart
+    # Resuming
 
     def restore(self, ready: Iterable[JudgedGroup], in_flight: Iterable[Group]) -> list[Sample]:
-        """Continue with the groups of a checkpoint, and return the generated samples that are still to be judged."""
+        """Continue with the groups of a checkpoint. Return the generated samples that are not scored yet."""
         self.ready = deque(ready)
         self.in_flight = {group.number: group for group in in_flight}
         self._waiting = OrderedDict(

@@ -1,13 +1,14 @@
-"""Checkpoints of a training run: the newest complete folders, each with everything that resuming needs.
+"""Writes the checkpoints of a training run, and keeps the newest complete ones. Each has everything to resume the run.
 
-Of a run that has ended the last one stays.
+Only the last checkpoint of a finished run is kept.
 
     checkpoints/step_00000004/state.json       counters and options of the run (`run_state.RunState`)
                               groups.parquet   the groups in the window (`saved_groups`)
                               learner/         weights, optimizer and scheduler, written by the learner ranks
-                step_00000006.partial/         being written, while training goes on
+                step_00000006.partial/         being written, while training continues
 
-The ledger, the metrics and the responses lie beside `checkpoints/`; a checkpoint records their lengths.
+The ledger, the metrics and the responses are in the parent folder of `checkpoints/`, and a checkpoint records their
+lengths.
 """
 
 from __future__ import annotations
@@ -32,31 +33,32 @@ def is_due(config: TrainingConfig, version: int, newest: int) -> bool:
     """Return whether a checkpoint is taken at a version, by `checkpoint_every` and `recover_every`.
 
     Args:
-        config: the run's.
+        config: the run's options.
         version: number of steps taken.
-        newest: version of the newest checkpoint that was begun; 0: there is none.
+        newest: version of the newest checkpoint that was begun, or 0 if there is none.
     """
     recover = config.recover_every
     return version % config.checkpoint_every == 0 or (recover is not None and version - newest >= recover)
 
 
 class Writer(Protocol):
-    """The learner, as far as a checkpoint needs it."""
+    """The interface of the learner that a checkpoint needs."""
 
     async def save(self, folder: Path) -> None:
         """Begin to write everything into `folder` that resuming the learner needs."""
 
 
 class Checkpoints:
-    """The folders `step_<version>` of one run; a folder gets that name only when it is complete.
+    """The folders `step_<version>` of one run. A folder gets that name only when it is complete.
 
-    A checkpoint is written in three calls: `begin`, `complete` once the learner has written its part, and `settle`.
+    A checkpoint is written in three calls: `begin`, then `complete` once the learner has written its files, and
+    `settle`.
 
     Args:
-        folder: the folder that holds them, on storage that outlives the machines of the run.
-        on_saved: called with the folder of each complete checkpoint, which stays until two newer ones are complete.
-        may_replace: called before anything is deleted; raises where another attempt has taken over the run.
-        every: the newest checkpoint whose version is a multiple of it stays as well, besides the newest two.
+        folder: the folder that contains them, on storage that outlives the machines of the run.
+        on_saved: called with the folder of each complete checkpoint, which is kept until two newer ones are complete.
+        may_replace: called before anything is deleted. It raises if another attempt has taken over the run.
+        every: in addition to the newest two, the newest checkpoint whose version is a multiple of this is kept.
     """
 
     def __init__(
@@ -74,13 +76,13 @@ class Checkpoints:
         self._clear()
 
     async def begin(self, state: RunState, groups: pa.Table, learner: Writer) -> Path:
-        """Write the controller's `state` and `groups`, let the learner begin with its part, and return the folder.
+        """Write the controller's `state` and `groups`, let the learner begin to write, and return the folder.
 
-        It is a checkpoint once the learner has written its part and `complete` has been called.
+        It is a checkpoint once the learner has written its files and `complete` has been called.
         """
         await asyncio.to_thread(self._may_replace)
         await asyncio.to_thread(self._clear)
-        # Not `durable.whole`: the learner goes on writing after this call, and `complete` comes much later.
+        # Not `durable.whole`, because the learner still writes after this call, and `complete` is called much later.
         partial = self._folder / f"step_{state.version:08d}{PARTIAL}"
         partial.mkdir(exist_ok=True)
         await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
@@ -89,7 +91,7 @@ class Checkpoints:
         return partial
 
     async def complete(self, partial: Path) -> Path:
-        """Flush the folder `partial`, whose parts are all written, to the disk; rename and return it."""
+        """Flush the completely written folder `partial` to the disk, rename it, and return it."""
         final = partial.with_suffix("")
         await asyncio.to_thread(sync, partial)
         await asyncio.to_thread(self._may_replace)
@@ -101,11 +103,12 @@ class Checkpoints:
     async def settle(self, checkpoint: Path, superseded: Iterable[Path] = ()) -> None:
         """Call `on_saved`, which may wait for an upload, and delete the older complete checkpoints.
 
-        The newest `KEEP` stay, and the newest of `every` steps.
+        The newest `KEEP` are kept, and the newest of `every` steps.
 
         Args:
-            checkpoint: the newest one.
-            superseded: folders of policies that it does not need; those that no other needs are deleted as well.
+            checkpoint: the newest checkpoint.
+            superseded: folders of policies that it does not need. They are deleted unless another checkpoint needs
+                them.
         """
         await asyncio.to_thread(self._on_saved, checkpoint)
         complete = _complete(self._folder)
@@ -116,7 +119,7 @@ class Checkpoints:
         await self._delete_unneeded(superseded)
 
     async def keep_last(self, policies: Path) -> None:
-        """Delete all complete checkpoints of a run that has ended but the last, and the policies that only they need.
+        """Delete all complete checkpoints of a finished run except the last, and the policies that only they need.
 
         Args:
             policies: the folder of all policies of the run.
@@ -138,11 +141,11 @@ class Checkpoints:
     def _clear(self) -> None:
         """Remove checkpoints that were never completed."""
         for partial in self._folder.glob(f"*{PARTIAL}"):
-            shutil.rmtree(partial, ignore_errors=True)  # a rank that is about to be replaced may still write there
+            shutil.rmtree(partial, ignore_errors=True)  # a rank that is being replaced may still write there
 
     @staticmethod
     def learner_in(checkpoint: Path) -> Path:
-        """Return the folder of the learner's part of `checkpoint`."""
+        """Return the folder of the learner's files in `checkpoint`."""
         return checkpoint / "learner"
 
     @staticmethod
@@ -151,7 +154,7 @@ class Checkpoints:
         return checkpoint / "groups.parquet"
 
     def newest(self) -> Path | None:
-        """Return the newest complete checkpoint; None: there is none."""
+        """Return the newest complete checkpoint, or None if there is none."""
         return self.newest_in(self._folder)
 
     @staticmethod
@@ -162,7 +165,10 @@ class Checkpoints:
 
 
 def _delete(checkpoint: Path) -> None:
-    """Delete a checkpoint, which counts as complete to the last: a run of fewer steps may be copying it."""
+    """Delete a checkpoint.
+
+    It is renamed first, because a shorter run may be copying it, and must not take it for complete with files missing.
+    """
     doomed = checkpoint.with_suffix(PARTIAL)
     checkpoint.rename(doomed)
     shutil.rmtree(doomed)

@@ -1,8 +1,8 @@
-"""The end of a run: the ledger as a table, which is written last, and the last checkpoint, which stays alone.
+"""Finishes a run: writes the ledger as a table, and deletes all checkpoints except the last.
 
     policy/ ──► ledger.parquet ──► older checkpoints, and the policies that only they need, are deleted
 
-A run folder has `ledger.parquet` exactly if its run has ended: an attempt that begins removes it.
+A run folder has `ledger.parquet` if and only if its run has ended. An attempt removes it when it begins.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ from tasks.training.records.ledger import Ledger
 logger = logging.getLogger(__name__)
 
 TABLE = "ledger.parquet"
-"""Name of the ledger's table in a run folder."""
+"""File name of the ledger's table in a run folder."""
 
 
 def has_ended(folder: Path) -> bool:
-    """Return whether the run in `folder` has ended: nothing is left to resume."""
+    """Return whether the run in `folder` has ended, so that nothing is left to resume."""
     return (folder / TABLE).is_file()
 
 
 def reopen(folder: Path) -> None:
-    """Have the run in `folder` count as one that has not ended; called before an attempt changes its records."""
+    """Mark the run in `folder` as not ended. Called before an attempt changes its records."""
     (folder / TABLE).unlink(missing_ok=True)
 
 
 async def end(folder: Path, ledger: Ledger, checkpoints: Checkpoints, lineage: Mapping[str, Any] | None) -> Path:
-    """Write the ledger's table of a run whose policy is written, delete all checkpoints but the last, return the table.
+    """Write the ledger's table after the policy is written, and delete all checkpoints except the last.
+
+    Returns the path of the table.
 
     Args:
         folder: the run folder.
         ledger: its ledger.
         checkpoints: its checkpoints.
-        lineage: origin of the run, for the table's footer.
+        lineage: lineage of the run, for the table's footer.
 
     Raises:
         LeaseLostError: another attempt has taken over the run.
@@ -50,6 +52,6 @@ async def end(folder: Path, ledger: Ledger, checkpoints: Checkpoints, lineage: M
         write_table(partial, ledger.table(), LEDGER, lineage)
     try:
         await checkpoints.keep_last(folder / "policies")
-    except OSError as error:  # they cost space alone
+    except OSError as error:  # they only cost space
         logger.warning("older checkpoints in %s were not deleted: %s", folder, error)
     return folder / TABLE

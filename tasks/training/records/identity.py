@@ -19,25 +19,25 @@ logger = logging.getLogger(__name__)
 
 
 MAY_CHANGE = frozenset({"steps", "learner.dtype", "actors.engine.dtype"})
-"""Options that may differ on resume without a warning: a type is `auto` until it is resolved on the machine."""
+"""Options that may differ on resume without a warning. A dtype is `auto` until it is resolved on the machine."""
 
 
 def run_name(
     model: str, mixture: str, config: TrainingConfig, verifiers: VerifiersConfig, benchmarks: Sequence[str] = ()
 ) -> str:
-    """Return the name of a run: 16 hex digits over its inputs, by which an attempt finds what earlier ones left.
+    """Return the name of a run, a digest of its inputs with 16 hex digits. Attempts find earlier attempts by it.
 
-    Run-time options and the code are not part of the name, nor is the number of steps unless the learning rate depends
-    on it: a run is resumed on other hardware, under repaired code, and for more steps. For fewer steps than it has
-    taken there is a run of its own (`shorter_runs`). Options at their default are left out as well, so that
-    code with one more option gives the same name.
+    Run-time options and the code are not part of the name. The number of steps is part of it only if the learning rate
+    depends on it. So a run can be resumed on other hardware, with fixed code, and for more steps. For fewer steps than
+    it has taken there is a separate run (`shorter_runs`). Options with their default value are left out as well, so the
+    name stays the same when the code gets a new option.
 
     Args:
         model: digest of the initial model.
         mixture: digest of the mixture of prompts.
         config: the recipe's training options.
-        verifiers: the options by which responses are judged.
-        benchmarks: digests of the benchmarks that validation asks.
+        verifiers: the options of the verifiers.
+        benchmarks: digests of the benchmarks that validation uses.
     """
     options = non_default_options(config)
     if config.optimizer.schedule == "constant":
@@ -47,9 +47,9 @@ def run_name(
 
 
 def run_setup(config: TrainingConfig) -> RunSetup:
-    """Return the options, the code and the learner ranks of a run under `config`, as its checkpoints record them.
+    """Return the options, the code digest and the learner ranks of a run under `config`, for its checkpoints.
 
-    It reads all of the code once, which takes a second.
+    It reads all source files once, which takes a second.
     """
     return RunSetup(
         format=FORMAT,
@@ -63,7 +63,7 @@ def run_setup(config: TrainingConfig) -> RunSetup:
 
 
 def _leaves(options: Any, path: str = "") -> dict[str, Any]:
-    """Return the values of nested options by their dotted names."""
+    """Return the values of nested options by dotted name."""
     if not isinstance(options, dict):
         return {path: options}
     leaves: dict[str, Any] = {}
@@ -73,12 +73,12 @@ def _leaves(options: Any, path: str = "") -> dict[str, Any]:
 
 
 def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> None:
-    """Check that a run under `config` can resume from `checkpoint`, which holds `state`.
+    """Check that a run under `config` can resume from `checkpoint`, which contains `state`.
 
-    Other code, and other defaults of options, are logged as warnings.
+    Different code and different defaults of options are logged as warnings.
 
     Raises:
-        OtherRunError: the run has taken more steps, has another ZeRO stage that does not fit, or other options.
+        OtherRunError: the run has taken more steps, used an incompatible ZeRO stage, or has different options.
     """
     here = run_setup(config)
     if state.version > config.steps:
@@ -112,8 +112,8 @@ def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> Non
 
 
 def needs_conversion(state: RunState, config: TrainingConfig) -> bool:
-    """Return True if `state` was saved by other learner ranks, or under another ZeRO stage, than `config` has.
+    """Return whether `state` was saved with another number of learner ranks or another ZeRO stage than in `config`.
 
-    The learner's part of the checkpoint then has to be converted (`tasks.training.learner.universal`).
+    The learner's files in the checkpoint then have to be converted (`tasks.training.learner.universal`).
     """
     return (state.ranks, state.zero_stage) != (config.learner.ranks, config.learner.zero_stage)

@@ -1,4 +1,4 @@
-"""The journal: a run's metrics as one JSON line per step, and the same numbers for TensorBoard."""
+"""Writes a run's metrics as one JSON line per step (the journal), and the same values for TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 VALIDATION = "validation/"
-"""Beginning of the names of a validation's metrics."""
+"""Prefix of the names of validation metrics."""
 
 
 class Metrics(Protocol):
@@ -28,21 +28,21 @@ class Metrics(Protocol):
         """Record the metrics of step `metrics["step"]`."""
 
     def add_validation(self, figures: dict[str, float]) -> None:
-        """Add the figures of a validation to the metrics of the last step."""
+        """Add the metrics of a validation to the metrics of the last step."""
 
     def sync(self) -> int:
         """Flush the metrics to the disk and return their length in bytes, for a checkpoint."""
 
 
 class Journal:
-    """The files `metrics.jsonl` and `tensorboard/` of a run folder, to which each step's metrics are appended.
+    """Appends each step's metrics to the files `metrics.jsonl` and `tensorboard/` of a run folder.
 
     Args:
-        folder: the run folder; lines that `metrics.jsonl` has already are kept. Without `tensorboard/`, which a copy of
-            a checkpoint does not have, that is written from these lines.
+        folder: the run folder. Existing lines of `metrics.jsonl` are kept. If there is no `tensorboard/`, as in a copy
+            of a checkpoint, it is written from these lines.
 
     Attributes:
-        path: of `metrics.jsonl`.
+        path: path of `metrics.jsonl`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Journal:
         from torch.utils.tensorboard import SummaryWriter
 
         rows, lacks_board = self.rows(), not self._board_folder.exists()
-        # purge_step hides, after a resume, the events of steps that were lost
+        # After a resume, purge_step hides the events of lost steps.
         purged_from = int(max((row["step"] for row in rows), default=-1)) + 1
         board = SummaryWriter(str(self._board_folder), purge_step=purged_from)
         for row in rows if lacks_board else ():
@@ -64,16 +64,18 @@ class Journal:
         return board
 
     def record(self, metrics: dict[str, float]) -> None:
-        """Append the metrics of step `metrics["step"]`; every value is a finite number."""
+        """Append the metrics of step `metrics["step"]`. Every value is a finite number."""
         self._file.write(json.dumps(metrics, allow_nan=False).encode() + b"\n")
         self._file.flush()
         _draw(self._board, metrics)
         self._board.flush()
 
     def add_validation(self, figures: dict[str, float]) -> None:
-        """Add the figures of a validation to the last line; those of another one go to the line before, if it has none.
+        """Add the metrics of a validation to the last line.
 
-        A checkpoint knows shorter lines: `cut_back_rows` therefore counts lines. TensorBoard's files are made again.
+        If the last line has a validation already, that is moved to the line before, unless it has one too. A checkpoint
+        may have recorded shorter lines, so `cut_back_rows` counts lines and not bytes. TensorBoard's files are
+        rewritten.
         """
         rows = self.rows()
         others = {name: value for name, value in rows[-1].items() if name.startswith(VALIDATION)}
@@ -110,16 +112,16 @@ def _draw(board: SummaryWriter, metrics: dict[str, float]) -> None:
 
 
 def cut_back_records(folder: Path, state: RunState) -> None:
-    """Cut the ledger and the metrics in a run folder back to what the checkpoint with this state knew."""
+    """Truncate the ledger and the metrics in a run folder to their lengths at the checkpoint with this state."""
     cut_back(folder / "ledger.jsonl", state.ledger_bytes)
     cut_back_rows(folder / "metrics.jsonl", state.version)
 
 
 def cut_back_rows(path: Path, rows: int) -> None:
-    """Cut the file `metrics.jsonl` back to its first `rows` lines, one for each step that a checkpoint has taken.
+    """Truncate the file `metrics.jsonl` to its first `rows` lines, one for each step before a checkpoint.
 
     Raises:
-        MistakeError: the file has fewer.
+        MistakeError: the file has fewer lines.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     complete = sum(line.endswith(b"\n") for line in lines)

@@ -1,7 +1,7 @@
-"""The ledger: a JSON-lines file with a row for every sampled group, its actors, scores and fate.
+"""Writes the ledger, a JSON-lines file with a row for every sampled group: its actors, scores and outcome (`fate`).
 
-A row is appended and flushed when the group's fate is decided. A checkpoint records the file's length; resuming cuts
-the file back to it, because the steps after the checkpoint are lost and taken again.
+A row is appended and flushed when the group's outcome is decided. A checkpoint records the file's length. Resuming
+truncates the file to it, because the steps after the checkpoint are lost and repeated.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from tasks.training.groups.group import Group, JudgedGroup, describe_unjudged
 from tasks.training.records.response_files import RolloutFiles
 
 Fate = Literal["trained", "zero_variance", "stale", "failed", "unused", "replayed"]
-"""The outcome of a group: trained on, dropped for one of three reasons, left over at the end of the run, or trained on
+"""The outcome of a group: trained on, dropped for one of three reasons, unused at the end of the run, or trained on
 again."""
 
 
 class Ledger:
-    """Append-only record of groups: each has exactly one row with its fate.
+    """Append-only record of groups. Each group has exactly one row with its outcome.
 
-    A group that is trained on again has one more row each time, of fate `replayed`, without scores and tokens.
+    A group that is trained on again gets an additional row each time, with `fate` `replayed` and without scores and
+    tokens.
 
     Args:
         path: the JSON-lines file.
-        rollouts: receives the responses of each group whose fate is recorded.
+        rollouts: receives the responses of each group whose outcome is recorded.
 
     Attributes:
-        fates: number of rows so far, by fate.
+        fates: number of rows so far, by outcome.
     """
 
     def __init__(self, path: Path, rollouts: RolloutFiles | None = None) -> None:
@@ -57,9 +58,9 @@ class Ledger:
         spread: float | None = None,
         detail: str | None = None,
     ) -> None:
-        """Record the fate of `group`: `trained` at `step`, or the reason why it was not.
+        """Record the outcome of `group`: `trained` at `step`, or the reason why it was not trained on.
 
-        Responses that could not be judged come last in `scores` and `num_tokens`, with null as score; their number and
+        Responses that could not be scored come last in `scores` and `num_tokens`, with null as score. Their number and
         the reasons are added to `detail`.
 
         Args:
@@ -67,10 +68,10 @@ class Ledger:
             fate: its outcome.
             step: the optimizer step that trained on it.
             spread: standard deviation of its advantages.
-            detail: reason for the fate, in words.
+            detail: reason for the outcome, in words.
 
         Raises:
-            ValueError: the group already has a fate.
+            ValueError: the group already has an outcome.
         """
         if group.number in self._closed:
             raise ValueError(f"group {group.number} already left the ledger; it cannot become {fate}")
@@ -95,7 +96,7 @@ class Ledger:
         """Record that `group`, which was trained on before, was trained on again at `step`.
 
         Raises:
-            ValueError: the group has no fate yet, so that this is no replay.
+            ValueError: the group has no outcome yet, so this is not a replay.
         """
         if group.number not in self._closed:
             raise ValueError(f"group {group.number} has not left the ledger; it cannot be replayed")
@@ -150,12 +151,12 @@ def _identity(group: Group | JudgedGroup) -> dict[str, Any]:
 
 
 def cut_back(path: Path, length: int) -> None:
-    """Cut the append-only file `path` back to `length` bytes, which a checkpoint recorded.
+    """Truncate the append-only file `path` to `length` bytes, the length that a checkpoint recorded.
 
-    The result is a new file: an attempt that has lost the run without knowing it goes on appending to the old one.
+    The result is a new file, because an attempt that has lost the run without noticing still appends to the old file.
 
     Raises:
-        ValueError: the file is shorter than `length`, or absent where `length` is not 0.
+        ValueError: the file is shorter than `length`, or missing although `length` is not 0.
     """
     size = path.stat().st_size if path.exists() else 0
     if size < length:

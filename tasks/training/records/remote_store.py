@@ -1,23 +1,23 @@
-"""A run's checkpoints on blob storage, where they outlive the machine; an upload is complete or does not count.
+"""Uploads a run's checkpoints to blob storage, where they outlive the machine. Incomplete uploads are ignored.
 
     <address>/step_00000004.<upload>/checkpoints/step_00000004/...   the checkpoint
                                     /ledger.jsonl, metrics.jsonl     cut to their lengths at the checkpoint
                                     /tensorboard/...
                                     /policies/validated_00000002/... the best policy that was validated
-                                    /parts/...                       shards of checkpoints that ranks uploaded
+                                    /parts/...                       checkpoint shards that ranks uploaded
                                     /manifest.json                   names, sizes and digests of the other files
-              rollouts/00000000.parquet, ...                         each uploaded once; resuming needs none of them
+              rollouts/00000000.parquet, ...                         each uploaded once; not needed for resuming
               policies/step_00000002/...                             the same, exported by `export_every`
               lease.json                                             the attempt that works on the run
 
-When what is uploaded:
+Order of uploads:
 
     checkpoint complete ──► rollouts ──► checkpoint, ledger, metrics, policy ──► manifest ──► exported policies ──► old
                                                                                                          uploads deleted
     last step taken ──► last rollouts ──► exported policies ──► all uploads deleted but the newest
 
-An upload without a manifest was interrupted, and is ignored. `<upload>` is drawn anew each time, so that two attempts
-that save the same step never write to the same object.
+An upload without a manifest was interrupted, and is ignored. `<upload>` is random, so that two attempts that save the
+same step never write to the same object.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HANG_SECONDS = 3600.0
-"""Seconds that a run that has ended waits for the next file of its last upload."""
+"""Seconds that a finished run waits for the next file of its last upload."""
 
 Result = TypeVar("Result")
 
 
 class Manifest(BaseModel):
-    """The files of an upload, by their path in the run folder, and the version of its checkpoint."""
+    """The files of an upload by path in the run folder, and the version of its checkpoint."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,23 +68,23 @@ class Manifest(BaseModel):
 
 
 class RunStore:
-    """The newest checkpoints of the run in `folder`, uploaded to `address` while training goes on.
+    """Uploads the newest checkpoints of the run in `folder` to `address` while training continues.
 
-    A `with` block of it begins with a check that files can be written at the address, holds the `lease` of the run, and
-    ends when the last upload has ended, or hangs.
+    As a context manager, it checks on entry that files can be written at the address, keeps the `lease` of the run
+    within the block, and on exit waits until the last upload has ended or hangs.
 
     Args:
         filesystem: an fsspec file system, with its credentials.
-        address: of this run on it, without a slash at its end.
+        address: address of this run on the file system, without a trailing slash.
         folder: the run folder, on this machine.
-        retry_seconds: pauses before each further attempt of a call that failed.
-        lease_seconds: time without a heartbeat after which the run may be taken over.
-        every: the newest checkpoint whose version is a multiple of it stays as well, besides the newest two.
+        retry_seconds: pauses before each retry of a failed call.
+        lease_seconds: time without a heartbeat after which another attempt may take over the run.
+        every: in addition to the newest two, the newest checkpoint whose version is a multiple of this is kept.
 
     Raises:
-        AccessError: on entering; the address or the credentials are wrong.
-        StoreError: on entering; the storage does not answer.
-        RunInUseError: on entering; another process works on the run.
+        AccessError: on entry, if the address or the credentials are wrong.
+        StoreError: on entry, if the storage does not respond.
+        RunInUseError: on entry, if another process works on the run.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RunStore:
 
     @property
     def parts(self) -> PartStorage:
-        """The same address, as learner ranks are given it."""
+        """The same storage address, for the learner ranks."""
         return PartStorage(self._fs, self._address, self._retry_seconds)
 
     def __enter__(self) -> RunStore:
@@ -130,22 +130,22 @@ class RunStore:
     def save(self, checkpoint: Path) -> None:
         """Upload a complete checkpoint, with the ledger and the metrics up to it, in the background.
 
-        Return when the upload before this one has ended: the folder that is being read is then one of the newest two,
-        which are not deleted. An upload that fails after all retries is logged as a warning, and training goes on.
+        Returns when the previous upload has ended. The folder that is being read is then one of the newest two, which
+        are not deleted. If an upload fails after all retries, a warning is logged, and training continues.
         """
         if self._upload is not None:
             self._upload.result()
         self._upload = in_thread(self._save, checkpoint)
 
     def put(self, checkpoint: Path) -> None:
-        """Upload a complete checkpoint as `save` does, and return when that has ended."""
+        """Upload a complete checkpoint as `save` does, and wait for the end of the upload."""
         self._save(checkpoint)
 
     def has_checkpoint(self) -> bool:
-        """Return whether the storage holds a complete checkpoint of this run.
+        """Return whether the storage contains a complete checkpoint of this run.
 
         Raises:
-            StoreError: the storage does not answer.
+            StoreError: the storage does not respond.
         """
         try:
             return bool(self._persistently(self._complete))
@@ -153,13 +153,13 @@ class RunStore:
             raise StoreError(f"{self._address} cannot be read: {error}") from error
 
     def restore(self) -> int | None:
-        """Download the newest complete checkpoint into the run folder, unless the folder has one as new.
+        """Download the newest complete checkpoint into the run folder, unless the folder has one that is as new.
 
-        Return its version, or None where nothing was downloaded. A damaged checkpoint is skipped for the one before it,
-        with a warning.
+        Returns its version, or None if nothing was downloaded. If a checkpoint is damaged, a warning is logged, and the
+        previous one is used.
 
         Raises:
-            StoreError: the storage does not answer.
+            StoreError: the storage does not respond.
         """
         try:
             uploads = self._persistently(self._complete)
@@ -182,9 +182,9 @@ class RunStore:
         return None
 
     def finish(self) -> None:
-        """Upload the last responses and policies of a run that has ended, and delete all checkpoints but the newest.
+        """Upload the last responses and policies of a finished run, and delete all checkpoints except the newest.
 
-        The newest is for a retry of an attempt that is killed later, while its results are uploaded.
+        The newest is kept for a retry, in case the attempt is killed later while its results are uploaded.
         """
         if self._wait_for_upload():
             self._upload = in_thread(self._finish)
@@ -196,7 +196,7 @@ class RunStore:
         self._tidy(1, sys.maxsize)
 
     def _wait_for_upload(self) -> bool:
-        """Wait for the running upload, logging every minute; return False where it hangs and is abandoned."""
+        """Wait for the running upload, and log every minute. Return False if it hangs and is abandoned."""
 
         async def waited(upload: Future[None]) -> None:
             await within(
@@ -218,7 +218,7 @@ class RunStore:
     def _save(self, checkpoint: Path) -> None:
         try:
             self._persistently(lambda: self._put(checkpoint))
-        except Exception as error:  # training is worth more than its copy
+        except Exception as error:  # a failed upload must not end training
             logger.warning(
                 "%s was not uploaded to %s: %s. Training goes on; killed now, it would go on from an older checkpoint",
                 checkpoint.name,
@@ -233,7 +233,7 @@ class RunStore:
         try:
             self.lease.check()
             self._delete_old(keep, up_to)
-        except Exception as error:  # they cost space alone, and are deleted after the next upload
+        except Exception as error:  # they only cost space, and are deleted after the next upload
             logger.warning("older checkpoints in %s were not deleted: %s", self._address, error)
 
     def _put_beside(self, what: str, paths: Callable[[], list[Path]]) -> None:
@@ -258,7 +258,7 @@ class RunStore:
 
     def _put(self, checkpoint: Path) -> None:
         self._put_each_once(self._responses())
-        parts = LearnerParts.read(Checkpoints.learner_in(checkpoint))  # which ranks have uploaded under that name
+        parts = LearnerParts.read(Checkpoints.learner_in(checkpoint))  # names the upload that ranks wrote to
         upload = parts.upload if parts else f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
         files = {}
         for name, path, length in self._files(checkpoint):
@@ -272,7 +272,7 @@ class RunStore:
         if any(path.is_relative_to(self._folder / name) for name in ("checkpoints", "policies")):
             put_file(self._fs, path, address)
             return
-        with path.open("rb") as file:  # it grows meanwhile, by what the checkpoint knows nothing of
+        with path.open("rb") as file:  # it may grow meanwhile, with lines after the checkpoint
             self._fs.pipe_file(address, file.read(length))
 
     def _files(self, checkpoint: Path) -> Iterator[tuple[str, Path, int]]:
@@ -289,10 +289,10 @@ class RunStore:
         return [upload for upload, is_complete in uploads_at(self._fs, self._address).items() if is_complete]
 
     def _delete_old(self, keep: int, up_to: int) -> None:
-        """Delete all uploads but the newest `keep` complete ones, and those that are newer than these.
+        """Delete all uploads except the newest `keep` complete ones and newer incomplete ones.
 
-        Where several are kept, the newest of `every` steps stays as well. Versions beyond `up_to` stay: ranks may be
-        uploading their parts of one.
+        If several are kept, the newest of `every` steps is also kept. Versions above `up_to` are kept, because ranks
+        may still be uploading their shards.
         """
         uploads = uploads_at(self._fs, self._address)
         complete = [upload for upload, is_complete in uploads.items() if is_complete]
@@ -301,7 +301,7 @@ class RunStore:
             newest = [*[upload for upload in complete if version_of(upload) % self._every == 0][-1:], *newest]
         for upload in uploads:
             if newest and upload not in newest and version_of(upload) <= min(up_to, version_of(newest[-1])):
-                if uploads[upload]:  # first, so that a kill in the middle leaves nothing that looks complete
+                if uploads[upload]:  # first, so that an interrupted deletion does not look complete
                     self._fs.rm_file(f"{self._address}/{upload}/{MANIFEST}")
                 for path in self._fs.find(f"{self._address}/{upload}"):
                     self._fs.rm_file(path)
@@ -312,7 +312,7 @@ class RunStore:
             manifest = Manifest.model_validate_json(self._fs.cat_file(f"{address}/{MANIFEST}"))
         except (ValidationError, FileNotFoundError) as error:
             raise DamagedError(f"its {MANIFEST} cannot be read: {str(error).splitlines()[0]}") from None
-        # Not `durable.whole`: it is several files and folders of the run folder, and not one.
+        # Not `durable.whole`, because these are several files and folders of the run folder.
         arriving = self._folder / f"restored{PARTIAL}"
         shutil.rmtree(arriving, ignore_errors=True)
         for name, expected in manifest.files.items():
@@ -322,17 +322,17 @@ class RunStore:
         self._move_in(arriving, checkpoint)
 
     def _check_parts(self, checkpoint: Path) -> None:
-        """Check that the storage holds the ranks' files of a checkpoint, which ranks fetch by themselves.
+        """Check that the storage contains the checkpoint shards, which ranks download themselves.
 
         Raises:
-            DamagedError: one is missing, or short.
+            DamagedError: a shard is missing or too short.
         """
         parts = LearnerParts.read(Checkpoints.learner_in(checkpoint))
         if parts and (name := self.parts.lack(parts)):
             raise DamagedError(f"{name}, a part of the learner's, is missing there or not whole")
 
     def _newest_here(self) -> int | None:
-        """Return the version of the newest checkpoint in the run folder; remove those whose parts are not stored."""
+        """Return the version of the newest checkpoint in the run folder, after removing those without stored shards."""
         while local := Checkpoints.newest_in(self._folder / "checkpoints"):
             try:
                 self._persistently(partial(self._check_parts, local))
@@ -344,11 +344,11 @@ class RunStore:
         return None
 
     def _move_in(self, arriving: Path, checkpoint: str) -> None:
-        """Move the downloaded files into the run folder; the checkpoint last, as it needs the others."""
+        """Move the downloaded files into the run folder, the checkpoint last, because it needs the others."""
         source = arriving / "checkpoints" / checkpoint
         if not source.is_dir():
             raise DamagedError(f"it holds no {checkpoint}")
-        for name in ("tensorboard", "rollouts", "policies"):  # of an attempt that went on from an older checkpoint
+        for name in ("tensorboard", "rollouts", "policies"):  # of an attempt that continued from an older checkpoint
             shutil.rmtree(self._folder / name, ignore_errors=True)
         for name in ("ledger.jsonl", "metrics.jsonl", "tensorboard"):
             if (arriving / name).exists():
@@ -362,14 +362,14 @@ class RunStore:
         shutil.rmtree(arriving)
 
     def _persistently(self, do: Callable[[], Result]) -> Result:
-        """Return what `do` returns; repeat it after pauses, but for refusals and damage, which no pause mends."""
+        """Return the result of `do`. Retry it after pauses, except after refusals and damage, which are permanent."""
         return retrying(
             do, self._retry_seconds, lambda error: not isinstance(error, AccessError | DamagedError), self._address
         )
 
 
 def uploads_at(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
-    """Return the names of all uploads at a run's address, oldest version first, with True for the complete ones."""
+    """Return the names of all uploads at a run's address, oldest version first, with True if the upload is complete."""
     filesystem.invalidate_cache()
     root = filesystem._strip_protocol(address)
     try:
@@ -383,7 +383,7 @@ def uploads_at(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the files in a folder and in those below it."""
+    """Return the files in a folder and its subfolders."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -393,5 +393,5 @@ def _is_upload(name: str) -> bool:
 
 
 def version_of(name: str) -> int:
-    """Return the version in the name of a checkpoint or of an upload."""
+    """Return the version in the name of a checkpoint or an upload."""
     return int(name.removeprefix("step_").partition(".")[0])

@@ -1,9 +1,9 @@
-"""Parquet files with every finished response of a run, its rewards, and the fate of its group.
+"""Writes every finished response of a run, its rewards, and the outcome of its group to Parquet files.
 
     rollouts/00000000.parquet, 00000001.parquet, ...   one for each checkpoint, and more between distant checkpoints
 
-A group's responses are collected when its row in the ledger is written, so that both hold the same groups. A
-checkpoint records the number of files; resuming removes those beyond.
+A group's responses are collected when its row in the ledger is written, so both contain the same groups. A checkpoint
+records the number of files. Resuming removes later files.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ TRAINING_ROLLOUTS = pa.schema(
         pa.field("step", pa.int64()),
     ]
 )
-"""Schema of the files: one finished response a row, with `fate` and `step` of its group as in the ledger.
+"""Schema of the files: one row per finished response, with `fate` and `step` of its group as in the ledger.
 
-`response` is the last turn of an episode, and `turns` has all of them (`turns_of`); it is empty for a single response.
-`score` is the verifier's, before shaping; null where the response could not be judged, for the reason in `detail`.
-`rewards` holds the parts of the score by name, before their weights.
+For an episode, `response` is the last turn, and `turns` contains all turns (`turns_of`). For a single response `turns`
+is empty. `score` is the verifier's score before shaping, or null if the response could not be scored. Then `detail` has
+the reason. `rewards` contains the components of the score by name, before their weights.
 """
 
 FLUSH_BYTES = 256 << 20
-"""Bytes of responses in memory from which on a file is written before the next checkpoint."""
+"""Bytes of responses in memory above which a file is written before the next checkpoint."""
 TOKEN_BYTES = 36
-"""Bytes of a token of an episode's turn in memory: a Python number, and its reference in a list."""
+"""Bytes in memory per token of an episode's turn: a Python number, and its reference in a list."""
 
 
 class RolloutFiles:
-    """The folder `rollouts/` of a run: responses are collected in memory and written in files that never change.
+    """The folder `rollouts/` of a run. Responses are collected in memory, and written to files that never change.
 
     Args:
-        folder: `rollouts` of the run folder.
-        files: number of files that the checkpoint recorded; those beyond are removed.
-        keep: False: nothing is written.
-        may_write: called before a file is written; raises where another attempt has taken over the run, as its files
-            have the same names.
+        folder: folder `rollouts` of the run folder.
+        files: number of files that the checkpoint recorded. Later files are removed.
+        keep: if False, nothing is written.
+        may_write: called before a file is written. It raises if another attempt has taken over the run, because that
+            attempt writes files with the same names.
 
     Attributes:
-        files: number of files that are written.
+        files: number of files written.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RolloutFiles:
                 path.unlink()
 
     def add(self, group: Group, fate: str, step: int | None) -> None:
-        """Collect the finished responses of `group`, whose fate is decided."""
+        """Collect the finished responses of `group`, whose outcome is decided."""
         if self._keep:
             rows = [_row(group, sample, fate, step) for sample in group.samples if sample.completion]
             self._rows += rows
@@ -95,11 +95,11 @@ class RolloutFiles:
 
     @property
     def is_due(self) -> bool:
-        """True if the responses in memory should be written before the next checkpoint."""
+        """Return whether the responses in memory should be written before the next checkpoint."""
         return self._bytes >= FLUSH_BYTES
 
     async def flush(self) -> int:
-        """Write the responses in memory as a file, if any; return the number of files, for a checkpoint."""
+        """Write the responses in memory to a file, if any. Return the number of files, for a checkpoint."""
         if self._rows:
             await asyncio.to_thread(self._may_write)
             rows, self._rows, self._bytes = self._rows, [], 0
@@ -109,7 +109,7 @@ class RolloutFiles:
 
 
 def _size(row: dict[str, Any]) -> int:
-    """Return the bytes that a row takes in memory, more or less."""
+    """Return an estimate of the bytes that a row takes in memory."""
     turns = sum(len(turn["content"]) + TOKEN_BYTES * len(turn["token_ids"]) for turn in row["turns"])
     return len(row["response"]) + turns
 
@@ -146,9 +146,7 @@ def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str,
 
 
 def print_responses(groups: Iterable[JudgedGroup], step: int, count: int, chars: int = 400) -> None:
-    """Print a response, or the turns of an episode, of each of the first `count` groups of a batch to standard error,
-    above a progress bar.
-    """
+    """Print a response or episode from each of the first `count` groups of a batch to stderr, above a progress bar."""
     for group in list(groups)[:count]:
         completion, score = group.samples[0].completion, group.samples[0].score
         print(
@@ -169,6 +167,6 @@ def _response(completion: Completion, chars: int) -> str:
 
 
 def _excerpt(text: str, chars: int) -> str:
-    """Return the beginning and the end of a text, without characters that would move a terminal's cursor."""
+    """Return the beginning and the end of a text, without characters that move a terminal's cursor."""
     text = printable(text.strip())
     return text if len(text) <= chars else f"{text[: chars // 2]} […] {text[-chars // 2 :]}"

@@ -1,4 +1,4 @@
-"""The controller's part of a checkpoint: `state.json`, validated when it is read."""
+"""Reads and writes the controller's state in a checkpoint, `state.json`, and validates it when it is read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tasks.machine import precision
 from tasks.storage.durable import whole
 
 FORMAT = 5
-"""Version of the layout of a checkpoint; it changes when this code cannot read what other code has written."""
+"""Version of the checkpoint layout. It changes when the code cannot read checkpoints of earlier code any more."""
 
 SEED_ADVICE = "`seed` with another value is a run of its own"
-"""End of a message that refuses a checkpoint: the option that begins another run."""
+"""End of a message that refuses a checkpoint. It names the option that begins another run."""
 
 
 class OtherRunError(MistakeError):
-    """A run folder holds a run that the given options or this code cannot resume."""
+    """A run folder contains a run that cannot be resumed with the given options or this code."""
 
 
 class RunSetup(BaseModel):
@@ -31,23 +31,23 @@ class RunSetup(BaseModel):
     format: int
     """`FORMAT` of the code that wrote the checkpoint."""
     code: str
-    """Digest of that code (`lineage.code_digest`)."""
+    """Digest of the code that wrote the checkpoint (`lineage.code_digest`)."""
     ranks: int
     """Number of learner ranks that saved their state."""
     zero_stage: int
-    """ZeRO stage under which they saved it."""
+    """ZeRO stage of these ranks."""
     dtype: precision.Dtype | precision.Auto
-    """Type of the learner's weights."""
+    """Dtype of the learner's weights."""
     options: dict[str, Any]
-    """Value of every option on which the result depends, by its dotted name."""
+    """Value of every option on which the result depends, by dotted name."""
     chosen: list[str]
-    """Dotted names of those options that differ from their default."""
+    """Dotted names of the options that differ from their default."""
 
 
 class RunState(RunSetup):
     """The controller's state at a checkpoint: counters, lengths of the record files, and the state of the prompts.
 
-    The groups in the window are not in it but in `groups.parquet` beside it (`saved_groups`).
+    The groups in the window are stored separately, in `groups.parquet` (`saved_groups`).
     """
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
@@ -58,22 +58,22 @@ class RunState(RunSetup):
     """Seconds of work on this run, over all its attempts."""
     next_group: int
     """Number of the next group that is sampled."""
-    prompts: Annotated[dict[str, Any], AfterValidator(deepcopy)]  # of this moment: sampling goes on while it is written
+    prompts: Annotated[dict[str, Any], AfterValidator(deepcopy)]  # a snapshot: sampling continues during the write
     """State of the prompt stream (`PromptStream.state`)."""
     replays: dict[str, int]
-    """Times that each group in the replay buffer was trained on again, by group number."""
+    """Number of times that each group in the replay buffer was trained on again, by group number."""
     unrecorded: dict[str, int]
-    """Responses and tokens that no step's metrics have counted yet (`StepCounters.unrecorded`)."""
+    """Numbers of responses and tokens that are not in any step's metrics yet (`StepCounters.unrecorded`)."""
     validated: dict[str, float]
     """Mean validation scores, by policy version."""
     policies: list[str]
-    """Folders in `policies/` that resuming needs: the best validated policy, where one is known."""
+    """Folders in `policies/` that resuming needs: the best validated policy, if there is one."""
     ledger_bytes: int
-    """Length of `ledger.jsonl`; resuming cuts the file back to it."""
+    """Length of `ledger.jsonl` in bytes. Resuming truncates the file to it."""
     journal_bytes: int
-    """Length of `metrics.jsonl`, up to which it is uploaded; resuming cuts the file back to `version` lines."""
+    """Length of `metrics.jsonl` in bytes, for its upload. Resuming truncates the file to `version` lines instead."""
     rollout_files: int
-    """Number of files in `rollouts/`; resuming removes those beyond."""
+    """Number of files in `rollouts/`. Resuming removes later files."""
 
     @classmethod
     def beginning(cls, setup: RunSetup) -> RunState:
@@ -99,7 +99,7 @@ class RunState(RunSetup):
 
         Raises:
             OtherRunError: the checkpoint has another format.
-            ValueError: the file is missing or malformed; a run is not resumed from part of a checkpoint.
+            ValueError: the file is missing or malformed. A run is not resumed from an incomplete checkpoint.
         """
         try:
             content = (checkpoint / "state.json").read_bytes()
@@ -115,12 +115,12 @@ class RunState(RunSetup):
 
     def write(self, checkpoint: Path) -> None:
         """Write the state into the folder `checkpoint`."""
-        with whole(checkpoint / "state.json") as partial:  # names the path where the disk is full
+        with whole(checkpoint / "state.json") as partial:  # its error names the path if the disk is full
             partial.write_text(self.model_dump_json())
 
 
 class _WithFormat(BaseModel):
-    """The one field that the states of all formats have."""
+    """The only field that the states of all formats have."""
 
     format: int
 

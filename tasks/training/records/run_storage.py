@@ -1,4 +1,4 @@
-"""A run's hold on its folder and, where it has one, on its address on blob storage, for as long as it trains."""
+"""Locks a run's folder and, if it has one, its address on blob storage for the duration of training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attached:
-    """The lease, the upload and the address of a run that holds its folder, to be put into `RunInputs`."""
+    """The lease, the upload and the address of a run that has locked its folder, for `RunInputs`."""
 
     lease: Lease
     """The right to work on the run."""
     on_saved: Callable[[Path], None] = lambda _: None
-    """Called with the folder of each complete checkpoint, which it uploads."""
+    """Called with the folder of each complete checkpoint, to upload it."""
     parts: PartStorage | None = None
-    """The run's address, to which learner ranks upload by themselves; None: the run is in its folder alone."""
+    """The run's address, to which learner ranks upload directly, or None if the run only has a folder."""
 
 
 @contextlib.contextmanager
@@ -36,17 +36,18 @@ def attached(
     every: int,
     begin: Callable[[RunStore | None], None] = lambda _: None,
 ) -> Iterator[Attached]:
-    """Hold the lease of the run in `folder`, and synchronise the run with blob storage if it has an address there.
+    """Acquire the lease of the run in `folder`, and synchronise the run with blob storage if it has an address there.
 
-    Before the block the newest checkpoint is downloaded; after it, at the run's end, the last one is kept there.
+    Before the block the newest checkpoint is downloaded. After the block, if the run has ended, the last one is kept
+    there.
 
     Args:
         folder: the run folder.
-        address: of the run on blob storage; None: it is in its folder alone.
+        address: address of the run on blob storage. Optional. If None, the run only has a folder.
         filesystem_of: returns the fsspec file system of an address.
-        every: `checkpoint_every`, the steps between two checkpoints that can be gone back to.
-        begin: called with the run's address, if it has one, once the lease is held and before anything is downloaded
-            (`shorter_runs`).
+        every: `checkpoint_every`, the number of steps between checkpoints that are kept to return to.
+        begin: called with the run's storage, if it has an address, after the lease is acquired and before anything is
+            downloaded (`shorter_runs`).
 
     Raises:
         AccessError: a run cannot be stored at this address, or with these credentials.

@@ -1,4 +1,4 @@
-"""The groups of the window in a checkpoint, so that responses that are generated and judged are not generated again."""
+"""Saves the groups of the window in a checkpoint, so that generated and scored responses are not generated again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _COMPLETION = pa.struct(
     ]
 )
 ARRAYS = ("token_ids", "logprobs")
-"""Fields of a completion that have an element for each token."""
+"""Fields of a completion that have one element per token."""
 SAVED_GROUPS = pa.schema(
     [
         pa.field("group", pa.int64(), nullable=False),
@@ -66,10 +66,10 @@ SAVED_GROUPS = pa.schema(
         pa.field("score", _SCORE),
     ]
 )
-"""Schema of `groups.parquet`: one sample a row, the samples of a group in successive rows.
+"""Schema of `groups.parquet`: one row per sample, with the samples of a group in consecutive rows.
 
-`completion` is null where nothing was generated; where generation had not `finished`, it is the turns that an episode
-has had. `score` is null where judging had not finished, `finished_at` where the group was not ready.
+`completion` is null if nothing was generated. If generation had not `finished`, it contains the turns of the episode so
+far. `score` is null if scoring had not finished. `finished_at` is null if the group was not ready.
 """
 
 
@@ -104,10 +104,10 @@ def load_groups(
     Args:
         path: a file of `SAVED_GROUPS`.
         prompts: the mixture's prompts, by id.
-        shaping: how scores become the rewards of groups that are ready.
+        shaping: options of reward shaping, for the groups that are ready.
 
     Raises:
-        TableError: the file holds no such table.
+        TableError: the file does not contain such a table.
         ValueError: the mixture lacks the prompt of a group.
     """
     by_number: dict[int, list[dict[str, Any]]] = {}
@@ -124,8 +124,9 @@ def load_groups(
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the table's rows, with tokens and log-probabilities as numpy arrays: as Python numbers, those of a window
-    would fill a machine's memory.
+    """Yield the table's rows, with tokens and log-probabilities as numpy arrays.
+
+    As Python numbers, the tokens and log-probabilities of a window would fill a machine's memory.
     """
     completions = table.column("completion").combine_chunks()
     small = [name for name in completions.type.names if name not in ARRAYS]

@@ -1,15 +1,15 @@
-"""Begin a run of fewer steps than the run of its recipe has taken, from a copy of that run's checkpoint.
+"""Begins a run of fewer steps than the run of its recipe has taken, from a copy of that run's checkpoint.
 
-    <run>      step 4 ────────► step 8 ──► goes on for more steps; is read alone, while it trains, too
+    <run>      step 4 ────────► step 8 ──► continues for more steps; it is only read, even while it trains
                  │ copied
-    <run>-4    step 4           a folder and an address of its own, with a lease of its own
+    <run>-4    step 4           a separate folder and address, with a separate lease
 
-A run's name does not contain its number of steps, so that more steps go on from fewer. Fewer steps cannot: the records
-and the policies of the longer run are beyond them. A longer run that trains or was interrupted may have a checkpoint of
-exactly that many steps; one that has ended has its last alone (`ending`), and the shorter run begins from the
-beginning. Of that checkpoint the copy has everything that training up to there leaves, but for TensorBoard's files,
-which the journal writes again. The checkpoint is put in its place last, and on blob storage its manifest, so that a
-copy that was interrupted does not count.
+A run's name does not contain its number of steps, so that a run can continue for more steps. It cannot go back to fewer
+steps, because its records and policies are already beyond them. A longer run that is training or was interrupted may
+have a checkpoint of exactly that many steps. A finished run only has its last checkpoint (`ending`), and the shorter
+run then starts from scratch. The copy has everything that training up to that checkpoint produces, except TensorBoard's
+files, which the journal rewrites. The checkpoint, and on blob storage its manifest, is written last, so that an
+interrupted copy is ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BOARD = "tensorboard/"
-"""Beginning of the names of TensorBoard's files, which the journal writes again."""
+"""Prefix of the names of TensorBoard's files, which the journal rewrites."""
 
 Result = TypeVar("Result")
 FileSystemOf = Callable[[str], "AbstractFileSystem"]
@@ -53,29 +53,29 @@ FileSystemOf = Callable[[str], "AbstractFileSystem"]
 
 @dataclass(frozen=True)
 class RunLocation:
-    """The folder and the address of a run, and what is copied to them before it begins."""
+    """The folder and the address of a run, and a function that copies a checkpoint to them before it begins."""
 
     folder: Path
     """The run folder."""
     address: str | None
-    """Address of the run on blob storage, or None if it has a folder alone."""
+    """Address of the run on blob storage, or None if it only has a folder."""
     begin: Callable[[RunStore | None], None] = lambda _: None
-    """Called with the run's address, if it has one, once its lease is held and before anything is read (`attached`)."""
+    """Called with the run's storage, if any, after its lease is acquired and before anything is read (`attached`)."""
 
 
 def location_of_run(
     name: str, config: TrainingConfig, raw_output_prefix: str, filesystem_of: FileSystemOf
 ) -> RunLocation:
-    """Return the location of the run called `name`; if that has taken more steps, one for the steps of `config` alone.
+    """Return the location of the run `name` or, if that has taken more steps, of a run with the steps in `config`.
 
     Args:
-        name: of the run, whatever its steps (`run_name`).
+        name: name of the run, which does not depend on its steps (`run_name`).
         config: the options of training.
-        raw_output_prefix: as of `locations.address_of`.
+        raw_output_prefix: as in `locations.address_of`.
         filesystem_of: returns the fsspec file system of an address.
 
     Raises:
-        StoreError: the storage does not answer.
+        StoreError: the storage does not respond.
     """
     folder, address = folder_of(name), address_of(name, raw_output_prefix)
     newest = Checkpoints.newest_in(folder / "checkpoints")
@@ -90,7 +90,10 @@ def location_of_run(
 
 
 def _stored_versions(filesystem: AbstractFileSystem, address: str) -> list[int]:
-    """Return the versions of the complete uploads at an address; none if it is refused, as `RunStore` says which."""
+    """Return the versions of the complete uploads at an address.
+
+    Returns none if access is refused, because `RunStore` reports that error.
+    """
     try:
         uploads = _persistently(partial(uploads_at, filesystem, address), address)
     except Exception as error:  # fsspec's file systems share no kind of error
@@ -102,7 +105,7 @@ def _stored_versions(filesystem: AbstractFileSystem, address: str) -> list[int]:
 
 @dataclass(frozen=True)
 class ShorterRun:
-    """A run of `steps` steps, of whose recipe there is a run that has taken more."""
+    """A run of `steps` steps, whose recipe already has a run that has taken more steps."""
 
     folder: Path
     """The run folder."""
@@ -115,16 +118,16 @@ class ShorterRun:
     steps: int
     """Number of steps of this run."""
     rerolls: bool
-    """The prompts of the first steps depend on the number of steps (`prompts.reroll`)."""
+    """True if the prompts of the first steps depend on the number of steps (`prompts.reroll`)."""
 
     def begin(self, store: RunStore | None) -> None:
         """Copy the longer run's checkpoint, unless this run has one, and print what this run begins from.
 
         Args:
-            store: the run's own address, whose lease is held, or None if it has a folder alone.
+            store: storage of this run, whose lease is acquired, or None if it only has a folder.
 
         Raises:
-            StoreError: the storage does not answer.
+            StoreError: the storage does not respond.
         """
         if Checkpoints.newest_in(self.folder / "checkpoints") or (store and store.has_checkpoint()):
             beginning = ""  # `run_attempt.reported` names the step
@@ -142,9 +145,9 @@ class ShorterRun:
         )
 
     def _copied_from_folder(self, store: RunStore | None) -> bool:
-        """Copy the checkpoint in the longer run's folder; return False if there is none, or it is deleted meanwhile.
+        """Copy the checkpoint in the longer run's folder. Return False if there is none, or it is deleted meanwhile.
 
-        One whose learner's part is at the longer run's address is left to `_copied_on_storage`.
+        A checkpoint with learner shards at the longer run's address is left to `_copied_on_storage`.
         """
         name = f"step_{self.steps:08d}"
         source, target = self.longer / "checkpoints" / name, self.folder / "checkpoints" / name
@@ -156,9 +159,9 @@ class ShorterRun:
                 state = RunState.read(source)
                 _copy(source, unfinished)
                 self._copy_records(state)
-                if not source.is_dir():  # what it needs is deleted after it
+                if not source.is_dir():  # the files that it needs are deleted after it
                     raise FileNotFoundError(source)
-                if store:  # this machine may lack those of earlier attempts
+                if store:  # this machine may lack the files of earlier attempts
                     self._copy_responses_and_policies(store.parts.filesystem, state.rollout_files, store.parts.address)
         except (OSError, MistakeError):
             if source.is_dir():
@@ -170,7 +173,7 @@ class ShorterRun:
 
     def _copy_records(self, state: RunState) -> None:
         """Copy the records that a checkpoint with this state needs."""
-        for name in ("ledger.jsonl", "metrics.jsonl"):  # resuming cuts them back
+        for name in ("ledger.jsonl", "metrics.jsonl"):  # resuming truncates them
             with whole(self.folder / name, durable=True) as unfinished:
                 shutil.copyfile(self.longer / name, unfinished)
         shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
@@ -187,7 +190,7 @@ class ShorterRun:
                 _copy(self.longer / "policies" / name, unfinished)
 
     def _copied_on_storage(self, store: RunStore) -> bool:
-        """Copy the upload at the longer run's address; return False if there is none, or it is deleted meanwhile."""
+        """Copy the upload at the longer run's address. Return False if there is none, or it is deleted meanwhile."""
         filesystem, source = store.parts.filesystem, self._source
         try:
             uploads = _persistently(partial(uploads_at, filesystem, source), source)
@@ -196,17 +199,17 @@ class ShorterRun:
                 if version_of(upload) == self.steps:
                     _persistently(partial(self._copy_upload, filesystem, upload, store.parts.address), source)
                     return True
-        except (FileNotFoundError, ValidationError):  # the latter: its manifest is damaged
+        except (FileNotFoundError, ValidationError):  # a `ValidationError` means a damaged manifest
             return False
         except Exception as error:  # fsspec's file systems share no kind of error
-            if is_refusal(error):  # such as copies within the storage alone
+            if is_refusal(error):  # such as copies within the storage
                 logger.warning("%s cannot be copied to %s: %s", source, store.parts.address, error)
                 return False
             raise StoreError(f"{source} cannot be copied to {store.parts.address}: {error}") from error
         return False
 
     def _copy_upload(self, filesystem: AbstractFileSystem, upload: str, own: str) -> None:
-        """Copy an upload to the address `own`, under its name, as its checkpoint names that of the ranks' parts."""
+        """Copy an upload to the address `own`. It keeps its name, which its checkpoint refers to for the shards."""
         source, target = f"{self._source}/{upload}", f"{own}/{upload}"
         manifest = Manifest.model_validate_json(filesystem.cat_file(f"{source}/{MANIFEST}"))
         state = filesystem.cat_file(f"{source}/checkpoints/step_{self.steps:08d}/state.json")
@@ -218,9 +221,9 @@ class ShorterRun:
         for name, _ in sorted(wanted.items() - _sizes_at(filesystem, target).items()):
             filesystem.cp_file(f"{source}/{name}", f"{target}/{name}")
         filesystem.invalidate_cache()
-        if not filesystem.exists(f"{source}/{MANIFEST}"):  # the first that is deleted
+        if not filesystem.exists(f"{source}/{MANIFEST}"):  # the file that is deleted first
             raise FileNotFoundError(source)
-        for name, _ in wanted.items() - _sizes_at(filesystem, target).items():  # Azure copies after the answer
+        for name, _ in wanted.items() - _sizes_at(filesystem, target).items():  # Azure copies asynchronously
             raise OSError(f"{target}/{name} is not copied yet")
         self._copy_responses_and_policies(filesystem, json.loads(state).get("rollout_files", 0), own)
         files = {name: file for name, file in manifest.files.items() if not name.startswith(BOARD)}
@@ -255,7 +258,7 @@ class ShorterRun:
 
 
 def _sizes_at(filesystem: AbstractFileSystem, address: str) -> dict[str, int]:
-    """Return the sizes in bytes of all files below an address, by their paths from there; none if there is nothing."""
+    """Return the sizes in bytes of all files below an address by relative path, or an empty dict if there are none."""
     root = filesystem._strip_protocol(address)
     try:
         files = filesystem.find(root, detail=True)
@@ -265,7 +268,7 @@ def _sizes_at(filesystem: AbstractFileSystem, address: str) -> dict[str, int]:
 
 
 def _persistently(do: Callable[[], Result], address: str) -> Result:
-    """Return what `do` returns; repeat it after pauses, unless the storage refuses it or lacks a file."""
+    """Return the result of `do`. Retry it after pauses, unless the storage refuses it or a file is missing."""
     return retrying(do, WAITS, lambda error: not is_refusal(error), address)
 
 

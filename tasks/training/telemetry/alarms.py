@@ -1,4 +1,4 @@
-"""Alarms: thresholds on a run's metrics, with what to do when one is crossed.
+"""Defines alarms: thresholds on a run's metrics, with advice on what to do when they are crossed.
 
 The table in `docs/alarms.md` is generated from this module.
 """
@@ -17,7 +17,7 @@ from tasks.training.config import AlarmsConfig
 logger = logging.getLogger(__name__)
 
 REPEAT = 20
-"""Steps until an alarm that stays on is logged again."""
+"""Number of steps after which an alarm that stays on is logged again."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Alarm:
     """A threshold on one metric.
 
     Attributes:
-        option: field of `AlarmsConfig` that holds the threshold.
-        metric: name of the metric, of which the mean over the last `AlarmsConfig.window` steps is compared.
-        when: the side of the threshold on which something is wrong.
+        option: field of `AlarmsConfig` with the threshold.
+        metric: name of the metric. Its mean over the last `AlarmsConfig.window` steps is compared with the threshold.
+        when: the side of the threshold on which the alarm rings.
         meaning: what is wrong, for the log.
         advice: what to do, for the log.
-        first_step: step before which the metric is not compared.
+        first_step: first step at which the metric is compared.
     """
 
     option: str
@@ -186,12 +186,12 @@ class Watch:
         self._warned_at: dict[str, int] = {}
 
     def recall(self, steps: Iterable[Mapping[str, float]]) -> None:
-        """Take in the metrics of earlier attempts, with which later steps are compared; log nothing."""
+        """Record the metrics of earlier attempts, to compare later steps with them. Log nothing."""
         for metrics in steps:
             self._take(metrics)
 
     def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Take in a step's metrics, log the thresholds that are crossed, and return their number as `alarms`."""
+        """Record a step's metrics, log the thresholds that are crossed, and return their number as `alarms`."""
         ringing = 0
         taken = self._take(metrics)
         for alarm in ALARMS:
@@ -210,7 +210,7 @@ class Watch:
         return {"alarms": float(ringing)}
 
     def _take(self, metrics: Mapping[str, float]) -> set[str]:
-        """Add the watched metrics of a step to the recent ones; return their names."""
+        """Add the watched metrics of a step to the recent ones, and return their names."""
         seen = {**metrics, **self._derived(metrics)}
         taken = {alarm.metric for alarm in ALARMS} & set(seen)
         for name in taken:
@@ -218,7 +218,7 @@ class Watch:
         return taken
 
     def _derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the ratios that alarms watch: to earlier steps, or to all that was sampled."""
+        """Return the ratios that alarms watch, relative to earlier steps or to everything that was sampled."""
         ratios = {}
         if groups := metrics.get("groups", 0.0):
             ratios["stale_groups_share"] = metrics["stale_groups"] / groups

@@ -1,4 +1,4 @@
-"""Use of a run's machines: utilisation of engines, shares of generation, training and judging, waste."""
+"""Measures how a run uses its machines: engine utilisation, shares of generation, training and scoring, and waste."""
 
 from __future__ import annotations
 
@@ -55,11 +55,10 @@ MACHINES = (
         "each of which ends with its longest response: 1 - mean / maximum of the lengths, over all such batches",
     ),
 )
-"""Metrics of the use of machines: the first is the learner's own (`RayLearner.step`), the others `MachineUse.metrics`.
-"""
+"""Metrics of the use of machines. `RayLearner.step` computes the first, and `MachineUse.metrics` the others."""
 
 QUANTIZED = ("quantization", "kv_cache_dtype")
-"""vLLM arguments with which an engine reads other bytes of weights and cache than those of 16 bits."""
+"""vLLM arguments that change the number of bytes of weights or KV cache from 16 bits."""
 
 
 @dataclass
@@ -67,17 +66,17 @@ class MachineUse:
     """The use of a run's machines, step by step.
 
     Attributes:
-        shape: the policy's; None: it is not known.
-        gpu: True: learner and engines compute on GPUs.
-        judge_gpus: GPUs of the judge of chat that the run serves itself.
-        reward_model_gpus: GPUs of the reward models by name, one each.
+        shape: shape of the policy, or None if it is not known.
+        gpu: whether learner and engines compute on GPUs.
+        judge_gpus: number of GPUs of the LLM judge that the run serves.
+        reward_model_gpus: number of GPUs of the reward models that the run serves, one per model.
     """
 
     shape: Architecture | None = None
     gpu: bool = False
     judge_gpus: int = 0
     reward_model_gpus: int = 0
-    _judged: dict[str, float] = field(default_factory=dict, init=False)  # busy seconds at the step before, by metric
+    _judged: dict[str, float] = field(default_factory=dict, init=False)  # busy seconds at the previous step, by metric
 
     def metrics(
         self,
@@ -86,13 +85,13 @@ class MachineUse:
         step: Mapping[str, float],
         slots: Sequence[ActorSlot],
     ) -> dict[str, float]:
-        """Return the metrics of `MACHINES` for one step, but the learner's.
+        """Return the metrics of `MACHINES` for one step, except the learner's.
 
         Args:
-            config: the run's, with the types of learner and engines resolved.
+            config: the run's options, with the dtypes of learner and engines resolved.
             batch: the groups that the step trained on.
-            step: its other metrics, of which idle shares, seconds and the verifiers' busy seconds are read.
-            slots: the actors, whose readings since the step before are taken.
+            step: the other metrics of the step. Idle shares, seconds and the verifiers' busy seconds are used.
+            slots: the actors. Their readings since the previous step are taken.
         """
         decoding = [slot.take_decoding() for slot in slots]
         lengths = [(len(g.prompt.token_ids), len(c.token_ids)) for g in batch for c in g.completions]
@@ -116,7 +115,7 @@ class MachineUse:
                 self.shape,
                 gpu,
                 gpus=engine.gpus,
-                # each replica of a data parallel engine reads the weights for its own sequences
+                # each replica of a data parallel engine reads the weights separately, for its sequences
                 sequences=work.sequences / engine.replicas,
                 context=tokens_before(lengths),
             )
@@ -139,27 +138,27 @@ class MachineUse:
         return {name: time / total for name, time in spent.items()} if total else {}
 
     def _judging(self, step: Mapping[str, float]) -> float:
-        """Return the machine time of judging since the last call: that of GPUs, or of cores where there are none."""
+        """Return the GPU time spent on scoring since the last call, or the core time if there are no GPUs."""
         spent = 0.0
         for metric, busy in step.items():
             if not metric.endswith("/busy_seconds"):
                 continue
             before, self._judged[metric] = self._judged.get(metric, 0.0), busy
-            passed = busy - before if busy >= before else busy  # a reward process that was replaced counts from 0
+            passed = busy - before if busy >= before else busy  # a new reward process counts from 0
             if metric.split("/")[1] in CHAT:
                 spent += passed * self.judge_gpus
             elif metric.split("/")[1] == REWARD_MODEL and self.reward_model_gpus:
-                spent += passed  # it is the sum over the models
+                spent += passed  # already the sum over the models
             else:
                 spent += passed / (CORES_A_GPU if self.gpu else 1)
         return spent
 
 
 def static_batching_waste(lengths: Sequence[int], config: TrainingConfig) -> float:
-    """Return the share of engine time that static batching of these responses would lose.
+    """Return the share of engine time that static batching of these responses would waste.
 
-    They are dealt to the engines of `config` evenly and in their order, in batches of as many as an engine runs at a
-    time. A batch holds its places until its longest response ends.
+    The responses are distributed evenly and in order over the engines of `config`, in batches of the number that an
+    engine runs at a time. A batch occupies the engine until its longest response ends.
     """
     engine = config.actors.engine
     size = min(engine.max_num_seqs * engine.replicas, ceil(len(lengths) / config.actors.count))
@@ -169,9 +168,9 @@ def static_batching_waste(lengths: Sequence[int], config: TrainingConfig) -> flo
 
 
 def judging_cost(rows: Sequence[Mapping[str, float]]) -> float:
-    """Return the price of the judge's tokens over a run's steps, in the currency of its prices.
+    """Return the cost of the LLM judge's tokens over a run's steps, in the currency of its prices.
 
-    The judge's counter begins at 0 with each attempt, and with each reward process that replaces another.
+    The judge's counter restarts from 0 with each attempt and with each new reward process.
     """
     total = before = 0.0
     for row in rows:
@@ -182,7 +181,7 @@ def judging_cost(rows: Sequence[Mapping[str, float]]) -> float:
 
 
 def use_of_machines(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the means of `MACHINES` and of the idle shares over a run, weighted by the seconds of steps."""
+    """Return the means of `MACHINES` and of the idle shares over a run, weighted by the duration of steps."""
     names = [*(metric.name for metric in MACHINES), "learner_idle", "actors_idle"]
     recorded = {name: [row for row in rows if row.get(name) is not None] for name in names}
     return {

@@ -1,4 +1,4 @@
-"""Counters between two optimizer steps, and the metrics of a step that are computed from them."""
+"""Counts events between two optimizer steps, and computes the metrics of a step from the counts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SAMPLED = (
     Metric("update_pause_seconds", "s", "longest time that an engine generated nothing because of a weight update"),
     Metric("update_seconds", "s", "longest time from the beginning to the end of an engine's weight update"),
 )
-"""Metrics of what was sampled since the step before (`StepCounters.metrics`)."""
+"""Metrics of the samples since the previous step (`StepCounters.metrics`)."""
 
 TRAINED = (
     Metric("batch_reward", "", "mean score of the batch that was trained on"),
@@ -113,16 +113,16 @@ class StepCounters:
     updates: list[WeightUpdate] = field(default_factory=list)
 
     def unrecorded(self) -> dict[str, int]:
-        """Return the counts of finished responses that no step has recorded yet, for a checkpoint."""
+        """Return the counts of finished responses that are not in the metrics of a step yet, for a checkpoint."""
         return {"generated_tokens": self.generated_tokens, "generated_samples": self.generated_samples}
 
     def restore(self, unrecorded: dict[str, int]) -> None:
-        """Set the counts to those that `unrecorded` returned before the checkpoint."""
+        """Set the counts to the values that `unrecorded` returned before the checkpoint."""
         self.generated_tokens = unrecorded["generated_tokens"]
         self.generated_samples = unrecorded["generated_samples"]
 
     def generated(self, completion: Completion, environment_seconds: float) -> None:
-        """Count a finished response; of an episode, the seconds in which its environment had it, and its failure."""
+        """Count a finished response. For an episode, also count its environment's seconds and failure."""
         self.generated_tokens += completion.num_tokens
         self.generated_samples += 1
         if completion.is_episode:
@@ -131,7 +131,7 @@ class StepCounters:
                 self.environment_failures[completion.end.failure.function] += 1
 
     def judged(self, group: JudgedGroup) -> None:
-        """Count `group`, whose responses all have scores; those that could not be judged have left it."""
+        """Count `group`, whose responses all have scores. Responses that could not be scored are not in it."""
         self.judged_groups += 1
         self.unjudged_samples += len(group.unjudged)
         self.solved_groups += all(group.passed)
@@ -146,7 +146,7 @@ class StepCounters:
         """Return the metrics of `SAMPLED`.
 
         Args:
-            seconds: wall time since the counters were at 0.
+            seconds: wall time since the counters were reset.
         """
         all_scores = [score for scores in self.scores.values() for score in scores]
         rewards = {f"reward/{domain}": statistics.fmean(scores) for domain, scores in sorted(self.scores.items())}
@@ -202,7 +202,7 @@ def _by_name(rewards: dict[str, list[float]]) -> dict[str, float]:
 
 
 def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
-    """Return the metrics of `TRAINED`, of the step that started at policy `version` and trained on `batch`."""
+    """Return the metrics of `TRAINED` for the step that started at policy `version` and trained on `batch`."""
     completions = [completion for group in batch for completion in group.completions]
     passed = [passed for group in batch for passed in group.passed]
     lengths = [completion.num_tokens for completion in completions]
@@ -238,5 +238,5 @@ def _episodes(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def note(metrics: Mapping[str, float]) -> str:
-    """Return the text beside a progress bar: the step's reward, or nothing if none of its responses could be judged."""
+    """Return the text next to a progress bar: the step's reward, or an empty string if no response could be scored."""
     return f"reward {metrics['reward']:.2f}" if "reward" in metrics else ""

@@ -1,10 +1,10 @@
-"""Weights & Biases and MLflow, beside training: each in a process of its own that follows `metrics.jsonl`.
+"""Logs metrics to Weights & Biases and MLflow from separate processes that follow `metrics.jsonl`.
 
-    driver ── writes ──► metrics.jsonl ── read once a second by ──► one process a tracker ──► its service
+    driver ── writes ──► metrics.jsonl ── read once a second by ──► one process per tracker ──► its service
 
-Nothing that a tracker does ends or delays training: an error of it is one line on the terminal, and at the run's end it
-has `FLUSH_SECONDS` to send the rest. At the service a run has the name of its run folder, so that a resumed run is
-continued there; a step that was sent is not sent again.
+A tracker never ends or delays training: an error in it prints one line on the terminal, and at the run's end it has
+`FLUSH_SECONDS` to send the rest. The name of the run folder is the name of the run in the service, so a resumed run
+continues there. A step that was sent is not sent again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tasks.failures import MistakeError
 PROJECT = "rlvr-flyte"
 """Default W&B project and MLflow experiment, unless their environment variables name others."""
 FLUSH_SECONDS = 30.0
-"""Seconds after a run's end in which a tracker may send the rest of its metrics."""
+"""Seconds that a tracker has after a run's end to send the rest of its metrics."""
 POLL_SECONDS = 1.0
-"""Seconds between two readings of `metrics.jsonl`."""
+"""Interval in seconds at which `metrics.jsonl` is read."""
 _ENDED_WELL = b"ended well\n"
 _USER_INFO = re.compile(r"//[^/@\s]+@")
 _NAME = re.compile(r"[^\w.: -]")
 
 
 class TrackerError(MistakeError):
-    """A tracker cannot be used in this environment: its package, key or address is missing."""
+    """A tracker cannot be used in this environment, because its package, key or address is missing."""
 
 
 class Tracker(Protocol):
@@ -81,7 +81,7 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """A run of MLflow, identified by a tag with the run folder's name, as MLflow draws the run ids itself."""
+    """A run of MLflow, identified by a tag with the run folder's name, because MLflow generates the run ids."""
 
     TAG = "rlvr.run"
 
@@ -102,7 +102,7 @@ class MlflowTracker:
             run = self._client.create_run(experiment_id, tags={self.TAG: folder.name}, run_name=folder.name)
             self._id, self._seen = run.info.run_id, []
             params = [Param(key, str(value)[:6000]) for key, value in _flat(config)]
-            for start in range(0, len(params), 100):  # as many as MLflow takes at a time
+            for start in range(0, len(params), 100):  # MLflow's limit per call
                 self._client.log_batch(self._id, params=params[start : start + 100])
 
     def next_step(self) -> int:
@@ -115,7 +115,7 @@ class MlflowTracker:
         now = int(1000 * time.time())
         self._client.log_batch(
             self._id,
-            # MLflow accepts no other characters, and a slash only where no other name makes a folder of it.
+            # MLflow accepts no other characters, and a slash only if no other name turns it into a folder.
             metrics=[Metric(_NAME.sub(".", name), value, now, step) for name, value in metrics.items()],
         )
 
@@ -124,14 +124,14 @@ class MlflowTracker:
 
 
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
-"""Trackers by the name that the option `trackers` gives them."""
+"""Trackers by their name in the option `trackers`."""
 
 
 def check(trackers: Sequence[str]) -> None:
     """Raise `TrackerError` for a tracker whose package, key or address is missing in this environment."""
     for name in trackers:
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of that name, W&B's own say, is no package
+        if spec is None or spec.origin is None:  # a folder of that name, such as the one W&B creates, is not a package
             raise TrackerError(f"trackers: {name} is not installed here: pip install '.[{name}]', or leave it out")
     if "wandb" in trackers and os.environ.get("WANDB_MODE", "online") == "online" and not _has_wandb_key():
         raise TrackerError(
@@ -155,13 +155,13 @@ def _has_wandb_key() -> bool:
 def following(
     trackers: Sequence[str], folder: Path, config: dict[str, Any], *, flush_seconds: float = FLUSH_SECONDS
 ) -> Iterator[None]:
-    """Send a run's metrics to `trackers` while the block runs, each from a process of its own.
+    """Send a run's metrics to `trackers` while the block runs, each from a separate process.
 
     Args:
         trackers: names in `TRACKERS`.
         folder: the run folder, with the metrics of the steps before a resume.
         config: the run's options, as JSON values.
-        flush_seconds: time after the block in which a tracker may send the rest; then its process is killed.
+        flush_seconds: seconds that a tracker has after the block to send the rest. Then its process is killed.
     """
     processes = [_started(name, folder, config, flush_seconds) for name in dict.fromkeys(trackers)]
     ended = b""
@@ -172,7 +172,7 @@ def following(
         for process in processes:
             _send(process, ended)
             _close(process)
-        deadline = time.monotonic() + flush_seconds + 5.0  # it ends itself before
+        deadline = time.monotonic() + flush_seconds + 5.0  # it should exit earlier
         for process in processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -187,7 +187,7 @@ def _started(name: str, folder: Path, config: dict[str, Any], flush_seconds: flo
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,  # Ctrl-C is for the driver, and its end is the end of standard input
+        start_new_session=True,  # only the driver gets Ctrl-C; the end of standard input shows that it ended
     )
     _send(process, json.dumps(config).encode() + b"\n")
     return process
@@ -195,7 +195,7 @@ def _started(name: str, folder: Path, config: dict[str, Any], flush_seconds: flo
 
 def _send(process: subprocess.Popen[bytes], line: bytes) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has failed, and printed why
+    with contextlib.suppress(BrokenPipeError):  # it has failed and printed the reason
         process.stdin.write(line)
         process.stdin.flush()
 
@@ -207,7 +207,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 
 class _End:
-    """The end of the driver, read from standard input; some time after it, this process is ended too.
+    """Detects the end of the driver on standard input, and exits this process some time later.
 
     Attributes:
         came: set when the driver has ended.
@@ -249,11 +249,11 @@ def follow(name: str, folder: Path, flush_seconds: float) -> None:
         first = _USER_INFO.sub("//", str(error).partition("\n")[0])
         _print(f"{name} gets no more metrics of this run, which goes on without it: {type(error).__name__}: {first}")
     sys.stderr.flush()
-    os._exit(0)  # whatever threads and exit handlers of the package still wait for
+    os._exit(0)  # does not wait for threads and exit handlers of the package
 
 
 def _rows(metrics: Path, ended: threading.Event) -> Iterator[dict[str, Any]]:
-    """Yield the steps in the file and those that are appended, until the driver has ended and all are read."""
+    """Yield the steps in the file, including steps that are appended, until the driver has ended and all are read."""
     with metrics.open() as file:
         part = ""
         while True:
