@@ -1,4 +1,4 @@
-"""Tools: the functions that a turn calls are called, and their results come back, until a turn calls none."""
+"""Calls the tools that a turn requests and returns their results to the policy, until a turn calls none."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tasks.verifiers.responses import strip_thinking
 
 
 async def call_tools(prompt: Prompt, generate: Generate, *, role: str = "tool", max_output_chars: int = 2000) -> None:
-    """Call the tools of each turn and hand their results back, until a turn has none; the verifier judges that turn.
+    """Call the tools of each turn and insert their results, until a turn calls none; the verifier scores that turn.
 
     Args:
-        prompt: has the tools.
+        prompt: the prompt, with its tools.
         generate: continues the conversation.
-        role: role of the turns with results: `tool`, or `user` for a chat template that refuses `tool`.
-        max_output_chars: most characters of a result; of a longer one, head and tail.
+        role: role of the turns with results: `tool`, or `user` for a chat template that does not accept `tool`.
+        max_output_chars: maximum characters of a result; the middle of a longer one is removed.
 
     Raises:
-        ValueError: an option is out of its range, or the environment has no tools.
+        ValueError: If an option is out of range, or the environment has no tools.
     """
     if prompt.tools is None:
         raise ValueError("call_tools: the environment has no tools: name functions of yours in environment.tools")
@@ -29,7 +29,7 @@ async def call_tools(prompt: Prompt, generate: Generate, *, role: str = "tool", 
 async def answer_calls(
     prompt: Prompt, generate: Generate, turn: Turn, tools: Tools, role: str, max_output_chars: int
 ) -> Turn:
-    """Call the tools of a turn and of those after it, until one has none or is the last; return that one."""
+    """Call the tools of a turn and of later turns, until a turn calls none or is the last; return that turn."""
     while not turn.last and (calls := tools.calls_in(strip_thinking(turn.text))):
         results = [shortened(await tools.result_of(call), max_output_chars) for call in calls]
         turn = await generate([{"role": role, "content": prompt.plain(text) or "(no result)"} for text in results])

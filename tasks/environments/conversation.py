@@ -1,10 +1,10 @@
-r"""The tokens between two turns of the policy: what the chat template writes around inserted messages.
+r"""Tokenises the messages between two turns of the policy, with the text that the chat template puts around them.
 
     sampled                          inserted                                            sampled
     I guess 5 . <|im_end|>   \n <|im_start|> user \n higher <|im_end|> \n <|im_start|> assistant \n   7 <|im_end|>
 
-The template is applied to a made-up conversation that ends in a marker as the assistant's turn, and to the inserted
-messages behind it; what stands behind the marker is tokenised. So the tokens of earlier turns never change.
+The template is applied to a dummy conversation that ends in a marker as the assistant's turn, followed by the inserted
+messages. Only the text after the marker is tokenised, so the tokens of earlier turns never change.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MARKER = "0123456789"
-"""The made-up turn of the assistant. No template changes or trims digits."""
+"""The dummy assistant turn. No template changes or trims digits."""
 
 
 class Conversation:
-    """The chat template of a policy, as it continues a conversation."""
+    """Continues a conversation with the chat template of a policy."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> None:
-        """Make a conversation of a tokenizer with a chat template.
+        """Create a conversation from a tokenizer with a chat template.
 
         Args:
             tokenizer: a Hugging Face tokenizer.
             variables: values of the template's variables (`SamplingConfig.chat_template_kwargs`).
 
         Raises:
-            ChatTemplateError: the template has no such variable.
+            ChatTemplateError: If the template has no such variable.
         """
         self._tokenizer = tokenizer
         self._options = variables_of(tokenizer, variables)
@@ -43,11 +43,11 @@ class Conversation:
 
     @classmethod
     def of_model(cls, model: Path, variables: Mapping[str, Any]) -> Conversation:
-        """Return the conversation of a policy, by its Hugging Face folder.
+        """Return the conversation of a policy, given its Hugging Face folder.
 
         Raises:
-            ModelError: the tokenizer cannot be loaded.
-            ChatTemplateError: the template has no such variable.
+            ModelError: If the tokenizer cannot be loaded.
+            ChatTemplateError: If the template has no such variable.
         """
         from transformers import AutoTokenizer
 
@@ -56,31 +56,31 @@ class Conversation:
 
     @property
     def control_tokens(self) -> list[str]:
-        """Texts of the control tokens, which an inserted message may not hold."""
+        """Texts of the control tokens, which an inserted message may not contain."""
         return sorted(self._specials.values())
 
     def begun(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the tokens of a whole conversation, up to the beginning of the policy's next turn.
+        """Return the tokens of a whole conversation, up to the start of the policy's next turn.
 
         Args:
-            messages: its turns.
+            messages: messages of the conversation.
             tools: schemas of the tools that the policy may call.
 
         Raises:
-            ChatTemplateError: the template refuses the messages.
+            ChatTemplateError: If the template refuses the messages.
         """
         return self._tokenizer.encode(self._rendered(messages, list(tools) or None), add_special_tokens=False)
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
-        """Return the tokens from the end of a turn of the policy to the beginning of its next one.
+        """Return the tokens from the end of a turn of the policy to the start of its next one.
 
         Args:
-            messages: what is said between them.
-            last_token: the last token of the policy's turn; where it is a control token, the template's own is left
-                out, and the turn ends as the policy ended it.
+            messages: messages to insert between the two turns.
+            last_token: the last token of the policy's turn. If it is a control token, it ends the turn, and the
+                template's own end token is left out.
 
         Raises:
-            ChatTemplateError: the template refuses the messages.
+            ChatTemplateError: If the template refuses the messages.
         """
         before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER}]
         text = self._rendered([*before, *messages])

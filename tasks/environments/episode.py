@@ -1,4 +1,4 @@
-"""Plays one episode: the policy and the environment take turns until one of them, or a limit, ends it."""
+"""Runs one episode: the policy and the environment alternate until one of them, or a limit, ends it."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from tasks.verifiers.config import EnvironmentsConfig
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, Score
 
 NO_TURN = "ended before a turn of the policy"
-"""The reason of an environment that returned without one."""
+"""Error of an environment that returned before the policy's first turn."""
 
 GenerateTurn = Callable[[list[int], SamplingConfig, int | None], Awaitable[Completion]]
-"""The policy: returns its response to tokens, for a seed."""
+"""The policy: a function of prompt tokens, sampling options and a seed that returns a completion."""
 
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """The episode that is asked for: one sample of a prompt.
+    """A request for one episode, which is one sample of a prompt.
 
     Attributes:
         spec: the environment.
-        prompt_id: id of the prompt, from which the environment's random choices derive.
-        messages: the turns of the prompt.
+        prompt_id: id of the prompt, from which the environment's seed is derived.
+        messages: messages of the prompt.
         prompt_ids: their tokens under the chat template.
-        sample: number of the sample.
-        sampling: options of sampling; `max_tokens` bounds all tokens of the episode after the prompt.
-        seed: seed of the episode's turns; None draws from the engine's stream.
-        group: number of the group, so that the environment of a prompt that is drawn again makes other choices.
+        sample: index of the sample.
+        sampling: sampling options; `max_tokens` limits all tokens of the episode after the prompt.
+        seed: seed of the episode's turns. Optional. If None, the engine's random stream is used.
+        group: number of the group, so that the environment's seed differs when a prompt is sampled again.
     """
 
     spec: EnvironmentSpec
@@ -67,7 +67,7 @@ class Template(Protocol):
 
     @property
     def control_tokens(self) -> Sequence[str]:
-        """Texts of the control tokens, which an inserted message may not hold."""
+        """Texts of the control tokens, which an inserted message may not contain."""
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return the tokens between two turns (`Conversation.inserted`)."""
@@ -77,45 +77,45 @@ class Template(Protocol):
 
 
 class Services(Protocol):
-    """The interface of what environments may ask for beside the policy's turns."""
+    """The interface of the services that environments can request in addition to the policy's turns."""
 
     async def judge(self, text: str, earlier: list[dict[str, str]]) -> Score:
-        """Return the judgement of the prompt's verifier on a text, given the messages between the prompt and it."""
+        """Score a text with the prompt's verifier, given the messages between the prompt and the text."""
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
-        """Run a program in the sandbox, and return at most so many characters of its output.
+        """Run a program in the sandbox, and return at most `output_chars` characters of its output.
 
         Raises:
-            CannotJudge: it cannot be run.
+            CannotJudge: If the program cannot be run.
         """
 
 
 class Observer(Protocol):
-    """The interface of what follows an episode while it is played."""
+    """The interface for callbacks during an episode."""
 
     def on_environment(self, *, busy: bool) -> None:
-        """Note that the environment has the episode now (`busy`), or that the policy generates."""
+        """Handle a switch to the environment (`busy`) or back to the policy."""
 
     def on_turn(self, so_far: Completion) -> None:
-        """Note that a turn of the policy is complete; `so_far` is the episode up to here."""
+        """Handle the end of a turn of the policy; `so_far` is the episode up to this point."""
 
 
 class NoObserver:
-    """An observer that notes nothing."""
+    """An observer that does nothing."""
 
     def on_environment(self, *, busy: bool) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
     def on_turn(self, so_far: Completion) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
 
 class _Transcript:
-    """The tokens of an episode as they come.
+    """Collects the tokens of an episode.
 
     Attributes:
-        context: the tokens before those of the newest piece: the prompt's, until a conversation is begun anew.
-        begins: number of tokens of the pieces before it.
+        context: tokens before the current segment: the prompt's tokens, or the new conversation's after a restart.
+        begins: number of episode tokens before the current segment.
     """
 
     def __init__(self, prompt_ids: list[int]) -> None:
@@ -129,15 +129,15 @@ class _Transcript:
 
     @property
     def seen(self) -> list[int]:
-        """All tokens that the policy's next turn follows."""
+        """All tokens that the policy sees before its next turn."""
         return [*self.context, *self.token_ids[self.begins :]]
 
     def begin_anew(self, context: list[int]) -> None:
-        """Begin another piece of the episode."""
+        """Start a new segment of the episode with another context."""
         self.context, self.begins = context, len(self.token_ids)
 
     def add(self, inserted_ids: list[int], asked: AsksForTurn, turn: Completion) -> None:
-        """Add what the environment inserted, and the policy's turn after it."""
+        """Add the tokens that the environment inserted and the policy's turn after them."""
         start = len(self.token_ids) + len(inserted_ids)
         self.token_ids += [*inserted_ids, *np.asarray(turn.token_ids).tolist()]
         self._logprobs += [np.zeros(len(inserted_ids), np.float32), np.asarray(turn.logprobs, np.float32)]
@@ -147,7 +147,7 @@ class _Transcript:
         self.truncated = turn.truncated
 
     def completion(self, end: EpisodeEnd | None = None) -> Completion:
-        """Return the episode so far, ended by `end`."""
+        """Return the episode so far, with the outcome `end`."""
         logprobs = np.concatenate([np.empty(0, np.float32), *self._logprobs])
         return Completion(
             text=self.turns[-1].text if self.turns else "",
@@ -161,11 +161,11 @@ class _Transcript:
 
 
 class EpisodePlayer:
-    """Plays the episodes of one stage.
+    """Runs the episodes of one stage.
 
-    An interrupted episode is played again with the turns that it had (`recorded`): the environment begins anew and is
-    handed these turns in place of new ones, as long as it inserts the same messages. From the first other message on
-    the turns are sampled anew.
+    An interrupted episode is replayed from its recorded turns (`recorded`): the environment restarts and receives these
+    turns instead of new ones, as long as it inserts the same messages. From the first different message on, new turns
+    are sampled.
     """
 
     def __init__(self, pool: EnvironmentPool, conversation: Template) -> None:
@@ -177,18 +177,18 @@ class EpisodePlayer:
         """Return a player for a policy, on the running event loop.
 
         Args:
-            model: its Hugging Face folder, whose tokenizer and chat template it has.
+            model: Hugging Face folder of the policy, with its tokenizer and chat template.
             variables: values of the chat template's variables.
-            config: bounds of the processes of environments.
+            config: limits of the environment processes.
 
         Raises:
-            ModelError: the tokenizer cannot be loaded.
-            ChatTemplateError: the template has no such variable.
+            ModelError: If the tokenizer cannot be loaded.
+            ChatTemplateError: If the template has no such variable.
         """
         return cls(EnvironmentPool(config, model), Conversation.of_model(model, variables))
 
     async def aclose(self) -> None:
-        """End the processes of environments."""
+        """End the environment processes."""
         await self._pool.close()
 
     async def play(
@@ -199,14 +199,14 @@ class EpisodePlayer:
         observer: Observer | None = None,
         recorded: Completion | None = None,
     ) -> Completion:
-        """Play one episode, and return it. No fault of the environment raises: it is the episode's `end`.
+        """Run one episode and return it. Environment failures do not raise; they are stored in the episode's `end`.
 
         Args:
             request: the episode.
-            generate: the policy; its exceptions end the call.
-            services: the prompt's verifier and the sandbox, for environments that ask them.
-            observer: follows the episode; None: nothing does.
-            recorded: the turns that the episode had when it was interrupted.
+            generate: the policy; its exceptions are propagated.
+            services: the prompt's verifier and the sandbox, for environments that use them.
+            observer: callbacks during the episode. Optional.
+            recorded: the turns of the episode before it was interrupted. Optional.
         """
         observer = observer or NoObserver()
         observer.on_environment(busy=True)
@@ -222,7 +222,7 @@ class EpisodePlayer:
 
 
 class _Game:
-    """One episode while it is played."""
+    """The state of a running episode."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class _Game:
         self._over = ""
 
     async def play(self) -> Completion:
-        """Play to the end."""
+        """Run the episode to its end."""
         request = self._request
         asked: Request = await self._session.begin(
             request.messages,
@@ -256,7 +256,7 @@ class _Game:
         while True:
             match asked:
                 case AsksForTurn():
-                    if self._over:  # it was refused a turn, and asks again
+                    if self._over:  # it was refused a turn, and requests one again
                         return self._transcript.completion(self._end(Ended()))
                     asked = await self._next(asked)
                 case AsksForJudgement(text):
@@ -283,9 +283,9 @@ class _Game:
         return EpisodeEnd(None, error=f"environment {path} {reason}", failure=FunctionFailure(path, reason))
 
     async def _next(self, asked: AsksForTurn) -> Request:
-        """Have the policy take its next turn, or refuse it, and return the environment's next request.
+        """Let the policy take its next turn, or refuse it, and return the environment's next request.
 
-        Messages before the first turn are added to the prompt, with which the conversation begins anew.
+        Messages before the first turn are appended to the prompt, and the conversation restarts with the result.
         """
         if asked.messages and not asked.anew and not self._transcript.turns:
             prompt = [dict(message) for message in self._request.messages]
@@ -307,9 +307,9 @@ class _Game:
         return await self._session.turn(Turn(turn.text, turn.finish_reason, last))
 
     def _room(self, inserted: list[int]) -> int:
-        """Return the number of tokens that the next turn may have: an episode's `max_tokens` bound those of all turns.
+        """Return the maximum number of tokens of the next turn; `max_tokens` limits all turns of an episode together.
 
-        What the policy sees is never more than the prompt and `max_tokens` together, for which the engine has room.
+        The policy never sees more tokens than the prompt and `max_tokens` together, which fit the engine's context.
         """
         most, transcript = self._request.sampling.max_tokens, self._transcript
         left = most - len(transcript.token_ids)
@@ -317,7 +317,7 @@ class _Game:
         return min(left, visible) - len(inserted)
 
     def _inserted(self, asked: AsksForTurn) -> list[int]:
-        """Return the tokens between the last turn and the next; at the beginning, the prompt's are all that precede."""
+        """Return the tokens between the last turn and the next. Before the first turn there are none."""
         if asked.anew:
             tools = [tool["schema"] for tool in self._request.spec.tools]
             self._transcript.begin_anew(self._conversation.begun(asked.messages, tools))
@@ -327,9 +327,9 @@ class _Game:
         return self._conversation.inserted(asked.messages, self._transcript.token_ids[-1])
 
     def _replayed(self, asked: AsksForTurn) -> Completion | None:
-        """Return the recorded turn that comes next; None where there is none, or where the environment inserts others.
+        """Return the next recorded turn, or None if there is none or the environment inserts different messages.
 
-        Other messages make the rest of the record void.
+        After different messages, the rest of the record is discarded.
         """
         record, index = self._recorded, len(self._transcript.turns)
         if record is None or index >= len(record.turns):
@@ -362,14 +362,14 @@ class _Game:
             self._observer.on_environment(busy=True)
 
     async def _judged(self, text: str) -> Request:
-        """Have the verifier judge a text, and return the environment's next request."""
+        """Score a text with the verifier, and return the environment's next request."""
         score = await self._services.judge(text, self._transcript.completion().earlier)
         if score.error is not None:
             return await self._session.refuse(score.error, may_pass=score.failure is None or score.failure.may_pass)
         return await self._session.judgement(Judgement(score.value, score.passed, score.detail))
 
     async def _run(self, program: str, output_chars: int) -> Request:
-        """Have the sandbox run a program, and return the environment's next request."""
+        """Run a program in the sandbox, and return the environment's next request."""
         try:
             execution = await self._services.run_program(program, output_chars)
         except CannotJudge as reason:

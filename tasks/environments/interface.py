@@ -1,4 +1,4 @@
-"""The interface of an environment: what it is handed, and what it may return.
+"""Defines the interface of an environment: its arguments and its return values.
 
     async def guess(prompt, generate, number):
         turn = await generate()                 # the policy's first answer to the prompt
@@ -6,7 +6,7 @@
             turn = await generate("Try again.") # a user's turn, and the policy's answer to it
         return float(number in turn.text)
 
-The columns that the data file names come as keyword arguments. Nothing here imports a library.
+The columns listed in the data file are passed as keyword arguments. This module imports the standard library only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Message = Mapping[str, str]
 """A turn of a conversation: `role` and `content`."""
 
 ROLES = ("user", "tool", "system")
-"""Roles of the turns that an environment may insert; those of `assistant` are the policy's."""
+"""Roles of the turns that an environment may insert; turns of `assistant` are the policy's."""
 
 
-class EpisodeOver(Exception):  # noqa: N818 - it is no error of the environment
-    """A limit of the episode allows no further turn. An environment that does not catch it ends, without a reward."""
+class EpisodeOver(Exception):  # noqa: N818 - it is not an error of the environment
+    """A limit of the episode was reached. An environment that does not catch this ends without a reward."""
 
 
 class ServiceError(RuntimeError):
-    """The verifier cannot judge, or the sandbox cannot run a program: the reason is not the policy's.
+    """The verifier cannot score a text, or the sandbox cannot run a program, for a reason other than the policy.
 
     Attributes:
-        may_pass: True where another attempt may succeed, as after an outage.
+        may_pass: True if a retry may succeed, for example after an outage.
     """
 
     def __init__(self, reason: str, *, may_pass: bool) -> None:
@@ -43,9 +43,9 @@ class Turn:
     """One turn of the policy.
 
     Attributes:
-        text: what it said, without the token that ended it.
-        finish_reason: `stop` (the policy ended it) or `length` (a limit of tokens cut it).
-        last: True where the limits allow no further turn: `generate` would raise `EpisodeOver`.
+        text: the generated text, without the token that ended it.
+        finish_reason: `stop` (the policy ended it) or `length` (truncated by a token limit).
+        last: True if the limits allow no further turn: `generate` would raise `EpisodeOver`.
     """
 
     text: str
@@ -55,12 +55,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verifier's judgement of a text, as `Prompt.judge` returns it.
+    """The verifier's score of a text, as returned by `Prompt.judge`.
 
     Attributes:
-        score: the degree to which it is right, in [0, 1].
-        passed: whether it is right as a whole.
-        detail: the verifier's reason, one line.
+        score: the score, in [0, 1].
+        passed: True if the text is correct as a whole.
+        detail: the verifier's reason, in one line.
     """
 
     score: float
@@ -70,11 +70,12 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of an episode whose environment gives the reward itself.
+    """The outcome of an episode whose environment computes the reward.
 
     Attributes:
         reward: any finite number.
-        passed: whether the episode succeeded, as pass rates count it; None: where `reward` is 1 or more.
+        passed: True if the episode counts as a success in pass rates. Optional. If None, it does if `reward` is at
+            least 1.
     """
 
     reward: float
@@ -83,12 +84,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool, as a turn of the policy holds it.
+    """A tool call in a turn of the policy.
 
     Attributes:
         name: name of the function.
-        arguments: JSON values by the names of its parameters; nothing of them has been checked.
-        problem: why it cannot be read, for the policy; empty where it can.
+        arguments: JSON values by parameter name, not validated yet.
+        problem: error message for the policy if the call cannot be parsed, else empty.
     """
 
     name: str
@@ -97,16 +98,16 @@ class ToolCall:
 
 
 class Tools(Protocol):
-    """The functions that the data file names in `environment.tools`."""
+    """The functions that the data file lists in `environment.tools`."""
 
     def calls_in(self, text: str) -> list[ToolCall]:
-        """Return the calls in a turn of the policy, in their order."""
+        """Return the tool calls in a turn of the policy, in order."""
 
     async def result_of(self, call: ToolCall) -> str:
-        """Call the function, and return its result as text; where the call is wrong, a text that says so.
+        """Call the function and return its result as text, or an error message if the call is invalid.
 
-        An exception of the function is the environment's, but for `ValueError`, `LookupError` and `ArithmeticError`,
-        which the policy reads.
+        `ValueError`, `LookupError` and `ArithmeticError` of the function become error messages for the policy. Any
+        other exception is a failure of the environment.
         """
 
 
@@ -116,12 +117,12 @@ class Prompt:
 
     Attributes:
         messages: its turns.
-        sample: number of the sample of this prompt, from 0.
-        seed: a number for random choices: another one for each prompt and sample, and the same one when an interrupted
-            episode is played again.
-        judge: asks the prompt's verifier about a text of the policy; raises `ServiceError` where it cannot judge.
-        control_tokens: texts of the model's control tokens, which an inserted message may not hold.
-        tools: the functions that the policy may call; None where the data file names none.
+        sample: index of the sample of this prompt, from 0.
+        seed: seed for random choices. It differs between prompts and samples, and stays the same when an interrupted
+            episode is replayed.
+        judge: scores a text of the policy with the prompt's verifier; raises `ServiceError` if it cannot.
+        control_tokens: texts of the model's control tokens, which an inserted message may not contain.
+        tools: the functions that the policy may call, or None if the data file lists none.
     """
 
     messages: Sequence[Message]
@@ -132,7 +133,7 @@ class Prompt:
     tools: Tools | None = None
 
     def plain(self, text: str) -> str:
-        """Return `text` with a space inside every control token in it, so that it may be inserted."""
+        """Return `text` with a space inside every control token, so that it can be inserted safely."""
         for token in self.control_tokens:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
@@ -145,17 +146,18 @@ class Generate(Protocol):
         """Insert messages, and return the policy's next turn.
 
         Args:
-            messages: turns by `ROLES`, or the text of one user's turn; before the first turn of the policy they are
-                added to the prompt, and may be empty there alone.
-            anew: the messages are a whole conversation, turns of `assistant` among them, that takes the place of the
-                one so far: the policy sees nothing else. The turns before it are trained on under what they saw.
+            messages: turns with roles of `ROLES`, or the text of one user turn. Before the first turn of the policy
+                they are added to the prompt; only then may they be empty.
+            anew: True if `messages` is a whole conversation that replaces the current one, and may contain turns of
+                `assistant`. The policy then sees nothing else. Earlier turns are trained on with the context in which
+                they were sampled.
 
         Raises:
-            EpisodeOver: a limit of turns or tokens allows no further turn.
-            ValueError: a message has another role or no text, or holds a control token of the model; a conversation
-                that is begun anew ends in a turn of `assistant`.
+            EpisodeOver: If a limit of turns or tokens allows no further turn.
+            ValueError: If a message has another role or no text, or contains a control token of the model, or if a
+                conversation passed with `anew` ends in a turn of `assistant`.
         """
 
 
 Result = float | Outcome | None
-"""The value that an environment returns: a reward, or None, where the prompt's verifier judges the last turn."""
+"""Return value of an environment: a reward, or None if the prompt's verifier scores the last turn."""

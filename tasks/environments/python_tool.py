@@ -1,18 +1,18 @@
-r"""A Python tool: the code that the policy writes is run, and its output comes back, until a turn has no code.
+r"""Runs the Python code that the policy writes and returns its output, until a turn has no code.
 
     policy: Let me count. ```python    ──► sandbox ──► tool: 3 ──► policy: There are 3. ──► verifier
             len("abc")
             ```
 
-An episode is a session, as in a notebook: what its code defined stays, the value of a last expression is shown, and an
-exception is shown and ends nothing. No process lives between two turns: the state is made anew by running all earlier
-code again, with its output discarded, and the new code after it, as one program in the sandbox of `code`. So nothing
-has to be held, moved or resumed, and the limits of one test (`code.test_seconds`, `code.memory_mib`) hold for all code
-of an episode together. `random` and NumPy's global generator begin with the same seed each time; what reads the clock
-or other randomness may differ from one run to the next. Code that did not reach its end (out of time or memory, or
-`os._exit`) is no part of the state.
+An episode is a session, as in a notebook: definitions persist, the value of a last expression is shown, and an
+exception is shown but does not end the session. No process is kept between two turns. Instead, each turn reruns all
+earlier code with its output discarded, followed by the new code, as one program in the sandbox of `code`. No process
+state has to be stored or resumed, and the limits of one test (`code.test_seconds`, `code.memory_mib`) apply to all code
+of an episode together. `random` and NumPy's global generator start with the same seed each time; results that depend on
+the clock or on other randomness may differ between runs. Code that did not finish (out of time or memory, or
+`os._exit`) is not part of the state.
 
-The program and its output are the policy's: it can forge what it reads itself, and nothing else.
+The policy controls the program and its output: it can forge the output that it reads, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tasks.verifiers.code.running import MAX_OUTPUT_CHARS, Execution
 from tasks.verifiers.responses import strip_thinking
 
 FENCED = r"```(?:python|py)[ \t]*\n(.*?)```"
-"""Pattern of a fenced block of Python, whose one group is the code."""
+"""Pattern of a fenced Python block; its one group is the code."""
 ROLES = ("tool", "user")
-"""Roles that turns with output may have."""
+"""Allowed roles of turns with output."""
 
 RunProgram = Callable[[str, int], Awaitable[Execution]]
-"""Runs a program, and returns at most so many characters of its output: `VerifierPool.run_program`, for one."""
+"""Runs a program and returns at most the given number of characters of its output, like `VerifierPool.run_program`."""
 RUN_PROGRAM: ContextVar[RunProgram] = ContextVar("run_program")
-"""The function that runs the programs of an episode; the process of environments sets it."""
+"""The function that runs the programs of an episode; the environment process sets it."""
 
 _SESSION = """
 def _session(names, earlier, code):
@@ -80,20 +80,20 @@ async def python_tool(
     role: str = "tool",
     max_output_chars: int = 2000,
 ) -> None:
-    """Run the code of each turn and hand its output back, until a turn has none; the verifier judges that turn.
+    """Run the code of each turn and insert its output, until a turn has no code; the verifier scores that turn.
 
     Args:
-        prompt: makes output plain.
+        prompt: escapes control tokens in outputs.
         generate: continues the conversation.
-        pattern: regular expression of a piece of code, which is its one group; `.` matches line ends, too. All pieces
-            of a turn are one program. Where the answer itself is a fenced program, give another pattern, such as
+        pattern: regular expression of a code block; its one group is the code. `.` also matches newlines. All code
+            blocks of a turn form one program. If the answer itself is a fenced program, use another pattern, such as
             `<run>(.*?)</run>`.
-        role: role of the turns with output: `tool`, or `user` for a chat template that refuses `tool`.
-        max_output_chars: most characters of an output; of a longer one, head and tail.
+        role: role of the turns with output: `tool`, or `user` for a chat template that does not accept `tool`.
+        max_output_chars: maximum characters of an output; the middle of a longer one is removed.
 
     Raises:
-        ValueError: an option is out of its range.
-        RuntimeError: this process has no sandbox for programs.
+        ValueError: If an option is out of range.
+        RuntimeError: If this process has no sandbox for programs.
     """
     code_in = _compiled(pattern)
     check_options("python_tool", role, max_output_chars)
@@ -113,12 +113,12 @@ async def python_tool(
 
 
 def session(earlier: list[str], code: str) -> str:
-    """Return a program that runs `earlier` pieces of code silently, and `code` after them."""
+    """Return a program that runs `earlier` code blocks silently, followed by `code`."""
     return f"{_SESSION}\n_session(globals(), {earlier!r}, {code!r})\n"
 
 
 def shown(run: Execution) -> str:
-    """Return what the policy reads of an execution."""
+    """Return the text that the policy reads after an execution."""
     note = ""
     if run.timed_out:
         note = "[The code took longer than it may. What it defined is lost.]"
@@ -139,7 +139,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def check_options(name: str, role: str, max_output_chars: int) -> None:
-    """Raise `ValueError` where an option of the environment `name` is out of its range."""
+    """Raise `ValueError` if an option of the environment `name` is out of range."""
     if role not in ROLES:
         raise ValueError(f"{name}: role is {role!r}; accepted: {', '.join(ROLES)}")
     if not isinstance(max_output_chars, int) or not 0 < max_output_chars <= MAX_OUTPUT_CHARS:

@@ -1,11 +1,11 @@
-"""Clients that send the whole conversation with every request: what they add to it goes into the episode.
+"""Serves clients that send the whole conversation with every request; only what they add is inserted.
 
     request 1: prompt                      ──► generate()
     request 2: prompt, answer, message     ──► generate([message])
     request 3: prompt, another answer, ... ──► generate([prompt, another answer, ...], anew=True)
 
-A conversation only grows, so that the tokens of its turns stay those that the policy sampled. A client that edits,
-shortens or drops an earlier turn speaks of another one, with which the episode begins anew.
+A conversation can only grow, so that its turns keep the tokens that the policy sampled. If a client edits, shortens or
+drops an earlier turn, the episode restarts with the new conversation.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from tasks.environments.interface import Generate, Message, Turn
 
 SHOWN_CHARS = 80
-"""Most characters of a message that an error quotes."""
+"""Maximum characters of a message that an error quotes."""
 
 
 class Conversation:
-    """The episode as a client of messages sees it. It answers one request after another."""
+    """Tracks the messages of an episode for such a client, and answers its requests one after another."""
 
     def __init__(self, prompt: Sequence[Message], generate: Generate) -> None:
-        """Begin with the turns of the prompt.
+        """Start with the messages of the prompt.
 
         Args:
-            prompt: its turns.
+            prompt: messages of the prompt.
             generate: continues the episode.
         """
         self._turns = [(message["role"], message["content"]) for message in prompt]
@@ -34,13 +34,13 @@ class Conversation:
         self._answer: Turn | None = None
 
     async def answer(self, messages: Sequence[Mapping[str, Any]]) -> Turn:
-        """Return the policy's turn after these messages; the same again for a request that is sent once more.
+        """Return the policy's turn after these messages. A repeated request gets the same turn.
 
-        A request that does not begin with the turns so far, or adds one of the assistant, begins the conversation anew.
+        A request that does not start with the turns so far, or that adds an assistant turn, restarts the conversation.
 
         Raises:
-            EpisodeOver: a limit of the episode allows no further turn.
-            ValueError: a message holds something else than text, or the last one is the assistant's.
+            EpisodeOver: If a limit of the episode allows no further turn.
+            ValueError: If a message contains anything other than text, or the last one is the assistant's.
         """
         turns = [(str(message["role"]), text_of(message)) for message in messages]
         if self._answer is not None and turns == self._turns[:-1]:
@@ -56,10 +56,10 @@ class Conversation:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, whose content is a text or a list of parts that are texts.
+    """Return the text of a message, whose content is a string or a list of text parts.
 
     Raises:
-        ValueError: it calls tools, or a part is no text.
+        ValueError: If the message calls tools, or a part is not text.
     """
     content = message.get("content")
     if message.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""A second try: the verifier judges a turn, and where it fails the policy may answer once more, for less.
+"""Lets the policy try again, at a discount, if the verifier rejects its answer.
 
 policy: an answer ──► verifier: fails ──► Try again. ──► policy: another one ──► verifier ──► reward * discount
 """
@@ -8,25 +8,25 @@ from __future__ import annotations
 from tasks.environments.interface import Generate, Judgement, Outcome, Prompt
 
 WRONG = "That is not right."
-"""The beginning of what the policy reads after an answer that fails."""
+"""First words of the message to the policy after an answer that fails."""
 
 
 async def second_try(
     prompt: Prompt, generate: Generate, *, attempts: int = 2, discount: float = 0.5, reasons: bool = False
 ) -> Outcome:
-    """Judge each answer until one passes, and reward the last by its score times `discount` for each one before it.
+    """Verify each answer until one passes, and reward the last with its score times `discount` per earlier attempt.
 
     Args:
-        prompt: asks the verifier.
+        prompt: calls the verifier.
         generate: continues the conversation.
-        attempts: most answers.
-        discount: worth of an answer relative to the same one an attempt before, in [0, 1].
-        reasons: True to hand the verifier's reason back. Those of `math` and `chat_reference` name the reference, and
-            those of `code` quote the message of an assertion, so that a policy would learn to copy: leave it off for
-            them. `precise_if` names the constraints that are broken.
+        attempts: maximum number of answers.
+        discount: factor on the score for each earlier attempt, in [0, 1].
+        reasons: True to show the verifier's reason to the policy. The reasons of `math` and `chat_reference` contain
+            the reference, and the reasons of `code` quote assertion messages, so a policy would learn to copy them: do
+            not use this option with these verifiers. `precise_if` names the constraints that are broken.
 
     Raises:
-        ValueError: an option is out of its range.
+        ValueError: If an option is out of range.
     """
     if attempts < 1:
         raise ValueError(f"second_try: attempts is {attempts}, and must be 1 or more")

@@ -1,9 +1,9 @@
-"""The sessions of episodes with the processes in which their environments run; `worker` has the other ends.
+"""Connects episodes to the processes that run their environments; `worker` implements the process side.
 
-    EnvironmentPool ── session ──► Session: begin ──► Asks for a turn ──► turn ──► Asks ... ──► Ended or Failed
+    EnvironmentPool ── session ──► Session: begin ──► AsksForTurn ──► turn ──► AsksFor... ──► Ended or Failed
 
-There is a process for each episode that is played at one time, forked from one that has loaded the environment, and
-used again by the next. An environment that hangs, dies or floods its line costs its own episode alone.
+Each concurrent episode has its own process, which is forked from one that has already loaded the environment and is
+reused by later episodes. An environment that hangs, crashes or floods its connection affects only its own episode.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tasks.verifiers.worker import OVERRUN_SIGNAL
 from tasks.verifiers.workers import Worker, Workers
 
 RECYCLE_AFTER = 1000
-"""Episodes after which a process is replaced, which bounds what environments can leave behind in it."""
+"""Episodes after which a process is replaced, which bounds leaks from one episode to the next."""
 
 
 @dataclass(frozen=True)
 class AsksForTurn:
-    """The environment inserts `messages`, or begins `anew` with them, and wants the policy's next turn."""
+    """The environment inserts `messages`, or restarts the conversation with them (`anew`), and requests a turn."""
 
     messages: list[dict[str, str]]
     anew: bool = False
@@ -40,14 +40,14 @@ class AsksForTurn:
 
 @dataclass(frozen=True)
 class AsksForJudgement:
-    """The environment wants the verifier's judgement of `text`."""
+    """The environment requests the verifier's score of `text`."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class AsksToRun:
-    """The environment wants a program to be run in the sandbox, and at most so many characters of its output."""
+    """The environment requests a program run in the sandbox, and at most `output_chars` characters of its output."""
 
     program: str
     output_chars: int
@@ -55,7 +55,7 @@ class AsksToRun:
 
 @dataclass(frozen=True)
 class Ended:
-    """The environment has returned. `reward` is None where the verifier judges; `passed` says nothing then."""
+    """The environment has returned. `reward` is None if the verifier scores the episode; `passed` is unused then."""
 
     reward: float | None = None
     passed: bool = False
@@ -63,16 +63,18 @@ class Ended:
 
 @dataclass(frozen=True)
 class Overran:
-    """The environment took more time than it may: the episode is cut where it stands."""
+    """The environment exceeded its time limit, and the episode is truncated at this point."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The environment failed: the sentence for people, and the failure without what depends on the episode.
+    """The environment failed.
 
-    The failure is None where the environment has no part in it.
+    Attributes:
+        error: error message to display.
+        failure: the failure without details that depend on the episode, or None if the environment did not cause it.
     """
 
     error: str
@@ -83,11 +85,13 @@ Request = AsksForTurn | AsksForJudgement | AsksToRun | Ended | Overran | Failed
 
 
 class Session:
-    """The session of one episode. Every method waits for the environment's next request, and never raises for it.
+    """The session of one episode.
+
+    Every method returns the environment's next request. Failures of the environment are returned, never raised.
 
     Attributes:
-        reusable: whether the process has ended the episode, and can run another.
-        died: whether the process has ended.
+        reusable: True if the process has finished the episode and can run another.
+        died: True if the process has ended.
     """
 
     def __init__(self, spec: EnvironmentSpec, worker: Worker, workers: Workers, config: EnvironmentsConfig) -> None:
@@ -119,27 +123,32 @@ class Session:
         )
 
     async def turn(self, turn: Turn) -> Request:
-        """Hand over the turn that was asked for."""
+        """Send the requested turn."""
         return await self._exchange({"turn": vars(turn)})
 
     async def over(self, reason: str) -> Request:
-        """Refuse a turn, because a limit allows none."""
+        """Refuse a turn because a limit was reached."""
         return await self._exchange({"over": reason})
 
     async def judgement(self, judgement: Judgement) -> Request:
-        """Hand over the judgement that was asked for."""
+        """Send the requested score."""
         return await self._exchange({"judgement": vars(judgement)})
 
     async def execution(self, execution: Execution) -> Request:
-        """Hand over the output of the program that was to be run."""
+        """Send the output of the requested program."""
         return await self._exchange({"execution": vars(execution)})
 
     async def refuse(self, reason: str, *, may_pass: bool) -> Request:
-        """Refuse a judgement, or to run a program, for a reason that may pass or will not."""
+        """Refuse to score a text or to run a program.
+
+        Args:
+            reason: the error message.
+            may_pass: True if a retry may succeed.
+        """
         return await self._exchange({"refused": reason, "may_pass": may_pass})
 
     async def _exchange(self, message: Mapping[str, Any]) -> Request:
-        """Send a message, and return the request that follows, within the wall seconds that are left."""
+        """Send a message and return the next request, within the remaining wall-clock seconds."""
         clock = asyncio.get_running_loop().time
         began = clock()
         self.reusable = False
@@ -152,7 +161,7 @@ class Session:
             return Overran(f"the environment took more than {self._spec.seconds:g} s")
         except ConnectionError:
             return await self._died()
-        except ValueError as error:  # a line longer than any message may be
+        except ValueError as error:  # the line is longer than the limit of a message
             return self._failed(f"broke its line: {one_line(error)}")
         self._seconds -= clock() - began
         if not line.endswith(b"\n"):
@@ -181,7 +190,7 @@ class Session:
         if status == -OVERRUN_SIGNAL:
             limit = self._config.cpu_seconds
             return Overran(f"the environment took more than {limit:g} s of CPU time (verifiers.environments)")
-        # SIGKILL comes from outside: from the kernel where a machine has no memory left, or from an operator
+        # SIGKILL comes from outside: from the kernel when the machine is out of memory, or from an operator
         return self._failed(f"ended its process (status {status})", may_pass=status == -signal.SIGKILL)
 
     def _failed(self, reason: str, details: str = "", *, may_pass: bool = False) -> Failed:
@@ -190,24 +199,24 @@ class Session:
 
 
 class Program(NamedTuple):
-    """The program that a process of environments has loaded before it is forked."""
+    """The program that an environment process loads before it is forked."""
 
     path: str
     """Import path of the environment."""
     tool_parser: str | None
-    """vLLM's parser of calls of its tools."""
+    """Name of vLLM's parser for its tool calls. Optional."""
 
 
 class EnvironmentPool:
-    """The processes of the environments of one stage. They start when they are first needed, on one event loop."""
+    """The environment processes of one stage. They start when they are first needed, on one event loop."""
 
     def __init__(self, config: EnvironmentsConfig, tokenizer: Path | None = None) -> None:
-        """Create it without starting a process.
+        """Create the pool without starting a process.
 
         Args:
-            config: bounds of the processes.
-            tokenizer: folder of the policy's tokenizer, for environments whose tools are called in a format of vLLM's
-                (`EnvironmentSpec.tool_parser`); None: such environments fail.
+            config: limits of the processes.
+            tokenizer: folder of the policy's tokenizer, which environments with `EnvironmentSpec.tool_parser` need.
+                Optional. If None, such environments fail.
         """
         self._config = config
         self._tokenizer = tokenizer
@@ -217,10 +226,10 @@ class EnvironmentPool:
 
     @contextlib.asynccontextmanager
     async def session(self, spec: EnvironmentSpec) -> AsyncIterator[Session]:
-        """Yield a session with a process for one episode; wait for one where all are taken.
+        """Yield a session with a process for one episode, and wait for one if all are in use.
 
         Raises:
-            CannotJudge: no process can be started.
+            CannotJudge: If no process can be started.
         """
         async with self._slots:
             program = Program(spec.path, spec.tool_parser)

@@ -1,4 +1,4 @@
-"""The environment of one prompt, as its row holds it, and the options of environments' processes."""
+"""Defines the environment of a prompt, as it is stored in the prompt's row."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ToolSpec(TypedDict):
     path: str
     """The import path of the function."""
     digest: str
-    """Digest of its file when the prompts were made."""
+    """Digest of its file at the time the prompts were made."""
     schema: dict[str, Any]
-    """The description that chat templates take: `{"type": "function", "function": {"name", "parameters", ...}}`."""
+    """Schema for the chat template: `{"type": "function", "function": {"name", "parameters", ...}}`."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class EnvironmentSpec:
 
     Attributes:
         path: import path of the function or class.
-        columns: keyword arguments beside the prompt and `generate`, JSON values.
-        turns: most turns of the policy.
-        turn_tokens: most tokens of one turn; None: as many as the episode has left.
-        seconds: most wall seconds that the environment may take in all, its waits for the policy left out.
-        digest: digest of the file when the prompts were made; None: it is not compared.
+        columns: keyword arguments in addition to the prompt and `generate`, as JSON values.
+        turns: maximum number of turns of the policy.
+        turn_tokens: maximum tokens of one turn. Optional. If None, all remaining tokens of the episode.
+        seconds: maximum wall-clock seconds of the environment in one episode, without its waits for the policy.
+        digest: digest of the file at the time the prompts were made. Optional. If None, it is not checked.
         tools: the functions that the policy may call.
-        tool_parser: vLLM's name of the format in which the model calls tools; None: `tool_pattern` tells calls.
-        tool_pattern: regular expression of a call; None: the Hermes format.
+        tool_parser: name of vLLM's parser for the model's tool calls. Optional. If None, `tool_pattern` is used.
+        tool_pattern: regular expression of a tool call. Optional. If None, the Hermes format is used.
     """
 
     path: str
@@ -51,10 +51,10 @@ class EnvironmentSpec:
     tool_pattern: str | None = None
 
     def to_json(self) -> str:
-        """Return the text of the column `environment`."""
+        """Return the environment as JSON text, for the column `environment`."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | None) -> EnvironmentSpec | None:
-        """Return the environment that a column holds; None for a prompt without one."""
+        """Return the environment stored in the column `environment`, or None if the prompt has none."""
         return None if text is None else cls(**json.loads(text))

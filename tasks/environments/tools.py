@@ -1,11 +1,11 @@
-r"""The tools of an environment: functions of the user's own that the policy may call, in the model's own format.
+r"""Parses and runs tool calls: user functions that the policy calls in the model's tool call format.
 
     policy: <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>  ──► add(a=1, b=2)
     tool:   3                                                                     ◄──
 
-A turn is the policy's, and nothing in it is trusted: a call names a function of the data file or none, its arguments
-are validated by the types of the function's parameters, and whatever is wrong with it becomes a text that the policy
-reads. Functions run in the environment's process, under its limits.
+The text of a turn is untrusted: a call can only name a function of the data file, its arguments are validated against
+the type hints of the function, and errors are returned to the policy as text. Functions run in the environment's
+process, under its limits.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from tasks.verifiers.functions import function_digest, load, may_pass
 from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 PATTERN = r"<tool_call>(.*?)</tool_call>"
-"""Pattern of a call whose one group is its JSON, as the models of the Hermes format write it (Qwen's and others)."""
+"""Pattern of a tool call in the Hermes format (Qwen and others); its one group is the JSON."""
 SHOWN_CHARS = 200
-"""Most characters of a policy's text, or of an error, that the answer to a wrong call holds."""
+"""Maximum characters of the policy's text, or of an error, that the answer to an invalid call quotes."""
 
 Parse = Callable[[str], list[ToolCall]]
-"""A function that returns the calls in a turn, in their order."""
+"""A function that returns the tool calls in a turn, in order."""
 
 
 def described(path: str) -> ToolSpec:
     """Return the tool at an import path, with the schema that the chat template shows the policy.
 
-    The schema is made of the function's name, docstring and type hints, by transformers' `get_json_schema`.
+    The schema is generated from the function's name, docstring and type hints by transformers' `get_json_schema`.
 
     Raises:
-        CannotJudge: it cannot be imported, or lacks a docstring, a type hint or the description of an argument.
+        CannotJudge: If it cannot be imported, or lacks a docstring, a type hint or the description of an argument.
     """
     return _described(path, load(path, None, what="tool"), function_digest(path, "tool"))
 
 
 def described_methods(path: str) -> list[ToolSpec]:
-    """Return the tools that the class at an import path has: its public methods, as TRL's `environment_factory` has.
+    """Return the tools of the class at an import path: its public methods, as for TRL's `environment_factory`.
 
-    `reset` and `get_reward` are none.
+    `reset` and `get_reward` are not tools.
 
     Raises:
-        CannotJudge: there is no such class, or a method cannot be described.
+        CannotJudge: If there is no such class, or a method cannot be described.
     """
     cls = load(path, None, what="environment class")
     if not inspect.isclass(cls):
@@ -64,7 +64,7 @@ def described_methods(path: str) -> list[ToolSpec]:
         raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
     digest, stand_in = function_digest(path, "environment class"), object()
     methods = [
-        _described(f"{path}.{name}", MethodType(function, stand_in), digest)  # bound, so that `self` is no parameter
+        _described(f"{path}.{name}", MethodType(function, stand_in), digest)  # bound, so that `self` is not a parameter
         for name, function in inspect.getmembers(cls, inspect.isfunction)
         if not name.startswith("_") and name not in ("reset", "get_reward")
     ]
@@ -94,12 +94,12 @@ class Toolbox:
     """The tools of one episode (`interface.Tools`)."""
 
     def __init__(self, tools: Sequence[ToolSpec], parse: Parse, instance: object | None = None) -> None:
-        """Make it of tools and the function that reads their calls.
+        """Create the toolbox.
 
         Args:
-            tools: their specs.
-            parse: reads the calls in a turn.
-            instance: the object whose methods the tools are; None: they are functions.
+            tools: specs of the tools.
+            parse: parses the calls in a turn.
+            instance: the object whose methods are the tools. Optional. If None, the tools are functions.
         """
         self._tools = {tool["schema"]["function"]["name"]: tool for tool in tools}
         self._parse = parse
@@ -107,23 +107,23 @@ class Toolbox:
 
     @property
     def digest(self) -> str:
-        """Digest of the file of the first tool when the prompts were made."""
+        """Digest of the first tool's file at the time the prompts were made."""
         return next(iter(self._tools.values()))["digest"]
 
     def bound_to(self, instance: object) -> Toolbox:
-        """Return these tools as methods of an object."""
+        """Return a toolbox whose tools are methods of an object."""
         return Toolbox(list(self._tools.values()), self._parse, instance)
 
     def calls_in(self, text: str) -> list[ToolCall]:
-        """Return the calls in a turn, in their order."""
+        """Return the tool calls in a turn, in order."""
         return self._parse(text)
 
     async def result_of(self, call: ToolCall) -> str:
-        """Call a tool, and return its result; a text for the policy where the call is wrong.
+        """Call a tool and return its result, or an error message for the policy if the call is invalid.
 
         Raises:
-            CannotJudge: the tool cannot be imported, has changed since the prompts were made, or raised an exception
-                that arguments alone do not explain.
+            CannotJudge: If the tool cannot be imported, has changed since the prompts were made, or raised an exception
+                other than `ValueError`, `LookupError`, `ArithmeticError` or `MemoryError`.
         """
         if call.problem:
             return _refusal(call.problem)
@@ -156,13 +156,13 @@ def toolbox(tools: Sequence[ToolSpec], parser: str | None, pattern: str | None, 
     """Return the tools of an episode.
 
     Args:
-        tools: their specs.
-        parser: vLLM's name of the model's format; None: `pattern` tells the calls.
-        pattern: regular expression of a call; None: `PATTERN`.
+        tools: specs of the tools.
+        parser: name of vLLM's parser for the model's tool calls. Optional. If None, `pattern` is used.
+        pattern: regular expression of a tool call. Optional. If None, `PATTERN` is used.
         tokenizer: folder of the policy's tokenizer, which `parser` needs.
 
     Raises:
-        RuntimeError: vLLM is not installed here, or its parser does not know the tokenizer.
+        RuntimeError: If vLLM is not installed, or its parser does not support the tokenizer.
     """
     if parser is None:
         return Toolbox(tools, by_pattern(pattern or PATTERN))
@@ -170,15 +170,15 @@ def toolbox(tools: Sequence[ToolSpec], parser: str | None, pattern: str | None, 
 
 
 def by_pattern(pattern: str) -> Parse:
-    """Return the function that reads the calls which a pattern matches; its one group is `{"name", "arguments"}`."""
+    """Return a function that parses tool calls by a pattern, whose one group is the JSON `{"name", "arguments"}`."""
     compiled = re.compile(pattern, re.DOTALL)
     return lambda text: [_read(match) for match in compiled.findall(text)]
 
 
 @cache
 def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
-    """Return the function by which vLLM's server reads the calls of a model, by its option `--tool-call-parser`."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")  # it would log every call that it cannot read
+    """Return a function that parses tool calls with vLLM's parser, as with its server option `--tool-call-parser`."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")  # it would log every call that it cannot parse
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     try:
         from transformers import AutoTokenizer
@@ -201,7 +201,7 @@ def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
 
 
 def warm_up(parser: str | None, tokenizer: str | None) -> None:
-    """Import what a parser of vLLM needs, so that all processes of environments share it."""
+    """Import a vLLM parser before forking, so that all environment processes share it."""
     if parser is not None:
         _by_vllm(parser, str(tokenizer), "[]")
 

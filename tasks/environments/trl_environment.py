@@ -1,11 +1,11 @@
-"""Environments of TRL's `environment_factory`: a class whose public methods are the policy's tools.
+"""Runs environments written for TRL's `environment_factory`: classes whose public methods are the policy's tools.
 
     class Dice:                                       # as `GRPOTrainer(environment_factory=Dice)` takes it
         def reset(self, **row): ...                   # an observation, which is added to the prompt, or None
         def roll(self, sides: int) -> str: ...        # a tool, with type hints and a docstring
-        def get_reward(self) -> float: ...            # the reward of the episode; without it the verifier judges
+        def get_reward(self) -> float: ...            # optional: the reward; by default the verifier scores
 
-There is an instance for each episode. Clients of OpenEnv's servers run through such classes.
+Each episode has its own instance. Clients of OpenEnv servers can be used through such classes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tasks.verifiers.functions import load
 async def trl_environment(
     prompt: Prompt, generate: Generate, *, factory: str, role: str = "tool", max_output_chars: int = 2000, **row: Any
 ) -> Outcome | None:
-    """Play an episode with an instance of a class, whose methods the policy calls.
+    """Run an episode with an instance of a class whose methods the policy calls.
 
     Args:
-        prompt: its tools are the methods of the class.
+        prompt: the prompt; its tools are the methods of the class.
         generate: continues the conversation.
         factory: import path of the class.
-        role: role of the turns with results: `tool`, or `user` for a chat template that refuses `tool`.
-        max_output_chars: most characters of a result; of a longer one, head and tail.
-        row: the columns of the row, which `reset` gets.
+        role: role of the turns with results: `tool`, or `user` for a chat template that does not accept `tool`.
+        max_output_chars: maximum characters of a result; the middle of a longer one is removed.
+        row: the columns of the row, which are passed to `reset`.
 
     Raises:
-        ValueError: an option is out of its range, or `reset` returns something else than text.
+        ValueError: If an option is out of range, or `reset` returns anything other than text or None.
     """
     check_options("trl_environment", role, max_output_chars)
     tools = cast(Toolbox, prompt.tools)

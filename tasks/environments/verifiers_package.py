@@ -1,10 +1,10 @@
-"""Environments of the package `verifiers` (Prime Intellect; version 0.4, `verifiers.v1`), with our policy behind them.
+"""Runs environments of the package `verifiers` (Prime Intellect; version 0.4, `verifiers.v1`) with our policy.
 
     its environment ──► its harness (a process) ──► its interception ──► an endpoint here ──► generate
                                                    chat completions      one per episode      only what was added
 
-One call is one episode of one of its tasks. Its harnesses speak in messages, so that the endpoint hands on what a
-request adds to the conversation, which begins anew where one changes what was before (`rerendering`).
+One call runs one episode of one of its tasks. Its harnesses send the whole conversation with each request. The endpoint
+inserts only the messages that a request adds, and restarts the conversation if earlier turns changed (`rerendering`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MODEL = "policy"
 
 
 async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[str, Any], task: int) -> Outcome:
-    """Play one task of an environment of the package, and return its reward.
+    """Run one task of an environment of the package, and return its reward.
 
     Args:
-        prompt: its turns are those of the task (`rows`).
+        prompt: the prompt, with the messages of the task (`rows`).
         generate: continues the conversation.
-        env: the package's own options of an environment, its block `[env]`, such as `{"taskset": {"id":
+        env: the package's options of an environment (its block `[env]`), such as `{"taskset": {"id":
             "gsm8k-v1"}, "agent": {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}}`.
-        task: number of the task in the taskset, from 0.
+        task: index of the task in the taskset, from 0.
 
     Raises:
-        EpisodeOver: it asked for a further turn than the limits allow.
-        ValueError: it offers tools, has no such task, or has several agents.
-        RuntimeError: the package's episode failed.
+        EpisodeOver: If the environment requests more turns than the limits allow.
+        ValueError: If the environment offers tools, has no such task, or has several agents.
+        RuntimeError: If the package's episode failed.
     """
     import verifiers.v1 as vf
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
@@ -63,14 +63,14 @@ async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[
 
 
 def rows(env: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
-    """Return rows `{messages, task}` of the first tasks of an environment, for a file of prompts.
+    """Return rows `{messages, task}` of the first tasks of an environment, for a prompt file.
 
     Args:
         env: the package's options of an environment.
-        limit: most rows.
+        limit: maximum number of rows.
 
     Raises:
-        ValueError: a task has no prompt, or one that is no text.
+        ValueError: If a task has no prompt, or its prompt is not text.
     """
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
@@ -101,7 +101,7 @@ def _task(options: str, number: int) -> Any:
 
 
 class _Endpoint:
-    """An endpoint of chat completions on this machine, whose model is the policy in one episode."""
+    """A local chat completions endpoint that serves the policy in one episode."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -109,7 +109,7 @@ class _Endpoint:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Listen on a free port, below a path that nobody else knows, and yield the URL."""
+        """Listen on a free port under a secret path, and yield the URL."""
         from aiohttp import web
 
         secret = secrets.token_urlsafe(16)
@@ -132,7 +132,7 @@ class _Endpoint:
             if body.get("tools"):
                 raise ValueError("the environment offers tools, which its prompt in the episode does not name")
             turn = await self._conversation.answer(body["messages"])
-        except Exception as failure:  # it is raised once the package has ended its episode
+        except Exception as failure:  # raised again after the package has ended its episode
             self.failure = self.failure or failure
             return web.json_response({"error": {"message": str(failure), "type": "episode"}}, status=400)
         if not body.get("stream"):
@@ -152,7 +152,7 @@ def _completion(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _usage() -> dict[str, Any]:
-    """Return a usage of nothing: the episode counts its own tokens."""
+    """Return a usage of zero tokens: tokens are counted by the episode."""
     return {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
 
 

@@ -1,4 +1,4 @@
-"""The code that runs inside the processes of environments: one episode at a time, on an event loop of its own.
+"""Runs environments inside their processes, one episode at a time on the process's event loop.
 
     session ──{"begin": ...}──► worker        session ◄──{"generate": messages}── worker
             ──{"turn": ...}───►                       ◄──{"judge": text}─────────
@@ -7,7 +7,7 @@
             ──{"execution"}───►                       ◄──{"fault": ...}──────────
             ──{"refused"}─────►
 
-Every message is a line of JSON. The worker asks and the session answers: a conversation has one turn at a time.
+Every message is a line of JSON. The worker sends requests and the session answers, one request at a time.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 
 def main() -> None:
-    """Serve as the process that workers are forked from; it has loaded the environment."""
+    """Run the parent process, which loads the environment and forks the workers."""
     worker.serve(warm_up, work)
 
 
 def warm_up(settings: Mapping[str, Any]) -> None:
-    """Import the environment, so that all workers share its memory; a fault of it is each episode's to report."""
+    """Import the environment, so that all workers share its memory. If this fails, each episode reports the error."""
     with suppress(RuntimeError):
         warm_up_parser(settings["tool_parser"], settings["tokenizer"])
     with suppress(CannotJudge):
@@ -48,7 +48,7 @@ def warm_up(settings: Mapping[str, Any]) -> None:
 
 
 def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
-    """Run one episode after another, until the other end closes."""
+    """Run one episode after another until the session closes the connection."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_episodes(connection, settings["path"], settings["tokenizer"]))
@@ -65,7 +65,7 @@ async def _episodes(connection: socket.socket, path: str, tokenizer: str | None)
 
 
 class _Line:
-    """The worker's end of the line to its session."""
+    """The worker's side of the connection to its session."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -83,7 +83,11 @@ class _Line:
         await self._writer.drain()
 
     async def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and return its answer; one at a time, and none after the end of the episode."""
+        """Send a request and return its answer.
+
+        Raises:
+            RuntimeError: If another request is in flight, or the episode has ended.
+        """
         if self._turn.locked():
             raise RuntimeError("an episode has one conversation: await a call before the next one")
         async with self._turn:
@@ -103,7 +107,7 @@ class _Line:
         return Turn(**answer["turn"])
 
     async def judge(self, text: str) -> Judgement:
-        """Ask the prompt's verifier (`interface.Prompt.judge`)."""
+        """Score a text with the prompt's verifier (`interface.Prompt.judge`)."""
         return Judgement(**self._answer(await self.ask({"judge": text}), "judgement"))
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
@@ -118,7 +122,7 @@ class _Line:
 
 
 async def _episode(path: str, begin: Mapping[str, Any], line: _Line, tokenizer: str | None) -> dict[str, Any]:
-    """Play one episode, and return the message that ends it."""
+    """Run one episode and return its final message."""
     line.open, line.control_tokens = True, begin["control_tokens"]
     RUN_PROGRAM.set(line.run_program)
     function: Callable[..., Any] | None = None
@@ -143,7 +147,7 @@ def _tools(begin: Mapping[str, Any], tokenizer: str | None) -> Toolbox | None:
 
 
 def _fault_of(path: str, function: Callable[..., Any] | None, error: BaseException) -> dict[str, Any]:
-    """Return the message of an environment that raised, or could not be loaded."""
+    """Return the message for an environment that raised or could not be loaded."""
     if isinstance(error, MemoryError):
         return _fault(path, "needs more memory than verifiers.environments.memory_mib")
     if isinstance(error, CannotJudge):
@@ -164,7 +168,7 @@ async def _called(function: Callable[..., Any], prompt: Prompt, generate: Any, c
 
 
 async def _cancel_others() -> None:
-    """End the tasks that an environment left behind."""
+    """Cancel the tasks that an environment left running."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -174,7 +178,7 @@ async def _cancel_others() -> None:
 def _checked(
     messages: str | Sequence[Mapping[str, str]], control: Sequence[str], roles: Sequence[str]
 ) -> list[dict[str, str]]:
-    """Return the messages of a call of `generate`; raises `ValueError` where the conversation cannot hold them."""
+    """Return the messages of a call of `generate`; raises `ValueError` if one is malformed or has a control token."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     checked = []
@@ -192,7 +196,7 @@ def _checked(
 
 
 def _end(path: str, result: Any) -> dict[str, Any]:
-    """Return the message of an episode that ended by itself."""
+    """Return the message for an episode whose environment returned."""
     if result is None:
         return {"end": None}
     outcome = result if isinstance(result, Outcome) else Outcome(result)
@@ -204,5 +208,5 @@ def _end(path: str, result: Any) -> dict[str, Any]:
 
 
 def _fault(path: str, reason: str, details: str = "", *, may_pass: bool = False) -> dict[str, Any]:
-    """Return the message of an environment that failed; `details` depend on the episode, and `reason` does not."""
+    """Return the message for an environment that failed; `details` depend on the episode, `reason` does not."""
     return {"fault": {"function": path, "reason": reason, "details": details, "may_pass": may_pass}}

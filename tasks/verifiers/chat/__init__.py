@@ -1,10 +1,11 @@
-"""`chat_reference` and `chat_open`: the quality of an answer, judged with or without a reference answer beside it.
+"""Scores the quality of chat answers, with a reference answer (`chat_reference`) or without one (`chat_open`).
 
-A language model grades the answer on a scale of whole numbers, which maps to [0, 1]; or a reward model scores it. Both
-are asked from the caller's event loop, unlike the other verifiers, whose worker processes they would only keep waiting.
-The pair is OlmoRL's for general chat (Olmo 3, section on RL: an LM judge with and without a reference answer).
+An LLM judge grades the answer on an integer scale, which is mapped to [0, 1], or a reward model scores it. Unlike other
+verifiers, which run in worker processes, both are called from the caller's event loop, because they would only block a
+worker. The two verifiers follow OlmoRL for general chat (Olmo 3, section on RL: an LM judge with and without a
+reference answer).
 
-    with serving(config) as config:          # starts a vLLM server where the configuration names no URL
+    with serving(config) as config:          # starts a vLLM server if the configuration has no URL
         judge = make_judge(config)
         score = await judge.judge("chat_reference", response, {"reference": "..."}, messages)
 
@@ -38,9 +39,10 @@ _LATER = {"ChatJudge": "judge", "serving": "server"}
 
 
 def make_judge(config: AnyJudgeConfig) -> Verifier:
-    """Create the judge that `config` describes; a reward model is loaded before this returns.
+    """Create the judge for `config`. A reward model is loaded before this returns.
 
-    Raises `ValueError` for what the configuration promises and this machine lacks: a key, a URL, a usable model.
+    Raises:
+        ValueError: If the API key, the URL or a usable model is missing.
     """
     if isinstance(config, RewardModelConfig):
         from tasks.verifiers.chat.reward_model import RewardModelJudge
@@ -52,7 +54,7 @@ def make_judge(config: AnyJudgeConfig) -> Verifier:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that bring a client along when they are first used."""
+    """Import names lazily if they need a client library."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,4 +1,4 @@
-"""A sequence classifier of one output as a reward model: its tokens, its logits, and a queue of answers in batches."""
+"""Runs a sequence classifier with one output as a reward model: tokenisation, logits and a batching queue."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CLOSED = "the reward model was closed"
-"""The error of answers that wait when a reward model is closed, or that come later."""
+"""Error of answers that are still queued when a reward model is closed, or that arrive later."""
 
 
 class AnswerTooLong(CannotJudge):
-    """An answer cannot be cut to the model's length beside its conversation, where a short one could be scored."""
+    """The conversation leaves too few tokens to truncate the answer, although a short answer could be scored."""
 
 
 class Row(NamedTuple):
-    """The tokens of a conversation and an answer; `types` are the segments of a pair, None without such."""
+    """The tokens of a conversation and an answer. `types` are the token types of a text pair, or None."""
 
     token_ids: list[int]
     types: list[int] | None = None
 
 
 class _Waiting(NamedTuple):
-    """A tokenised answer in the queue, and the future of its logit."""
+    """A tokenised answer in the queue, with the future of its logit."""
 
     row: Row
     logit: asyncio.Future[float]
 
 
 class RewardModel:
-    """The classifier and its tokenizer. It blocks, and is not thread-safe: one thread loads it and calls it."""
+    """The classifier and its tokenizer. It is blocking and not thread-safe: load it and call it from one thread."""
 
     def __init__(self, config: ClassifierConfig, gpus_behind: int = 0) -> None:
-        """Load the model. Code that comes with it is never run, and weights are read from safetensors only.
+        """Load the model. Remote code is never run, and weights are read from safetensors only.
 
         Args:
             config: the model's options.
-            gpus_behind: GPUs at the end of this process's that others have.
+            gpus_behind: number of this process's last GPUs that are reserved for other models.
 
         Raises:
-            ValueError: the model is missing, is no classifier of one output, or has no chat template, where it is to
-                have one, or no padding token.
+            ValueError: If the model is missing, is not a classifier with one output, lacks a chat template although one
+                is required, or has no padding token.
         """
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -86,7 +86,7 @@ class RewardModel:
             raise ValueError(f"reward model {config.model!r} names no padding token")
         self._device = torch.device("cpu")
         if config.device == "auto" and (accelerator := torch.accelerator.current_accelerator(check_available=True)):
-            # An engine of the same pod has the first GPUs.
+            # An engine in the same pod uses the first GPUs.
             index = max(0, torch.accelerator.device_count() - 1 - gpus_behind)
             self._device = torch.device(accelerator.type, index)
         self._model.to(self._device).eval()
@@ -94,12 +94,12 @@ class RewardModel:
     def tokenise(self, conversation: Sequence[tuple[str, str]], answer: str) -> Row:
         """Return the tokens of a conversation and an answer, under the chat template or as a pair.
 
-        Special tokens in the texts are broken up. The middle of the answer is left out where there would be more than
-        `max_tokens`.
+        Special tokens in the texts are broken up. The middle of the answer is removed if there would be more than
+        `max_tokens` tokens.
 
         Raises:
-            AnswerTooLong: not even the line about the gap fits, where `CONTROL` does.
-            CannotJudge: the conversation is too long for any answer, or is one that the chat template refuses.
+            AnswerTooLong: If not even the note about the gap fits, although `CONTROL` does.
+            CannotJudge: If the conversation is too long for any answer, or the chat template refuses it.
         """
         specials = sorted(self._tokenizer.added_tokens_encoder)
         asked = [(role, plain(content, specials)) for role, content in conversation]
@@ -124,7 +124,7 @@ class RewardModel:
         raise AnswerTooLong(f"the answer is too long for the reward model: it takes {budget} tokens")
 
     def logits(self, rows: Sequence[Row]) -> list[float]:
-        """Return one logit for each row, from one forward pass, padded to the right."""
+        """Return one logit per row, from one forward pass with right padding."""
         import torch
 
         longest = max(len(row.token_ids) for row in rows)
@@ -161,13 +161,13 @@ class RewardModel:
 
 
 class Scorer:
-    """A reward model in a thread of its own, which computes the logits of waiting answers in batches.
+    """Runs a reward model in a separate thread, which scores queued answers in batches.
 
-    A thread is enough: the forward pass leaves the interpreter to the event loop.
+    A thread is enough, because the forward pass releases the GIL.
     """
 
     def __init__(self, config: ClassifierConfig, usage: Usage, gpus_behind: int = 0) -> None:
-        """Load the model; raises `ValueError` where that cannot be done."""
+        """Load the model; raises `ValueError` if that fails."""
         self._config = config
         self._usage = usage
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-model")
@@ -181,10 +181,10 @@ class Scorer:
             raise
 
     async def logit(self, conversation: list[tuple[str, str]], answer: str) -> float:
-        """Return the logit of an answer, which may not be finite.
+        """Return the logit of an answer. It may be infinite or NaN.
 
         Raises:
-            CannotJudge: as `RewardModel.tokenise`; the model failed, or was closed.
+            CannotJudge: If `RewardModel.tokenise` raises it, the model failed, or the model was closed.
         """
         if self._closed:
             raise CannotJudge(CLOSED)
@@ -200,16 +200,16 @@ class Scorer:
         return await waiting.logit
 
     async def close(self) -> None:
-        """End the thread; answers that still wait are not scored, and their judgements fail."""
+        """End the thread. Answers that are still queued are not scored, and their calls fail."""
         self._closed = True
         _fail(self._queue, CLOSED)
         self._queue.clear()
         if self._at_work is not None:
             await self._at_work
-        self._thread.shutdown(wait=False)  # an answer that is being tokenised then finds the model closed
+        self._thread.shutdown(wait=False)  # answers still being tokenised then raise CLOSED
 
     async def _work(self) -> None:
-        """Score the waiting answers, batch after batch, until the queue is empty."""
+        """Score the queued answers in batches until the queue is empty."""
         loop = asyncio.get_running_loop()
         while self._queue:
             batch = [waiting for waiting in self._queue[: self._config.batch_size] if not waiting.logit.cancelled()]
@@ -219,7 +219,7 @@ class Scorer:
             rows = [waiting.row for waiting in batch]
             try:
                 logits = await loop.run_in_executor(self._thread, self.model.logits, rows)
-            except Exception as error:  # out of memory and the like: the model's failure, for all that wait
+            except Exception as error:  # such as out of memory: every answer of the batch fails
                 _fail(batch, f"the reward model failed: {error!s:.300}")
                 continue
             for waiting, logit in zip(batch, logits, strict=True):

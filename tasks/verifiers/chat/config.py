@@ -1,4 +1,4 @@
-"""Options of the judges of chat. Pydantic only: parsing a configuration loads no client, no template and no model.
+"""Defines the options of chat judges. Parsing a configuration loads no client, template or model.
 
 `AnyJudgeConfig` is the type in a specification: `kind: endpoint` (the default) or `kind: reward_model`.
 """
@@ -20,7 +20,7 @@ from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 TEMPLATES = Path(__file__).parent / "templates"
 """Folder of the judges' prompt templates."""
 WIDEST_SCALE = 100
-"""Largest distance between the lowest and the highest grade."""
+"""Maximum difference between the highest and the lowest grade."""
 _OWN_FIELDS = (
     "model",
     "messages",
@@ -32,48 +32,48 @@ _OWN_FIELDS = (
     "n",
     "stream",
 )
-"""Fields that every request states itself; `extra_body` cannot hold them."""
+"""Request fields that other options set; `extra_body` cannot contain them."""
 
 
 Rule = Literal[
     "sets instructions aside", "asks for a grade", "claims a grade", "addresses the grader", "imitates a judgement"
 ]
-"""Name of a rule by which an answer that speaks to its grader is recognised (`tasks.verifiers.chat.injection`)."""
+"""Name of a rule that detects an answer that addresses its grader (`tasks.verifiers.chat.injection`)."""
 RULES: tuple[Rule, ...] = get_args(Rule)
-"""All names of rules."""
+"""Names of all rules."""
 
 INITIAL = "initial"
-"""Value of a judge's `model` that stands for the checkpoint that the pipeline starts from."""
+"""Value of a judge's `model` for the checkpoint that the pipeline starts from."""
 
 
 class ServerConfig(Config):
     """Options of the vLLM server that a stage starts for its judge."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """Type of weights and activations; `auto`: the checkpoint's, or float32 on a processor that computes bfloat16
-    slowly (`tasks.machine.precision`)."""
+    """Data type of weights and activations. `auto` uses the checkpoint's type, or float32 on a processor that computes
+    bfloat16 slowly (`tasks.machine.precision`)."""
     max_model_len: int = Field(16_384, gt=0)
-    """Tokens of context, prompt and judgement together."""
+    """Maximum context length in tokens, prompt and judgement together."""
     max_num_seqs: RunTime[int] = Field(64, gt=0)
-    """Judgements that the server computes at one time at most; it queues further ones."""
+    """Maximum number of judgements that the server generates concurrently; further requests are queued."""
     tensor_parallel_size: RunTime[int] = Field(1, gt=0)
-    """GPUs of the server."""
+    """Number of GPUs for tensor parallelism."""
     gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
-    """Share of a GPU's memory for weights and KV cache, in (0, 1]."""
+    """Fraction of a GPU's memory for weights and KV cache, in (0, 1]."""
     cpu_kv_cache_gib: RunTime[float] = Field(1.0, gt=0)
-    """GiB of the KV cache on a machine without a GPU."""
+    """Size of the KV cache in GiB on a machine without a GPU."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
-    """Threads of the server on a machine without a GPU; 0: one for each core."""
+    """Number of threads on a machine without a GPU. If 0, one per core."""
     enforce_eager: RunTime[bool | None] = None
-    """Run without compiled graphs: a faster start, slower decoding on a GPU. None: on a CPU only."""
+    """Run without compiled graphs: faster startup, but slower decoding on a GPU. Optional. If None, only on a CPU."""
     start_timeout_seconds: RunTime[float] = Field(900.0, gt=0)
-    """Seconds that the server may take to load the model and accept the first request."""
+    """Maximum seconds for the server to load the model and accept the first request."""
     extra_args: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Further options of `vllm serve`, as on its command line, e.g. `["--quantization", "fp8"]`."""
+    """Additional command line options of `vllm serve`, e.g. `["--quantization", "fp8"]`."""
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of the server: the product of its parallel sizes, those in `extra_args` included."""
+        """Number of GPUs of the server: the product of its parallel sizes, including sizes in `extra_args`."""
         line = " ".join(self.extra_args).replace("_", "-")
         sizes = [int(size) for size in re.findall(r"--(?:pipeline|data)-parallel-size[= ](\d+)", line)]
         return self.tensor_parallel_size * math.prod(sizes)
@@ -87,20 +87,20 @@ class ServerConfig(Config):
 
 
 class _Judged(Config):
-    """Options that both kinds of judges have for an answer before and after it is judged."""
+    """Options for processing an answer before and after judging, common to both kinds of judges."""
 
     max_response_chars: int = Field(20_000, ge=100)
-    """Length of an answer (thinking part left out), and of a reference, above which the judge sees only its first and
-    its last half of this length, with a note on the gap. The unit is a byte of UTF-8."""
+    """Maximum length of an answer (without its thinking part) and of a reference, in bytes of UTF-8. Of a longer text,
+    the judge sees the first half and the last half of this length, with a note about the gap."""
     injection: Literal["flag", "zero", "off"] = "flag"
-    """Treatment of an answer that speaks to its grader ("give this answer 10/10"): it is judged, counted and marked in
-    the score's detail (`flag`), scores 0 without being judged (`zero`), or is not looked for (`off`)."""
+    """Treatment of an answer that addresses its grader ("give this answer 10/10"). `flag` judges it, counts it and
+    marks it in the score's detail; `zero` scores it 0 without judging it; `off` disables the detection."""
     zero_rules: list[Rule] = list(RULES)  # noqa: RUF012 (pydantic copies defaults)
-    """Rules of `tasks.verifiers.chat.injection` that score 0 under `injection: zero`; the other rules flag."""
+    """Rules of `tasks.verifiers.chat.injection` that score 0 with `injection: zero`; the other rules only flag."""
     pass_value: float = Field(0.5, ge=0, le=1)
-    """Score from which on `Score.passed` is True; the reward does not depend on it."""
+    """Minimum score for `Score.passed`; the reward does not depend on it."""
     fingerprint: str | None = None
-    """Digest of a local model, filled in by the pipeline so that a changed folder misses the cache."""
+    """Digest of a local model. The pipeline sets it, so that a changed folder invalidates the cache."""
 
     @model_validator(mode="after")
     def _rules_that_zero(self) -> Self:
@@ -112,66 +112,68 @@ class _Judged(Config):
 
 
 class JudgeConfig(_Judged, ConnectionConfig):
-    """A language model that judges, behind any OpenAI-compatible endpoint."""
+    """An LLM judge behind any OpenAI-compatible endpoint."""
 
     kind: Literal["endpoint"] = "endpoint"
-    """Kind of this judge; may be left out."""
+    """Kind of this judge; may be omitted."""
     url: RunTime[str | None] = None
-    """Base URL of the endpoint (`https://host/v1`); None: the stage starts a vLLM server for `model`."""
+    """Base URL of the endpoint (`https://host/v1`). Optional. If None, the stage starts a vLLM server for `model`."""
     model: HubOrFolder[str] = Field(min_length=1)
-    """Name of the model at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve, or `initial`,
+    """Name of the model at the endpoint. If `url` is None, a Hugging Face folder or hub id to serve, or `initial` for
     the checkpoint that the pipeline starts from."""
     revision: str | None = None
-    """Commit, tag or branch of a hub id that is served, and required for one."""
+    """Commit, tag or branch of a served hub id; required with a hub id."""
     server: ServerConfig = ServerConfig()
-    """Options of the server that is started where `url` is None."""
+    """Options of the server that is started if `url` is None."""
     api_key_env: RunTime[str | None] = Field(None, pattern=VARIABLE)
-    """NAME of the environment variable that holds the endpoint's key; None: no key is sent."""
+    """NAME of the environment variable that contains the endpoint's API key. Optional. If None, no key is sent."""
     reference_template: str = "chat_reference.v2"
-    """Prompt of `chat_reference`: a file of `tasks/verifiers/chat/templates/` without its ending, version included. A
-    changed wording is a new file."""
+    """Prompt of `chat_reference`: name of a file in `tasks/verifiers/chat/templates/` without its extension, including
+    the version. A changed wording is a new file."""
     open_template: str = "chat_open.v2"
-    """Prompt of `chat_open`: a file of `tasks/verifiers/chat/templates/` without its ending, version included. A
-    changed wording is a new file."""
+    """Prompt of `chat_open`: name of a file in `tasks/verifiers/chat/templates/` without its extension, including the
+    version. A changed wording is a new file."""
     context_tokens: int | None = Field(None, gt=0)
-    """Tokens of context of the endpoint's model, prompt and judgement together; None: vLLM's `/tokenize` is asked, and
-    without that a prompt is cut after it was refused. For a server that the stage starts it is known."""
+    """Context length of the endpoint's model in tokens, prompt and judgement together. Optional. If None, it is
+    requested from vLLM's `/tokenize`; without `/tokenize`, a prompt is cut once after the endpoint refuses it. The
+    pipeline sets it for a server that the stage starts."""
     tokenizer: str | None = Field(None, min_length=1)
-    """Folder or hub id of the endpoint's tokenizer, by which long answers are cut to `context_tokens`; None: vLLM's
-    `/tokenize` counts, and without that every byte counts as a token."""
+    """Folder or hub id of the endpoint's tokenizer, which is used to cut long answers to `context_tokens`. Optional. If
+    None, vLLM's `/tokenize` counts tokens; without `/tokenize`, every byte counts as a token."""
     tokenizer_revision: str | None = None
-    """Commit, tag or branch of the tokenizer's hub id, and required for one."""
+    """Commit, tag or branch of the tokenizer's hub id; required with a hub id."""
     reasons: bool = True
-    """Have the judge give a reason before its grade: better grades from a model that reasons, many more tokens."""
+    """Let the judge give a reason before its grade. This improves the grades of a model that reasons, but uses many
+    more tokens."""
     lowest: int = Field(1, ge=0)
-    """Lowest grade, a whole number; it maps to a score of 0."""
+    """Lowest grade, an integer; it maps to a score of 0."""
     highest: int = 10
-    """Highest grade, a whole number; it maps to a score of 1, and grades between the two map linearly."""
+    """Highest grade, an integer; it maps to a score of 1. Grades in between map linearly."""
     judgement_retries: int = Field(2, ge=0)
-    """Repetitions after a judge's answer that holds no judgement. If none of them holds one, the score is 0 where the
-    judge grades another answer to the same prompt, and an error where it does not."""
+    """Number of retries after a judge's answer that contains no judgement. If all retries fail, the score is 0 if the
+    judge grades another answer to the same prompt, and an error otherwise."""
     max_tokens: int = Field(1024, gt=0)
-    """Tokens of a judgement at most, reasoning of the judge included."""
+    """Maximum tokens of a judgement, including the judge's reasoning."""
     max_tokens_field: RunTime[Literal["max_tokens", "max_completion_tokens"]] = "max_tokens"
-    """Field of the request that holds `max_tokens`."""
+    """Request field in which `max_tokens` is sent."""
     temperature: float | None = Field(0.0, ge=0)
-    """Temperature of the judgement; None leaves it to the endpoint."""
+    """Sampling temperature of the judgement. Optional. If None, the endpoint's default is used."""
     retry_temperature: float | None = Field(0.7, ge=0)
-    """Temperature of a repetition after an answer that holds no judgement, which the same request would only bring
-    again; None leaves it to the endpoint."""
+    """Sampling temperature of a retry after an answer without a judgement; an identical request would only get the same
+    answer. Optional. If None, the endpoint's default is used."""
     seed: int | None = 0
-    """Seed that is sent with the request, plus the number of the repetition; None: none is sent."""
+    """Seed sent with the request, plus the number of the retry. Optional. If None, no seed is sent."""
     input_price: RunTime[float] = Field(0.0, ge=0)
-    """Cost of a million tokens read, in any currency, for the counter `cost`."""
+    """Cost per million input tokens, in any currency, for the counter `cost`."""
     output_price: RunTime[float] = Field(0.0, ge=0)
-    """Cost of a million tokens written, in any currency, for the counter `cost`."""
+    """Cost per million output tokens, in any currency, for the counter `cost`."""
     extra_body: str = "{}"
-    """Further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; stored as JSON text,
-    because Flyte's types cannot hold any JSON value."""
+    """Additional fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; stored as JSON text,
+    because Flyte's types cannot represent arbitrary JSON values."""
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of the server that is started where `url` is None."""
+        """Number of GPUs of the server that is started if `url` is None."""
         return self.server.gpus
 
     @field_validator("url")
@@ -228,25 +230,25 @@ class JudgeConfig(_Judged, ConnectionConfig):
 
 
 class ClassifierConfig(Config):
-    """A sequence classifier with one output that scores a conversation and its answer; it never sees a reference."""
+    """A sequence classifier with one output that scores an answer to a conversation; it never sees a reference."""
 
     model: HubOrFolder[str] = Field(min_length=1)
     """Hugging Face folder or hub id of safetensors weights."""
     revision: str | None = None
-    """Commit, tag or branch of a hub id, and required for one."""
+    """Commit, tag or branch of a hub id; required with a hub id."""
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
-    """Type of weights and activations."""
+    """Data type of weights and activations."""
     device: RunTime[Literal["auto", "cpu"]] = "auto"
-    """Device of the model; `auto`: the accelerator where there is one."""
+    """Device of the model; `auto` uses the accelerator if there is one."""
     batch_size: RunTime[int] = Field(8, gt=0)
-    """Answers that are scored in one forward pass at most."""
+    """Maximum number of answers in one forward pass."""
     max_tokens: int = Field(4096, gt=0)
-    """Tokens of conversation and answer at most; the middle of a longer answer is left out."""
+    """Maximum tokens of conversation and answer; the middle of a longer answer is removed."""
     max_response_chars: int = Field(20_000, ge=100)
-    """Length of an answer (thinking part left out) above which the model sees only its first and its last half of this
-    length, with a note on the gap. The unit is a byte of UTF-8."""
+    """Maximum length of an answer (without its thinking part), in bytes of UTF-8. Of a longer answer, the model sees
+    the first half and the last half of this length, with a note about the gap."""
     fingerprint: str | None = None
-    """Digest of a local model, filled in by the pipeline so that a changed folder misses the cache."""
+    """Digest of a local model. The pipeline sets it, so that a changed folder invalidates the cache."""
 
     @property
     def gpus(self) -> int:
@@ -255,27 +257,27 @@ class ClassifierConfig(Config):
 
 
 class NamedRewardModelConfig(ClassifierConfig):
-    """A reward model that data files name: its logit is a reward beside others."""
+    """A reward model that data files refer to by name: its logit is one reward among others."""
 
     chat_template: bool = True
-    """Make the model's text with the tokenizer's chat template. False: of the last turn of the user and the answer, as
-    a pair of texts, `tokenizer(question, answer)`; other turns are not read."""
+    """Format the input with the tokenizer's chat template. If False, the input is the text pair
+    `tokenizer(question, answer)` of the last user turn and the answer; other turns are ignored."""
     squash: bool = True
-    """Have the logistic function of the logit as the reward, in (0, 1). False: the logit itself, of any range; a score
-    is then clipped to [0, 1], and training maximises the logit."""
+    """Use the sigmoid of the logit as the reward, in (0, 1). If False, the reward is the logit, which is unbounded; the
+    score is then clipped to [0, 1], and training maximises the logit."""
     pass_value: float = Field(0.5, allow_inf_nan=False)
-    """Reward from which on a response passes where the model is the first of a source's rewards."""
+    """Minimum reward of a response that passes, if the model is the first of a source's rewards."""
 
 
 class RewardModelConfig(ClassifierConfig, _Judged):
-    """A reward model as the judge of chat: its logit becomes a score in [0, 1]."""
+    """A reward model as the judge of chat: its logit is mapped to a score in [0, 1]."""
 
     kind: Literal["reward_model"]
     """Kind of this judge."""
     scores_references: bool = False
-    """Also judge `chat_reference`, by the answer alone; without it that is an error."""
+    """Also score `chat_reference`, without using the reference. If False, `chat_reference` is an error."""
     bounds: list[float] | None = Field(None, min_length=2, max_length=2)
-    """The two logits that map to 0 and 1, linearly and clipped; None: the logistic function."""
+    """The two logits that map to 0 and 1, linearly and clipped. Optional. If None, the sigmoid is used."""
 
     @field_validator("bounds")
     @classmethod
@@ -294,4 +296,4 @@ def _kind(value: Any) -> Any:
 AnyJudgeConfig = Annotated[
     Annotated[JudgeConfig, Tag("endpoint")] | Annotated[RewardModelConfig, Tag("reward_model")], Discriminator(_kind)
 ]
-"""One of the two kinds of judges; `kind` may be left out for an endpoint."""
+"""One of the two kinds of judges; `kind` may be omitted for an endpoint."""

@@ -1,4 +1,4 @@
-"""One OpenAI-compatible endpoint: the content of its requests. `tasks.verifiers.http_client` sends them."""
+"""Builds the requests to an OpenAI-compatible endpoint; `tasks.verifiers.http_client` sends them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Usage(Traffic):
     """Counters of a judge's requests, tokens and cost.
 
     Attributes:
-        input_tokens, output_tokens: tokens by the judge's count, those of answers without a judgement included.
-        cost: cost of those tokens, in the currency of the prices.
-        injections: answers that set off a rule of `tasks.verifiers.chat.injection`.
-        shortened: answers of which the judge saw less than `max_response_chars`, as its context holds no more.
-        ungraded: answers that score 0 because the judge grades another answer in their place, and not them.
+        input_tokens, output_tokens: tokens by the judge's count, including answers without a judgement.
+        cost: cost of these tokens, in the currency of the prices.
+        injections: answers that match a rule of `tasks.verifiers.chat.injection`.
+        shortened: answers that were cut below `max_response_chars` to fit the judge's context.
+        ungraded: answers that score 0 because the judge did not grade them, but did grade the control answer.
     """
 
     input_tokens: int = 0
@@ -45,39 +45,40 @@ class Usage(Traffic):
 
 
 class TooLong(CannotJudge):
-    """The endpoint refused a prompt for its length."""
+    """The endpoint refused a prompt because of its length."""
 
 
 class Unwanted(CannotJudge):
-    """The endpoint refused a prompt for its content."""
+    """The endpoint refused a prompt because of its content."""
 
 
 class Endpoint(Client):
-    """The HTTP client of one OpenAI-compatible endpoint. It belongs to the event loop that uses it first."""
+    """The HTTP client of one OpenAI-compatible endpoint. Use it on one event loop only."""
 
     def __init__(self, config: JudgeConfig, usage: Usage) -> None:
-        """Create the client; raises `ValueError` where the configuration names no URL, or a variable without a key."""
+        """Create the client; raises `ValueError` if the URL is missing or the key's variable is not set."""
         if config.url is None:
             raise ValueError("the judge has no url: give one, or start a server with serving(config)")
         key = read_key("api_key_env", config.api_key_env)
         who = f"the judge {config.model!r}"
         super().__init__(who, config.url, config, usage, key)
-        # vLLM counts tokens beside the versioned interface, not in it
+        # vLLM's /tokenize is not below /v1
         self._beside = Client(who, config.url.removesuffix("/v1"), config, usage, key)
         self._config = config
         self._extra = json.loads(config.extra_body)
 
     async def ask(self, messages: list[dict[str, str]], fields: dict[str, Any], deadline: float) -> bytes:
-        """Send one request, and return the body of the endpoint's answer.
+        """Send one request and return the body of the endpoint's answer.
 
         Args:
             messages: the prompt.
-            fields: further fields of the request, beside model and prompt.
-            deadline: `time.monotonic()` at which the judgement must have ended: no wait reaches beyond it.
+            fields: fields of the request in addition to model and prompt.
+            deadline: latest end of the judgement, as `time.monotonic()`; no wait continues after it.
 
         Raises:
-            TooLong, Unwanted: refused, and the endpoint gives the length or the content of the prompt as the reason.
-            CannotJudge: refused otherwise, or not answered within the retries or before the deadline.
+            TooLong, Unwanted: If the endpoint refuses the prompt because of its length or its content.
+            CannotJudge: If the request is refused for another reason, or not answered within the retries and the
+                deadline.
         """
         config = self._config
         request = {**self._extra, **fields, "model": config.model, "messages": messages, "stream": False}
@@ -91,10 +92,10 @@ class Endpoint(Client):
             raise
 
     async def tokens(self, text: str, deadline: float) -> tuple[int, int]:
-        """Return the number of tokens of a text, and the context of the judge in tokens, by vLLM's `/tokenize`.
+        """Return the number of tokens of a text, and the judge's context length in tokens, from vLLM's `/tokenize`.
 
         Raises:
-            CannotJudge: the endpoint has no `/tokenize`, or failed.
+            CannotJudge: If the endpoint has no `/tokenize`, or fails.
         """
         request = {"model": self._config.model, "prompt": text, "add_special_tokens": False}
         body = await self._beside.post("/tokenize", json.dumps(request).encode(), deadline)
@@ -108,10 +109,10 @@ class Endpoint(Client):
         return count, context
 
     def without_key(self, text: str) -> str:
-        """Return a text of the endpoint's with the key, which it may quote, replaced by `[key]`."""
+        """Return a text from the endpoint with any quoted API key replaced by `[key]`."""
         return text if self._key is None else text.replace(self._key.get_secret_value(), "[key]")
 
     async def close(self) -> None:
-        """Close the connections; judgements in flight fail."""
+        """Close the connections. Judgements in flight fail."""
         await super().close()
         await self._beside.close()

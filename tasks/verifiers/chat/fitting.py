@@ -1,8 +1,8 @@
-"""Cutting of long answers to a judge's context: the middle is left out, and a note in the prompt marks the gap.
+"""Cuts long answers to a judge's context length: the middle is removed, and a note in the prompt marks the gap.
 
-Tokens are counted by the configured tokenizer, or else by the endpoint itself where it is vLLM, or else as bytes of
-UTF-8: a token of a byte-level vocabulary is a byte at least, so that no text, however badly it tokenises, has more of
-them. Where the context is unknown, a prompt is sent as it is, and cut once if it is refused for its length.
+Tokens are counted by the configured tokenizer, or by the endpoint if it is vLLM, or otherwise as bytes of UTF-8. Bytes
+are an upper bound, since a token of a byte-level vocabulary has at least one byte. If the context length is unknown, a
+prompt is sent uncut, and cut once if it is refused because of its length.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from tasks.verifiers.chat.prompts import Prompt
 from tasks.verifiers.scores import CannotJudge
 
 SMALLEST_CONTEXT = 4096
-"""Tokens that an unknown context is taken to hold; a shorter prompt is sent without counting its tokens."""
+"""Assumed context length in tokens if it is unknown; a shorter prompt is sent without counting its tokens."""
 CHAT_TEMPLATE_TOKENS = 128
-"""Tokens left for the judge's own chat template around two messages, and for the note on the tokens left out."""
+"""Tokens reserved for the judge's chat template around two messages, and for the note on the omitted tokens."""
 MOST_COUNTED = 500_000
-"""Longest omitted middle whose tokens are counted, in characters; the note on a longer one has its characters alone."""
+"""Maximum characters of an omitted middle whose tokens are counted; the note on a longer one states only characters."""
 _CLOSE_STEPS = 4
 STEPS = 32
-"""Cuts after which nothing of any answer is left."""
+"""Number of cuts after which nothing is left of any answer."""
 
 logger = logging.getLogger(__name__)
 
 
 def smaller(keep: int, tokens: int, fixed: int, budget: int, step: int) -> int:
-    """Return the bytes of an answer to try next, after `keep` bytes made a prompt of too many tokens.
+    """Return the number of bytes of an answer to try next, after `keep` bytes gave a prompt with too many tokens.
 
     Args:
         keep: bytes tried last.
-        tokens: tokens of the prompt with them.
+        tokens: tokens of the prompt with `keep` bytes of the answer.
         fixed: tokens of the prompt without the answer.
-        budget: tokens that the prompt may have.
-        step: cuts so far: the first follow the tokens per byte, which an answer can make uneven; the others halve.
+        budget: maximum tokens of the prompt.
+        step: number of cuts so far. The first cuts are proportional to the tokens per byte, which can vary within an
+            answer; later cuts halve the answer.
     """
     if step >= _CLOSE_STEPS:
         return keep // 2
@@ -48,32 +49,33 @@ def smaller(keep: int, tokens: int, fixed: int, budget: int, step: int) -> int:
 
 
 class Context:
-    """The number of tokens that one judge can read, learned from its endpoint, and the cutting of answers to fit it.
+    """Cuts answers to the context length of one judge, which it may request from the endpoint.
 
-    It belongs to the event loop of the endpoint.
+    Use it only on the event loop of the endpoint.
     """
 
     def __init__(self, config: JudgeConfig, endpoint: Endpoint) -> None:
-        """Load the tokenizer, if one is configured.
+        """Load the tokenizer if one is configured.
 
-        Raises `ValueError` for a tokenizer that is no folder and has no revision, or cannot be loaded.
+        Raises:
+            ValueError: If the tokenizer is not a folder and has no revision, or cannot be loaded.
         """
         self._config = config
         self._endpoint = endpoint
         self._tokens = config.context_tokens
         self._tokenizer = None if config.tokenizer is None else _load(config.tokenizer, config.tokenizer_revision)
-        self._endpoint_counts: bool | None = None  # None: not asked yet
+        self._endpoint_counts: bool | None = None  # None if it was not requested yet
 
     async def fitted(self, render: Callable[[int, int], Prompt], answer: str, deadline: float) -> tuple[Prompt, int]:
-        """Return the prompt with as much of the answer as fits, and the bytes of the answer in it.
+        """Return the prompt with as much of the answer as fits, and the number of bytes of the answer in it.
 
         Args:
-            render: makes the prompt from the bytes of the answer to show and the tokens left out.
+            render: renders the prompt, given the bytes of the answer to show and the number of omitted tokens.
             answer: the answer.
-            deadline: `time.monotonic()` that requests must observe.
+            deadline: `time.monotonic()` by which requests must end.
 
         Raises:
-            CannotJudge: the prompt does not fit even without an answer.
+            CannotJudge: If the prompt does not fit even without an answer.
         """
         keep = min(len(answer.encode("utf-8", "surrogatepass")), self._config.max_response_chars)
         prompt = render(keep, 0)
@@ -88,7 +90,7 @@ class Context:
             return prompt, keep
         fixed = await self._count(render(0, 0).text, deadline)
         if fixed > budget and not self._counts_tokens:
-            return prompt, keep  # its bytes prove nothing: it is for the endpoint to refuse
+            return prompt, keep  # bytes are only an upper bound, so the endpoint decides
         if fixed > budget:
             raise CannotJudge(
                 f"conversation and reference are too long for the judge: {fixed} tokens without the answer, and "
@@ -109,14 +111,14 @@ class Context:
         return context - self._config.max_tokens - CHAT_TEMPLATE_TOKENS
 
     async def _omitted(self, answer: str, keep: int, deadline: float) -> int:
-        """Return the tokens of the middle that is left out; 0 where only its bytes could be counted."""
+        """Return the number of tokens of the omitted middle, or 0 if only its bytes could be counted."""
         _, gap, _ = cut(answer, keep)
         if not self._counts_tokens or len(gap) > MOST_COUNTED:
             return 0
         return await self._count(gap, deadline)
 
     async def _count(self, text: str, deadline: float) -> int:
-        """Count the tokens of a text, or its bytes."""
+        """Count the tokens of a text, or its bytes if tokens cannot be counted."""
         text = text.encode("utf-8", "replace").decode()
         if self._tokenizer is not None:
             return len(await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=False))

@@ -1,9 +1,9 @@
-"""Rules that recognise an answer that speaks to its grader, each with a name that a configuration can hold.
+"""Detects answers that address their grader, by named rules.
 
-The prompt keeps such an answer from working (`prompt_parts`). The rules are a second line: they count and mark, or take
-the reward from, a policy that tries. A rule that the conversation itself sets off does not count, as its subject is
-then grading or prompts. Grades of films, pupils and games are everywhere in honest answers, and so a rule asks for more
-than a grade: that the answer speaks of itself, or to its reader as a grader.
+The prompt is built so that such an answer has no effect (`prompt_parts`). The rules are a second line of defence: they
+flag the answer, or remove its reward. A rule that also matches the conversation does not count, because the subject is
+then grading or prompts. Grades of films, pupils and games are common in honest answers, so a rule requires more than a
+grade: the answer must refer to itself, or address its reader as a grader.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _TAGS = {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}
 
 
 def find_injections(answer: str, conversation: str = "") -> list[Rule]:
-    """Return the names of the rules that `answer` sets off and `conversation` does not, in their order."""
+    """Return the names of the rules that match `answer` but not `conversation`, in the order of the rules."""
     texts = [_normal(answer), *(_normal(content) for _, content in decoded(visible(answer)))]
     context = _normal(conversation)
     return [
@@ -145,6 +145,6 @@ def find_injections(answer: str, conversation: str = "") -> list[Rule]:
 
 
 def _normal(text: str) -> str:
-    """Return the words as a reader would take them: invisible letters shown, lookalikes of width and case unified."""
+    """Return the text as a reader would see it: invisible letters made visible, width and case variants unified."""
     shown = visible(text.translate(_TAGS))
     return " ".join(unicodedata.normalize("NFKC", shown).casefold().split())

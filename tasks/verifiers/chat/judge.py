@@ -1,10 +1,11 @@
-"""A language model behind an endpoint as the judge of chat answers, and the parts that a reward model shares.
+"""Grades chat answers with an LLM judge behind an endpoint.
 
-An answer cannot make itself unjudgeable. Where the judge has not graded it within the retries (other text than a grade,
-no text, an end before the grade, a refusal for its length or content), the judge is asked about another answer to the
-same question, `CONTROL`. If it grades that, the answer is the reason and scores 0. If it does not, the reason is the
-conversation, the reference or the judge, and the judgement is an error. Any other failure of the judge (no connection,
-5xx, what is no completion, a limit of time) is an error without that question.
+An answer cannot avoid its grade by breaking the judge. If the judge has not graded it within the retries (text without
+a grade, no text, an end before the grade, a refusal because of length or content), the judge must grade another answer
+to the same question, `CONTROL`. If that succeeds, the answer is at fault and scores 0. If not, the conversation, the
+reference or the judge is at fault, and the result is an error. Any other failure of the judge (no connection, 5xx, a
+body that is not a completion, a timeout) is an error without this check. `settled` and `CONTROL` are also used for
+reward models.
 
     answer ──► graded? ── yes ──────────────────────────────► its grade
                   └─ no ──► is CONTROL graded? ── yes ──────► 0
@@ -38,27 +39,27 @@ from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, Score
 
 MAX_REASON = 200
-"""Longest reason of a judge in a score's detail, in characters."""
+"""Maximum characters of a judge's reason in a score's detail."""
 CONTROL = "I do not know."
-"""An answer that every judge can grade, which is tried where the judge did not grade another."""
+"""A control answer that every judge can grade, used if the judge did not grade an answer."""
 _CUT_AFTER_REFUSAL = 4
-"""Factor by which an answer is cut after a refusal for its length."""
+"""Factor by which an answer is shortened after a refusal because of its length."""
 
 Prompts = Callable[[str, int, int], Prompt]
-"""A function that makes the prompt for an answer, from the bytes of it to show and the tokens left out."""
+"""A function that renders the prompt, given the answer, the bytes of it to show, and the number of omitted tokens."""
 
 
 def settled(
     config: JudgeConfig | RewardModelConfig, usage: Usage, response: Any, messages: Any
 ) -> tuple[str, str, Score | None]:
-    """Prepare an answer for a judge, and score it where no judge is needed.
+    """Prepare an answer for a judge, and score it if no judge is needed.
 
     Returns:
-        The answer without its thinking part; a note on the rules that it set off, for the score's detail; and the score
-        where it is decided already, else None.
+        The answer without its thinking part; a note on the injection rules that it matches, for the score's detail; and
+        the score if no judge is needed, else None.
 
     Raises:
-        CannotJudge: the response is no text, or the conversation is missing or malformed.
+        CannotJudge: If the response is not text, or the conversation is missing or malformed.
     """
     if not isinstance(response, str):
         raise CannotJudge(f"the response is of type {type(response).__name__}, not a string")
@@ -78,12 +79,13 @@ def settled(
 
 
 class ChatJudge:
-    """A `Verifier` of chat that asks a language model behind an OpenAI-compatible endpoint."""
+    """A `Verifier` of chat that uses an LLM judge behind an OpenAI-compatible endpoint."""
 
     def __init__(self, config: JudgeConfig) -> None:
-        """Create the client of the endpoint, and load the tokenizer, if one is configured.
+        """Create the client of the endpoint, and load the tokenizer if one is configured.
 
-        Raises `ValueError` for no `url`, no key in the variable that should hold it, or no such tokenizer.
+        Raises:
+            ValueError: If `url` is None, the key's variable is not set, or the tokenizer cannot be loaded.
         """
         self._config = config
         self._usage = Usage()
@@ -92,15 +94,15 @@ class ChatJudge:
         self._pairwise = PairwiseJudge(config, self._endpoint, self._usage)
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Grade one response, in the light of the conversation and, for `chat_reference`, of the reference.
+        """Grade one response, given the conversation and, for `chat_reference`, the reference.
 
-        An empty answer scores 0 without a request, and one that keeps the judge from grading it scores 0 as described
-        in the module's docstring. Everything else is graded or raises.
+        An empty answer scores 0 without a request. An answer that the judge does not grade, although it grades
+        `CONTROL`, scores 0. Everything else is graded or raises.
 
         Raises:
-            GroundTruthError: a ground truth that is not the verifier's.
-            CannotJudge: no conversation, or one that is too long with the reference; an endpoint that refuses, fails or
-                is too slow; no judgement in its answers, whichever answer it is asked about.
+            GroundTruthError: If the ground truth is not valid for the verifier.
+            CannotJudge: If the conversation is missing, or too long together with the reference; if the endpoint
+                refuses, fails or is too slow; or if the judge grades neither the answer nor `CONTROL`.
         """
         check_ground_truth(verifier, ground_truth)
         answer, note, score = settled(self._config, self._usage, response, messages)
@@ -127,7 +129,7 @@ class ChatJudge:
         return self._score(judgement, note)
 
     async def close(self) -> None:
-        """Close the connections; judgements in flight fail."""
+        """Close the connections. Judgements in flight fail."""
         await self._endpoint.close()
 
     def usage(self) -> dict[str, float]:
@@ -135,7 +137,11 @@ class ChatJudge:
         return self._usage.as_dict()
 
     async def _judged(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
-        """Return the judgement of an answer, or the reason why the judge grades `CONTROL` and not this answer."""
+        """Return the judgement of an answer, or the reason why the judge did not grade it although it grades `CONTROL`.
+
+        Raises:
+            CannotJudge: If the judge does not grade `CONTROL` either.
+        """
         judgement = await self._graded(prompt, answer, deadline)
         if isinstance(judgement, str):
             control = await self._graded(prompt, CONTROL, deadline)
@@ -146,7 +152,7 @@ class ChatJudge:
     async def _graded(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
         """Return the judgement of an answer cut to the judge's context, or the reason why there is none.
 
-        If the judge refuses the prompt for its length, the answer is cut once more.
+        If the judge refuses the prompt because of its length, the answer is cut once more.
         """
         whole = min(len(answer.encode("utf-8", "surrogatepass")), self._config.max_response_chars)
         fitted, shown = await self._context.fitted(partial(prompt, answer), answer, deadline)
@@ -164,7 +170,7 @@ class ChatJudge:
             return str(reason)
 
     async def _read(self, prompt: Prompt, deadline: float) -> Judgement | str:
-        """Ask the endpoint, again after an answer without a judgement, and return the judgement or the last problem."""
+        """Send the prompt, with retries after answers without a judgement; return the judgement or the last problem."""
         config = self._config
         reason: NoJudgement | None = None
         for attempt in range(config.judgement_retries + 1):

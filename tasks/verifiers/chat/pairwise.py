@@ -1,10 +1,10 @@
-"""The comparison of an answer with a reference by a judge's log-probabilities, as AlpacaEval 2 asks for it.
+"""Compares an answer with a reference by a judge's log-probabilities, as in AlpacaEval 2.
 
-The judge is shown both answers under the names m and M and may say one token. The score is the probability of the
-answer's name among the two. Which answer stands first is drawn by the instruction and the seed of the judge alone, so
-that it is the same for all policies. The protocol is `weighted_alpaca_eval_gpt4_turbo` (arXiv:2404.04475): but for
-invisible characters, texts stand in the question as they are, so that an answer may speak to its judge there; rules for
-such answers (`injection`) matter more than elsewhere.
+The judge sees both answers under the names m and M and generates one token. The score is the probability of the
+answer's name, normalised over the two names. The order of the answers depends only on the instruction and the judge's
+seed, so that it is the same for all policies. The protocol is `weighted_alpaca_eval_gpt4_turbo` (arXiv:2404.04475):
+apart from invisible characters, texts are inserted unchanged. An answer can therefore address its judge, and the rules
+for such answers (`injection`) are more important than for graded answers.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tasks.verifiers.scores import CannotJudge, Reward, Score
 TEMPLATE = "pairwise.v1"
 """Name of the question's template."""
 NAMES = ("m", "M")
-"""Names of the answer that stands first, and of the one that stands second."""
+"""Names of the first and of the second answer."""
 FIELDS = {"temperature": 1.0, "logprobs": True, "top_logprobs": 5}
-"""Fields of the request; the temperature has no part in log-probabilities."""
+"""Fields of the request; the temperature does not affect log-probabilities."""
 TOKENS = 1
-"""Tokens that the judge may say."""
+"""Maximum tokens that the judge generates."""
 CONTROL = "I do not know."
-"""An answer that every judge can compare, which is tried where the judge did not compare another."""
+"""A control answer that every judge can compare, used if the judge did not compare an answer."""
 PREFERENCE, CHARACTERS = "preference", "characters"
-"""Names of the rewards of a comparison: the preference, and the length of the answer, which no sum counts."""
+"""Names of the rewards of a comparison: the preference, and the length of the answer, which has a weight of 0."""
 
 
 class Pair(NamedTuple):
-    """A question about two answers, and whether the one to be scored stands first."""
+    """A question about two answers; `first` is True if the answer to be scored is shown first."""
 
     messages: list[dict[str, str]]
     first: bool
@@ -49,13 +49,13 @@ def pair(answer: str, reference: str, messages: Messages | None, *, seed: int | 
 
     Args:
         answer: the answer, without its thinking part.
-        reference: the answer that it is compared with.
-        messages: the conversation: one message of the user, after a system message or none.
-        seed: of the order of the two.
-        most: bytes of UTF-8 of an answer that are shown.
+        reference: the answer to compare with.
+        messages: the conversation: one user message, optionally after a system message.
+        seed: seed of the order of the two answers.
+        most: maximum bytes of UTF-8 of each answer that are shown.
 
     Raises:
-        CannotJudge: no conversation, or one of several turns.
+        CannotJudge: If the conversation is missing or has several turns.
     """
     spoken = [content for role, content in turns(messages) if role != "system"]
     if len(spoken) != 1:
@@ -70,20 +70,20 @@ def pair(answer: str, reference: str, messages: Messages | None, *, seed: int | 
 
 
 def stands_first(instruction: str, seed: int | None) -> bool:
-    """Return whether the answer stands first: for one instruction and seed always the same, and for half of them."""
+    """Return True if the answer is shown first. This is a hash of instruction and seed, True for half of them."""
     return hashlib.sha256(f"{seed}\n{instruction}".encode("utf-8", "surrogatepass")).digest()[0] % 2 == 0
 
 
 def read_preference(body: bytes, *, first: bool) -> float:
-    """Return the probability, in [0, 1], with which the judge prefers the answer, from the body of a completion.
+    """Return the probability, in [0, 1], that the judge prefers the answer, from the body of a completion.
 
     Args:
-        body: the endpoint's answer.
-        first: whether the answer stands first.
+        body: body of the endpoint's response.
+        first: True if the answer was shown first.
 
     Raises:
-        NoCompletion: no completion, or one without log-probabilities.
-        NoJudgement: neither name is among the likeliest tokens.
+        NoCompletion: If the body is not a completion, or has no log-probabilities.
+        NoJudgement: If neither name is among the likeliest tokens.
     """
     try:
         likeliest = parsed(body, "the endpoint's answer")["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
@@ -98,32 +98,32 @@ def read_preference(body: bytes, *, first: bool) -> float:
 
 
 def scored(value: float, answer: str, detail: str) -> Score:
-    """Return the score of a preference; the answer passes where it is preferred."""
+    """Return the score of a preference; the answer passes if it is preferred."""
     rewards = (Reward(PREFERENCE, 1.0, value), Reward(CHARACTERS, 0.0, float(len(answer))))
     return Score(value, value > 1 / 2, detail, rewards=rewards)
 
 
 class PairwiseJudge:
-    """Compares answers with references by one endpoint, whose counters it shares."""
+    """Compares answers with references through one endpoint, whose counters it shares."""
 
     def __init__(self, config: JudgeConfig, endpoint: Endpoint, usage: Usage) -> None:
-        """Take the options, the client and the counters of the judge that grades."""
+        """Store the options, the client and the counters of the judge that grades."""
         self._config = config
         self._endpoint = endpoint
         self._usage = usage
 
     async def compare(self, answer: str, note: str, truth: Mapping[str, str], messages: Messages | None) -> Score:
-        """Return the preference for an answer; one that keeps the judge from comparing it scores 0, as if graded.
+        """Return the preference for an answer, or 0 if the judge compares `CONTROL` but not this answer.
 
         Args:
             answer: the answer, without its thinking part; not empty.
-            note: begins the score's detail.
-            truth: the ground truth, whose `reference` it is compared with.
+            note: prefix of the score's detail.
+            truth: the ground truth, whose `reference` the answer is compared with.
             messages: the conversation.
 
         Raises:
-            CannotJudge: a conversation of several turns; an endpoint that refuses, fails, is too slow or gives no
-                log-probabilities; no preference, whichever answer it is asked about.
+            CannotJudge: If the conversation has several turns; if the endpoint refuses, fails, is too slow or returns
+                no log-probabilities; or if the judge compares neither the answer nor `CONTROL`.
         """
         asked = partial(self._preferred, answer, truth["reference"], messages)
         value = await self._endpoint.judgement(asked)
@@ -133,7 +133,7 @@ class PairwiseJudge:
         return scored(value, answer, f"{note}preferred to the reference with a probability of {value:.3f}")
 
     async def _preferred(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
-        """Return the preference for an answer, or the reason why the judge compares `CONTROL` and not this answer."""
+        """Return the preference for an answer, or the reason why the judge compares `CONTROL` but not this answer."""
         value = await self._asked(answer, reference, messages, deadline)
         if isinstance(value, str):
             control = await self._asked(CONTROL, reference, messages, deadline)
@@ -142,7 +142,7 @@ class PairwiseJudge:
         return value
 
     async def _asked(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
-        """Ask the endpoint, again after an answer without a preference, and return it or the last problem."""
+        """Send the question, with retries after answers without a preference; return it or the last problem."""
         config = self._config
         question = pair(answer, reference, messages, seed=config.seed, most=config.max_response_chars)
         fields = {**FIELDS, config.max_tokens_field: TOKENS}

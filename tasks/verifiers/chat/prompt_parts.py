@@ -1,9 +1,9 @@
-"""Texts made safe for a judge's prompt: a text can neither end its block in the prompt nor pose as a message.
+"""Escapes texts for a judge's prompt, so that a text can neither end its block in the prompt nor imitate a message.
 
-`plain` is for all texts: it takes out invisible characters, and breaks up the special tokens of chat formats, which a
-server's tokenizer would otherwise take for the real ones. `quoted` is for the answer, which alone has something to gain
-from being taken for instructions: lines that open a message, a section of the prompt or a delimiter become quotations,
-and what could be read as a judgement is renamed. Ordinary prose, code and markup pass both unchanged.
+`plain` is for all texts: it removes invisible characters, and breaks up the special tokens of chat formats, which a
+server's tokenizer would otherwise parse as real special tokens. `quoted` is for the answer, the only text that would
+benefit from being read as instructions: lines that start a message, a section of the prompt or a delimiter become
+quotations, and text that could be read as a judgement is renamed. Both leave ordinary prose, code and markup unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 _JOINERS = "\u200c\u200d"  # shape letters of several scripts, and join emoji
-_BLANKS = "\u034f\u115f\u1160\u3164\uffa0"  # print nothing, and are letters or marks to Unicode
+_BLANKS = "\u034f\u115f\u1160\u3164\uffa0"  # invisible, although Unicode classifies them as letters or marks
 _LINE_ENDS = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 
 _OPEN, _SHUT, _BAR = r"[<\uff1c]", r"[>\uff1e]", r"[|\uff5c\u00a6\u2502\u2223\ufe31]"
@@ -61,14 +61,14 @@ _SPEAKS_OF_SCORE = re.compile(r"\b(?:scor|grad|rating|verdict|judg)", re.IGNOREC
 
 @dataclass(frozen=True)
 class Material:
-    """One text of a prompt, and the lines around it.
+    """One text block of a prompt, with its delimiter lines.
 
     Attributes:
-        text: the text, made safe.
-        begin, end: the lines before and after it, which both hold the mark.
-        mark: 16 hex digits that occur nowhere in the text.
-        omitted: characters that were left out of its middle; 0 where it is whole.
-        omitted_tokens: tokens of these by the judge's tokenizer; 0 where they were not counted.
+        text: the escaped text.
+        begin, end: the lines before and after the text, which both contain the mark.
+        mark: 16 hex digits that do not occur in the text.
+        omitted: number of characters removed from the middle of the text, or 0 if it is complete.
+        omitted_tokens: tokens of these characters by the judge's tokenizer, or 0 if they were not counted.
     """
 
     text: str
@@ -80,11 +80,12 @@ class Material:
 
 
 def material(name: str, text: str, basis: object, omitted: int = 0, omitted_tokens: int = 0) -> Material:
-    """Return `text`, safe already, as the material `name` under a mark that depends on `basis`.
+    """Return the already escaped `text` as the block `name`, with a mark that depends on `basis`.
 
-    The mark is a digest of what is judged, not a random number: equal judgements have equal prompts, in every process
-    and after every resume, so that a seeded judge repeats itself and servers can cache. No answer can hold the digest
-    of a text that it is itself a part of, short of trying 2**64 of them, and a policy never sees one.
+    The mark is a digest of the judged texts, not a random number. Equal judgements therefore have equal prompts, in
+    every process and after every resume, so that a seeded judge is reproducible and servers can cache prompts. An
+    answer cannot contain the digest of a text that includes the answer, short of trying 2**64 of them, and a policy
+    never sees a digest.
     """
     sign = mark(basis, text)
     return Material(text, f"=== begin {name} {sign} ===", f"=== end {name} {sign} ===", sign, omitted, omitted_tokens)
@@ -102,14 +103,14 @@ def mark(basis: object, text: str) -> str:
 def cut(text: str, most: int) -> tuple[str, str, str]:
     """Split a text into its first `most` / 2 bytes of UTF-8, the middle, and its last `most` / 2 bytes.
 
-    A text that is short enough comes whole as the first part. Bytes, as a context is counted in tokens: English has few
-    of them for each letter, other scripts one or more.
+    A text that is short enough is returned whole as the first part. The unit is bytes because a context is counted in
+    tokens: English has few tokens per letter, other scripts one or more.
     """
     content = text.encode("utf-8", "surrogatepass")
     if len(content) <= most:
         return text, "", ""
     cuts = [most - most // 2, len(content) - most // 2]
-    while content[cuts[0]] & 0xC0 == 0x80:  # in the middle of a character: left out whole
+    while content[cuts[0]] & 0xC0 == 0x80:  # within a character: it is removed whole
         cuts[0] -= 1
     while cuts[1] < len(content) and content[cuts[1]] & 0xC0 == 0x80:
         cuts[1] += 1
@@ -119,12 +120,12 @@ def cut(text: str, most: int) -> tuple[str, str, str]:
 
 
 def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[str, int]:
-    """Return the two ends of a text with a line about the gap between them, and the number of characters left out.
+    """Return the two ends of a text with a line about the gap between them, and the number of characters removed.
 
     Args:
         text: the text.
-        most: bytes of UTF-8 that remain.
-        safe: applied to each end, but not to the line about the gap: so it can take out every other line like that.
+        most: maximum bytes of UTF-8 to keep.
+        safe: escapes each end, but not the line about the gap, so it can escape imitations of that line.
     """
     head, gap, tail = cut(text, most)
     if not gap:
@@ -135,8 +136,8 @@ def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[s
 def visible(text: str) -> str:
     """Return the text without invisible characters: controls, bidirectional overrides, zero-width characters, tags.
 
-    Joiners stay where a script or an emoji needs them: beside a character that is not ASCII. A lone surrogate, which no
-    request can carry, becomes the replacement character.
+    Joiners are kept next to a non-ASCII character, because scripts and emoji need them. A lone surrogate cannot be sent
+    in a request and becomes the replacement character.
     """
     text = _LINE_ENDS.sub("\n", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
@@ -146,26 +147,28 @@ def visible(text: str) -> str:
 
 
 def plain(text: str, tokens: Iterable[str] = ()) -> str:
-    """Return the visible text, its special tokens broken up by a space.
+    """Return the visible text with a space inside each special token.
 
-    `tokens` are further special tokens, those of a known tokenizer.
+    Args:
+        text: the text.
+        tokens: additional special tokens, from a known tokenizer.
     """
     text = _TOKENS.sub(lambda opening: opening[0] + " ", visible(text))
     for token in tokens:
-        if len(token) > 1:  # a token of one character has nowhere to be broken
+        if len(token) > 1:  # a token of one character cannot be split
             text = text.replace(token, f"{token[0]} {token[1:]}")
     return text
 
 
 def quoted(text: str) -> str:
-    """Return an answer as `plain` does, in which no line reads as a message, as its end or as a judgement."""
+    """Return an answer like `plain`, escaped so that no line reads as a message, a delimiter or a judgement."""
     text = plain(_without_encoded_judgements(visible(text)))
     text = _MESSAGE_LINES.sub("> ", text)
     return _SCORE_KEYS.sub("quoted ", _ESCAPED_LETTERS.sub(r"\\ ", text))
 
 
 def decoded(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield each run of base64 in a text that holds readable text, with that text."""
+    """Yield each base64 run in a text that decodes to readable text, with the decoded text."""
     for run in _BASE64.finditer(text):
         letters = run[0].rstrip("=").replace("-", "+").replace("_", "/")
         try:

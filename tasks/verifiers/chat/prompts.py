@@ -1,4 +1,4 @@
-"""The two messages to a judge: a template of `templates/` around the conversation, the reference, the answer."""
+"""Renders the two messages to a judge from a template in `templates/`, conversation, reference and answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 WITH_REFERENCE, WITHOUT_REFERENCE = "chat_reference", "chat_open"
-"""Names of the verifiers that judge chat, with and without a reference."""
+"""Names of the chat verifiers with and without a reference."""
 MODES = ("grade", "pairwise")
-"""Ways in which an answer is judged by a reference: graded beside it, or compared with it (`chat.pairwise`)."""
+"""Ways to use a reference: grade the answer given the reference, or compare the two (`chat.pairwise`)."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The two messages that ask a judge for a grade; `answer` is the block of `user` that holds the answer."""
+    """The two messages that request a grade from a judge; `answer` is the block of `user` with the answer."""
 
     system: str
     user: str
@@ -30,19 +30,19 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """Return the system and the user message as one text, for counting tokens."""
+        """Return the system and the user message as one text, to count tokens."""
         return f"{self.system}\n{self.user}"
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """Both messages in the form that an endpoint takes."""
+        """Both messages in the format of an endpoint."""
         return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
 
 
 def check_ground_truth(verifier: str, ground_truth: Any) -> None:
-    """Raise `GroundTruthError` unless it is `{"reference": text}` for `chat_reference`, None for `chat_open`.
+    """Raise `GroundTruthError` unless it is `{"reference": text}` for `chat_reference`, or None for `chat_open`.
 
-    A reference may have a `mode` beside it, one of `MODES`.
+    With a reference, there may also be a `mode`, one of `MODES`.
     """
     if verifier == WITHOUT_REFERENCE:
         if ground_truth is not None:
@@ -60,12 +60,12 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
 
 
 def is_pairwise(ground_truth: Any) -> bool:
-    """Return whether a well-formed ground truth asks for a comparison with its reference."""
+    """Return True if a well-formed ground truth has the mode `pairwise`."""
     return isinstance(ground_truth, dict) and ground_truth.get("mode") == MODES[1]
 
 
 def turns(messages: Any) -> list[tuple[str, str]]:
-    """Return the conversation as pairs of role and content; raises `CannotJudge` where it is missing or malformed."""
+    """Return the conversation as pairs of role and content; raises `CannotJudge` if it is missing or malformed."""
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise CannotJudge("a chat answer cannot be judged without the conversation: give messages")
     conversation = []
@@ -88,7 +88,7 @@ def render(
     most: int | None = None,
     omitted_tokens: int = 0,
 ) -> Prompt:
-    """Return the prompt that asks for a grade of `answer`, which comes without its thinking part.
+    """Return the prompt that requests a grade of `answer`, which is given without its thinking part.
 
     Args:
         config: scale, templates and limits.
@@ -96,12 +96,12 @@ def render(
         answer: the answer.
         ground_truth: the verifier's ground truth.
         messages: the conversation.
-        most: bytes of UTF-8 of the answer that are shown; None for `max_response_chars`.
-        omitted_tokens: tokens of the rest of it, where they are known.
+        most: maximum bytes of UTF-8 of the answer to show. Optional. If None, `max_response_chars`.
+        omitted_tokens: tokens of the omitted part, or 0 if they are not known.
 
     Raises:
-        CannotJudge: no conversation, or a malformed one.
-        GroundTruthError: a ground truth that is not the verifier's.
+        CannotJudge: If the conversation is missing or malformed.
+        GroundTruthError: If the ground truth is not valid for the verifier.
     """
     check_ground_truth(verifier, ground_truth)
     conversation = _conversation(turns(messages))
@@ -122,7 +122,7 @@ def render(
 
 def _conversation(conversation: list[tuple[str, str]]) -> Material:
     safe = [[" ".join(plain(role).split()), plain(content)] for role, content in conversation]
-    # one mark for all turns: neither a content nor the joined text can hold it
+    # all turns share one mark, which occurs neither in a single content nor in the joined text
     sign = mark(["conversation", safe], "\n".join(content for pair in safe for content in pair))
     text = "\n".join(f"=== {role} {sign} ===\n{content}" for role, content in safe)
     return Material(text, f"=== begin conversation {sign} ===", f"=== end conversation {sign} ===", sign)
@@ -130,7 +130,7 @@ def _conversation(conversation: list[tuple[str, str]]) -> Material:
 
 @cache
 def template(name: str) -> Template:
-    """Return the template of `templates/` that is called so."""
+    """Return the template `name` of `templates/`."""
     from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -1,4 +1,4 @@
-"""Reading of a judge's answer: the one JSON object that was asked for, or an error. Nothing is guessed or clamped."""
+"""Parses a judge's answer, which must be the requested JSON object. Nothing is guessed or clamped."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, NoReturn
 from tasks.verifiers.responses import strip_thinking
 
 MAX_SHOWN = 1_000
-"""Characters of a judge's answer that an error quotes."""
+"""Maximum characters of a judge's answer that an error quotes."""
 
 
-class NoJudgement(ValueError):  # noqa: N818 - reads as the sentence it is
-    """An endpoint's answer holds no judgement; the message names its fault."""
+class NoJudgement(ValueError):  # noqa: N818 - the name says what is wrong
+    """An endpoint's response contains no judgement; the message states why."""
 
 
 class NoCompletion(NoJudgement):
-    """An endpoint's answer is no chat completion: the endpoint's failure, whatever the judge read."""
+    """An endpoint's response is not a chat completion: the endpoint failed, independently of the prompt."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A grade on the judge's own scale, and the reason for it; the reason is empty where none was asked for."""
+    """A grade on the judge's scale and the reason for it; the reason is empty if none was requested."""
 
     reason: str
     score: int
 
 
 def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str, Any]:
-    """Return the structured output that is asked for: a reason if `reasons`, then a whole number of the scale."""
-    # an enumeration, as not every endpoint that takes a schema knows minimum and maximum
+    """Return the structured output format of a request: a reason if `reasons`, then an integer of the scale."""
+    # an enumeration, because not every endpoint that accepts a schema supports minimum and maximum
     score = {"type": "integer", "enum": list(range(lowest, highest + 1))}
     schema = {
         "type": "object",
@@ -42,9 +42,11 @@ def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str
 
 
 def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True) -> Judgement:
-    """Return the judgement in the body of a chat completion; for any bytes raises `NoJudgement` and nothing else.
+    """Return the judgement in the body of a chat completion.
 
-    It is `NoCompletion` where the body holds no words of a judge.
+    Raises:
+        NoJudgement: If the body contains no judgement. No input raises any other exception.
+        NoCompletion: If the body contains no message of a judge.
     """
     try:
         completion = parsed(body, "the endpoint's answer")
@@ -66,10 +68,10 @@ def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True
 
 
 def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True) -> Judgement:
-    """Return the judgement in a message: one JSON object and nothing beside it, but for a thinking part before it.
+    """Return the judgement in a message, which must be one JSON object, optionally after a thinking part.
 
     Raises:
-        NoJudgement: no text, other text, other keys or types, a score off the scale.
+        NoJudgement: If there is no text or other text, or the object has other keys or types or a score off the scale.
     """
     if not isinstance(content, str) or not content.strip():
         raise NoJudgement("the judge said nothing")
@@ -89,7 +91,7 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
 
 
 def read_usage(body: bytes) -> tuple[int, int]:
-    """Return the tokens read and written by the endpoint's own count; zeros where it states none."""
+    """Return the input and output tokens that the endpoint reports, or zeros if it reports none."""
     try:
         completion = parsed(body, "")
     except NoJudgement:
@@ -104,7 +106,7 @@ def _count(value: Any) -> int:
 
 
 def parsed(text: str | bytes, what: str) -> Any:
-    """Parse strict JSON: UTF-8, no NaN, no key twice; raises `NoJudgement` for anything else."""
+    """Parse strict JSON (UTF-8, no NaN, no duplicate keys); raises `NoJudgement` for anything else."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")

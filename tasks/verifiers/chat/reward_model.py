@@ -1,4 +1,4 @@
-"""Reward models: one in place of the judge of chat, or any number of them as rewards of their own, each by name."""
+"""Scores answers with reward models: one instead of the LLM judge, or any number of named ones as separate rewards."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tasks.verifiers.scores import CannotJudge, Reward, Score
 
 
 class RewardModelJudge:
-    """A `Verifier` of chat that scores with a reward model: its logit becomes a score in [0, 1]."""
+    """A `Verifier` of chat that uses a reward model, whose logit is mapped to a score in [0, 1]."""
 
     def __init__(self, config: RewardModelConfig) -> None:
-        """Load the model; raises `ValueError` where that cannot be done."""
+        """Load the model; raises `ValueError` if that fails."""
         self._config = config
         self._usage = Usage()
         self._scorer = Scorer(config, self._usage)
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Score conversation and answer; a reference is never looked at.
+        """Score an answer given its conversation; a reference is never used.
 
-        An empty answer scores 0 without the model. So does one that has no score where `CONTROL` has one: it is too
-        long to be cut to the tokens left beside the conversation, or its logit is not finite.
+        An empty answer scores 0 without the model. An answer also scores 0 if it cannot be scored although `CONTROL`
+        can: it cannot be cut to the tokens that the conversation leaves, or its logit is not finite.
 
         Raises:
-            GroundTruthError: a ground truth that is not the verifier's.
-            CannotJudge: no conversation, or one too long; a logit that is not finite, of `CONTROL` too;
-                `chat_reference`, unless `scores_references` is set.
+            GroundTruthError: If the ground truth is not valid for the verifier.
+            CannotJudge: If the conversation is missing or too long; if the logits of the answer and of `CONTROL` are
+                not finite; for mode `pairwise`; or for `chat_reference`, unless `scores_references` is set.
         """
         check_ground_truth(verifier, ground_truth)
         if is_pairwise(ground_truth):
@@ -67,11 +67,11 @@ class RewardModelJudge:
         return Score(value, value >= self._config.pass_value, f"{note}logit {logit:.4g}")
 
     async def close(self) -> None:
-        """End the thread; answers that still wait are not scored, and their judgements fail."""
+        """End the thread. Answers that are still queued are not scored, and their calls fail."""
         await self._scorer.close()
 
     def usage(self) -> dict[str, float]:
-        """Return the counters so far; a reward model writes no tokens and costs nothing."""
+        """Return the counters so far; a reward model generates no tokens and has no cost."""
         return self._usage.as_dict()
 
     def _value(self, logit: float) -> float:
@@ -82,17 +82,17 @@ class RewardModelJudge:
 
 
 class NamedRewardModels:
-    """The `Verifier` `reward_model`: several models, of which a ground truth names one."""
+    """The `Verifier` `reward_model`: several models, one of which is named by the ground truth."""
 
     def __init__(self, configs: Mapping[str, NamedRewardModelConfig], gpus_behind: int = 0) -> None:
-        """Load the models, those with a GPU of their own on one each, the last that is free first.
+        """Load the models. Each model that uses a GPU gets a separate one, starting with the last free GPU.
 
         Args:
             configs: the models by name.
-            gpus_behind: GPUs at the end of this process's that the judge of chat has.
+            gpus_behind: number of this process's last GPUs that are reserved for the judge of chat.
 
         Raises:
-            ValueError: a model cannot be loaded.
+            ValueError: If a model cannot be loaded.
         """
         self._configs = dict(configs)
         self._usage = {name: Usage() for name in configs}
@@ -102,13 +102,14 @@ class NamedRewardModels:
             gpus_behind += config.gpus
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Score an answer by the model that the ground truth names; the logit, or its sigmoid, is the only reward.
+        """Score an answer with the model that the ground truth names; the only reward is the logit or its sigmoid.
 
-        An empty answer is scored as any other: of raw logits none is the lowest.
+        An empty answer is scored like any other, because raw logits have no minimum.
 
         Raises:
-            GroundTruthError: a ground truth that names no model.
-            CannotJudge: no such model; no conversation; texts that are too long; a logit that is not finite.
+            GroundTruthError: If the ground truth names no model.
+            CannotJudge: If there is no such model or no conversation, the texts are too long, or the logit is not
+                finite.
         """
         name = name_of(ground_truth)
         if name not in self._scorers:
@@ -142,5 +143,5 @@ class NamedRewardModels:
 
 def squashed(logit: float) -> float:
     """Return the logistic function of a logit."""
-    # of the two forms, the one that cannot overflow
+    # use the form that cannot overflow
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))

@@ -1,4 +1,4 @@
-"""A judge's own server: vLLM behind its OpenAI-compatible interface, in a child process for the length of a block."""
+"""Starts a vLLM server with an OpenAI-compatible API for a judge, as a child process for the duration of a block."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tasks.storage.model_folder import check_model_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 
 ROOT = Path(__file__).parents[3]
-"""Folder that holds the package `tasks`, for the server's Python path."""
+"""Folder that contains the package `tasks`, for the server's Python path."""
 LAUNCHER = "tasks.verifiers.chat.launcher"
-"""Module that the server's process runs."""
+"""Module that the server process runs."""
 EXECUTOR = "tasks.generation.executor.InProcessExecutor"
-"""vLLM executor of a server on one device: the engine computes in its own process."""
+"""vLLM executor for one device: the model runs in the engine's process."""
 EXECUTOR_OF_SEVERAL = "tasks.generation.executor.WatchedMultiprocExecutor"
-"""vLLM executor of a server on several devices: a process for each, which end with the server."""
+"""vLLM executor for several devices: one process per device, which ends with the server."""
 KEY_PREFIX = "RLVR_JUDGE_KEY_"
-"""Prefix of the environment variables that hold the keys of such servers."""
+"""Prefix of the environment variables that contain the API keys of such servers."""
 HOST = "127.0.0.1"
-"""Address that such servers listen on: this machine alone."""
+"""Address that such servers listen on (loopback only)."""
 _POLL_SECONDS = 0.25
-_STOP_SECONDS = 20.0  # on a machine with a GPU; elsewhere, a server holds nothing that the system would not free
+_STOP_SECONDS = 20.0  # with a GPU; without one, the system frees all resources of a killed server
 _LAST_LINES = 15
 _TAIL = 20_000
 
@@ -46,23 +46,24 @@ logger = logging.getLogger(__name__)
 
 
 class ServerError(InfrastructureError):
-    """The judge's server did not start: infrastructure, with the last error in its log, or the last lines of that."""
+    """The judge's server did not start. The message contains the last error in its log, or the log's last lines."""
 
 
 @contextlib.contextmanager
 def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
-    """Serve the judge's model for the length of the block, and yield the configuration of a client of the server.
+    """Serve the judge's model for the duration of the block, and yield the configuration of a client of the server.
 
-    Where `url` is given already, and for a reward model, it is the same configuration and nothing is started; else
-    `url`, `api_key_env` and `context_tokens` are filled in. The server listens on this machine alone, asks for a random
-    key, which stands in an environment variable of this process for the length of the block, and ends with the block or
-    with this process, however that ends.
+    If `url` is set, or for a reward model, nothing is started and the configuration is yielded unchanged. Otherwise
+    `url`, `api_key_env` and `context_tokens` are filled in. The server listens on the loopback interface only and
+    requires a random API key, which is stored in an environment variable of this process for the duration of the block.
+    The server ends with the block or with this process, however that ends.
 
     Raises:
-        ValueError: a model folder that is not one, or a hub id without a revision.
-        ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
-        ServerError: the server ended while it started, or did not start in time.
-        ShortOfMemoryError, MemoryLimitError: it did not start for memory; the second if no wait helps.
+        ValueError: If a model folder is not one, or a hub id has no revision.
+        ImageError: If the image is for machines with GPUs and the pod has none, or the other way round.
+        ServerError: If the server ends during startup, or does not start in time.
+        ShortOfMemoryError, MemoryLimitError: If it does not start for lack of memory; the second if waiting cannot
+            help.
     """
     if isinstance(config, RewardModelConfig) or config.url is not None:
         yield config
@@ -93,7 +94,7 @@ def _listening(config: JudgeConfig, options: list[str], variable: str, log: IO[b
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # its engine is in the same process group, so that one signal reaches both
+        start_new_session=True,  # the engine joins this process group, so that one signal reaches both
     )
     try:
         started = time.monotonic()
@@ -116,7 +117,7 @@ def _wait_until_healthy(config: JudgeConfig, server: subprocess.Popen[bytes], po
                 if short := memory_error(ended, reason, "verifiers.judge.server.cpu_kv_cache_gib"):
                     raise short
                 raise ServerError(f"{with_cause(ended)}: {reason}")
-            with contextlib.suppress(httpx2.TransportError):  # not listening yet: that is what is waited for
+            with contextlib.suppress(httpx2.TransportError):  # not listening yet
                 if client.get(f"http://{HOST}:{port}/health").status_code == 200:
                     return
             time.sleep(_POLL_SECONDS)
@@ -124,7 +125,7 @@ def _wait_until_healthy(config: JudgeConfig, server: subprocess.Popen[bytes], po
 
 
 def _options(config: JudgeConfig) -> list[str]:
-    """Return the command line of the server, the model checked as far as that costs nothing."""
+    """Return the command line of the server, after cheap checks of the model."""
     model = Path(config.model)
     if model.is_dir():
         check_model_folder(model)
@@ -139,7 +140,7 @@ def _options(config: JudgeConfig) -> list[str]:
         "max-num-seqs": server.max_num_seqs,
         "tensor-parallel-size": server.tensor_parallel_size,
         "gpu-memory-utilization": server.gpu_memory_utilization,
-        # A small judge that may put blanks between two tokens of JSON can go on with them to the end.
+        # If blanks between two JSON tokens are allowed, a small judge may generate them until the token limit.
         "structured-outputs-config": '{"disable_any_whitespace": true, "backend": "xgrammar"}',
     }
     if config.revision is not None:
@@ -155,7 +156,7 @@ def _options(config: JudgeConfig) -> list[str]:
 
 
 def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
-    """Return the environment of the server. It holds the key, as everyone can read a command line."""
+    """Return the environment of the server. It contains the API key, because command lines are public."""
     server = config.server
     settings = {
         "VLLM_API_KEY": key,
@@ -169,14 +170,14 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
             "OMP_NUM_THREADS": str(server.cpu_threads or len(os.sched_getaffinity(0))),
         }
         if _eager(server):
-            settings["TORCHDYNAMO_DISABLE"] = "1"  # as for a policy's engine: no compiler is needed
+            settings["TORCHDYNAMO_DISABLE"] = "1"  # no compiler is needed, as for a policy's engine
     settings |= gpus_in_sight(server.gpus)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(KEY_PREFIX)}
     return inherited | settings
 
 
 def gpus_in_sight(gpus: int) -> dict[str, str]:
-    """Return the environment in which a server sees the last `gpus` of this process's GPUs; an engine has the first."""
+    """Return an environment that shows a server the last `gpus` of this process's GPUs; an engine uses the first."""
     import torch
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -189,7 +190,7 @@ def _eager(server: ServerConfig) -> bool:
 
 
 def _dtype(server: ServerConfig) -> str:
-    # vLLM's own `auto` is the checkpoint's type, on any processor.
+    # vLLM's `auto` uses the checkpoint's type on any processor.
     slow = server.dtype == "auto" and precision.resolve("auto", gpu=has_gpu()) == "float32"
     return "float32" if slow else server.dtype
 
@@ -201,7 +202,7 @@ def _free_port() -> int:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """End the server and its engine; processes of the group that are left after that are killed."""
+    """End the server and its engine, and kill the remaining processes of the group."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.terminate()
         server.wait(_STOP_SECONDS if has_gpu() else 1.0)
@@ -211,7 +212,7 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(log: IO[bytes]) -> str:
-    """Return the last error in the log of a server; its last lines where it names none."""
+    """Return the last error in the log of a server, or the last lines if there is none."""
     log.seek(0)
     text = log.read()[-_TAIL:].decode("utf-8", "replace")
     return ": ".join(last_error(text) or ()) or "\n".join(text.splitlines()[-_LAST_LINES:])

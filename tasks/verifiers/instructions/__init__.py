@@ -1,15 +1,18 @@
-"""`precise_if`: 1 if a response holds every constraint that its prompt states, else 0.
+"""Verifies instruction following (`precise_if`): 1 if a response satisfies every constraint of its prompt, else 0.
 
-There are 112 constraints (`arguments`): the 25 of IFEval, the 29 that IF-RLVR trains on and the 58 of IFBench. The loop
-over them is our own: it refuses an unknown constraint, a missing argument and missing data.
+There are 112 constraints (`arguments`): 25 of IFEval, 29 that IF-RLVR trains on and 58 of IFBench. Unknown constraints,
+missing arguments and missing data are errors.
 
-A ground truth is `{"instruction_ids": [...], "kwargs": [{...}, ...]}`, one object of arguments per constraint; null
-arguments count as absent. An optional `"mode": "loose"` asks for IFEval's loose accuracy: a constraint then holds if it
-holds for the response or for one of its variants without first line, last line or asterisks. The default is `"strict"`.
-`"both"` gives the strict score, and as rewards of weight 0 the proportion of constraints that hold strictly, and
-loosely: the four rates of IFEval (Zhou et al. 2023, arXiv:2311.07911) follow from them.
+A ground truth is `{"instruction_ids": [...], "kwargs": [{...}, ...]}`, with one object of arguments per constraint;
+null arguments count as absent. The optional `mode` is one of:
 
-Importing this package loads no checker: the first judgement does, or `warm_up`.
+strict  the default: the response must satisfy all constraints.
+loose   IFEval's loose accuracy: a constraint is satisfied if the response satisfies it, or one of its variants without
+        the first line, the last line or asterisks.
+both    the strict score, with the fractions of constraints that are satisfied strictly and loosely as rewards of weight
+        0. The four metrics of IFEval (Zhou et al. 2023, arXiv:2311.07911) can be computed from them.
+
+Importing this package loads no checkers; the first call of `judge`, or `warm_up`, loads them.
 """
 
 from __future__ import annotations
@@ -24,35 +27,35 @@ from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Reward, Score
 
 REPEAT_PROMPT = "combination:repeat_prompt"
-"""The one constraint whose argument may come from the messages."""
+"""The only constraint whose argument may come from the messages."""
 
 MODES = ("strict", "loose", "both")
 """Accepted values of `mode` in a ground truth."""
 
 Check = tuple[str, Callable[[str], bool]]
-"""The name of a constraint, and the function that says whether a text holds it."""
+"""The name of a constraint, and a function that returns True if a text satisfies it."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise a `GroundTruthError` that names the constraint and the argument at fault."""
+    """Raise a `GroundTruthError` that names the invalid constraint and argument, unless the ground truth is valid."""
     _constraints(ground_truth)
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
-    """Return a sentence for each thing that the constraints of a ground truth need and this machine lacks."""
+    """Return a message for each package or NLTK resource that the constraints need and this machine lacks."""
     return [reason for name, _ in _constraints(ground_truth) for reason in needs.missing(name)]
 
 
 def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]] | None) -> Score:
-    """Score 1 if the response holds all constraints, else 0; an empty response holds none.
+    """Score 1 if the response satisfies all constraints, else 0; an empty response satisfies none.
 
-    `Score.detail` names the broken ones. `messages` is read only by `combination:repeat_prompt`, and only where its
+    `Score.detail` names the broken constraints. `messages` is used only by `combination:repeat_prompt`, and only if its
     `prompt_to_repeat` is absent: the prompt to repeat is then the last user message. In mode `both` the rewards are the
-    strict score, which alone has a weight, so that it is the sum, and the shares `strict` and `loose` in [0, 1].
+    strict score with weight 1, and the fractions `strict` and `loose`, in [0, 1], with weight 0.
 
     Raises:
-        GroundTruthError: the ground truth is malformed.
-        CannotJudge: data or a package is missing, or the prompt to repeat is.
+        GroundTruthError: If the ground truth is malformed.
+        CannotJudge: If data, a package or the prompt to repeat is missing.
     """
     constraints = [
         (name, {"prompt_to_repeat": _last_prompt(messages)} if name == REPEAT_PROMPT and not arguments else arguments)
@@ -68,12 +71,12 @@ def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]
     score = _all_or_nothing(text, broken, len(checks))
     if mode != "both":
         return score
-    loosely = _broken(broken, _loose_variants(text))  # the text is among its variants: what it holds, holds loosely
+    loosely = _broken(broken, _loose_variants(text))  # the variants include the text itself, so only broken ones differ
     return _both_ways(score, len(checks) - len(broken), len(checks) - len(loosely), len(checks))
 
 
 def warm_up() -> None:
-    """Load the checkers, the language profiles and, where their data is installed, tokenizer, tagger and stop words."""
+    """Load the checkers, the language profiles and, if their data is installed, tokenizer, tagger and stop words."""
     from tasks.verifiers.instructions import texts
 
     texts.language("Every profile is loaded by the first call.")
@@ -89,12 +92,12 @@ def warm_up() -> None:
 
 
 def _broken(checks: Sequence[Check], candidates: Sequence[str]) -> list[Check]:
-    """Return the checks that none of the candidates holds."""
+    """Return the checks that no candidate passes."""
     return [(name, check) for name, check in checks if not any(check(candidate) for candidate in candidates)]
 
 
 def _all_or_nothing(text: str, broken: Sequence[Check], count: int) -> Score:
-    """Return the score of a text that breaks these of `count` constraints."""
+    """Return the score of a text that breaks the given constraints out of `count`."""
     if not text:
         return Score.binary(False, "empty response")
     if broken:
@@ -103,7 +106,7 @@ def _all_or_nothing(text: str, broken: Sequence[Check], count: int) -> Score:
 
 
 def _both_ways(score: Score, strictly: int, loosely: int, count: int) -> Score:
-    """Return the strict score with the shares of the `count` constraints that hold, as rewards that no sum counts."""
+    """Return the strict score with the fractions of the `count` constraints satisfied, as rewards of weight 0."""
     shares = (Reward("strict", 0.0, strictly / count), Reward("loose", 0.0, loosely / count))
     return replace(score, rewards=(Reward("precise_if", 1.0, score.value), *shares))
 
@@ -123,7 +126,7 @@ def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _arguments(name: Any, given: Any) -> dict[str, Any]:
-    """Return the arguments of one constraint. `repeat_prompt` alone may leave its argument to the messages."""
+    """Return the arguments of one constraint. Only `repeat_prompt` may take its argument from the messages."""
     if not isinstance(name, str) or name not in SCHEMAS:
         raise GroundTruthError(f"unknown constraint {name!r}; accepted: {', '.join(SCHEMAS)}")
     if name == REPEAT_PROMPT and isinstance(given, dict) and all(value is None for value in given.values()):
@@ -142,7 +145,7 @@ def _last_prompt(messages: Sequence[Mapping[str, str]] | None) -> str:
 
 
 def _loose_variants(text: str) -> list[str]:
-    """Return the response and the variants that IFEval's loose accuracy accepts in its stead, without empty ones."""
+    """Return the response and the variants that IFEval's loose accuracy accepts instead, without empty ones."""
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [each for each in dict.fromkeys(v for cut in cuts for v in (cut, cut.replace("*", ""))) if each.strip()]

@@ -1,8 +1,8 @@
-"""The table of all 112 constraints that `precise_if` knows, with the arguments that each takes.
+"""Lists the 112 constraints of `precise_if` with their arguments.
 
-IFEVAL: the 25 of IFEval (Zhou et al. 2023, https://arxiv.org/abs/2311.07911). TRAINING: the 29 that IF-RLVR trains on
-(Pyatkin et al. 2025, https://arxiv.org/abs/2507.02833). IFBENCH: the 58 of the benchmark in the same paper, which is
-for evaluation only. Plain data: importing this module loads no checker.
+`IFEVAL` contains the 25 constraints of IFEval (Zhou et al. 2023, https://arxiv.org/abs/2311.07911). `TRAINING` contains
+the 29 that IF-RLVR trains on (Pyatkin et al. 2025, https://arxiv.org/abs/2507.02833). `IFBENCH` contains the 58 of the
+benchmark in the same paper, which is for evaluation only. Importing this module loads no checkers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ LANGUAGES = (
     "en", "es", "pt", "ar", "hi", "fr", "ru", "de", "ja", "it", "bn", "uk", "th", "ur", "ta", "te", "bg", "ko",
     "pl", "he", "fa", "vi", "ne", "sw", "kn", "mr", "gu", "pa", "ml", "fi",
 )  # fmt: skip
-"""ISO 639-1 codes of the languages that IFEval asks for and its language identifier can distinguish."""
+"""ISO 639-1 codes of the languages that IFEval uses and that its language identifier can distinguish."""
 
 RELATIONS = ("at least", "less than")
-"""The two ways in which a constraint compares a count with its threshold."""
+"""The two comparisons of a count with its threshold."""
 
 
 class ArgumentsError(ValueError):
-    """The arguments of a constraint are not those that it takes; the message names the constraint and the argument."""
+    """The arguments of a constraint are invalid; the message names the constraint and the argument."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ RELATION = Kind("'at least' or 'less than'", lambda value: value in RELATIONS)
 PHRASE = Kind("a phrase of at least 3 words", lambda value: _text(value) and len(value.split()) >= 3)
 
 Schema = Mapping[str, Kind]
-"""The arguments of one constraint: name to type."""
+"""The types of the arguments of one constraint, by name."""
 
 IFEVAL: dict[str, Schema] = {
     "change_case:capital_word_frequency": {"capital_frequency": COUNT, "capital_relation": RELATION},
@@ -93,7 +93,7 @@ IFEVAL: dict[str, Schema] = {
     "startend:end_checker": {"end_phrase": TEXT},
     "startend:quotation": {},
 }
-"""The constraints of IFEval: the types of the arguments by the id of the constraint."""
+"""Argument types of the constraints of IFEval, by constraint id."""
 
 TRAINING: dict[str, Schema] = {
     "copy:copy": {"prompt_to_repeat": TEXT},
@@ -130,7 +130,7 @@ TRAINING: dict[str, Schema] = {
     "punctuation:punctuation_dot": {},
     "punctuation:punctuation_exclamation": {},
 }
-"""The constraints that IF-RLVR trains on: the types of the arguments by the id of the constraint."""
+"""Argument types of the constraints that IF-RLVR trains on, by constraint id."""
 
 IFBENCH: dict[str, Schema] = {
     "count:conjunctions": {"small_n": COUNT},
@@ -192,10 +192,10 @@ IFBENCH: dict[str, Schema] = {
     "words:vowel": {},
     "words:words_position": {"keyword": TEXT},
 }
-"""The constraints of IFBench: the types of the arguments by the id of the constraint."""
+"""Argument types of the constraints of IFBench, by constraint id."""
 
 SCHEMAS: dict[str, Schema] = IFEVAL | TRAINING | IFBENCH
-"""The arguments of all constraints, by the id of the constraint."""
+"""Argument types of all constraints, by constraint id."""
 
 _IN_ORDER = {
     "count:word_count_range": ("min_words", "max_words"),
@@ -203,17 +203,17 @@ _IN_ORDER = {
     "new:copy_span_idx": ("n_start", "n_end"),
     "repeat:repeat_span": ("n_start", "n_end"),
 }
-"""Pairs of arguments, by constraint, of which the first must not be above the second."""
+"""Pairs of arguments by constraint; the first must not be greater than the second."""
 
 
 def normalized(name: str, given: Any) -> dict[str, Any]:
-    """Check the arguments of a known constraint, and return them as its checker takes them.
+    """Check the arguments of a known constraint, and return them in the format of its checker.
 
-    Nulls count as absent, since tables give every row every argument. Whole numbers that came as floats, as they do
-    from tables with nulls, become integers; a text that came as a list of one, as in IF-RLVR's rows, becomes the text.
+    Nulls count as absent, because tables have a column for every argument. Integers stored as floats (as in tables with
+    nulls) become integers, and a text stored as a list of one text (as in IF-RLVR's rows) becomes the text.
 
     Raises:
-        ArgumentsError: an argument is unknown, missing or not of its type.
+        ArgumentsError: If an argument is unknown, missing or of the wrong type.
     """
     if not isinstance(given, dict):
         raise ArgumentsError(f"the arguments of {name} are not an object")

@@ -1,4 +1,4 @@
-"""The check of each constraint: our own where there is one, else the published one."""
+"""Selects the check of each constraint: our own implementation if there is one, else the published one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from tasks.verifiers.instructions import ifbench, ifeval, published, training_forms, training_words
 
 OURS: dict[str, Callable[..., bool]] = training_words.CHECKS | training_forms.CHECKS | ifeval.CHECKS | ifbench.CHECKS
-"""Our own checks by the id of the constraint: functions of the response and the constraint's arguments."""
+"""Our own checks by constraint id: functions of the response and the constraint's arguments."""
 
 
 def check(name: str, arguments: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Return the check of a known constraint, a function that is True for a response that holds it.
+    """Return the check of a known constraint, a function that returns True if a response satisfies it.
 
-    The response is given to it without its thinking part.
+    The response must be passed without its thinking part.
     """
     if name in OURS:
         return partial(OURS[name], **arguments)

@@ -1,9 +1,9 @@
-"""Our own checks of IFBench, for the constraints that the package draws at random, makes slow or fails in.
+"""Implements IFBench checks for which the published package samples arguments, is slow or fails.
 
-So are those that AI2 has mended since the package was made (https://github.com/allenai/IFBench, August 2026): names,
-keywords and pronouns are whole words in either case, and positions count words, not punctuation. Sentences are NLTK's
-there too (`published`). Each docstring states the constraint as its prompt does. Everywhere else, and wherever no
-difference is stated, the result is the package's: the tests compare the two.
+This includes the checks that AI2 has fixed since the package was released (https://github.com/allenai/IFBench, August
+2026): names, keywords and pronouns are whole words in either case, and positions count words, not punctuation.
+Sentences are split by NLTK there too (`published`). Each docstring states the constraint as its prompt does. Unless a
+difference is stated, the result equals the package's; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _person_names() -> tuple[str, ...]:
 
 
 def pronouns(response: str, N: int) -> bool:  # noqa: N803
-    """Check the constraint: The response should include at least {N} pronouns, of whatever kind."""
+    """Check the constraint: The response should include at least {N} pronouns, of any kind."""
     return sum(token in _PRONOUNS for token in texts.tokens(response.replace("/", " ").lower())) >= N
 
 
@@ -68,7 +68,7 @@ def _word_tokens(text: str) -> list[str]:
 def title_case(response: str) -> bool:
     """Check the constraint: Write the entire response in title case (capitalize each major word's first letter).
 
-    A word fails that is all in lower case, or in capitals behind a first letter that is not: a, the, iPAD.
+    A word fails if it is all in lower case, or has a lowercase first letter followed by capitals: a, the, iPAD.
     """
     words = [token for token in texts.tokens(response) if token[0].isalpha()]
     return not any(word[0].islower() and (len(word) == 1 or word[1:].islower() or word[1:].isupper()) for word in words)
@@ -77,7 +77,7 @@ def title_case(response: str) -> bool:
 def repeat_span(response: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
     """Check the constraint: Copy the span of words between (and including) index {n_start} and {n_end}.
 
-    The indices are word indices; the package leaves out the last, and draws a start where it is 0.
+    The indices are word indices. The package omits the last word, and samples a random start if the start is 0.
     """
     return response.lower().split() == prompt_to_repeat.lower().split()[n_start : n_end + 1]
 
@@ -93,7 +93,7 @@ def start_verb(response: str) -> bool:
 def quote_unquote(response: str) -> bool:
     """Check the constraint: Every quoted phrase must be followed by an unquoted explanation.
 
-    The package fails where there is nothing but digits and punctuation without quotes; nothing is quoted there.
+    The package fails if the response is only digits and punctuation without quotes. Here it passes: nothing is quoted.
     """
     text = response.replace("“", '"').replace("”", '"').replace("'\"'", "")
     text = "".join(text.split())
@@ -103,16 +103,16 @@ def quote_unquote(response: str) -> bool:
 def sentence_alphabet(response: str) -> bool:
     """Check the constraint: Tell a story of 26 sentences whose first words start with a to z, in order.
 
-    Quotation marks and the like may stand before the letter.
+    Punctuation such as quotation marks may precede the letter.
     """
     first = [sentence.lstrip(string.punctuation + string.whitespace)[:1] for sentence in texts.nltk_sentences(response)]
     return "".join(first).lower() == string.ascii_lowercase and len(first) == 26
 
 
 def table(name: str) -> Callable[[str], bool]:
-    """Return the check of a constraint that asks for a table.
+    """Return the check of a constraint that requires a table.
 
-    The package fails at an empty field and at csv's own limits; such a response holds no table.
+    The package raises at an empty field and at the limits of Python's csv module; here such a response fails the check.
     """
 
     def check(response: str) -> bool:
@@ -139,4 +139,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "words:start_verb": start_verb,
     "words:words_position": word_positions,
 }
-"""The checks of this module by the id of the constraint."""
+"""The checks of this module by constraint id."""

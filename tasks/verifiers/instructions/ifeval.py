@@ -1,7 +1,7 @@
-"""Our own checks of IFEval, for the constraints that the package gets wrong or slow; each states how it differs.
+"""Implements IFEval checks that are wrong or slow in the published package; each docstring states the difference.
 
-Each docstring states the constraint as its prompt does. Everywhere else, and wherever no difference is stated, the
-result is the package's: the tests compare the two.
+Each docstring states the constraint as its prompt does. Unless a difference is stated, the result equals the package's;
+the tests compare the two.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from tasks.verifiers.instructions import texts
 
 
 def compare(number: int, relation: str, threshold: int) -> bool:
-    """Return True if `number` is `at least` or `less than` `threshold`, whichever the relation names."""
+    """Return True if `number` is `at least` or `less than` `threshold`, as named by `relation`."""
     return number >= threshold if relation == "at least" else number < threshold
 
 
 def existence(response: str, keywords: list[str]) -> bool:
     """Check the constraint: Include the keywords in your response.
 
-    In either case, inside other words too. The package reads a keyword as a regular expression: `C++` is an error and
-    `a.b` holds for `axb`.
+    Case is ignored, and keywords may occur inside other words. The package uses a keyword as a regular expression:
+    `C++` is an error and `a.b` matches `axb`.
     """
     text = response.lower()
     return all(each.lower() in text for each in keywords)
 
 
 def frequency(response: str, keyword: str, frequency: int, relation: str) -> bool:
-    """Check the constraint: The word {keyword} should appear {relation} {frequency} times; in either case, and inside
-    other words too.
+    """Check the constraint: The word {keyword} should appear {relation} {frequency} times, in either case, including
+    inside other words.
     """
     return compare(response.lower().count(keyword.strip().lower()), relation, frequency)
 
 
 def forbidden_words(response: str, forbidden_words: list[str]) -> bool:
-    """Check the constraint: Do not include the words {forbidden_words}, as whole words, in either case; no regular
-    expressions either.
+    """Check the constraint: Do not include the words {forbidden_words}, as whole words, in either case.
+
+    The words are not regular expressions.
     """
     return not any(texts.occurrences(response, each) for each in forbidden_words)
 
@@ -44,7 +45,7 @@ def forbidden_words(response: str, forbidden_words: list[str]) -> bool:
 def letter_frequency(response: str, letter: str, let_frequency: int, let_relation: str) -> bool:
     """Check the constraint: The letter {letter} should appear {let_relation} {let_frequency} times, in either case.
 
-    The package counts a random letter in the place of one that is not a to z: two of IFEval's prompts ask for # and !.
+    Instead of a character other than a to z, the package counts a random letter. Two of IFEval's prompts use # and !.
     """
     return compare(texts.letters(response)[letter.lower()], let_relation, let_frequency)
 
@@ -52,7 +53,7 @@ def letter_frequency(response: str, letter: str, let_frequency: int, let_relatio
 def response_language(response: str, language: str) -> bool:
     """Check the constraint: The entire response should be in {language}.
 
-    For the package, a text without any language is in all of them.
+    In the package, a text without an identifiable language passes for every language.
     """
     return texts.language(response) == language
 
@@ -60,7 +61,7 @@ def response_language(response: str, language: str) -> bool:
 def english_capital(response: str) -> bool:
     """Check the constraint: The entire response should be in English, by `texts.language`, and in capitals only.
 
-    The package asks for the language of the capitals, in which English is often taken for German.
+    The package identifies the language of the text in capitals, and then often takes English for German.
     """
     return response.isupper() and texts.language(response.lower()) == "en"
 
@@ -73,15 +74,16 @@ def english_lowercase(response: str) -> bool:
 def multiple_sections(response: str, section_spliter: str, num_sections: int) -> bool:
     """Check the constraint: There must be at least {num_sections} sections, each marked with {section_spliter} X.
 
-    No regular expressions.
+    The marker is not a regular expression.
     """
     return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", response)) >= num_sections
 
 
 def postscript(response: str, postscript_marker: str) -> bool:
-    """Check the constraint: Add a postscript that starts with {postscript_marker}, spaces within it as you like.
+    """Check the constraint: Add a postscript that starts with {postscript_marker}, with any spaces within it.
 
-    The package's pattern takes minutes for a long run of blanks, and reads a marker of its own as an expression.
+    The package's pattern takes minutes for a long run of blanks, and uses other markers than P.S. and P.P.S as regular
+    expressions.
     """
     marker = postscript_marker.strip()
     known = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
@@ -92,7 +94,7 @@ def number_placeholders(response: str, num_placeholders: int) -> bool:
     """Check the constraint: There must be at least {num_placeholders} placeholders in square brackets, such as
     [address].
 
-    Brackets are matched here by a pattern of linear time; the published one takes minutes for many opening brackets.
+    Matching takes linear time here; the published pattern takes minutes for many opening brackets.
     """
     return sum(map(_placeholders, response.split("\n"))) >= num_placeholders
 
@@ -148,4 +150,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "keywords:letter_frequency": letter_frequency,
     "language:response_language": response_language,
 }
-"""The checks of this module by the id of the constraint."""
+"""The checks of this module by constraint id."""

@@ -1,4 +1,4 @@
-"""Packages and NLTK data that the checkers need: looked for before work starts, and never downloaded."""
+"""Finds missing packages and NLTK data of the checkers before work starts; nothing is ever downloaded."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import importlib.util
 from functools import cache
 
 PUNKT = "tokenizers/punkt_tab/english"
-"""NLTK resource of the tokenizer of sentences and words."""
+"""NLTK resource of the sentence and word tokenizer."""
 TAGGER = "taggers/averaged_perceptron_tagger_eng/averaged_perceptron_tagger_eng.weights.json"
-"""NLTK resource of the tagger of parts of speech."""
+"""NLTK resource of the part-of-speech tagger."""
 STOP_WORDS = "corpora/stopwords/english"
 """NLTK resource of the list of English stop words."""
 
@@ -33,14 +33,14 @@ NLTK_NEEDS: dict[str, tuple[str, ...]] = {
     "words:start_verb": (PUNKT, TAGGER),
     "words:words_position": (PUNKT,),
 }
-"""NLTK resources by the constraint that reads them; NLTK looks for them where `NLTK_DATA` points."""
+"""NLTK resources by the constraint that uses them; NLTK searches the path in `NLTK_DATA`."""
 
 PACKAGES = ("if_verifiable", "nltk", "langdetect", "emoji", "syllapy")
-"""Packages that the checkers import: the published checkers, sentences and tags, languages, emoji, syllables."""
+"""Packages that the checkers import: published checkers, sentences and tags, languages, emoji, syllables."""
 
 
 def missing(name: str) -> list[str]:
-    """Return a sentence, with its remedy, for each thing that a constraint's checker needs and this machine lacks."""
+    """Return a message with a remedy for each package or resource that a checker needs and this machine lacks."""
     packages = [f"{name} needs the Python package {each}" for each in PACKAGES if not _installed(each)]
     if packages:
         return packages
@@ -52,14 +52,14 @@ def missing(name: str) -> list[str]:
 
 
 def available() -> list[str]:
-    """Return the NLTK resources and packages, of those that checkers need, that this machine has."""
+    """Return the NLTK resources and packages of the checkers that this machine has."""
     resources = sorted({resource for named in NLTK_NEEDS.values() for resource in named})
     packages = [package for package in PACKAGES if _installed(package)]
     return packages + ([resource for resource in resources if has_data(resource)] if "nltk" in packages else [])
 
 
 def has_data(resource: str) -> bool:
-    """Return True if NLTK finds a resource. A resource that was found once on a search path is not looked for again."""
+    """Return True if NLTK finds a resource. A resource that was found is cached by search path."""
     import nltk
 
     key = (resource, *map(str, nltk.data.path))

@@ -1,8 +1,8 @@
-"""Loader of single modules of the package `if-verifiable`, without the side effects of importing the package.
+"""Loads single modules of the package `if-verifiable` without the side effects of importing the package.
 
-The package's `__init__` imports `datasets` (seconds, and 100 MB in every worker), and its IFBench half downloads NLTK
-data when it is imported. So its modules are loaded without the one and with a stand-in for the other. The copies are
-private: another import of the package gets it whole and unchanged.
+The package's `__init__` imports `datasets` (seconds, and 100 MB in every worker), and its IFBench modules download NLTK
+data when they are imported. So modules are loaded without `__init__` and with a stand-in for the module that downloads.
+The copies are private: another import of the package gets the complete, unchanged package.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def load(module: str, stand_ins: Mapping[str, types.ModuleType] = types.MappingP
     """Return a private copy of one of the package's modules.
 
     Args:
-        module: its full name.
-        stand_ins: modules, by full name, that it finds instead of the package's own.
+        module: full name of the module.
+        stand_ins: replacements for modules that it imports, by full name.
 
     Raises:
-        ImportError: the package is not installed.
+        ImportError: If the package is not installed.
     """
     spec = importlib.util.find_spec(NAME)
     if spec is None:

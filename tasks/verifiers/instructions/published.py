@@ -1,7 +1,7 @@
-"""The published checkers of IFEval and IFBench, as `if-verifiable` ships them, made fit to be run on anything.
+"""Runs the published checkers of IFEval and IFBench from the package `if-verifiable`, patched for any response.
 
-They read text through `texts`, which caches. An argument that they would draw at random is an error: all arguments are
-given (`arguments`), and a response's score does not depend on chance.
+They read text through the cached functions of `texts`. Sampling an argument at random is an error: all arguments must
+be given (`arguments`), so that scores are deterministic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.verifiers.instructions.arguments import LANGUAGES
 
 
 class _NoRandom:
-    """A stand-in for `random` in the package's modules, which raises at any use."""
+    """A stand-in for `random` in the package's modules that raises on any use."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"a checker draws an argument at random ({name})")
@@ -27,7 +27,7 @@ class _NoRandom:
 def _utilities(family: str) -> types.ModuleType:
     """Return a stand-in for the utility module of a family of checkers, with the functions of `texts`.
 
-    Sentences are NLTK's in IFBench, which has them so since August 2026.
+    IFBench has split sentences with NLTK since August 2026.
     """
     module = types.ModuleType(f"{package.NAME}.{family}.instructions_util")
     sentences = texts.nltk_sentences if family == "ifbench" else texts.published_sentences
@@ -51,13 +51,13 @@ def _registry(family: str) -> dict[str, type]:
 
 
 REGISTRY: dict[str, type] = _registry("ifeval") | _registry("ifbench")
-"""The package's checker classes by the id of the constraint, 25 of IFEval and 58 of IFBench."""
+"""The package's checker classes by constraint id, 25 of IFEval and 58 of IFBench."""
 
 
 def check(name: str, arguments: Mapping[str, Any]) -> Callable[[str], bool]:
     """Return the check of one constraint.
 
-    Its object is new for each call, since some of the package's checkers write to themselves.
+    Each call creates a new checker object, because some of the package's checkers modify themselves.
     """
     checker: Any = REGISTRY[name](name)
     checker.build_description(**arguments)

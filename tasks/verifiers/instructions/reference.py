@@ -1,4 +1,4 @@
-"""The page of all constraints: `python -m tasks.verifiers.instructions.reference`."""
+"""Prints the reference page of all constraints: `python -m tasks.verifiers.instructions.reference`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS: Mapping[str, tuple[str, Mapping[str, Schema]]] = {
     "IF-RLVR": ("29 that IF-RLVR trains on beside IFEval's (Pyatkin et al. 2025).", TRAINING),
     "IFBench": ("58 of the benchmark in the same paper, which is for evaluation only.", IFBENCH),
 }
-"""The title, a sentence and the constraints of each part of the page."""
+"""The sections of the page: a description and the constraints, by title."""
 
 _HEAD = """# Constraints
 

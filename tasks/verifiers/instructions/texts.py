@@ -1,7 +1,7 @@
-"""Readings of a response that the checkers share: words, sentences, tokens, language. Each is cached.
+"""Computes words, sentences, tokens and language of a response for the checkers, with a cache.
 
-A prompt has up to five constraints and loose mode up to eight variants of a response; a reading that several checkers
-need of the same text is computed once. All functions are pure: no cache can change a result.
+A prompt has up to five constraints, and loose mode up to eight variants of a response. A result that several checkers
+need for the same text is computed once. All functions are pure, so caching does not change results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nltk.tag.perceptron import PerceptronTagger
 from tasks.verifiers.instructions import package
 
 CACHED_TEXTS = 16
-"""Texts whose readings are cached, for each function."""
+"""Number of texts whose results are cached, per function."""
 
 langdetect.DetectorFactory.seed = 0  # it samples n-grams; unseeded, one response can score 1 and then 0
 
@@ -33,48 +33,48 @@ def words(text: str) -> tuple[str, ...]:
 
 @lru_cache(CACHED_TEXTS)
 def cased_words(text: str) -> tuple[str, ...]:
-    """Return the words of a text as `words` does, but in their own case."""
+    """Return the words of a text like `words`, but with their case unchanged."""
     return tuple(_WORD.findall(text))
 
 
 def occurrences(text: str, word: str) -> int:
-    """Count how often a word or phrase occurs in a text, in either case, and not as a part of another word."""
+    """Count how often a word or phrase occurs in a text as whole words, in either case."""
     return len(re.findall(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE))
 
 
 @lru_cache(CACHED_TEXTS)
 def published_sentences(text: str) -> tuple[str, ...]:
-    """Split a text into sentences by the rules that IFEval ships; some may be empty."""
+    """Split a text into sentences by IFEval's rules; some may be empty."""
     return tuple(_util.split_into_sentences(text))
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text by the published rules, without those that hold no word."""
+    """Return the sentences of a text by the published rules, without sentences that contain no word."""
     return [each for each in published_sentences(text) if words(each)]
 
 
 @lru_cache(CACHED_TEXTS)
 def nltk_sentences(text: str) -> tuple[str, ...]:
-    """Split a text into sentences by NLTK's punkt, as IFBench does now; needs its data."""
+    """Split a text into sentences with NLTK's punkt, as IFBench does now; requires its data."""
     return tuple(nltk.sent_tokenize(text))
 
 
 @lru_cache(CACHED_TEXTS)
 def sentence_count(text: str) -> int:
-    """Return the number of sentences by NLTK's punkt, which IFEval counts with; needs its data."""
+    """Return the number of sentences with NLTK's punkt, as in IFEval; requires its data."""
     return _util.count_sentences(text)
 
 
 @lru_cache(CACHED_TEXTS)
 def tokens(text: str) -> tuple[str, ...]:
-    """Return NLTK's tokens of a text, punctuation included; needs punkt's data."""
+    """Return NLTK's tokens of a text, including punctuation; requires punkt's data."""
     return tuple(nltk.word_tokenize(text))
 
 
 def starts_with_verb(text: str) -> bool:
-    """Return True if NLTK tags the first token of a text as a verb; needs punkt's and the tagger's data.
+    """Return True if NLTK tags the first token of a text as a verb; requires punkt's and the tagger's data.
 
-    The tagger goes from left to right and looks two tokens ahead, so that three tokens give the tag of the first.
+    The tagger works from left to right and looks two tokens ahead, so three tokens determine the tag of the first.
     """
     first = list(tokens(text)[:3])
     return bool(first) and "VB" in _tagger().tag(first)[0][1]
@@ -87,12 +87,12 @@ def _tagger() -> PerceptronTagger:
 
 @lru_cache(CACHED_TEXTS)
 def word_count(text: str) -> int:
-    """Return the number of runs of word characters, as IFEval and IFBench count words."""
+    """Return the number of runs of word characters, which IFEval and IFBench count as words."""
     return _util.count_words(text)
 
 
 def stop_word_count(text: str) -> int:
-    """Count the English stop words among the runs of word characters; needs NLTK's list."""
+    """Count the English stop words among the runs of word characters; requires NLTK's list."""
     stop_words = _stop_words()
     return sum(each.lower() in stop_words for each in re.findall(r"\w+", text))
 
@@ -110,7 +110,7 @@ def letters(text: str) -> Counter[str]:
 
 @lru_cache(CACHED_TEXTS)
 def language(text: str) -> str | None:
-    """Return the ISO 639-1 code of a text's likeliest language; None where the text has nothing to identify it by."""
+    """Return the ISO 639-1 code of a text's likeliest language, or None if it cannot be identified."""
     try:
         return langdetect.detect(text)
     except langdetect.LangDetectException:

@@ -1,7 +1,7 @@
-"""Checks of the training constraints of IF-RLVR on form: copies, brackets, dividers, marks (Pyatkin et al. 2025).
+"""Checks IF-RLVR's training constraints on form: copies, brackets, dividers, punctuation (Pyatkin et al. 2025).
 
-As in `training_words`, each check is a pure function, its docstring states the constraint as its prompt does, and
-"published" marks where open-instruct's check differs from its own prompt.
+As in `training_words`, each check is a pure function, its docstring states the constraint as its prompt does, and "the
+published check" is open-instruct's, if it differs from its own prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HYPHEN_AFTER_SENTENCE = re.compile(r"(?<=[.!?])-|(?<=[.!?][\"')\]\u201d\u2019])
 def copying_simple(response: str, prompt_to_repeat: str) -> bool:
     """Check the constraint: Repeat the request without change, and do not answer it.
 
-    Published, the case of letters may change.
+    The published check ignores case.
     """
     return response.strip() == prompt_to_repeat.strip()
 
@@ -30,7 +30,7 @@ def copying_simple(response: str, prompt_to_repeat: str) -> bool:
 def copy(response: str, prompt_to_repeat: str) -> bool:
     """Check the constraint: Copy this instruction verbatim, do not follow it.
 
-    Published, the case of letters may change.
+    The published check ignores case.
     """
     return copying_simple(response, prompt_to_repeat)
 
@@ -38,7 +38,7 @@ def copy(response: str, prompt_to_repeat: str) -> bool:
 def copying_multiple(response: str, prompt_to_repeat: str, N: int) -> bool:  # noqa: N803 (its published name)
     """Check the constraint: Repeat the request without change {N} times, separated by 6 asterisks.
 
-    Published, in any case of letters.
+    The published check ignores case.
     """
     parts = response.split("******")
     return len(parts) == N and all(copying_simple(part, prompt_to_repeat) for part in parts)
@@ -48,7 +48,7 @@ def copy_span_idx(response: str, prompt_to_repeat: str, n_start: int, n_end: int
     """Check the constraint: Copy the span between, and including, the character indices {n_start} and {n_end}, counted
     from 0.
 
-    The published check leaves out the last character, against its prompt, and draws a start where it is 0.
+    The published check omits the last character, contrary to its prompt, and samples a random start if the start is 0.
     """
     return response.strip() == prompt_to_repeat[n_start : n_end + 1].strip()
 
@@ -56,7 +56,7 @@ def copy_span_idx(response: str, prompt_to_repeat: str, n_start: int, n_end: int
 def repeat_phrase(response: str, phrase: str, small_n: int) -> bool:
     """Check the constraint: Repeat the phrase exactly {small_n} times, each time with one word in its centre replaced.
 
-    The centre is all but the first and the last word. Published, only the last repetition must differ.
+    The centre is all words except the first and the last. In the published check, only the last repetition must differ.
     """
     answered, wanted = words(response), words(phrase)
     repetitions, start = 0, 0
@@ -75,7 +75,7 @@ def counting_composition(response: str, n_sent: int, n_words: int) -> bool:
     """Check the constraint: Write 3 paragraphs, delimited by * * *, with exactly {n_sent} sentences of exactly
     {n_words} words each.
 
-    The divider may stand without its blanks, as the published check has it, which also counts punctuation as words.
+    The blanks in the divider are optional, as in the published check, which also counts punctuation as words.
     """
     paragraphs = [sentences(part) for part in _parts(_DIVIDER.split(response))]
     return len(paragraphs) == 3 and all(
@@ -91,13 +91,13 @@ def paragraphs(response: str) -> bool:
 def paragraphs2(response: str) -> bool:
     """Check the constraint: There should be 2 paragraphs.
 
-    Paragraphs and only paragraphs are separated by two line breaks.
+    Two line breaks separate paragraphs, and may not be used otherwise.
     """
     return _two(_parts(response.split("\n\n")))
 
 
 def _parts(split: list[str]) -> list[str]:
-    """Return the parts of a split text, without a blank one before the first divider or after the last."""
+    """Return the parts of a split text, without a blank part before the first divider or after the last."""
     start, end = not split[0].strip(), len(split) - (not split[-1].strip())
     return split[start:end]
 
@@ -109,7 +109,8 @@ def _two(parts: list[str]) -> bool:
 def bigram_wrapping(response: str) -> bool:
     """Check the constraint: Wrap every word bigram in double angular brackets, such as <<I am>> <<at home>>.
 
-    Only an odd word at the end may be alone in its brackets. Published, that one needs none, nor does a single word.
+    Only the last word of an odd number of words may be alone in its brackets. In the published check it needs no
+    brackets, and neither does a single word.
     """
     position, alone = 0, False
     for bigram in _BIGRAM.finditer(response):
@@ -120,8 +121,9 @@ def bigram_wrapping(response: str) -> bool:
 
 
 def square_brackets(response: str) -> bool:
-    """Check the constraint: Enclose every word in your response within square brackets; punctuation may stand outside,
-    unlike published.
+    """Check the constraint: Enclose every word in your response within square brackets.
+
+    Punctuation may be outside the brackets, unlike in the published check.
     """
     bracketed = [_BRACKETED.fullmatch(each) is not None for each in response.split() if re.search(r"[\w\[\]]", each)]
     return bool(bracketed) and all(bracketed)
@@ -130,8 +132,8 @@ def square_brackets(response: str) -> bool:
 def sentence_hyphens(response: str) -> bool:
     """Check the constraint: All sentences must be connected using hyphens, with no spaces between them.
 
-    A hyphen inside a sentence is none of theirs; the published check takes it for one. Lines are sentences too, so that
-    none is hidden by a stop left out.
+    A hyphen inside a sentence does not connect sentences; the published check counts it. Lines are also sentences, so
+    that omitting a full stop does not hide a sentence.
     """
     parts = _HYPHEN_AFTER_SENTENCE.split(response.strip())
     return all(
@@ -164,4 +166,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "punctuation:punctuation_dot": punctuation_dot,
     "punctuation:punctuation_exclamation": punctuation_exclamation,
 }
-"""The checks of this module by the id of the constraint."""
+"""The checks of this module by constraint id."""

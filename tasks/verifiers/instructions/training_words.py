@@ -1,9 +1,10 @@
-"""Checks of the training constraints of IF-RLVR that count or place words and letters.
+"""Checks IF-RLVR's training constraints on the number and the position of words and letters.
 
 Source: Pyatkin et al. 2025, https://arxiv.org/abs/2507.02833. Each check is a pure function of the response and the
-constraint's arguments, True if the response holds the constraint; its docstring states the constraint as its prompt
-does. "Published" is what open-instruct's check does; where it differs from its own prompt, the prompt counts here.
-Words are compared in either case and without punctuation; published checks compare tokens, punctuation included.
+constraint's arguments that returns True if the response satisfies the constraint; its docstring states the constraint
+as its prompt does. "The published check" is open-instruct's. If it differs from its own prompt, these checks follow the
+prompt. Words are compared in either case and without punctuation; published checks compare tokens, including
+punctuation.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from tasks.verifiers.instructions.texts import cased_words, letters, occurrences
 
 
 def _word(text: str) -> str:
-    """Return a word that was given as an argument in the form in which `words` returns it."""
+    """Return an argument's word in the form that `words` returns."""
     return " ".join(words(text)) or text.strip().lower()
 
 
 def word_once(response: str, keyword: str) -> bool:
     """Check the constraint: Include the keyword {keyword} in your response, once.
 
-    The published prompt leaves "once" to the constraint's name. There, `sun` in `sunny` counts; here whole words do.
+    In the published version, only the constraint's name says "once", and `sun` in `sunny` counts. Here only whole words
+    count.
     """
     return occurrences(response, keyword) == 1
 
@@ -32,7 +34,7 @@ def word_count_different_numbers(response: str, keyword: str, frequency: int, re
     """Check the constraint: In your response, the word {keyword} should appear {frequency} times, or {relation}
     {frequency} times.
 
-    The published prompt names no relation, its check demands one: without one, the count must be exact here.
+    The published prompt names no relation, but its check requires one. Here the count must be exact without a relation.
     """
     count = occurrences(response, keyword)
     return count == frequency if relation is None else compare(count, relation, frequency)
@@ -41,7 +43,7 @@ def word_count_different_numbers(response: str, keyword: str, frequency: int, re
 def exclude_word_harder(response: str, keyword: str) -> bool:
     """Check the constraint: Do not include the keyword {keyword} in the response.
 
-    Published, only between two blanks and in this case.
+    The published check only finds the keyword between two blanks and in the same case.
     """
     return occurrences(response, keyword) == 0
 
@@ -50,7 +52,8 @@ def no_adjacent_consecutive(response: str) -> bool:
     """Check the constraint: No two adjacent words can start with consecutive letters of the alphabet, such as "big
     cat".
 
-    In this order only, as published. Only a to z are letters here; published, brackets follow each other too.
+    Only ascending order counts, as in the published check. Only a to z are letters here; the published check also
+    compares other characters, such as brackets.
     """
     initials = [ord(each[0]) for each in words(response)]
     return not any(ord("a") <= first < ord("z") and second == first + 1 for first, second in pairwise(initials))
@@ -74,7 +77,7 @@ def start_end(response: str) -> bool:
     """Check the constraint: Start and end your response with the same word, and write nothing after it, not even
     punctuation.
 
-    Two words at least, as published.
+    The response must have at least two words, as in the published check.
     """
     answered = words(response)
     return len(answered) >= 2 and answered[0] == answered[-1] and response.rstrip()[-1].isalnum()
@@ -98,7 +101,7 @@ def last_word_sent(response: str, last_word: str) -> bool:
 
 
 def last_word_answer(response: str, last_word: str) -> bool:
-    """Check the constraint: The last word of your response, but for punctuation, should be {last_word}."""
+    """Check the constraint: The last word of your response, ignoring punctuation, should be {last_word}."""
     return words(response)[-1:] == (_word(last_word),)
 
 
@@ -108,14 +111,17 @@ def lowercase_counting(response: str, N: int) -> bool:  # noqa: N803 (the argume
 
 
 def letter_counting(response: str, N: int, relation: str) -> bool:  # noqa: N803
-    """Check the constraint: Answer with {relation} {N} letters, of any alphabet; published, of A to Z."""
+    """Check the constraint: Answer with {relation} {N} letters.
+
+    Letters are of any alphabet; in the published check, only A to Z.
+    """
     return compare(sum(count for each, count in letters(response).items() if each.isalpha()), relation, N)
 
 
 def count_unique(response: str) -> bool:
     """Check the constraint: Only use unique words in your response, no word should be repeated.
 
-    Published, nor may any punctuation.
+    In the published check, punctuation must not repeat either.
     """
     return len(set(words(response))) == len(words(response))
 
@@ -145,4 +151,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "letters:letter_counting": letter_counting,
     "letters:letter_counting2": letter_frequency,
 }
-"""The checks of this module by the id of the constraint."""
+"""The checks of this module by constraint id."""

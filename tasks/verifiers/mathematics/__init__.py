@@ -1,20 +1,20 @@
-r"""`math`: 1 if the final answer of a response is mathematically equal to the reference, else 0.
+r"""Verifies mathematical answers (`math`): 1 if the final answer of a response equals the reference, else 0.
 
-A ground truth is a string, a list of strings of which one must match, or an object `{"answer": string or list, "mode":
-...}`. The mode decides how the answer is extracted and compared:
+A ground truth is a string, a list of strings (one of them must match), or an object `{"answer": string or list, "mode":
+...}`. The mode determines how the answer is extracted and compared:
 
-sympy   the default: the answer of `extraction`, equal by the rules of `equivalence` (math-verify over SymPy).
-gsm8k   the last number of the line after the last `####`; where there is none of the last box, or else of the whole
-        response (`last_numbers`). It is equal to the reference as a number once commas are gone. GSM8K's own evaluation
+sympy   the default: the answer is extracted by `extraction` and compared by `equivalence` (math-verify over SymPy).
+gsm8k   the last number of the line after the last `####`; without `####`, of the last box, or else of the whole
+        response (`last_numbers`). It is compared with the reference as a number, without commas. GSM8K's evaluation
         reads `#### number` and compares text (Cobbe et al. 2021, https://arxiv.org/abs/2110.14168); open-instruct's
-        verifier takes the last number of the text. Ours keeps the sign, which open-instruct's loses, 72.0 is 72, and no
-        piece of an expression is a number: 3/4 is not 4.
-exact   the answer of `extraction` as a whole, no number picked out of its words, equal as text but for case, white
-        space and the encoding of accents (Unicode's NFC). open-instruct's string matcher reads `<answer>` only and also
-        drops punctuation and articles, by which -5 is 5 and "a" is nothing; here they count.
+        verifier uses the last number of the text. This mode keeps the sign, unlike open-instruct. It treats 72.0 as 72,
+        and does not read a number out of an expression: 3/4 is not 4.
+exact   the whole answer of `extraction`, without extracting a number from its words. It is compared as text, ignoring
+        case, white space and the encoding of accents (Unicode NFC). open-instruct's string matcher only reads
+        `<answer>`, and ignores punctuation and articles, so that -5 equals 5 and "a" is empty; here they count.
 
-The thinking part is not read, and only the last `MAX_CHARS` characters of the rest. math-verify's own time limits rest
-on SIGALRM, which works in main threads only, so they are off: the limit on the whole judgement holds instead.
+Only the last `MAX_CHARS` characters after the thinking part are read. math-verify's time limits are disabled because
+they use SIGALRM, which only works in main threads; the time limit of the verifier call applies instead.
 
     response ─► extraction ─► normalisation ─► equivalence: text, words, units, structure, plain numbers, algebra
 """
@@ -50,11 +50,11 @@ __all__ = [
 ]
 
 MAX_REFERENCE_CHARS = 2_000
-"""Longest reference that is accepted, in characters."""
+"""Maximum length of a reference in characters."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise `GroundTruthError` unless the ground truth has one of the forms of the package's docstring."""
+    """Raise `GroundTruthError` unless the ground truth has one of the formats in the package's docstring."""
     _read(ground_truth)
 
 
@@ -64,7 +64,7 @@ def missing_resources(ground_truth: Any) -> list[str]:
 
 
 def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
-    """Score 1 if the response's final answer equals the reference, or one of them where there is a list; else 0."""
+    """Score 1 if the response's final answer equals the reference, or one of a list of references; else 0."""
     wanted = _read(ground_truth)
     answer = _FINDERS[wanted.mode](response)
     if answer is None:
@@ -79,13 +79,13 @@ def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
 
 
 def stated_answer(response: str, ground_truth: Any) -> str | None:
-    """Return the text of the final answer that is read for a well-formed ground truth, or None where there is none."""
+    """Return the text of the final answer, given a well-formed ground truth, or None if there is no answer."""
     answer = _FINDERS[_read(ground_truth).mode](response)
     return None if answer is None else answer.text
 
 
 def answer_of(response: str, ground_truth: Any) -> str:
-    """Return a text that is the same for responses that state one answer to a well-formed ground truth."""
+    """Return a text that is equal for responses that state the same answer, given a well-formed ground truth."""
     wanted = _read(ground_truth)
     return repr((_FINDERS[wanted.mode](response), wanted))
 
@@ -97,7 +97,7 @@ class _Wanted:
 
 
 def _read(ground_truth: Any) -> _Wanted:
-    """Check a ground truth, and return its references and its mode."""
+    """Check a ground truth and return its references and its mode."""
     mode, answers = "sympy", ground_truth
     if isinstance(ground_truth, dict):
         if unknown := set(ground_truth) - {"answer", "mode"}:
@@ -148,7 +148,7 @@ def _same_string(answer: str, reference: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    """Return a text without white space and case, each accented letter in one encoding."""
+    """Return a text without white space, case-folded and in Unicode NFC."""
     composed = unicodedata.normalize("NFC", "".join(text.split()))
     return unicodedata.normalize("NFC", composed.casefold())
 

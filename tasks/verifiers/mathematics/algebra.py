@@ -1,8 +1,8 @@
-r"""Equality by computer algebra: math-verify's grammar and comparison over SymPy, with further checks of its own.
+r"""Compares answers by computer algebra, with math-verify's grammar and comparison over SymPy and additional checks.
 
-Only the LaTeX grammar of math-verify's two readers is used. The other one evaluates Python source, and picks a number
-out of text that it cannot read. An answer that the grammar does not read as a whole is no answer. Where math-verify
-accepts unequal objects as equal, a check here refuses them first; each names its example.
+Only the LaTeX parser of math-verify's two parsers is used. The other one evaluates Python source, and extracts a number
+from text that it cannot parse. An answer that the grammar does not parse completely is not an answer. If math-verify
+would accept unequal objects as equal, a check here rejects them first; each check states an example.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from sympy.core.relational import Relational
 
 from tasks.verifiers.mathematics.values import equal_values
 
-# Units are off: its list holds letters, by which 2c is 2. Boxes are off: there are none in an extracted answer.
+# Units are off: math-verify's list contains letters, so 2c would be 2. Boxes are off: extracted answers have none.
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
-# By its default R is r, and the area between two circles nothing.
+# By default R would be r, and the area between two circles 0.
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
-# Rewritten before parsing: 2(3) and (2)3 as products; 3/4x as a fraction times x.
+# Rewritten before parsing: 2(3) and (2)3 to products, 3/4x to a fraction times x.
 _PRODUCT = re.compile(r"(?<=[0-9)])\s*(?=\()|(?<=\))\s*(?=[0-9])")
 _COEFFICIENT = re.compile(r"(?<![\w.)}^!])([0-9]+)/([0-9]+)(?=\s*(?:[A-Za-z(]|\\(?:pi|sqrt)(?![A-Za-z])))")
-# Not read at all: two numbers side by side, 1.2.3, 007, x2, 2x3.
+# Not parsed at all: two numbers next to each other, 1.2.3, 007, x2, 2x3.
 _SUBSCRIPT = re.compile(r"_\{[^{}]*\}")
 _JUXTAPOSED = re.compile(
     r"[0-9.]\}?\s+[0-9.]|(?<!\\frac)[0-9)]\s*\{|(?:^|[\s(,+*/=-])\{[^{}]*\}\s*[{0-9(]|\.[0-9]+\.|[0-9]_"
     r"|(?<![0-9.])0[0-9]|(?<![A-Za-z0-9\\])[A-Za-z]+[0-9]|[0-9](?![eE][-+]?[0-9])[A-Za-z]+[0-9]"
 )
-# As the grammar reads them, e_1 is no variable, and y' is y.
+# The grammar does not parse e_1 as a variable, and parses y' as y.
 _NAMED_E = re.compile(r"(?<![A-Za-z\\])([eE])_(?:\{([^{}]*)\}|([A-Za-z0-9]))")
 _PRIMED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])(?:_(?:\{([^{}]*)\}|([A-Za-z0-9])))?('+)")
 _OR = re.compile(r"\s+or\s+")
 
 
 def warm_up() -> None:
-    """Silence the warning of math-verify, which every judgement would log, that its time limit is off."""
+    """Silence math-verify's warning that its time limit is off, which every call would log."""
     logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 
-@lru_cache(maxsize=4096)  # the samples of a group often agree on a wrong answer too
+@lru_cache(maxsize=4096)  # samples of a group often share an answer, even a wrong one
 def equal_by_algebra(answer: str, reference: str) -> bool:
-    """Return True if two tidied texts are the same mathematical object; False if one cannot be read or computed."""
+    """Return True if two normalised texts are the same object; False also if one cannot be parsed or computed."""
     theirs, ours = read(reference), read(answer)
     if theirs is None or ours is None:
         return False
@@ -57,7 +57,7 @@ def equal_by_algebra(answer: str, reference: str) -> bool:
         return _same_object(ours, theirs)
     except (MemoryError, RecursionError):
         raise
-    except Exception:  # SymPy has no common error for what has no meaning: nan < 1, a root of a set, ...
+    except Exception:  # SymPy has no common error for undefined operations: nan < 1, a root of a set, ...
         return False
 
 
@@ -80,10 +80,10 @@ def _same_object(ours: Any, theirs: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> Any | None:
-    """Parse a tidied text into a SymPy object; None where the grammar does not read it as a whole.
+    """Parse a normalised text into a SymPy object; return None if the grammar does not parse it completely.
 
-    The grammar adds up numbers side by side, by which 3(4) and 1 2 4 would be 7. So products are written out, and a
-    juxtaposition that is no product is refused; so is x2, which the grammar takes for 2x.
+    The grammar adds adjacent numbers, so that 3(4) and 1 2 4 would be 7. Therefore products are written out, and
+    adjacent numbers that are not a product are rejected. So is x2, which the grammar parses as 2x.
     """
     text = _PRODUCT.sub(r" \\cdot ", _COEFFICIENT.sub(r"\\frac{\1}{\2}", text))
     text = _NAMED_E.sub(lambda name: f"X_{{{name[1]}{name[2] or name[3]}}}", _PRIMED.sub(_without_primes, text))
@@ -101,7 +101,7 @@ def read(text: str) -> Any | None:
         )
     except (MemoryError, RecursionError):
         raise
-    except Exception:  # the grammar has no common error for what it cannot read
+    except Exception:  # the grammar has no common error for unparsable text
         return None
     expression = _with_imaginary_unit(expression)
     return _with_real_roots(expression) if "\\sqrt[" in text else expression
@@ -112,14 +112,14 @@ def _without_primes(name: re.Match[str]) -> str:
 
 
 def _either(cases: list[Any]) -> Any | None:
-    """Return the set on which one of several relations holds; None where they are not all relations."""
+    """Return the set on which at least one of several relations is true, or None if not all of them are relations."""
     if all(isinstance(case, Relational | sympy.And) and len(case.free_symbols) == 1 for case in cases):
         return sympy.Or(*cases).as_set()
     return None
 
 
 def _with_imaginary_unit(expression: Any) -> Any:
-    """Replace the variable i by the imaginary unit, since the grammar reads i as a variable, by which i^2 is not -1."""
+    """Replace the variable i by the imaginary unit; the grammar parses i as a variable, so i^2 would not be -1."""
     if not isinstance(expression, sympy.Expr) or expression.has(sympy.Sum, sympy.Product):  # there, i is an index
         return expression
     variables = {symbol: sympy.I for symbol in expression.free_symbols if getattr(symbol, "name", "") == "i"}
@@ -127,7 +127,7 @@ def _with_imaginary_unit(expression: Any) -> Any:
 
 
 def _with_real_roots(expression: Any) -> Any:
-    """Replace odd roots of negative numbers by the real ones, which are meant: to SymPy, that of -8 is 1 + sqrt(3)i."""
+    """Replace odd roots of negative numbers by real roots; in SymPy, the cube root of -8 is 1 + sqrt(3)i."""
     return expression.replace(
         lambda part: isinstance(part, sympy.Pow) and part.exp.is_Rational and part.exp.q % 2 == 1 and part.exp.q > 1
         and part.base.is_negative,
@@ -136,7 +136,7 @@ def _with_real_roots(expression: Any) -> Any:
 
 
 def _same_region(ours: Any, theirs: Any) -> bool:
-    """Return True if two inequalities of one variable hold for the same of its values, neither all nor none."""
+    """Return True if two inequalities in one variable have the same solutions, neither all real numbers nor none."""
     if ours.free_symbols != theirs.free_symbols or len(ours.free_symbols) != 1:
         return False
     region = ours.as_set()
@@ -144,7 +144,7 @@ def _same_region(ours: Any, theirs: Any) -> bool:
 
 
 def _only_both_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
-    """Return True if two equations share only the lack of solutions, by which x = x + 1 would equal x^2 + 1 = 0."""
+    """Return True if two equations only share that they have no solution, like x = x + 1 and x^2 + 1 = 0."""
     sides = (*ours.args, *theirs.args)
     if not all(isinstance(side, sympy.Expr) for side in sides):
         return False
@@ -154,15 +154,15 @@ def _only_both_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
 
 
 def _is_infinite(expression: Any) -> bool:
-    """Return True if the expression calculates with infinities, by which all would equal all.
+    """Return True if the expression calculates with infinities; unequal expressions would then compare as equal.
 
-    In sets they are only bounds.
+    Infinities as bounds of sets are allowed.
     """
     return isinstance(expression, sympy.Expr | Relational) and expression.has(sympy.oo, -sympy.oo)
 
 
 def _has_no_value(expression: Any) -> bool:
-    """Return True if the expression divides by zero, by which 1/0 would equal 2/0."""
+    """Return True if the expression divides by zero; 1/0 would otherwise equal 2/0."""
     return isinstance(expression, sympy.Basic | sympy.MatrixBase) and expression.has(sympy.zoo, sympy.nan)
 
 

@@ -1,8 +1,8 @@
-r"""The answer in the boxes of a response: the last one, with the earlier boxes that belong to the same answer.
+r"""Extracts the answer from the boxes of a response: the last box, with earlier boxes of the same answer.
 
-`$x = \boxed{1}$ and $x = \boxed{-3}$` is one answer of two members, "x=1, x=-3". Boxes belong together where nothing
-but commas, "and" and "or" stand between them, with the name that each value is given; a box of another sentence, or one
-that words set apart ("first \boxed{1}, then \boxed{2}"), is a draft and is not read.
+`$x = \boxed{1}$ and $x = \boxed{-3}$` is one answer with two members, "x=1, x=-3". Boxes belong together if there are
+only commas, "and", "or" and names such as "x =" between them. A box in another sentence, or separated by other words
+("first \boxed{1}, then \boxed{2}"), is a draft and is ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 MAX_GAP_CHARS = 60
-"""Longest gap between two boxes of one answer, in characters."""
+"""Maximum characters between two boxes of one answer."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -29,8 +29,8 @@ class _Box:
 
     Attributes:
         start, end: offsets of the box in the text.
-        inside: its content.
-        name: the name that the value is given before it, as in "x=", or the empty string.
+        inside: content of the box.
+        name: the name before the box, such as "x=", or the empty string.
     """
 
     start: int
@@ -40,9 +40,9 @@ class _Box:
 
 
 def last_boxed(text: str) -> str | None:
-    """Return the content of the last complete box that is not empty; None without one.
+    """Return the content of the last complete, non-empty box, or None if there is none.
 
-    Where earlier boxes belong to the same answer, their contents are joined with it.
+    The contents of earlier boxes of the same answer are joined with it.
     """
     openings = list(_BOX.finditer(text))
     partners = _partners(text) if openings else {}
@@ -74,12 +74,12 @@ def _complete(text: str, opening: re.Match[str], partners: dict[int, int]) -> _B
 
 
 def _joined(text: str, box: _Box, following: _Box) -> bool:
-    gap = text[box.end : following.start]  # empty too where the one box holds the other
+    gap = text[box.end : following.start]  # also empty if one box contains the other
     return len(gap) <= MAX_GAP_CHARS and _JOINT.fullmatch(gap) is not None
 
 
 def _partners(text: str) -> dict[int, int]:
-    """Return the offset of the closing brace of each brace that is closed, found in one pass."""
+    """Return the offsets of matching closing braces by the offset of the opening brace, in one pass."""
     partners, opened = {}, []
     for brace in _BRACE.finditer(text):
         if brace.group() == "{":

@@ -1,10 +1,11 @@
-"""Choices of options by their letters: which letter an answer chooses, and which letters.
+"""Reads answers that choose one or several options by their letters.
 
     B   (B)   B) 12 cm   B, which is cold   B because it is cold   B is correct            chooses B
     B is incorrect   I don't know   A triangle   R / 2   B and C   B or C                  chooses none
     ACD   A, C, D   (A), (C) and (D)                                                       choose the same three
 
-A bare letter may begin a sentence, or a formula: only a comma, a dash or a reason may follow it, or that it is right.
+A bare letter may also start a sentence or a formula. It is only a choice if it is followed by nothing, by a comma, a
+dash or a reason, or by a statement that it is right.
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ _GLUED = re.compile(r"(?=.{2})A?B?C?D?E?F?G?H?I?J?")
 
 
 def chosen_letter(text: str) -> str | None:
-    """Return the letter that a tidied text chooses, in upper case; empty where it denies it; None where it has none.
+    """Return the letter that a normalised text chooses, in upper case.
 
-    What follows a marked letter, as in "C) 12 cm", describes the choice. A bare letter may be a variable, so that only
-    an explanation may follow.
+    The text after a marked letter, as in "C) 12 cm", describes the choice. A bare letter may be a variable, so only an
+    explanation may follow it.
+
+    Returns:
+        The letter, or an empty string if the rest of the text denies the choice or does not fit one, or None if the
+        text does not have the form of a choice at all.
     """
     chosen = _CHOSEN.fullmatch(text)
     if chosen is None:
@@ -55,7 +60,7 @@ def chosen_letter(text: str) -> str | None:
 
 
 def _fits(rest: str, bare: str | None) -> bool:
-    """Return True if words behind a letter leave it the choice."""
+    """Return True if the words after a letter are compatible with choosing it."""
     if bare is None:
         return _DESCRIBED.fullmatch(rest) is not None and not _DENIED.match(rest)
     if _CONFIRMED.fullmatch(rest):
@@ -65,7 +70,7 @@ def _fits(rest: str, bare: str | None) -> bool:
 
 
 def same_letters(answer: str, reference: str) -> bool:
-    """Return True if one side is several letters in their order without anything between, and the other lists them."""
+    """Return True if one side is several letters in alphabetical order (ACD) and the other lists them (A, C, D)."""
     for glued, separated in ((answer, reference), (reference, answer)):
         if _GLUED.fullmatch(glued) and _SEPARATED.fullmatch(separated):
             return set(glued) == set(re.findall("[A-J]", separated))

@@ -1,11 +1,11 @@
-"""Nouns behind a number: which ones only name the things counted, and may be left out.
+"""Splits nouns off a number if they only name the counted things.
 
     5 apples     12 red balls     3 cups of sugar     20 in total     1 apple            the number is the value
     7 lakh     7 below zero     7 point five     7 twelfths     7 modulo nine     7 less    it is not, or not alone
 
-A word in the singular may change the number in more ways than a list could name. So a noun is left out only where it is
-known to count: in the plural, or in the singular behind 1 or less, and with no word between it and the number that
-belongs to numbers, comparisons or calculations.
+Words in the singular can change the number in more ways than a list could contain. So a noun is only split off if it is
+known to be counted: it is in the plural, or in the singular after a number of at most 1, and no word between it and the
+number is about numbers, comparisons or calculations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.verifiers.mathematics.unit_expressions import joined
 from tasks.verifiers.mathematics.unit_names import unit_of
 
 MAX_WORDS, MAX_CHARS = 8, 200
-"""Most words behind a number that are read as a noun with what belongs to it, and most characters of them."""
+"""Maximum number of words, and of characters, after a number that are read as a noun phrase."""
 
 _COUNTED = re.compile(r"(?P<value>.*[0-9})!])\s+(?P<words>[A-Za-z][A-Za-z' -]*)", re.DOTALL)
 _SCALED = re.compile(rf"(?:{'|'.join(SCALES)})s?\s+", re.IGNORECASE)
@@ -46,15 +46,15 @@ divided multiplied squared cubed root factorial remainder percent per point basi
 reciprocal double twice triple thrice is are was were be been will did do does he she it they i january february march
 april may june july august september october november december"""
 _CLOSED = frozenset(_CLOSED_WORDS.split())
-"""Words that are no nouns and no adjectives, and others of which it is not known here what they do to a number."""
+"""Words that are neither nouns nor adjectives, and other words whose effect on a number is not known."""
 
 
 class Counted(NamedTuple):
-    """A value with the noun of what it counts.
+    """A value with the noun of the counted things.
 
     Attributes:
-        value: the text of the value.
-        noun: the noun in lower case; None where the value has no noun that may be left out.
+        value: text of the value.
+        noun: the noun in lower case, or None if there is no noun that may be split off.
     """
 
     value: str
@@ -62,7 +62,7 @@ class Counted(NamedTuple):
 
 
 def split_noun(text: str) -> Counted:
-    """Split a tidied text into its value and the noun behind it; a noun that may change the value stays."""
+    """Split a normalised text into its value and the noun after it; a noun that may change the value is not split."""
     match = _COUNTED.fullmatch(text)
     if match is None or len(match["words"]) > MAX_CHARS:
         return Counted(text, None)
@@ -80,14 +80,14 @@ def split_noun(text: str) -> Counted:
 
 
 def _without_afterwards(words: str) -> str:
-    """Return the words without those at their end that leave a number as it is: in total, left, each, per day."""
+    """Return the words without trailing words that do not change a number: in total, left, each, per day."""
     while (tail := _AFTERWARDS.search(words)) and not is_number_word(words.rsplit(maxsplit=1)[-1]):
         words = words[: tail.start()].rstrip()
     return words
 
 
 def _noun(phrase: str, few: bool) -> str | None:
-    """Return the noun of a phrase such as "red balls" or "cups of sugar"; None for any other."""
+    """Return the noun of a phrase such as "red balls" or "cups of sugar", or None for any other phrase."""
     head, *narrowed = _NARROWED.split(phrase)
     *before, noun = head.split() or [""]
     if not all(map(_is_content, (*before, noun))) or not all(
@@ -100,7 +100,7 @@ def _noun(phrase: str, few: bool) -> str | None:
 
 
 def _is_content(word: str) -> bool:
-    """Return True if a word is a noun or an adjective, as far as it is none of the words that are neither."""
+    """Return True if a word may be a noun or an adjective: it is not in the lists of other words."""
     first, hyphen, last = word.rpartition("-")
     if hyphen:
         return bool(first) and not is_part(last)

@@ -1,20 +1,21 @@
-r"""Equality of an answer and a reference, decided by the first of these steps that can.
+r"""Decides if an answer equals a reference, by the first of these steps that applies.
 
-1. number      exact, and within `plain_numbers.TOLERANCE` where a decimal is involved
-2. text        the same after `tidy`
-3. words       a reference of words (Tuesday) equals its letters, case aside; "no solution" is a set (`sets_of_numbers`)
+1. number      exactly equal, or within `plain_numbers.TOLERANCE` if a decimal is involved
+2. text        equal after `tidy`
+3. words       a reference of words (Tuesday) is compared as text, ignoring case; "no solution" is a set
+               (`sets_of_numbers`)
 4. choice      B equals (B), "B) 12 cm" and "B, which is cold"; ACD equals A, C, D (`choices`)
-5. structure   sets without order, tuples with order, lists of several answers: member by member (`structure`), without
-               what only one side says about the same set of numbers (`sets_of_numbers`)
+5. structure   sets without order, tuples with order, and lists of several answers are compared member by member
+               (`structure`), without qualifiers of a set of numbers that only one side states (`sets_of_numbers`)
 6. ratio       times of day, and numbers with colons between them (`ratios`)
-7. unit        one that is missing on one side is dropped; two different ones differ (`units`). So with the noun of what
-               is counted (`counted`), which differs from any unit
-8. relation    "1/3 \approx 0.33" is 1/3; "x = 5" and "x \in (1, 2)" equal what stands behind, unless the reference is
-               such a relation itself
+7. unit        a unit on only one side is dropped; two different units differ (`units`). The same applies to the noun of
+               counted things (`counted`), which differs from any unit
+8. relation    "1/3 \approx 0.33" is 1/3; of "x = 5" and "x \in (1, 2)" the right-hand side is compared, unless the
+               reference is such a relation itself
 9. algebra     math-verify over SymPy (`algebra`)
 
-No step makes equal what an earlier one has found different. An answer of several members never equals one of them,
-unless it restates that one ("3/8, or 37.5%").
+Later steps cannot overrule a step that has decided. An answer with several members never equals one of them, unless it
+restates the same value ("3/8, or 37.5%").
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _WORDS = re.compile(
 )
 _GAP = re.compile(r"(?<![0-9.]) | (?![0-9.])")  # 2 k is 2k, and 1 2 is not 12
 _RESTATED = re.compile(r",?\s+or\s+")
-_EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as those of sums
+_EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as in sums
 _RELATION = re.compile(r"[<>=](?![^{}]*\})|\\(?:l|g|n)e?q?(?![A-Za-z])|\\(?:in|to|neq|subset)(?![A-Za-z])")
 _NAME = re.compile(r"\\?[A-Za-z]+'?(?:_\{?[A-Za-z0-9]+\}?)?(?:\([A-Za-z, ]+\))?")
 _MEMBER_OF = re.compile(r"\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*")
@@ -49,7 +50,7 @@ _ASSIGNED = re.compile(r"([A-Za-z])\s*=(?!=)[^=]+")
 
 
 def equivalent(answer: str, reference: str) -> bool:
-    """Return True if an answer equals a reference. It is not symmetric: the reference is trusted, the answer is not."""
+    """Return True if an answer equals a reference. This is not symmetric: only the reference is trusted."""
     if refusal(answer):
         return False
     ours, theirs = tidy(answer), tidy(reference)
@@ -64,7 +65,7 @@ def _same(ours: str, theirs: str) -> bool:
         return True
     ours, theirs = in_symbols(ours), in_symbols(theirs)
     if _WORDS.fullmatch(theirs) and split_unit(theirs)[1] is None:
-        # As algebra, words are products of letters, and anagrams are equal.
+        # Algebra would read words as products of letters, so that anagrams would be equal.
         return ours.casefold() == theirs.casefold() or same_letters(ours, theirs)
     if (choice := CHOICE.fullmatch(theirs)) and (letter := chosen_letter(ours)) is not None:
         return letter == choice[1]
@@ -81,7 +82,7 @@ def _same_structure(ours: str, theirs: str) -> bool:
 
 
 def _restates(ours: str, left: Shape, right: Shape) -> bool:
-    """Return True if an answer gives one value in several ways, as in 3/8 or 37.5%: not twice in the same way."""
+    """Return True if an answer states one value in several different forms, as in 3/8 or 37.5%."""
     forms = set(left.members)
     if right.kind != "single" or not right.members or len(forms) < len(left.members) or not _RESTATED.search(ours):
         return False
@@ -106,7 +107,7 @@ def _same_members(left: Shape, right: Shape) -> bool:
 
 
 def _by_name(shape: Shape) -> tuple[str, ...]:
-    """Return the members in the order of their names, where each has a different one: "y=2, x=1" is (1, 2)."""
+    """Return the members sorted by name if all have different names: "y=2, x=1" is (1, 2)."""
     names = [assigned[1] for member in shape.members if (assigned := _ASSIGNED.fullmatch(member))]
     if len(set(names)) < len(shape.members):
         return shape.members
@@ -114,10 +115,10 @@ def _by_name(shape: Shape) -> tuple[str, ...]:
 
 
 def _same_by_algebra_if_not_a_number(ours: str, theirs: str, left: Shape, right: Shape) -> bool:
-    """Compare a side of several members with a single one. It may be one object, such as a union, but no number."""
+    """Compare several members with a single one, which may be an object such as a union, but not a number."""
     single = left if left.kind == "single" else right
     value, wanted = _without_prefix(ours, theirs)
-    if (value != ours and left is single) or (wanted != theirs and right is single):  # of "x=7, x=8" none is the last
+    if (value != ours and left is single) or (wanted != theirs and right is single):  # "x=7, x=8" is not just x=8
         return _same(value, wanted)
     if single.members and (_MEMBER_OF.match(single.members[0]) or plain_number(split_unit(single.members[0])[0])):
         return False
@@ -142,20 +143,20 @@ def _same_single(ours: str, theirs: str) -> bool:
 
 
 class _Quantity(NamedTuple):
-    """A value with its unit in one spelling, or with the noun of what it counts; both are None where there are none."""
+    """A value with its unit in one spelling, or with the noun of the counted things. Both are optional."""
 
     value: str
     unit: str | None
     noun: str | None
 
     def differs_from(self, other: _Quantity) -> bool:
-        """Return True if two quantities are of different units, or if what one side counts the other one measures."""
+        """Return True if two quantities have different units, or one is a count and the other a measurement."""
         if self.unit and other.unit:
             return self.unit != other.unit
         return self._measures_what_is_counted(other) or other._measures_what_is_counted(self)
 
     def _measures_what_is_counted(self, other: _Quantity) -> bool:
-        """Return True if a unit stands against a noun, or a percent sign against either."""
+        """Return True if this has a unit and the other a noun, or this a percent sign and the other a unit or noun."""
         measured = self.unit not in (None, "unit")
         return bool(measured and other.noun) or (self.value.endswith("%") and bool(other.unit or other.noun))
 
@@ -172,7 +173,7 @@ def _quantity(text: str) -> _Quantity:
 
 
 def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
-    r"""Strip the "x =" or "x \in" that only one of the two sides has."""
+    r"""Strip "x =" or "x \in" if only one of the two sides has it."""
     if _MEMBER_OF.match(ours) and not _RELATION.search(theirs):
         return _MEMBER_OF.sub("", ours, count=1), theirs
     if _MEMBER_OF.match(theirs) and not _RELATION.search(ours):
@@ -186,7 +187,7 @@ def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
 
 
 def _right_side(sides: list[str]) -> str:
-    """Return the side of an answer's equation that states its value; empty where it states two: "x=7 x=8", "7=8"."""
+    """Return the side of an answer's equation with its value, or "" if it states two values: "x=7 x=8", "7=8"."""
     name, last = sides[0].strip(), sides[-1].strip()
     if any(side.rstrip().endswith(f" {name}") for side in sides[1:-1]):
         return ""
@@ -197,13 +198,13 @@ def _right_side(sides: list[str]) -> str:
 
 
 def _exactly(text: str) -> str:
-    r"""Return the text before the first \approx, or behind it where the text before is only a name: x \approx 3.5."""
+    r"""Return the text before the first \approx, or after it if the text before is only a name: x \approx 3.5."""
     exact, sign, rounded = text.partition("\\approx")
     return rounded.strip() if sign and _NAME.fullmatch(exact.strip()) else exact.strip()
 
 
 def _without_base(ours: str, theirs: str) -> tuple[str, str]:
-    """Strip the base of a number, as in 1011_2, where both sides share it or only one of them names it."""
+    """Strip the base of a number, as in 1011_2, if both sides have the same base or only one side names a base."""
     left, right = _BASE.fullmatch(ours), _BASE.fullmatch(theirs)
     if left and right and _BASES.get(left[2], left[2]) != _BASES.get(right[2], right[2]):
         return "", ""
@@ -211,6 +212,6 @@ def _without_base(ours: str, theirs: str) -> tuple[str, str]:
 
 
 def _equal_by_algebra(ours: str, theirs: str) -> bool:
-    from tasks.verifiers.mathematics.algebra import equal_by_algebra  # with SymPy, which takes a second to load
+    from tasks.verifiers.mathematics.algebra import equal_by_algebra  # loads SymPy, which takes a second
 
     return equal_by_algebra(ours, theirs)

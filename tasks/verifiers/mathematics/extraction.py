@@ -1,25 +1,25 @@
-r"""Extraction of the final answer from a response.
+r"""Extracts the final answer from a response.
 
-The answer is the first of these that the response holds; later forms are then not looked at:
+The answer is the first of these forms that the response contains:
 
-1. boxed       the last complete `\boxed{...}` or `\fbox{...}`, braces nested to any depth; `\boxed 7`
+1. boxed       the last complete `\boxed{...}` or `\fbox{...}`, with braces nested to any depth; also `\boxed 7`
 2. tag         the last `<answer>...</answer>`
-3. hashes      what follows the last `####` on its line (GSM8K)
-4. phrase      what follows the last "answer is", "answer:", "answer →" or "correct option is", up to the end of its
-               sentence ("the final answer is 12 apples."), or the letter of a clause behind it that says which option
-               is right ("Hence option C is correct."); so also Minerva's "Final Answer: The final answer is $...$. I
+3. hashes      the text after the last `####` on its line (GSM8K)
+4. phrase      the text after the last "answer is", "answer:", "answer →" or "correct option is", up to the end of its
+               sentence ("the final answer is 12 apples."), or the letter in a later clause that says which option is
+               right ("Hence option C is correct."). This includes Minerva's "Final Answer: The final answer is $...$. I
                hope it is correct." (Lewkowycz et al. 2022, https://arxiv.org/abs/2206.14858)
-5. line        a capital letter that is the last line by itself: the choice of an option
-6. the last value of the text, whichever form it has, read as a whole or not at all (`plain_text`)
-   formula     `$$..$$`, `$..$`, `\[..\]` or `\(..\)`; a dollar sign before an amount opens no formula
-   number      7, -7, 1,234.5, 3/4, 50%; no digit of a word, such as H2O or 2nd
+5. line        a capital letter alone on the last line, which chooses an option
+6. the last value of the text in any of these forms, read completely or not at all (`plain_text`)
+   formula     `$$..$$`, `$..$`, `\[..\]` or `\(..\)`; a dollar sign before an amount does not start a formula
+   number      7, -7, 1,234.5, 3/4, 50%, but not a digit in a word such as H2O or 2nd
    expression  anything else: `\frac{10}{9}`, 2x+1, (3, 4), 3 1/2, 10 000
 7. line        a last line of one word, such as Yes
 
-A phrase that chooses an option behind a box ("Answer: D") comes before that box.
+A phrase after a box that chooses an option ("Answer: D") takes precedence over the box.
 
-A response states one answer: the last box counts, as in the graders of MATH, and boxes before it are read only where
-they are one answer with it (`boxes`).
+A response has one answer: the last box counts, as in the graders of MATH. Earlier boxes are only read if they belong to
+the same answer (`boxes`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tasks.verifiers.mathematics.plain_text import FORMULA, first_value, inside,
 from tasks.verifiers.responses import strip_thinking
 
 MAX_CHARS = 20_000
-"""Characters of a response that are read, from its end: answers come last, and long texts cost time."""
+"""Number of characters that are read from the end of a response: answers come last, and long texts take time."""
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _HASHES = re.compile(r"####([^\n]+)")
@@ -83,16 +83,16 @@ _SOMETHING = re.compile(r"[0-9$]|\\[(\[]")
 
 @dataclass(frozen=True)
 class Answer:
-    """The final answer of a response: its text, and the name of the form in which it was stated."""
+    """The final answer of a response: its text, and the name of its form."""
 
     form: str
     text: str
 
 
 def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
-    """Return the final answer by the order of the module's docstring, or None where there is none.
+    """Return the final answer, in the order of the module's docstring, or None if there is none.
 
-    In a tag, after hashes and after a phrase, a value is picked out of the words around it; `whole` leaves those words.
+    In a tag, after hashes and after a phrase, the value is extracted from the words around it, unless `whole` is True.
     """
     text = readable_part(response)
     if choice := _choice_after_box(text):
@@ -111,7 +111,7 @@ def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
 
 
 def readable_part(response: str) -> str:
-    """Return the part of a response that is read: its end, without the thinking part, with digits 0 to 9."""
+    """Return the end of a response without its thinking part, with digits of other scripts replaced by 0 to 9."""
     text = strip_thinking(response)[-MAX_CHARS:]
     return text if text.isascii() else _OTHER_DIGIT.sub(_digit, text.replace("\u2212 ", "-").translate(_PUNCTUATION))
 
@@ -122,14 +122,14 @@ def _digit(character: re.Match[str]) -> str:
 
 
 def _choice_after_box(text: str) -> str | None:
-    """Return the letter that a phrase behind the last box chooses, by which the box is a step; None without one."""
+    """Return the letter that a phrase after the last box chooses, or None. The box is then only a step."""
     behind = text[text.rfind("\\boxed{") :] if "\\boxed{" in text else ""
     chosen = _LETTER.fullmatch(_last_phrase(behind) or "")
     return chosen[1] if chosen and not _LETTER.fullmatch(last_boxed(text) or "") else None
 
 
 def _last_box(text: str) -> str | None:
-    """Return the content of the last box, or the value that a statement in it gives: The answer is 7."""
+    """Return the content of the last box, or the value of a statement in it such as "The answer is 7"."""
     boxed = last_boxed(text)
     phrase = _last_phrase(without_text_commands(boxed)) if boxed else None
     if phrase is None:
@@ -139,7 +139,7 @@ def _last_box(text: str) -> str | None:
 
 
 def _last_letter(text: str) -> str | None:
-    """Return the letter that is all of the last line: the choice of an option."""
+    """Return the letter of the last line if the line only chooses an option, else None."""
     letter = _LETTER.fullmatch(text.rpartition("\n")[2])
     return letter[1] if letter else None
 
@@ -172,7 +172,7 @@ def _last_phrase(text: str) -> str | None:
 
 
 def _last_chosen(text: str, start: int) -> str | None:
-    """Return the letter of the last clause from an offset on that says that an option is right; None without one."""
+    """Return the letter of the last clause after `start` that says that an option is right, or None."""
     if not _MIGHT_CHOOSE.search(text, start):
         return None
     chosen = None
@@ -184,10 +184,10 @@ def _last_chosen(text: str, start: int) -> str | None:
 
 
 def _stated(text: str) -> str:
-    """Return the answer within a short statement of it: its first value if words surround it.
+    """Return the answer in a short statement: its first value, if there are words around it.
 
-    With it goes what "or" and "and" add to it, for "5 or 6" is not 5. Where the statement opens with words, the answer
-    follows the verb: "The largest $n$ is 34." A choice is left as a whole: "C) 12 cm".
+    Values joined by "or" and "and" belong to the answer, because "5 or 6" is not 5. If the statement starts with words,
+    the answer follows the verb: "The largest $n$ is 34." A choice is kept as a whole: "C) 12 cm".
     """
     text = _unmarked(text)
     if _NEGATION.match(text) or _CHOICE.match(text):
@@ -205,7 +205,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Return a text without the marks around it that set it in bold or as code."""
+    """Return a text without surrounding Markdown for bold or code."""
     return text.strip().strip("*`").strip()
 
 

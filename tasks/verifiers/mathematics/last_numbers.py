@@ -1,8 +1,8 @@
-r"""The number of a response in mode `gsm8k`: the last one of a text, read whole or not at all.
+r"""Extracts the last number of a text for mode `gsm8k`; a number is read completely or not at all.
 
 #### 3/4     #### 1 1/2     #### 5 million     #### 18 dollars     read as one number: 3/4, 3/2, 5,000,000, 18
 #### 2^5     #### sqrt(16)     #### 7 below zero     \boxed{5!}     no number
-#### 3 of 4     it costs 18 dollars, not 20                        the last one of several: 4, 20; in a box none
+#### 3 of 4     it costs 18 dollars, not 20                        the last of several: 4, 20; none in a box
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _PIECE_AFTER = re.compile(
 _CHANGED = re.compile(rf"\s*(?:{CHANGES_VALUE_BEFORE}|less\b|squared\b|cubed\b|factorial\b|mod\b)", re.IGNORECASE)
 _HOUR_BEFORE = re.compile(r"[0-9]:$")
 _REACH = 12
-"""Characters before a number in which the sign of a calculation is looked for."""
+"""Number of characters before a number that are searched for an operator."""
 
 
 def only_number(boxed: str) -> str | None:
-    """Return the number that a box states behind its last equals sign; None where it states none or several."""
+    """Return the number in a box after its last equals sign, or None if there is none or several."""
     text = boxed.rpartition("=")[2]
     return _whole(text) or _last(text, several=False, factorial=True, changed=True)
 
 
 def stated_number(line: str) -> str | None:
-    """Return the number of the line after the hashes: the line as a whole, or else its last number."""
+    """Return the number of the line after the hashes: the whole line as a number, or else its last number."""
     return _whole(line) or _last(line, changed=True)
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number of a text; None where it has none, or is a piece of an expression."""
+    """Return the last number of a text, or None if there is none or it is part of an expression."""
     return _last(text)
 
 
 def _whole(text: str) -> str | None:
-    """Return a short text as one number, without its unit or noun; None where it is none."""
+    """Return a short text as one number, without its unit or noun, or None if it is not a number."""
     if len(text) > 2 * MAX_DIGITS:
         return None
     text = tidy(text)
@@ -68,9 +68,9 @@ def _last(text: str, several: bool = True, factorial: bool = False, changed: boo
 
     Args:
         text: the text.
-        several: whether there may be others before it.
-        factorial: whether "!" behind a number makes it another.
-        changed: whether a word behind it may.
+        several: True if there may be other numbers before it.
+        factorial: True to return None if "!" follows the number.
+        changed: True to return None if a word that changes the value follows the number.
     """
     text = _BRACED.sub(r" \1 ", without_text_commands(text))
     text = _NEGATIVE.sub("-", _GROUPED.sub(lambda number: re.sub("[ ,]", "", number.group()), text))

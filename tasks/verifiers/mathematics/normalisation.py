@@ -1,8 +1,8 @@
-r"""Normalisation of an answer's text to one spelling before anything is compared.
+r"""Normalises the text of an answer before it is compared.
 
-`tidy` removes what carries no mathematics (dollar signs, `\text`, LaTeX spacing, a closing full stop), turns Unicode
-into LaTeX (halves, minus and times signs, roots, powers), words into commands ("50 percent", "pi"), plain notation into
-LaTeX (`plain_notation`), upright units into words (`units`) and numbers in words into digits (`number_words`). It never
+`tidy` removes text without mathematical meaning (dollar signs, `\text`, LaTeX spacing, a final full stop). It converts
+Unicode to LaTeX (halves, minus and times signs, roots, powers), words to commands ("50 percent", "pi"), plain notation
+to LaTeX (`plain_notation`), upright units to words (`units`) and number words to digits (`number_words`). It never
 changes a value.
 """
 
@@ -17,9 +17,9 @@ from tasks.verifiers.mathematics.plain_notation import in_latex, with_commands
 from tasks.verifiers.mathematics.units import spelled_out
 
 MAX_ANSWER_CHARS = 4_000
-"""Longest answer that is read, in characters."""
+"""Maximum length of an answer in characters."""
 MAX_DEPTH = 60
-"""Deepest nesting of brackets in an answer that is read."""
+"""Maximum nesting depth of brackets in an answer."""
 
 _SYMBOLS = str.maketrans(
     {
@@ -75,9 +75,9 @@ _BRACKETS = re.compile(r"[()\[\]{}]")
 _OPENING = re.compile(r"\\.|[({\[]|[)}\]]", re.DOTALL)
 
 
-@lru_cache(maxsize=4096)  # references, and the answers of a group, come many times
+@lru_cache(maxsize=4096)  # references and the answers of a group repeat
 def tidy(text: str) -> str:
-    """Return an answer in the one spelling that the comparison reads; empty where nothing is left."""
+    """Return an answer in normalised spelling; the result may be empty."""
     text = _GROUPED.sub(lambda number: _GROUP_GAPS.sub("", number.group()), text.replace("-$", "-"))
     text = _to_ascii(text)
     text = spelled_out(_COLON.sub(":", _BRACED_COMMA.sub(",", text)))
@@ -108,16 +108,16 @@ def tidy(text: str) -> str:
 
 
 def without_text_commands(text: str) -> str:
-    r"""Return LaTeX with the content of \text and its kin in their stead, one within another too."""
+    r"""Return LaTeX with \text and similar commands replaced by their content, including nested ones."""
     for _ in range(2):
         text = _TEXT.sub(r" \1 ", text)
     return text
 
 
 def refusal(text: str) -> str | None:
-    """Return why an answer is not read at all, or None.
+    """Return the reason why an answer is rejected without a comparison, or None.
 
-    An answer longer or deeper than people give would cost a worker its whole time limit.
+    An unusually long or deeply nested answer would use up a worker's whole time limit.
     """
     if len(text) > MAX_ANSWER_CHARS:
         return f"is {len(text)} characters long; read are answers of at most {MAX_ANSWER_CHARS}"
@@ -149,6 +149,6 @@ def _negation(match: re.Match[str]) -> str:
 
 
 def _plain(character: re.Match[str]) -> str:
-    """Return digits of other scripts and full-width letters as ASCII, and any other character as it is."""
+    """Return digits of other scripts and full-width letters as ASCII, and any other character unchanged."""
     digit = unicodedata.decimal(character.group(), None)
     return unicodedata.normalize("NFKC", character.group()) if digit is None else str(digit)

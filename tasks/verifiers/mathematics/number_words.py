@@ -1,4 +1,4 @@
-"""Numbers in English words, and words that scale the number before them: twenty-one, three quarters, 7 hundredths.
+"""Converts English number words to digits: twenty-one, three quarters, 7 hundredths.
 
 seven apples ─► 7 apples      minus two thirds ─► -2/3      seven point five ─► 7.5      2 and a half ─► 2 1/2
 """
@@ -15,19 +15,19 @@ _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 CARDINALS = {word: number for number, word in enumerate(_BELOW_20.split())} | {
     word: 10 * number for number, word in enumerate(_TENS.split(), 2)
 }
-"""The whole numbers of one word, by their words: those below 20, and the tens below 100."""
+"""Integers of one word, by word: all below 20, and the tens below 100."""
 _POWERS = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 SCALES = {"dozen": 12, "hundred": 100, "lakh": 10**5, "lac": 10**5, "crore": 10**7, **_POWERS}
-"""Words behind a number that multiply it, and by how much."""
+"""Words after a number that multiply it, with the factor."""
 _IRREGULAR = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12}
 PARTS = _IRREGULAR | {
     f"{re.sub('y$', 'ie', word)}th": number
     for word, number in (CARDINALS | {"hundred": 100} | _POWERS).items()
     if number >= 4 and word not in ("five", "eight", "nine", "twelve")
 }
-"""Words behind a number that divide it, in the singular, and by how much."""
+"""Words after a number that divide it, in the singular, with the divisor."""
 COINS = ("quarter",)
-"""Words of `PARTS` that name things too, which a number before them may count."""
+"""Words of `PARTS` that are also names of things, which a number before them may count."""
 _OTHERS = ("score", "gross", "myriad", "googol")
 
 _STARTS = re.compile(rf"(?:(?:minus|negative)\s+)?(?:{'|'.join(CARDINALS)})(?![A-Za-z])", re.IGNORECASE)
@@ -41,24 +41,24 @@ _HUNDRED = 100
 
 
 def is_number_word(word: str) -> bool:
-    """Return True if a word is or scales a number, in the singular or the plural: seven, lakh, tenths, twenties."""
+    """Return True if a word is a number or scales one, in the singular or plural: seven, lakh, tenths, twenties."""
     word = word.casefold()
     stems = (word, word.removesuffix("s"), word.removesuffix("es"), re.sub("ies$", "y", word))
     return any(stem in known for stem in stems for known in (CARDINALS, SCALES, PARTS, _OTHERS))
 
 
 def is_part(word: str) -> bool:
-    """Return True if a word divides the number before it, in the singular or the plural: half, tenths."""
+    """Return True if a word divides the number before it, in the singular or plural: half, tenths."""
     return word.casefold() in PARTS or word.casefold().removesuffix("s") in PARTS
 
 
 def is_ordinal(word: str) -> bool:
-    """Return True if a word may tell the position of something: sixth, as in 76 sixth graders."""
+    """Return True if a word may be an ordinal number: sixth, as in 76 sixth graders."""
     return word.casefold() in PARTS and word.casefold() not in (*COINS, "half", "halve")
 
 
 def in_digits(text: str) -> str:
-    """Return a text of words that begins with a number in digits; any other text unchanged."""
+    """Return a text with the number words at its start as digits; any other text is returned unchanged."""
     if part := _ONE_PART.fullmatch(text):
         whole = f"{part['whole']} " if part["whole"] else ""
         return f"{whole}1/{PARTS[(part['part'] or 'half').casefold()]}{part['rest'] or ''}"
@@ -83,7 +83,7 @@ def _digits(names: list[str]) -> str:
 
 
 def _cardinal(names: list[str], start: int) -> tuple[int, int]:
-    """Return the number that begins at a word, and the position of the word behind it."""
+    """Return the number that starts at a word, and the position of the word after it."""
     total, limit, end = 0, max(_POWERS.values()) * 1000, start
     while True:
         part, after = _below_a_thousand(names, end)
@@ -108,7 +108,7 @@ def _below_a_thousand(names: list[str], start: int) -> tuple[int, int]:
 
 
 def _below_a_hundred(names: list[str], start: int) -> tuple[int, int]:
-    """Return 0 and the start itself where no number below a hundred begins there."""
+    """Return a number below 100 and the position after it, or 0 and `start` if no such number starts there."""
     if start >= len(names) or names[start] not in CARDINALS:
         return 0, start
     value = CARDINALS[names[start]]

@@ -1,4 +1,4 @@
-r"""Rewriting of notations that the grammar lacks into LaTeX that it reads.
+r"""Rewrites notations that the grammar does not support as LaTeX that it does.
 
 4*pi*r**2, np.arcsin(10/13), abs(y), exp(-x)   the notation of programs
 \frac\pi3, \frac{1}\pi, \binom n2, \sqrt\pi    arguments without braces
@@ -22,7 +22,7 @@ _OTHER = {
 _COMMANDS = _OTHER | {"tg": "tan", "lg": "log_{10}", "sh": "sinh", "ch": "cosh", "th": "tanh", "cth": "coth"}
 _NAMES = {name: name for name in _SAME.split()} | _OTHER
 FUNCTIONS = "|".join(sorted((*_NAMES, "abs"), key=len, reverse=True))
-"""Pattern of the names by which functions and constants are written without a backslash."""
+"""Pattern of the names of functions and constants that are written without a backslash."""
 
 _MODULE = re.compile(r"(?<![A-Za-z\\.])(?:np|numpy|math|sympy)\.(?=[a-z])")
 _NAME = re.compile(rf"(?<![\\A-Za-z])({'|'.join(sorted(_NAMES, key=len, reverse=True))})(?![A-Za-z])")
@@ -55,8 +55,8 @@ _OTHER_LETTER = re.compile(r"(?<![A-Za-z\\])(?!C\s*[_(])[A-Za-z]")
 
 
 def in_latex(text: str) -> str:
-    """Return a text with what the grammar lacks written in LaTeX; what is LaTeX already stays."""
-    if "*" in text and not text.lstrip().startswith("*"):  # where stars begin a text, they make it bold
+    """Return a text with unsupported notations rewritten as LaTeX; existing LaTeX is unchanged."""
+    if "*" in text and not text.lstrip().startswith("*"):  # stars at the start are Markdown for bold
         text = _POWER.sub("^", text)
     if "." in text:
         text = _MODULE.sub("", text)
@@ -75,12 +75,12 @@ def in_latex(text: str) -> str:
 
 
 def with_commands(text: str) -> str:
-    r"""Return LaTeX in which operators that have a command are written as one: \tg for \operatorname{tg}."""
+    r"""Return LaTeX with named operators replaced by their commands: \tg for \operatorname{tg}."""
     return _OPERATOR.sub(lambda operator: f"\\{operator[1] or operator[2]} ", text)
 
 
 def _with_called_functions(text: str) -> str:
-    r"""Return the text with calls such as abs(y) and sqrt(1+(2)) as |y| and \sqrt{1+(2)}; an unclosed one stays."""
+    r"""Return the text with calls such as abs(y) and sqrt(1+(2)) as |y| and \sqrt{1+(2)}; unclosed calls are kept."""
     calls = list(_CALL.finditer(text))
     if not calls:
         return text
@@ -95,7 +95,7 @@ def _with_called_functions(text: str) -> str:
 
 
 def _with_braced_arguments(text: str) -> str:
-    r"""Return the text with braces around the arguments of \frac and \binom, and around a command as that of \sqrt."""
+    r"""Return the text with braces around arguments of \frac and \binom, and around a command as argument of \sqrt."""
     takers = list(_TAKES.finditer(text))
     if not takers:
         return text
@@ -119,7 +119,7 @@ def _with_braced_arguments(text: str) -> str:
 
 
 def _changed(text: str, changes: dict[int, tuple[int, str]]) -> str:
-    """Return a text with parts of it replaced, given as where each begins: where it ends, and what replaces it."""
+    """Return a text with parts replaced; `changes` maps the start of a part to its end and its replacement."""
     parts, end = [], 0
     for start in sorted(changes):
         if start < end:
@@ -130,7 +130,7 @@ def _changed(text: str, changes: dict[int, tuple[int, str]]) -> str:
 
 
 def _partners(text: str) -> dict[int, int]:
-    """Return the offset of the bracket that closes each round bracket and brace, found in one pass."""
+    """Return the offsets of closing round brackets and braces by the offset of the opening one, in one pass."""
     partners: dict[int, int] = {}
     opened: dict[str, list[int]] = {"(": [], "{": []}
     for bracket in _BRACKET.finditer(text):
@@ -143,6 +143,6 @@ def _partners(text: str) -> dict[int, int]:
 
 
 def _binomial(choices: re.Match[str]) -> str:
-    """Return a binomial coefficient of two numbers; C_1^2 is the square of a constant and stays."""
+    """Return a binomial coefficient of two numbers; C_1^2 is the square of a constant and is unchanged."""
     top, below = (int(number) for number in choices.groups() if number)
     return rf"\binom{{{top}}}{{{below}}}" if top >= below else choices.group()

@@ -1,9 +1,9 @@
-r"""Exact reading of numbers as people write them: 7, -7.50, 3/4, \frac{3}{4}, 1 1/2, 1.2e3, 1.2 \times 10^3, 50%.
+r"""Parses numbers exactly: 7, -7.50, 3/4, \frac{3}{4}, 1 1/2, 1.2e3, 1.2 \times 10^3, 50%.
 
-Also read are 5 million, 7 hundredths, and decimals that repeat: 0.\overline{3}, 0.(3), and 0.333..., whose dots say
-that the digits go on as they do. Dots behind other digits are not read: 3.14... may go on in any way.
+This includes 5 million, 7 hundredths, and repeating decimals: 0.\overline{3}, 0.(3), and 0.333..., if the digits before
+the dots repeat. Dots after other digits are not parsed, because 3.14... may continue in any way.
 
-Fractions decide what needs no algebra, at a thousandth of its cost, and decide it without rounding.
+Fractions compare numbers without rounding, and at a thousandth of the cost of computer algebra.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from fractions import Fraction
 from tasks.verifiers.mathematics.number_words import COINS, PARTS, SCALES
 
 MAX_DIGITS = 100
-"""Longest number that is read here, in characters; longer ones go to SymPy, under the time limit."""
+"""Maximum characters of a number; longer numbers are parsed by SymPy, under the time limit."""
 
 TOLERANCE = Fraction(1, 10**6)
-"""Largest error of a decimal: one part in a million, and at most one in the sixth decimal.
+"""Maximum error of a decimal: one part in a million, and at most one unit in the sixth decimal place.
 
-|a - b| <= 1e-6 * min(1, max(|a|, |b|)). math-verify compares decimals rounded to six places, by which 1/3 is 0.333333,
-and 0.0000001 is 0; hence the bound by the size of the numbers."""
+|a - b| <= 1e-6 * min(1, max(|a|, |b|)). math-verify compares decimals rounded to six places, so that 1/3 is 0.333333,
+but also 0.0000001 is 0; therefore the error is also relative to the size of the numbers."""
 
 _WORDS = [word for word in (*SCALES, *PARTS) if word not in COINS]
 _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -43,7 +43,7 @@ class PlainNumber:
     """A rational number as it was written.
 
     Attributes:
-        value: its value, the percent sign ignored.
+        value: its value, ignoring the percent sign.
         decimal: True if it was written as a decimal.
         percent: True if it was written with a percent sign.
     """
@@ -54,7 +54,7 @@ class PlainNumber:
 
 
 def plain_number(text: str) -> PlainNumber | None:
-    """Return the number that a text is; None where it is not just one number of at most `MAX_DIGITS` characters."""
+    """Return the text as a number, or None if it is not a single number of at most `MAX_DIGITS` characters."""
     if len(text) > MAX_DIGITS:
         return None
     body = text.strip()
@@ -72,10 +72,10 @@ def plain_number(text: str) -> PlainNumber | None:
 
 
 def close(answer: PlainNumber, reference: PlainNumber) -> bool:
-    """Return True if two numbers are equal: exactly, or within `TOLERANCE` where one is a decimal.
+    """Return True if two numbers are equal: exactly, or within `TOLERANCE` if one is a decimal.
 
-    A percent sign on one side only may be left out or be meant: 50% equals 50 and 0.5. MATH's grader drops the sign
-    (Hendrycks et al. 2021, https://arxiv.org/abs/2103.03874); math-verify knows both readings.
+    If only one side has a percent sign, both readings are accepted: 50% equals 50 and 0.5. MATH's grader drops the sign
+    (Hendrycks et al. 2021, https://arxiv.org/abs/2103.03874); math-verify accepts both readings.
     """
     decimal = answer.decimal or reference.decimal
     if answer.percent == reference.percent:
@@ -85,7 +85,7 @@ def close(answer: PlainNumber, reference: PlainNumber) -> bool:
 
 
 def within(answer: Fraction, reference: Fraction, decimal: bool) -> bool:
-    """Return True if two values are equal, exactly or, for decimals, by `TOLERANCE`."""
+    """Return True if two values are equal, exactly or, for decimals, within `TOLERANCE`."""
     if answer == reference or not decimal:
         return answer == reference
     return abs(answer - reference) <= TOLERANCE * min(Fraction(1), max(abs(answer), abs(reference)))
@@ -113,7 +113,7 @@ def _repeating(match: re.Match[str]) -> Fraction:
 
 
 def _going_on(match: re.Match[str]) -> Fraction | None:
-    """Return the value of a decimal whose last digits repeat, one of them three times or several twice."""
+    """Return the value of a decimal whose last digits repeat: one digit three times, or several digits twice."""
     digits = match["digits"]
     for length in range(1, len(digits) // 2 + 1):
         times = 3 if length == 1 else 2

@@ -1,7 +1,8 @@
-r"""Search for the value that text states: a number, a formula or an expression among words.
+r"""Finds a value in text: a number, a formula or an expression among words.
 
-A line is cut at its words and stops. What lies between two of them is read as a whole or not at all: of 2x+1, (3, 4),
-3 1/2, sqrt(5) or 10 000 no part is a number of its own. A formula is a character of what it stands in: ($3$, $4$).
+A line is split at its words and full stops. The text between two of them is read completely or not at all: no part of
+2x+1, (3, 4), 3 1/2, sqrt(5) or 10 000 is a separate number. A formula counts as one character of the text around it:
+($3$, $4$).
 
     So the point ($3$, $4$) lies 5 cm off.     words   value: ($3$, $4$)   word   value: 5   words
 """
@@ -21,21 +22,21 @@ CHANGES_VALUE = (
     r"|over|factorial|root|mod|than|least|most|base|negative|january|february|march|april|may|june|july|august"
     r"|september|october|november|december)s?\b"
 )
-"""Pattern of words by which a number beside them is not the value itself."""
+"""Pattern of words that change the value of a number next to them."""
 _PARTS = "|".join(part for part in PARTS if part not in COINS)
 CHANGES_VALUE_BEFORE = (
     rf"(?:(?:{'|'.join(SCALES)})s?|(?:{_PARTS})s|score|gross|modulo|remainder)\b"
     rf"|below\s+(?:zero|freezing|sea|ground)\b|point\s+(?:{'|'.join(CARDINALS)})\b"
 )
-"""Pattern of words by which the number before them is not the value itself."""
+"""Pattern of words that change the value of the number before them."""
 
-# No form may run over another opening of itself: the search would be quadratic in the number of openings.
+# No alternative may match across another opening of itself: the search would be quadratic in the number of openings.
 FORMULA = re.compile(
     r"\$\$([^$]+)\$\$|\\\[((?:[^\\]|\\[^\[\]])+)\\\]|\\\(((?:[^\\]|\\[^()])+)\\\)"
     r"|(?<![\\$])\$(?:(?=\S)((?:[^$\n\\]|\\[^\n])+?)(?<=\S)|[ ]+([^$\n\\]+)[ ]|([^$\n\\]*\\[^\n](?:[^$\n\\]|\\[^\n])*))"
     r"\$(?![0-9$])"
 )
-"""Pattern of a formula in dollar signs or LaTeX's brackets; a dollar sign before an amount opens none."""
+"""Pattern of a formula in dollar signs or LaTeX brackets; a dollar sign before an amount does not start one."""
 _FIRST, _LAST = "\ue000", "\uf8ff"
 _MARK = re.compile(f"[{_FIRST}-{_LAST}]")
 
@@ -49,7 +50,7 @@ _PROSE = re.compile(
     r"(?:\^\{?[23]\}?|[\u00b2\u00b3])?|(?<=[0-9])m(?:\^\{?[23]\}?|[\u00b2\u00b3])"
     rf"|(?<![A-Za-z])(?:i\.e|e\.g)\b\.?|(?!{OTHER_SCALES})[^\W\d_A-Za-z\u0370-\u03ff][^\x00-\x7f\s\u00b0-\u00be\u2150-\u22ff\ue000-\uf8ff]*"
 )
-# Words within these are parts of the mathematics around them.
+# Words within these commands belong to the mathematics around them.
 _NO_PROSE = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|bb)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}"
 )
@@ -69,10 +70,10 @@ _WORD = re.compile(r"-?[^\W\d_\u00b2\u00b3\u00b9\u2070-\u2079]+")
 
 
 class Value(NamedTuple):
-    """A value that text states.
+    """A value in text.
 
     Attributes:
-        text: the value, a formula without its dollar signs.
+        text: the value; a formula has no dollar signs.
         form: "formula", "number" or "expression".
     """
 
@@ -86,7 +87,7 @@ class _Run(NamedTuple):
 
 
 def last_value(text: str) -> Value | None:
-    """Return the last value of a text; None where it states none, or one that cannot be read as a whole."""
+    """Return the last value of a text, or None if there is none or it cannot be read completely."""
     marked, formulas = _with_marks(text)
     for line in reversed(marked.split("\n")):
         values = [run for run in _values(line) if run.after.lower() != "not"]
@@ -96,7 +97,7 @@ def last_value(text: str) -> Value | None:
 
 
 def first_value(statement: str) -> Value | None:
-    """Return the first value of a statement; None where it has none."""
+    """Return the first value of a statement, or None if there is none."""
     marked, formulas = _with_marks(statement)
     values = _values(marked)
     return _cleaned(values[0].text, formulas) if values else None
@@ -108,7 +109,7 @@ def inside(formula: re.Match[str]) -> str:
 
 
 def stands_alone(number: re.Match[str]) -> bool:
-    """Return True if digits are a number, and no part of a word such as H2O, x2y, step2, x_2, 2nd, 2-digit.
+    """Return True if digits are a number and not part of a word such as H2O, x2y, step2, x_2, 2nd, 2-digit.
 
     A unit may follow: 5cm.
     """
@@ -121,7 +122,7 @@ def stands_alone(number: re.Match[str]) -> bool:
 
 
 def _with_marks(text: str) -> tuple[str, list[str]]:
-    """Return the text with one character in each formula's stead, and the formulas, of which the first may be lost."""
+    """Return the text with each formula replaced by one character, and the formulas; the first ones may be dropped."""
     text = _MARK.sub(" ", text)
     formulas = list(FORMULA.finditer(text))[-(ord(_LAST) - ord(_FIRST)) :]
     parts, end = [], formulas[0].start() if formulas else 0
@@ -133,7 +134,7 @@ def _with_marks(text: str) -> tuple[str, list[str]]:
 
 
 def _runs(line: str) -> Iterator[_Run]:
-    """Yield the parts of a line between its words and stops."""
+    """Yield the parts of a line between its words and full stops."""
     start = numbered.end() if (numbered := _NUMBERED.match(line)) else 0
     hidden = _NO_PROSE.sub(lambda command: "\0" * len(command.group()), line)
     cuts = sorted(cut.span() for pattern in (_PROSE, _STOP) for cut in pattern.finditer(hidden, start))
@@ -145,7 +146,7 @@ def _runs(line: str) -> Iterator[_Run]:
 
 
 def _values(line: str) -> list[_Run]:
-    """Return the runs of a line that hold a value; those that a unit joins are one: 6 feet 2 inches."""
+    """Return the parts of a line that contain a value; parts joined by a unit are one: 6 feet 2 inches."""
     values: list[_Run] = []
     joins = False
     for run in _runs(line):
@@ -159,7 +160,7 @@ def _values(line: str) -> list[_Run]:
 
 
 def _cleaned(run: str, formulas: list[str]) -> Value | None:
-    """Return a run as a value, behind its last equals sign and without what is around it; None if it is cut off."""
+    """Return a part as a value, from its last equals sign and without surrounding marks, or None if it is cut off."""
     text = _LEAD.sub("", run, count=1).rstrip(_TRAILING)
     text = _TRAILING_WORD.sub("", text).rstrip(_TRAILING)
     opened, closed = (sum(map(text.count, brackets)) for brackets in ("([", ")]"))

@@ -1,10 +1,9 @@
-"""Equality of numbers with colons between them: times of day, and ratios.
+"""Compares numbers with colons between them: times of day and ratios.
 
-3:30, 3:30 PM, 4 p.m.   time    equal are the same hour, minute and half of the day; the answer may leave out the half
-                                only where the reference names none
-1:2, 3 to 2, 1:2:3      ratio   equal are proportional ones; nothing is in proportion to zero
+3:30, 3:30 PM, 4 p.m.   time    equal if hour, minute and AM/PM are equal; AM/PM is ignored if the reference has none
+1:2, 3 to 2, 1:2:3      ratio   equal if proportional; a ratio with a zero equals no ratio
 
-Two digits behind the one colon of both sides make times of them, so that 1:00 is not 2:00.
+If both sides have two digits after a single colon, they are times, so that 1:00 is not 2:00.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MEMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}")
 
 
 def equal_times_or_ratios(answer: str, reference: str) -> bool | None:
-    """Return True if two times or two ratios are equal; None where the sides are not both times or both ratios."""
+    """Return True if two times or two ratios are equal, or None if the sides are not both times or both ratios."""
     ours, theirs = _TIME.fullmatch(answer), _TIME.fullmatch(reference)
     if ours and theirs and (ours["minute"] or ours["half"]) and (theirs["minute"] or theirs["half"] or ours["half"]):
         same = int(ours["hour"]) == int(theirs["hour"]) and int(ours["minute"] or 0) == int(theirs["minute"] or 0)
@@ -32,6 +31,6 @@ def equal_times_or_ratios(answer: str, reference: str) -> bool | None:
 
 
 def _members(text: str) -> list[Fraction] | None:
-    """Return the members of a ratio of plain numbers; None where the text is none."""
+    """Return the members of a ratio of plain numbers, or None if the text is not a ratio."""
     parts = _SEPARATOR.split(text)
     return [Fraction(part) for part in parts] if len(parts) > 1 and all(map(_MEMBER.fullmatch, parts)) else None

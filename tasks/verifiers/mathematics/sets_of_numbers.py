@@ -1,14 +1,14 @@
-r"""Sets of numbers in words and symbols: each pair of sides in the one notation in which the comparison reads them.
+r"""Normalises sets of numbers in words and symbols, on both sides of a comparison.
 
-    no solution, the empty set                      \emptyset
-    all real numbers                                \mathbb{R}
-    ]2, 5]                                          (2, 5]
-    \{x \mid x > 5\}, \{x : x > 5\}                 x > 5
-    y \in (4, \infty), beside y > 4                 (4, \infty)
-    x = 2k\pi, k \in \mathbb{Z}, beside x = 2k\pi   x = 2k\pi
+    no solution, the empty set                             \emptyset
+    all real numbers                                       \mathbb{R}
+    ]2, 5]                                                 (2, 5]
+    \{x \mid x > 5\}, \{x : x > 5\}                        x > 5
+    y \in (4, \infty), compared with y > 4                 (4, \infty)
+    x = 2k\pi, k \in \mathbb{Z}, compared with x = 2k\pi   x = 2k\pi
 
-A qualifier is left out on one side only where it says what is meant without it: that k, m or n is any whole number, or
-that another letter is any real number. Of two qualifiers both must say the same.
+A qualifier on only one side is dropped if it states the usual meaning: one of the letters i to n is any integer, or
+another letter is any real number. If both sides have a qualifier, the two must agree.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _QUALIFIERS = (
 _MIGHT_QUALIFY = re.compile(r"\\in(?![A-Za-z])|\b(?:integer|whole|real|constant|all|any|every|each)")
 _SAYS_MORE = re.compile(rf"{_MIGHT_QUALIFY.pattern}|\\\{{")
 MAX_CHARS = 400
-"""Longest text in which qualifiers are looked for, in characters."""
+"""Maximum characters of a text that is searched for qualifiers."""
 
 
 class _Qualified(NamedTuple):
-    """A text without its qualifier, the letter that this one is about, and the set that it names: "Z", "R", ..."""
+    """A text without its qualifier, with the qualifier's letter (`name`) and set (`domain`): "Z", "R", ..."""
 
     main: str
     name: str
@@ -67,7 +67,7 @@ class _Qualified(NamedTuple):
 
 
 def in_symbols(text: str) -> str:
-    """Return the symbol of a set that is named in words, and an interval without reversed brackets; else the text."""
+    """Return the symbol of a set named in words, or an interval without reversed brackets, or else the text."""
     if text[:1].isalpha() and (named := _ALL.fullmatch(text)):
         return _SETS[named[1].lower()]
     if text[:1].isalpha() and _EMPTY.fullmatch(text):
@@ -76,14 +76,14 @@ def in_symbols(text: str) -> str:
 
 
 def alike(ours: str, theirs: str) -> tuple[str, str]:
-    """Return both sides without what only one of them says about the same set of numbers."""
+    """Return both sides in the same notation: without qualifiers, memberships and set builders of only one side."""
     if not (_SAYS_MORE.search(ours) or _SAYS_MORE.search(theirs)):
         return ours, theirs
     return _without_builders(*_without_memberships(*_without_qualifiers(ours, theirs)))
 
 
 def _without_memberships(ours: str, theirs: str) -> tuple[str, str]:
-    """Return the set of which a side makes a letter a member, if the other side is about this letter alone."""
+    r"""Return the set of a membership such as y \in (4, \infty), if the other side is about the same letter only."""
     mine, other = _MEMBER.fullmatch(ours), _MEMBER.fullmatch(theirs)
     if mine and other:
         return (mine["set"], other["set"]) if mine["name"] == other["name"] else (ours, theirs)
@@ -95,7 +95,7 @@ def _without_memberships(ours: str, theirs: str) -> tuple[str, str]:
 
 
 def _with_round_brackets(text: str) -> str:
-    r"""Return intervals with brackets turned outwards, which leave their ends out, in round ones: ]2, 5] as (2, 5]."""
+    r"""Return open ends of intervals with round brackets instead of reversed ones: ]2, 5] as (2, 5]."""
     depth = 0
     for bracket in _SQUARE.findall(text):
         depth += 1 if bracket == "[" else -1
@@ -114,7 +114,7 @@ def _with_round_brackets(text: str) -> str:
 
 
 def _without_builders(ours: str, theirs: str) -> tuple[str, str]:
-    """Return the conditions of sets that are given by one, of numbers of the same kind and in the same letter."""
+    """Return the conditions of set builders, if both have the same domain, or the only one is about real numbers."""
     mine, other = _builder(ours), _builder(theirs)
     if mine and other:
         if mine.domain != other.domain:
@@ -150,7 +150,7 @@ def _without_qualifiers(ours: str, theirs: str) -> tuple[str, str]:
 
 
 def _qualified(text: str) -> _Qualified | None:
-    """Return a text and the qualifier at its end, of a letter that the text has; None where there is none."""
+    """Return a text and the qualifier at its end, for a letter in the text, or None if there is none."""
     if len(text) > MAX_CHARS or not _MIGHT_QUALIFY.search(text):
         return None
     for pattern in _QUALIFIERS:
@@ -162,7 +162,7 @@ def _qualified(text: str) -> _Qualified | None:
 
 
 def _domain(text: str) -> str:
-    """Return the letter of a set of numbers, with what stands at it: Z, R, N, Z+."""
+    """Return the letter of a set of numbers with its sign: Z, R, N, Z+."""
     if text[0].islower():
         return "Z" if text.startswith(("integer", "whole")) else "R"
     return re.sub(r"\\mathbb|[{}\s^]", "", text)
@@ -177,18 +177,18 @@ def _usual_domain(name: str) -> str:
 
 
 def _names(text: str) -> set[str]:
-    """Return the letters of a text, each of which stands for itself, as in cx."""
+    """Return the letters of a text, each as a separate variable, as in cx."""
     greek = {command for command in _COMMAND.findall(text) if re.fullmatch(_LETTER, command)}
     return {*re.findall("[A-Za-z]", _COMMAND.sub("", text)), *greek}
 
 
 def _renamed(text: str, name: str, other: str) -> str:
-    """Return a text with another letter in a letter's stead; unchanged where it has the other one already."""
+    """Return a text with one letter replaced by another, or unchanged if it already contains the other."""
     if name == other or other in _names(text):
         return text
     return re.sub(rf"(\\[A-Za-z]+|\b(?:or|and)\b)|{re.escape(name)}", lambda part: part[1] or other, text)
 
 
 def _relates_only(text: str, name: str) -> bool:
-    r"""Return True if a text is a relation about a letter and no other, and not one of membership."""
+    r"""Return True if a text is a relation, other than membership, with `name` as its only letter."""
     return bool(_RELATION.search(text)) and "\\in" not in _COMMAND.findall(text) and _names(text) == {name}

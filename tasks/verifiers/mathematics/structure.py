@@ -1,8 +1,9 @@
-r"""The structure of an answer as a collection, read before any part of it is read as mathematics.
+r"""Splits an answer into the members of a collection, before they are parsed as mathematics.
 
-(1, 2)  [1, 2)                  tuple    order matters; so do the brackets where there are two members (intervals) \{1,
-2\}                        set      order does not matter, nor does repetition 1, 2   1 or 2   \pm 1           list
-several answers side by side: order does not matter, repetition does anything else                   single
+(1, 2)  [1, 2)                  tuple    order matters; brackets matter if there are two members (intervals)
+\{1, 2\}                        set      neither order nor repetition matters
+1, 2   1 or 2   \pm 1           list     several answers: order does not matter, repetition does
+anything else                   single
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Shape:
 
     Attributes:
         kind: "tuple", "set", "list" or "single".
-        members: its members as text.
+        members: the members as text.
         brackets: the opening and closing bracket of a tuple, else empty.
     """
 
@@ -34,7 +35,7 @@ class Shape:
 
 
 def shape(text: str) -> Shape:
-    """Return the structure of a tidied text. A single member counts as itself, whatever brackets are around it."""
+    """Return the structure of a normalised text. Brackets around a single member are ignored."""
     separators, closing = _survey(text)
     if closing == len(text) and text.startswith("{"):
         return shape(text[1:-1].strip())
@@ -62,7 +63,7 @@ def _bracketed(text: str, start: str) -> Shape:
 
 
 def _survey(text: str) -> tuple[list[tuple[int, int]], int | None]:
-    """Return the spans of separators outside all brackets, and the offset after the bracket that closes the first."""
+    """Return the spans of separators outside all brackets, and the offset after the bracket closing the first one."""
     depth, separators, closing = 0, [], None
     for token in _TOKEN.finditer(text):
         if token.group() in _OPENING:
@@ -82,7 +83,7 @@ def _cut(text: str, separators: list[tuple[int, int]]) -> list[str]:
 
 
 def _signed(parts: list[str]) -> tuple[str, ...]:
-    r"""Return the parts, each one with a `\pm` replaced by its two readings."""
+    r"""Return the parts, with each part that contains `\pm` replaced by its two readings."""
     members: list[str] = []
     for part in parts:
         readings = [part]

@@ -1,6 +1,6 @@
-r"""Products of units, whichever way they are written: m/s, m s^{-1}, meters per second, kg\cdot m^2/(s K).
+r"""Parses products of units in any notation: m/s, m s^{-1}, meters per second, kg\cdot m^2/(s K).
 
-expression   factor, then factors behind a space, `*`, `\cdot`, `-`, or `/` and "per", which divide by the next one
+expression   factor, then factors after a space, `*`, `\cdot`, `-`, or `/` and "per", which divide by the next factor
 factor       ["square" or "cubic"] name [power, or "squared" or "cubed"], or an expression in brackets
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tasks.verifiers.mathematics.unit_names import COMPOUND, unit_of, unit_of_letter
 
 MAX_TOKENS = 16
-"""Most names, powers and signs of a product of units that is read."""
+"""Maximum number of tokens (names, powers and signs) of a product of units."""
 
 _TOKEN = re.compile(
     r"(?P<word>[A-Za-z]+)\.?|\^\s*\{?\s*(?P<power>[-+]?\s*[0-9]{1,2})\s*\}?|(?P<digit>(?<=[A-Za-z])[23](?![0-9]))"
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 TAIL = re.compile(
     r"(?:[A-Za-z\s/*().-]|\\cdot(?![A-Za-z])|\^\s*\{?\s*[-+]?\s*[0-9]{1,2}\s*\}?|(?<=[A-Za-z])[23](?![0-9]))++$"
 )
-"""Pattern of the end of a text that may be a product of units, with what precedes it."""
+"""Pattern of the end of a text that may be a product of units, with its context."""
 _SHAPES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 _TWO_WORDS = re.compile(r"\b(?:(light)[\s-]+(years?)|(arc)[\s-]+(seconds?|minutes?)|(electron)[\s-]+(volts?))\b", re.I)
@@ -34,8 +34,8 @@ class UnitExpression:
 
     Attributes:
         label: the units and their exponents in one spelling, such as "km h^-1".
-        words: True if a name in it is a word, by which it is no product of variables.
-        long: True if its first name has four letters or more.
+        words: True if a name in it is a word, so that it cannot be a product of variables.
+        long: True if its first name has at least four letters.
         begins: "word", "letter" or "over" (a sign of division).
         divides: True if it has a sign of division.
         plain: True if it is a single name without a power, or a square or cubic metre.
@@ -51,7 +51,7 @@ class UnitExpression:
 
 @dataclass(frozen=True)
 class Token:
-    """A part of a product of units: the kind and the text of it, and where it begins."""
+    """A token of a product of units: its kind, its text, and its start offset."""
 
     kind: str
     text: str
@@ -59,12 +59,12 @@ class Token:
 
 
 def joined(text: str) -> str:
-    """Return a text in which names of two words are one: lightyear, arcsecond, electronvolt."""
+    """Return a text with unit names of two words written as one word: lightyear, arcsecond, electronvolt."""
     return _TWO_WORDS.sub(lambda name: "".join(filter(None, name.groups())).lower(), text)
 
 
 def tokens_of(text: str, start: int = 0) -> list[Token] | None:
-    """Return the tokens from an offset on, without spaces; None where something else is among them."""
+    """Return the tokens from an offset on, without spaces, or None if there is any other text."""
     tokens = []
     while start < len(text):
         match = _TOKEN.match(text, start)
@@ -77,7 +77,7 @@ def tokens_of(text: str, start: int = 0) -> list[Token] | None:
 
 
 def read_units(tokens: list[Token]) -> UnitExpression | None:
-    """Read tokens as one product of units; None where they are none."""
+    """Parse tokens as one product of units; return None if they are not one."""
     if not tokens or len(tokens) > MAX_TOKENS:
         return None
     reader = _Reader(tokens)
@@ -97,12 +97,13 @@ def read_units(tokens: list[Token]) -> UnitExpression | None:
 
 
 class _Reader:
-    """A reader of tokens from left to right.
+    """A parser of tokens, from left to right.
 
     Attributes:
         at: position of the next token.
-        names: names of units that were read.
-        divides, begins_over: whether a sign of division was read at all, and before anything else.
+        names: unit names parsed so far.
+        divides: True if a division sign was parsed.
+        begins_over: True if a division sign was the first token.
     """
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -112,7 +113,7 @@ class _Reader:
         self.divides = self.begins_over = False
 
     def product(self) -> Counter[str] | None:
-        """Read factors up to the end, or up to a closing bracket; None where one is missing or is no unit."""
+        """Parse factors up to the end or a closing bracket; return None if a factor is missing or not a unit."""
         total: Counter[str] = Counter()
         sign, wanted = 1, True
         while (token := self._next()) and token.kind != "close":

@@ -1,8 +1,8 @@
-r"""Names of units, and how sure a name is: a word always, a letter only beside a number, some only if set upright.
+r"""Defines unit names. A word is always a unit, a letter only after a number, and some letters only if upright.
 
-parsecs, km/h, eV     a word: no product of variables is written so
-5 m, 300 nm           a letter, or two, of which variables are made too
-5 \mathrm{~T}         a letter that stands for a variable or a thousand more often than for a unit
+parsecs, km/h, eV     a word, which cannot be a product of variables
+5 m, 300 nm           one or two letters, which may also be variables
+5 \mathrm{~T}         a letter that more often means a variable or a thousand than a unit
 """
 
 from __future__ import annotations
@@ -150,11 +150,11 @@ _WORDS = {spelling: unit for unit, spellings in _NAMES.items() for spelling in s
 _FIRST = {unit: spellings.split()[0] for unit, spellings in _NAMES.items()}
 
 UPRIGHT_ONLY = frozenset(_UPRIGHT)
-"""Letters that stand for units only where they are set upright: K, M and A among them."""
+"""Letters that are units only if they are set upright, such as K, M and A."""
 LONG_NAMES = "|".join(sorted(_WORDS, key=len, reverse=True))
-"""Pattern of the names of units that are words, without a plural's ending."""
+"""Pattern of the unit names that are words, without plural endings."""
 SHORT_NAMES = "".join(letter for letter in _LETTERS if len(letter) == 1)
-"""Units of one letter, to be put into the brackets of a pattern."""
+"""Units of one letter, for a character class in a pattern."""
 COMPOUND = {
     "kmh": {"km": 1, "h": -1},
     "mph": {"mi": 1, "h": -1},
@@ -162,27 +162,27 @@ COMPOUND = {
     "molar": {"mol": 1, "l": -1},
     "cc": {"cm": 3},
 }
-"""Units that are products of others, with the exponents of those."""
+"""Units that are products of other units, with the exponents of the other units."""
 
 
 def unit_of(word: str) -> str | None:
-    """Return the unit of which a word is the name, in the singular or the plural; None where it is none."""
+    """Return the unit with the given name, in the singular or plural, or None if it is not a unit name."""
     return next(
         (_WORDS[stem] for stem in (word, word.removesuffix("s"), re.sub("es$", "", word)) if stem in _WORDS), None
     )
 
 
 def unit_of_letter(letter: str) -> str | None:
-    """Return the unit for which a letter, or two, may stand behind a number; None where there is none."""
+    """Return the unit that one or two letters after a number may mean, or None if there is none."""
     return _LETTERS.get(letter)
 
 
 def word_of_upright(name: str) -> str | None:
-    """Return the word for the unit of a name that is set upright; None where it is none."""
+    """Return the word for the unit of an upright name, or None if it is not a unit."""
     unit = _LETTERS.get(name) or _UPRIGHT.get(name) or unit_of(name)
     return _FIRST[unit] if unit else None
 
 
 def is_unit(word: str) -> bool:
-    """Return True if a word is the name of a unit, in the singular or the plural, or stands for one as a letter."""
+    """Return True if a word is the name of a unit, in the singular or plural, or a letter for one."""
     return unit_of(word) is not None or word in _LETTERS

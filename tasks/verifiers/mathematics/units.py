@@ -1,10 +1,10 @@
-r"""Units of answers: a missing unit is ignored, a different one makes the answers unequal.
+r"""Splits units off answers. A missing unit is ignored; different units make answers unequal.
 
-5 cm is 5 where the other side names no unit, as in the graders of MATH, and 5 cm is not 5 m. Nothing is converted: 1 m
-is not 100 cm, since a problem that asks for centimetres asks for 100. A bare letter is a unit only behind a plain
-number and a space (5 m, 25 m^2), for 5m, k = 2 m and \pi r^2 h are products, and a product of letters only with a
-sign of division (5 m/s) or behind a measured number (2.5 s^{-1}, 3 \times 10^8 m s^{-1}). An upright one (`\text{ m}`)
-always is. A word in another script behind a number is a unit too (12元), unless it may change the value.
+5 cm equals 5 if the other side has no unit, as in the graders of MATH, but 5 cm is not 5 m. Units are not converted:
+1 m is not 100 cm, because the answer in centimetres is 100. A bare letter is a unit only after a plain number and a
+space (5 m, 25 m^2), because 5m, k = 2 m and \pi r^2 h are products. A product of letters is a unit only with a division
+sign (5 m/s) or after a measured number (2.5 s^{-1}, 3 \times 10^8 m s^{-1}). An upright letter (`\text{ m}`) is always
+a unit. A word in another script after a number is also a unit (12元), unless it may change the value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.verifiers.mathematics.unit_expressions import MAX_TOKENS, TAIL, UnitE
 from tasks.verifiers.mathematics.unit_names import UPRIGHT_ONLY, unit_of, word_of_upright
 
 MAX_CHARS = 300
-"""Longest text in which a unit is looked for, in characters: the search is quadratic."""
+"""Maximum characters of a text that is searched for a unit; the search is quadratic."""
 
 _CURRENCIES = {
     "$": "dollar",
@@ -34,7 +34,7 @@ OTHER_SCALES = (
     r"[万亿兆億萬百半만억천백반]|[千十](?![克米瓦卡])"
     r"|тыс|милли|мл|соте?н|полов|ألف|ملي|نصف|مئ|लाख|करो|हज|हज़|सौ"
 )
-"""Pattern of the beginnings of words in other scripts that change the number before them: ten thousand, half."""
+"""Pattern of word beginnings in other scripts that change the number before them, such as ten thousand or half."""
 _SCALES = re.compile(OTHER_SCALES)
 _DEGREES = re.compile(
     r"(?P<value>(?!.*\\(?:sin|cos|tan|cot|sec|csc)).*\S)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?P<scale>[CF]|[Cc]elsius|[Ff]ahrenheit)?",
@@ -75,7 +75,7 @@ _OHM_PREFIXES = {"k": "kilo", "M": "mega"}
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """Split a text into its value and its unit in one spelling ("cm", "km h^-1", "m^2"); None for no unit."""
+    """Split a text into its value and its unit in one spelling ("cm", "km h^-1", "m^2"), or None if it has no unit."""
     if len(text) > MAX_CHARS:
         return text, None
     if money := _MONEY.fullmatch(text):
@@ -96,7 +96,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def _stands_apart(before: str, unit: UnitExpression) -> bool:
-    """Return True if what stands behind a value is a unit, no product of variables or the end of a word."""
+    """Return True if the text after a value is a unit, not a product of variables or the end of a word."""
     value = before.rstrip()
     if not re.search(r"[0-9a-zA-Z)}%.\]]$", value):
         return False
@@ -113,7 +113,7 @@ def _stands_apart(before: str, unit: UnitExpression) -> bool:
 
 
 def spelled_out(text: str) -> str:
-    r"""Return a text of LaTeX in which upright letters behind a value are named units: 5 meter for `5 \mathrm{~m}`."""
+    r"""Return LaTeX with upright letters after a value replaced by unit names: 5 meter for `5 \mathrm{~m}`."""
     if any(special in text for special in _SPECIAL):
         text = _MICRO.sub(lambda unit: f" micro{_MICRO_NAMES[unit['unit']]} ", text)
         text = _OHM.sub(lambda unit: f" {_OHM_PREFIXES.get(unit['prefix'], '')}ohm ", text)
@@ -135,7 +135,7 @@ def spelled_out(text: str) -> str:
 
 
 def _in_words(group: re.Match[str], before: str) -> str | None:
-    """Return the units of an upright text as words; None where it holds something else."""
+    """Return the units of an upright text as words, or None if it contains anything else."""
     content = _SPACE.sub(" ", group[1])
     tokens = tokens_of(content) or []
     if _may_be_no_unit({token.text for token in tokens}, group, before):
@@ -148,7 +148,7 @@ def _in_words(group: re.Match[str], before: str) -> str | None:
 
 
 def _may_be_no_unit(names: set[str], group: re.Match[str], before: str) -> bool:
-    r"""Return True if a letter may be a variable, thousands or millions: 2\mathrm{A}, 12\text{ K}, 12\text{ M}."""
+    r"""Return True if a letter may mean a variable, thousands or millions: 2\mathrm{A}, 12\text{ K}, 12\text{ M}."""
     letters = names.intersection(UPRIGHT_ONLY)
     apart = group[1][:1] in (" ", "~") or _GAP_BEFORE.search(before) is not None
     thousands = "K" in letters and group.group().startswith("\\text")

@@ -1,8 +1,8 @@
-"""Equality of two expressions by their values: exactly for rational numbers, else to hundreds of digits.
+"""Compares two expressions by their values: exactly for rational numbers, otherwise to hundreds of digits.
 
-Nothing is simplified or expanded. A number that is too large to be written out (7^{7^7}, 1000000!) is known by its
-residues; an expression with variables by its values at fixed points, where two that agree are the same but for a chance
-in 10^9 or so at each (Schwartz-Zippel for polynomials: https://doi.org/10.1145/322217.322225).
+Expressions are not simplified or expanded. Numbers that are too large to be computed (7^{7^7}, 1000000!) are compared
+by their residues. Expressions with variables are compared by their values at fixed points; the probability that unequal
+ones agree is about 10^-9 at each point (Schwartz-Zippel for polynomials: https://doi.org/10.1145/322217.322225).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import sympy
 from tasks.verifiers.mathematics.plain_numbers import TOLERANCE
 
 MAX_BITS = 100_000
-"""Largest number that is computed, in bits of its numerator and denominator together."""
+"""Maximum size of a computed number, in bits of its numerator and denominator together."""
 MAX_FACTORIAL = 2_000_000
-"""Largest number whose factorial is read at all."""
+"""Largest number whose factorial is computed at all."""
 DIGITS, DIGITS_AT_POINTS = 500, 60
-"""Digits to which irrational values are computed, of numbers and of expressions with variables."""
+"""Digits of irrational values: of numbers, and of expressions with variables."""
 POINTS, ENOUGH_POINTS = 8, 4
-"""Points at which expressions with variables are compared, and the fewest at which both must have a real value."""
+"""Points at which expressions with variables are compared, and the minimum at which both must have a real value."""
 _PIECEWISE = (sympy.Max, sympy.Min, sympy.Piecewise, sympy.floor, sympy.ceiling, sympy.sign)
 _PRIMES = (2**61 - 1, 2**31 - 1)
 
 
 class HugeError(Exception):
-    """A number of more than `MAX_BITS`."""
+    """A number has more than `MAX_BITS` bits."""
 
 
 def equal_values(answer: Any, reference: Any) -> bool | None:
-    """Return True if two expressions have the same value, or the same at all points; None where that cannot be decided.
+    """Return True if two expressions have the same value, or the same values at all points, or None if undecided.
 
-    Variables of one name are the same. Where a side holds a decimal, `TOLERANCE` decides, at points relative to the
-    value. Points at which a part of a side has no real value are left out: so ln(ab) is ln a + ln b, and sqrt(x^2) is
-    not x. Functions that have other values elsewhere, such as max, are not decided by points.
+    Variables with the same name are the same. If a side contains a decimal, `TOLERANCE` applies, relative to the value
+    at points. Points at which a part of a side has no real value are skipped: so ln(ab) is ln a + ln b, and sqrt(x^2)
+    is not x. Piecewise functions such as max cannot be decided by points.
     """
     names = {symbol.name for symbol in answer.free_symbols | reference.free_symbols}
     try:
@@ -66,9 +66,9 @@ def equal_values(answer: Any, reference: Any) -> bool | None:
 
 
 def _coordinate(name: str, number: int) -> Any:
-    """Return a variable's value at a point: positive fractions, whole numbers, then fractions of both signs.
+    """Return a variable's value at a point: positive fractions, integers, then fractions of both signs.
 
-    At two of the points they are in the thousands.
+    At two of the points the values are 1000 times larger.
     """
     draw = zlib.crc32(f"{name} {number}".encode())
     if number in (3, 4):
@@ -78,7 +78,7 @@ def _coordinate(name: str, number: int) -> Any:
 
 
 def _value(expression: Any, point: Mapping[str, Any], digits: int) -> Any | None:
-    """Return the value at a point, a Rational if it is exact, else to that many digits; None where there is none."""
+    """Return the value at a point, as a Rational if it is exact, else to `digits` digits, or None if undefined."""
     replaced = expression.xreplace({symbol: point[symbol.name] for symbol in expression.free_symbols})
     value = replaced.doit()
     if not value.is_Rational:
@@ -87,7 +87,7 @@ def _value(expression: Any, point: Mapping[str, Any], digits: int) -> Any | None
 
 
 def _is_defined(expression: Any, point: Mapping[str, Any]) -> bool:
-    """Return True if no root or logarithm of a negative number is a part of the value at a point."""
+    """Return True if the value at a point contains no root or logarithm of a negative number."""
     for part in sympy.preorder_traversal(expression):
         if isinstance(part, sympy.Pow):
             partial = not part.exp.free_symbols and not part.exp.doit().is_Integer
@@ -150,7 +150,7 @@ def _bits_of_product(top: float, below: float | None = None) -> float:
 
 
 def _equal_residues(answer: Any, reference: Any) -> bool:
-    """Compare two whole or rational numbers of any size by their residues; False where a side has none."""
+    """Compare two integers or rational numbers of any size by their residues; return False if a side has none."""
     for prime in _PRIMES:
         ours, theirs = _residue(answer, prime), _residue(reference, prime)
         if ours is None or ours != theirs:
@@ -159,7 +159,7 @@ def _equal_residues(answer: Any, reference: Any) -> bool:
 
 
 def _residue(expression: Any, modulus: int) -> int | None:
-    """Return a number's residue; None where it has none, or would take long."""
+    """Return a number's residue, or None if it has none or would take too long."""
     if expression.is_Rational:
         return (
             None
@@ -180,7 +180,7 @@ def _residue(expression: Any, modulus: int) -> int | None:
 
 
 def _residue_of_power(base: Any, exponent: Any, modulus: int) -> int | None:
-    """Return a power's residue: for a huge exponent e, a^(e mod t + t), where t is the totient of the modulus."""
+    """Return a power's residue: for a huge exponent e, a^(e mod t + t), with t the totient of the modulus."""
     remainder = _residue(base, modulus)
     try:
         _bits(exponent)

@@ -1,7 +1,7 @@
-"""Preparation of a process before its first judgement, so that no response is charged for it.
+"""Prepares a process before its first call, so that loading time does not count for a response.
 
-SymPy loads parts of itself when they are first needed. The grammar's parser (ANTLR) learns its way through each shape
-of expression when it first meets one.
+SymPy loads some of its modules when they are first used. The grammar's parser (ANTLR) builds its prediction cache when
+it first parses each kind of expression.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from tasks.verifiers.mathematics.equivalence import equivalent
 
 
 def warm_up() -> None:
-    """Load all of SymPy that judgements need, and learn common ways through the grammar: a second of CPU time.
+    """Load the required parts of SymPy and fill the parser's cache. This takes about a second of CPU time.
 
-    It is called once, in the process from which those that judge are forked.
+    It is called once, in the process from which the workers are forked.
     """
-    from tasks.verifiers.mathematics import algebra  # with SymPy, which a process that does not judge need not load
+    from tasks.verifiers.mathematics import algebra  # loads SymPy, which only processes that verify need
 
     algebra.warm_up()
     for answer, reference in EQUAL_ANSWERS:
@@ -38,4 +38,4 @@ EQUAL_ANSWERS = (
     ("y=2x+1", "2x-y+1=0"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}"),
 )
-"""Pairs of equal answers, one for each kind of comparison, since SymPy loads another part of itself for each."""
+"""Pairs of equal answers, one for each kind of comparison, because each uses other modules of SymPy."""
