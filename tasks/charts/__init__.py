@@ -1,4 +1,7 @@
-"""Charts as HTML fragments, for the report and for every stage's deck; Matplotlib loads when the first is drawn."""
+"""Draws charts as HTML fragments for the report and the decks of stages.
+
+Matplotlib is imported when the first chart is drawn.
+"""
 
 from tasks.charts.drawing import (
     STYLE,

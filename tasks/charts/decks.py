@@ -1,6 +1,6 @@
-"""The deck of each data stage and of evaluation, as an HTML page.
+"""Renders the deck of each data stage and of evaluation as an HTML page.
 
-The code here has no part in cache versions (`tasks.lineage.code_digest`): a changed deck runs no stage again.
+This code is not included in cache versions (`tasks.lineage.code_digest`), so a changed deck does not rerun a stage.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def sourcing(prompts: pa.Table, read: int, set_aside: int, reasons: Mapping[str,
 
     Args:
         prompts: table of `PROMPTS`.
-        read: rows that were read.
-        set_aside: rows that were set aside.
-        reasons: for each source, the rows set aside by category of reasons.
+        read: number of rows that were read.
+        set_aside: number of rows in the table of `SET_ASIDE`.
+        reasons: for each source, the number of filtered rows by category of reasons.
     """
     figures = {"prompts": f"{prompts.num_rows:,}", "rows read": f"{read:,}", "set aside": f"{set_aside:,}"}
     rows = [
@@ -35,7 +35,7 @@ def sourcing(prompts: pa.Table, read: int, set_aside: int, reasons: Mapping[str,
 
 
 def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
-    """Return the deck of cleaning: the number of prompts, the table of `SET_ASIDE` counted, and samples of prompts."""
+    """Return the deck of cleaning: the number of prompts, the counts of `SET_ASIDE`, and samples of prompts."""
     counted = set_aside.group_by(["source", "kind"]).aggregate([([], "count_all")])
     counted = counted.rename_columns(["source", "kind", "rows"])
     rows = counted.sort_by([("source", "ascending"), ("kind", "ascending")]).to_pylist()
@@ -44,13 +44,13 @@ def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
 
 
 def difficulty(graded: pa.Table, selected: int, bounds: str, max_mean_score: float | None) -> str:
-    """Return the deck of the difficulty filter: mean scores of a table of `GRADED`, of which `selected` are kept."""
+    """Return the deck of the difficulty filter: mean scores in a table of `GRADED`. `selected` prompts are kept."""
     figures = {"graded": f"{graded.num_rows:,}", "kept": f"{selected:,}", "kept if": bounds}
     return page(figures, deck(mean_scores(graded, max_mean_score)))
 
 
 def variants(compared: pa.Table, count: int) -> str:
-    """Return the deck of the comparison of `count` checkpoints: the means of a table of `COMPARED` by domain."""
+    """Return the deck of the comparison of `count` checkpoints: the means by domain in a table of `COMPARED`."""
     means = [([], "count_all"), ("pass_rate", "mean"), ("mean_score", "mean"), ("mean_tokens", "mean")]
     rows = compared.group_by(["domain", "variant"]).aggregate(means)
     rows = rows.rename_columns(["domain", "variant", "prompts", "pass_rate", "mean_score", "mean_tokens"])
@@ -59,7 +59,7 @@ def variants(compared: pa.Table, count: int) -> str:
 
 
 def judging(prompts: pa.Table, rollouts: pa.Table, judged: int) -> str:
-    """Return the deck of the judging of a shard: the verdicts made now, and samples of its `ROLLOUTS`."""
+    """Return the deck of the scoring of a shard: the new verdicts, and samples of its `ROLLOUTS`."""
     samples = rollout_samples(prompts, rollouts) if rollouts.num_rows else ""
     return page({"judged now": f"{judged:,}"}, samples)
 
@@ -84,7 +84,7 @@ def mixture(train: pa.Table, heldout: int, counts: Sequence[Mapping[str, Any]]) 
 
 
 def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) -> str:
-    """Return the deck of the evaluation of one policy: its `EVALUATION_ROLLOUTS` of all prompts that it was asked."""
+    """Return the deck of the evaluation of one policy: its `EVALUATION_ROLLOUTS` for all prompts."""
     scores = [score for score in rollouts.column("score").to_pylist() if score is not None]
     figures = {
         "prompts": f"{prompts.num_rows:,}",
@@ -97,7 +97,7 @@ def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) 
 
 
 def _by_benchmark(rollouts: pa.Table) -> list[dict[str, Any]]:
-    """The pass rate and the mean length of each benchmark."""
+    """Return the pass rate and the mean length for each benchmark."""
     judged = rollouts.filter(pc.is_valid(rollouts.column("passed")))
     judged = judged.set_column(
         judged.schema.get_field_index("passed"), "passed", pc.cast(judged.column("passed"), pa.float64())
@@ -117,7 +117,7 @@ def _by_benchmark(rollouts: pa.Table) -> list[dict[str, Any]]:
 
 
 def comparison(evaluation: pa.Table) -> str:
-    """Return the deck of the comparison of policies, from `EVALUATION`, with the figures of its first benchmark."""
+    """Return the deck of the comparison of policies in `EVALUATION`, with the results on its first benchmark."""
     figures, first = {}, evaluation.column("benchmark")[0].as_py()
     for row in evaluation.filter(pc.equal(evaluation.column("metric"), "pass_rate")).to_pylist():
         if row["benchmark"] != first:

@@ -1,9 +1,9 @@
-"""Charts as HTML fragments: one style for the report and for every stage's deck.
+"""Draws charts as HTML fragments, in the same style for the report and the decks of stages.
 
-Each function returns a `<figure class="chart">` that holds a caption with the unit, a legend and an inline SVG with a
-title and a description for screen readers, or a `<p class="chart-absent">` sentence when there is nothing to draw.
-Equal data gives equal bytes. Colours are CSS variables with mid-tone fallbacks, so that a chart reads on light and on
-dark; a page that shows charts carries `STYLE` once (`deck` puts it in front of fragments that stand alone).
+Each function returns a `<figure class="chart">` that contains a caption with the unit, a legend and an inline SVG with
+a title and a description for screen readers, or a `<p class="chart-absent">` message if there is nothing to draw.
+Equal data gives equal bytes. Colours are CSS variables with mid-tone fallbacks, so that a chart is readable on light
+and dark backgrounds. A page with charts must contain `STYLE` once (`deck` adds it to fragments without a page).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLORS = {
     "pink": "#cf5f96",
     "red": "#d05656",
 }
-"""Mid-tone colours by role, for pages whose style sheet sets no others."""
+"""Mid-tone colours by role, for pages whose style sheet does not set them."""
 
 _DARK = {"ink": "#a3aaba", "grid": "#6d7484", "muted": "#5f6675", "before": "#8e96a6", "after": "#35c2b0"}
 _LIGHT = {"ink": "#596070", "grid": "#b4b9c3", "muted": "#c3c8d1", "before": "#8b919d", "after": "#0f8577"}
@@ -42,7 +42,7 @@ _DOMAIN_COLORS = {"math": "blue", "precise_if": "orange", "code": "violet", "cha
 _OTHER_COLORS = ("after", "blue", "orange", "violet", "pink", "red")
 
 _WIDTH, _WIDE, _HEIGHT = 350, 760, 190  # CSS pixels at which the text has its nominal size
-_SMOOTH_FROM = 40  # points; a longer curve is drawn faintly under its moving average
+_SMOOTH_FROM = 40  # number of points above which a curve is drawn faintly under its moving average
 
 
 def _variables(colors: Mapping[str, str]) -> str:
@@ -70,7 +70,7 @@ STYLE = f"""<style>
 class Series:
     """A curve of `curves`: `points` are (x, y), and a point whose y is not finite is a gap.
 
-    `margins` are half the widths of the points' intervals, for a band around the curve; without them, it has none.
+    `margins` are half the widths of the points' intervals, for a band around the curve. Without them there is no band.
     """
 
     label: str
@@ -93,7 +93,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Stack:
-    """One part of stacked bars: a value for each bar."""
+    """One layer of stacked bars: a value for each bar."""
 
     label: str
     values: Sequence[float]
@@ -101,24 +101,24 @@ class Stack:
 
 
 def deck(*fragments: str) -> str:
-    """Return HTML fragments with the charts' style sheet, for a page that does not have it."""
+    """Return HTML fragments with the charts' style sheet, for a page that does not contain it."""
     return STYLE + "".join(fragments)
 
 
 def grid(fragments: Iterable[str], *, wide: bool = False) -> str:
-    """Return HTML fragments side by side, as many as fit; `wide` is for two large ones."""
+    """Return HTML fragments side by side, as many as fit. `wide` is for two large ones."""
     return f'<div class="chart-grid{" chart-wide" if wide else ""}">{"".join(fragments)}</div>'
 
 
 def color_of(label: str, position: int = 0) -> str:
-    """Return the colour role of a domain, the same everywhere, or that of another label by its position."""
+    """Return the colour role of a domain, which is always the same, or of another label by its position."""
     return _DOMAIN_COLORS.get(label, _OTHER_COLORS[position % len(_OTHER_COLORS)])
 
 
 def curves(
     title: str, unit: str, series: Sequence[Series], *, x_label: str = "training step", from_zero: bool = True
 ) -> str:
-    """Draw curves over steps. `from_zero` starts the vertical axis at 0 when no value is negative."""
+    """Draw curves over steps. `from_zero` starts the vertical axis at 0 if no value is negative."""
     drawn = [(one, [(x, y) for x, y in one.points if math.isfinite(y)]) for one in series]
     drawn = [(one, points) for one, points in drawn if points]
     if not drawn:
@@ -152,7 +152,7 @@ def histogram(
     x_label: str,
     threshold: tuple[float, str] | None = None,
 ) -> str:
-    """Draw stacked columns over named bins; `threshold` is a position (in bins from the left edge) and its label."""
+    """Draw stacked columns over named bins. `threshold` is a position (in bins from the left edge) and its label."""
     totals = [sum(column) for column in zip(*(stack.values for stack in stacks), strict=True)]
     if not any(totals):
         return absent(f"{title}: nothing to count.")
@@ -201,7 +201,7 @@ def shares(title: str, unit: str, rows: Sequence[str], stacks: Sequence[Stack]) 
 
 
 def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: bool = False) -> str:
-    """Draw estimates with their intervals, one line per row and series; `zero` marks the value of no difference."""
+    """Draw estimates with their intervals, one line per row and series. `zero` marks the value of no difference."""
     rows = list(dict.fromkeys(one.row for one in estimates))
     labels = list(dict.fromkeys(one.label for one in estimates))
     if not rows:
@@ -228,7 +228,7 @@ def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: boo
 
 
 def absent(sentence: str) -> str:
-    """Return a sentence in the place of a chart without data."""
+    """Return a message instead of a chart without data."""
     return f'<p class="chart-absent">{html.escape(sentence)}</p>'
 
 
@@ -246,7 +246,7 @@ def _curve(axes: Axes, series: Series) -> None:
 
 
 def _smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
-    """Return the exponential moving average without start-up bias; gaps stay gaps."""
+    """Return the exponential moving average without start-up bias. Gaps are kept."""
     total = weight = 0.0
     smoothed = []
     for value in values:
@@ -285,7 +285,7 @@ def _chart(
     from matplotlib.ticker import Formatter, ScalarFormatter
 
     class Distinct(Formatter):
-        """Labels of an axis in as few digits as tell them apart."""
+        """Formats the labels of an axis with as few digits as are needed to distinguish them."""
 
         def __call__(self, value: float, pos: int | None = None) -> str:
             return _short(value)
@@ -313,9 +313,9 @@ def _chart(
 
 
 def _svg(figure: Figure, title: str, description: str, width: int) -> str:
-    """Return the figure as an inline SVG element: themed colours, ids of its own, no references to other documents.
+    """Return the figure as an inline SVG element with themed colours, unique ids and no external references.
 
-    It grows and shrinks with its column as long as its text stays readable; a narrower column scrolls.
+    It scales with its column as long as its text stays readable. A narrower column scrolls.
     """
     buffer = io.StringIO()
     figure.savefig(
@@ -341,7 +341,7 @@ def _svg(figure: Figure, title: str, description: str, width: int) -> str:
 
 
 def _rc() -> Any:
-    """Return Matplotlib's settings for a chart; text stays text, and equal data gives equal bytes."""
+    """Return Matplotlib's settings for a chart. Text is not converted to paths, and equal data gives equal bytes."""
     ink, line = COLORS["ink"], COLORS["grid"]
     return {
         "svg.fonttype": "none",
@@ -373,7 +373,7 @@ def _rc() -> Any:
 
 
 def _distinct(values: Sequence[float]) -> list[str]:
-    """Format the numbers of an axis in four significant digits, or in as many more as tell them apart."""
+    """Format the numbers of an axis with four significant digits, or more if needed to distinguish them."""
     for digits in range(4, 9):
         labels = [_short(value, digits) for value in values]
         if len(set(labels)) == len(set(values)):

@@ -1,6 +1,6 @@
-"""The parts of a stage's deck beside the charts: headline figures, tables, and samples of every source.
+"""Renders the parts of a stage's deck other than charts: headline metrics, tables and samples of every source.
 
-Prompts and responses are hostile text: the templates escape all of it and keep its line breaks.
+Prompts and responses are untrusted text: the templates escape them and keep their line breaks.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tasks.excerpts import episodes
 from tasks.excerpts.episodes import ShownEpisode
 
 TEXT_CHARS = 1_200
-"""Characters of a prompt, response or table cell after which a deck cuts it."""
+"""Maximum number of characters of a prompt, response or table cell on a deck. Longer ones are cut."""
 
 _SAMPLE_COLUMNS = ("prompt_id", "source", "domain", "messages", "ground_truth")
 
 Sample = tuple[str, list[tuple[str, str | ShownEpisode]]]
-"""A box of texts on a deck: its verdict, which colours it, and the texts, or the turns of an episode, by name."""
+"""A box on a deck: its verdict, which determines its colour, and texts or episodes with their names."""
 
 
 def page(figures: Mapping[str, str], *fragments: str) -> str:
-    """Return a deck: headline figures by name, then HTML fragments (charts, tables, samples) in their order."""
+    """Return a deck: headline metrics by name, then HTML fragments (charts, tables, samples) in the given order."""
     return _render("page.html.j2", figures=figures, body=Markup("".join(fragments)))  # noqa: S704 - rendered before
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
-    """Return an HTML table with the columns of the first row, numbers to the right; empty without rows."""
+    """Return an HTML table with the columns of the first row and right-aligned numbers. Empty without rows."""
     return _table(rows, title) if rows else ""
 
 
@@ -48,7 +48,7 @@ def prompt_samples(prompts: pa.Table, per_source: int = 3) -> str:
 
 
 def rollout_samples(prompts: pa.Table, rollouts: pa.Table, per_source: int = 2) -> str:
-    """Return the first answered prompts of every source as HTML, each with one response of every verdict it has."""
+    """Return the first answered prompts of every source as HTML, each with one response for every verdict it has."""
     answered = prompts.filter(pc.is_in(prompts.column("prompt_id"), rollouts.column("prompt_id").unique()))
     by_source = _first_rows(answered, per_source)
     chosen = pa.array([row["prompt_id"] for rows in by_source.values() for row in rows], pa.string())
@@ -69,7 +69,7 @@ def rollout_samples(prompts: pa.Table, rollouts: pa.Table, per_source: int = 2) 
 
 
 def rates_so_far(scores: Mapping[str, Sequence[float]], unjudged: int) -> str:
-    """Return a table of the mean score, in [0, 1], of each domain's responses so far, as HTML."""
+    """Return an HTML table with the mean score, in [0, 1], of each domain's responses so far."""
     rows = [
         {"domain": domain, "responses": len(values), "mean score": sum(values) / max(len(values), 1)}
         for domain, values in sorted(scores.items())
@@ -80,7 +80,7 @@ def rates_so_far(scores: Mapping[str, Sequence[float]], unjudged: int) -> str:
 @cache
 def _templates() -> Environment:
     loader = FileSystemLoader([Path(__file__).parent / "templates", episodes.FOLDER])
-    # A row may lack a column of the first one: its cell is empty.
+    # A row may lack a column of the first row. Its cell is then empty.
     environment = Environment(loader=loader, autoescape=True, undefined=ChainableUndefined, trim_blocks=True)
     environment.filters |= {"cell": _cell, "shorten": _shorten}
     return environment
@@ -130,7 +130,7 @@ def _shorten(text: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Return the text of a table's cell: fractions in three digits, thousands separated, nothing for None."""
+    """Return the text of a table cell: fractions with three digits, thousands separators, and "" for None."""
     match value:
         case None:
             return ""

@@ -1,4 +1,4 @@
-"""The charts that a stage's deck and the report both show."""
+"""Draws the charts that both a stage's deck and the report show."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 from tasks.charts.drawing import Interval, Series, Stack, absent, color_of, curves, grid, histogram, intervals, shares
 
 _MOST_BINS = 16
-_BUCKETS = 150  # stretches of a long curve
+_BUCKETS = 150  # segments of a long curve
 
 
 @dataclass(frozen=True)
 class Panel:
     """One chart of the training curves: its title, its unit, and its metrics with their labels.
 
-    `x` names the metric on the horizontal axis; steps without it are left out. All metrics whose names begin with
-    `prefix` and end with `suffix` are drawn too, with what stands between as their label. Where any of these has a
-    value, the metrics of `beside` are drawn over steps.
+    `x` is the metric on the horizontal axis. Steps without it are left out. All metrics whose names begin with `prefix`
+    and end with `suffix` are also drawn, and the text between the two is their label. If any of these metrics has a
+    value, the metrics in `beside` are also drawn over steps.
     """
 
     title: str
@@ -136,7 +136,7 @@ PANELS = (
 
 
 def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Draw the training curves, from one mapping of metrics a step; panels without data are named in a sentence.
+    """Draw the training curves from one mapping of metrics per step. Panels without data are listed in a message.
 
     A live deck wraps it: `deck(training_curves(metrics))`.
     """
@@ -153,11 +153,12 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
 
 
 def mean_scores(graded: pa.Table, max_mean_score: float | None) -> str:
-    """Draw the histogram of mean scores under the initial checkpoint, with dropped prompts in a colour of their own.
+    """Draw the histogram of mean scores of the initial checkpoint, with dropped prompts in a separate colour.
 
-    A prompt below `max_mean_score` is kept; None keeps all.
+    A prompt with a mean score below `max_mean_score` is kept. If None, all are kept.
 
-    A bin is one number of points out of the rollouts per prompt; a score between two of them counts in the lower bin.
+    Each bin is a number of points out of the number of rollouts per prompt. A score between two bins counts in the
+    lower one.
     """
     graded = graded.filter(pc.is_valid(graded.column("mean_score")))
     if not graded.num_rows:
@@ -183,12 +184,12 @@ def mean_scores(graded: pa.Table, max_mean_score: float | None) -> str:
 
 
 def first_bin_from(score: float, bins: int) -> int:
-    """Return the least number of points out of `bins` whose mean is `score` or more."""
+    """Return the smallest number of points out of `bins` whose mean is at least `score`."""
     return math.ceil(score * bins - 1e-9)
 
 
 def before_after(evaluation: pa.Table) -> str:
-    """Draw the pass rates of all policies per benchmark, and their differences beside them (`EVALUATION` table)."""
+    """Draw the pass rates of all policies per benchmark, and next to them the differences (`EVALUATION` table)."""
     rows = [row for row in evaluation.to_pylist() if row["metric"] == "pass_rate"]
     colors = {name: name if name in ("before", "after") else color_of("", i) for i, name in enumerate(_policies(rows))}
     pairs = {(row["policy"], row["baseline"]) for row in rows if row["baseline"] is not None}
@@ -233,14 +234,14 @@ def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
 
 
 def _curve(key: str, label: str, color: str, rows: Sequence[Mapping[str, Any]], x: str) -> list[Series]:
-    """Return the curve of a metric over the metric `x`; none where it has no finite value."""
+    """Return the curve of a metric over the metric `x`, or an empty list if it has no finite value."""
     points = [(_number(row.get(x, i + 1)), _number(row.get(key))) for i, row in enumerate(rows)]
     points = [point for point in points if math.isfinite(point[0])]
     return [Series(label, thinned(points), color)] if any(math.isfinite(y) for _, y in points) else []
 
 
 def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most about `2 * _BUCKETS` points: the lowest and highest of each stretch, and both ends.
+    """Return at most about `2 * _BUCKETS` points: the minimum and maximum of each segment, and both ends.
 
     A curve of 20,000 steps looks the same, and its page stays small.
     """
@@ -256,12 +257,15 @@ def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _number(value: Any) -> float:
-    """Return a metric as a float; a missing one is NaN, which is a gap in a curve."""
+    """Return a metric as a float. A missing metric is NaN, which is a gap in a curve."""
     return math.nan if value is None else float(value)
 
 
 def mixture_difference(sources: Sequence[Mapping[str, Any]]) -> str:
-    """Draw the shares of sources in two mixtures, a bar per mixture, from rows of source, share_before, share_after."""
+    """Draw the shares of sources in two mixtures, one bar per mixture.
+
+    Each row has the keys `source`, `share_before` and `share_after`.
+    """
     stacks = [
         Stack(row["source"], [100 * row["share_before"], 100 * row["share_after"]], color_of(row["source"], index))
         for index, row in enumerate(sources)

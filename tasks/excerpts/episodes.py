@@ -1,10 +1,10 @@
-"""Shows the turns of an episode, of any table of rollouts, on pages, decks and terminals.
+"""Shows the turns of an episode from any table of rollouts on pages, decks and terminals.
 
     row: turns, outcome, finish_reason ──► ShownEpisode ──► html     reports, pages of benchmarks, decks
                                                        └──► lines    terminals
 
-What the policy sampled and what the environment inserted are told apart, and the end of the episode follows them. The
-text of both is hostile: HTML is escaped by the template, and no line moves a terminal's cursor.
+Sampled turns and inserted turns look different, and the end of the episode follows them. All texts are untrusted: the
+template escapes HTML, and lines contain no control characters for terminals.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from markupsafe import Markup
 from tasks.excerpts.texts import MOST_CHARS, Excerpt, limit_of
 
 FOLDER = Path(__file__).parent
-"""The folder of `episode.css`, the rules of the style of `ShownEpisode.html`, for the loaders of pages' templates."""
+"""The folder of `episode.css`, the style sheet of `ShownEpisode.html`, for the template loaders of pages."""
 MOST_TURNS = 30
-"""Turns of an episode that are shown; of a longer one half of them from either end."""
+"""Maximum number of turns to show. For longer episodes, half of them are from the beginning and half from the end."""
 TERMINAL_TURNS, TERMINAL_CHARS = 12, 2_400
-"""Turns of an episode, and characters of them together, that a terminal shows."""
+"""Maximum number of turns of an episode, and of their characters together, on a terminal."""
 END_CHARS = 600
-"""Characters of the words of an episode's end."""
+"""Maximum number of characters in the description of an episode's end."""
 
 Verdict = Literal["passed", "failed", "unjudged", "open"]
-"""The end of an episode by its environment: it passed, it did not, it has no reward, or the verifier judges."""
+"""The verdict of the environment on an episode: passed, failed, no reward, or left to the verifier."""
 
 
 @dataclass(frozen=True)
 class ShownTurn:
-    """A turn as it is shown.
+    """A displayed turn.
 
     Attributes:
-        role: role of who speaks, such as `assistant`.
-        is_sampled: whether the policy sampled it; otherwise the environment inserted it.
-        begins_anew: whether a conversation begins with it in place of the one before.
-        text: what is said.
+        role: role of the speaker, such as `assistant`.
+        is_sampled: whether the policy sampled the turn. Otherwise the environment inserted it.
+        begins_anew: whether the conversation is restarted with this turn.
+        text: text of the turn.
     """
 
     role: str
@@ -54,14 +54,14 @@ class ShownTurn:
 
 @dataclass(frozen=True)
 class ShownEpisode:
-    """An episode as it is shown.
+    """A displayed episode.
 
     Attributes:
-        first: its turns after the prompt, or the first ones of many.
-        last: the last ones of many.
-        left_out: number of turns between the two.
-        verdict: its end, by its environment.
-        end: its end in words.
+        first: its turns after the prompt, or the first ones if there are many.
+        last: the last turns if there are many.
+        left_out: number of turns that are left out between the two.
+        verdict: the verdict of its environment.
+        end: description of its end.
     """
 
     first: tuple[ShownTurn, ...]
@@ -74,12 +74,12 @@ class ShownEpisode:
     def of_row(
         cls, row: Mapping[str, Any], most_turns: int = MOST_TURNS, most_chars: int = MOST_CHARS
     ) -> ShownEpisode | None:
-        """Return the episode in a row of rollouts; None for a single response.
+        """Return the episode in a row of rollouts, or None for a single response.
 
         Args:
-            row: with `finish_reason`, and with `turns` and `outcome` where the table has these columns.
-            most_turns: turns that are shown at most.
-            most_chars: characters of these turns together, at most; the longest lose their middles.
+            row: a row with `finish_reason`, and with `turns` and `outcome` if the table has these columns.
+            most_turns: maximum number of turns to show.
+            most_chars: maximum number of characters of these turns together. The longest are cut in the middle.
         """
         turns, outcome = row.get("turns") or [], row.get("outcome")
         if not turns and outcome is None:
@@ -102,11 +102,11 @@ class ShownEpisode:
 
     @property
     def turns(self) -> tuple[ShownTurn, ...]:
-        """The turns that are shown."""
+        """The displayed turns."""
         return (*self.first, *self.last)
 
     def within(self, limit: int) -> ShownEpisode:
-        """Return it with so much of the middles of turns left out that none has more than `limit` bytes in a page."""
+        """Return the episode with long turns cut in the middle, so that none has more than `limit` bytes in a page."""
         first, last = (
             tuple(replace(turn, text=turn.text.within(limit)) for turn in part) for part in (self.first, self.last)
         )
@@ -114,13 +114,11 @@ class ShownEpisode:
 
     @property
     def html(self) -> Markup:
-        """The episode as HTML, escaped."""
+        """Return the episode as HTML, escaped."""
         return Markup(_template().render(episode=self))  # noqa: S704 - escaped by the template
 
     def lines(self, indent: str = "") -> Iterator[str]:
-        """Yield the episode as lines for a terminal: `▸` stands before what the policy sampled, `↺` where the
-        conversation begins anew.
-        """
+        """Yield the episode as lines for a terminal: `▸` marks sampled turns, and `↺` restarted conversations."""
         for turn in self.first:
             yield f"{indent}{_line(turn)}"
         if self.left_out:
@@ -146,7 +144,7 @@ def _line(turn: ShownTurn) -> str:
 
 
 def _end(outcome: str | None) -> tuple[Verdict, str]:
-    """Return the verdict in the column `outcome` (`tasks.generation.interface.EpisodeEnd`), and its words."""
+    """Return the verdict in the column `outcome` (`tasks.generation.interface.EpisodeEnd`), and a description."""
     if outcome is None:
         return "open", "the verifier judges the last turn"
     end = json.loads(outcome)

@@ -1,4 +1,4 @@
-"""Shortens texts in the middle, so that a page of many of them stays small, and makes them harmless on a terminal."""
+"""Shortens texts in the middle, so that pages with many texts stay small, and makes texts safe for terminals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from markupsafe import escape
 
 MOST_CHARS = 8_000
-"""Characters of the longest text that is held whole; of a longer one half of them from either end."""
+"""Maximum number of characters of a text. Of longer texts, half of them are from each end."""
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A text, or both ends of a longer one.
+    """A text, or the beginning and end of a long text.
 
     Attributes:
         head: the text, or its beginning.
-        tail: its end; empty where nothing is left out.
-        left_out: number of characters between the two.
+        tail: its end. Empty if nothing is left out.
+        left_out: number of characters that are left out between the two.
     """
 
     head: str
@@ -27,7 +27,7 @@ class Excerpt:
 
     @classmethod
     def of(cls, text: str, most: int = MOST_CHARS) -> Excerpt:
-        """Return `text`, or of a longer one than `most` characters as many from both ends together."""
+        """Return `text`, or `most` characters from both ends together if it is longer."""
         if len(text) <= most:
             return cls(text)
         end = most // 2
@@ -35,17 +35,17 @@ class Excerpt:
 
     @property
     def line(self) -> str:
-        """The text as one line for a terminal; `[…]` stands for what is left out."""
+        """The text as one line for a terminal, with `[…]` for the part that is left out."""
         ends = f"{self.head} […] {self.tail}" if self.left_out else self.head
         return line_of(ends)
 
     @property
     def size(self) -> int:
-        """Bytes of it in a page, where what HTML reserves is escaped."""
+        """Number of bytes in a page, with HTML escapes."""
         return size(self.head) + size(self.tail)
 
     def within(self, limit: int) -> Excerpt:
-        """Return it with so much of its middle left out that its size is at most `limit` bytes."""
+        """Return the excerpt cut in the middle, so that its size is at most `limit` bytes."""
         excerpt, most = self, limit
         while excerpt.size > limit:
             excerpt = self._ends(most)
@@ -53,7 +53,7 @@ class Excerpt:
         return excerpt
 
     def _ends(self, most: int) -> Excerpt:
-        """Return at most `most` characters of it, from both ends."""
+        """Return at most `most` characters from both ends of the excerpt."""
         if not self.left_out:
             return Excerpt.of(self.head, most)
         held = len(self.head) + len(self.tail)
@@ -63,22 +63,22 @@ class Excerpt:
 
 
 def size(text: str) -> int:
-    """Return the bytes of a text in a page."""
+    """Return the number of bytes of a text in a page, with HTML escapes."""
     return len(escape(text).encode())
 
 
 def printable(text: str) -> str:
-    """Return a text without the characters that would move a terminal's cursor, or command it; line ends stay."""
+    """Return a text without control characters for terminals. Line ends are kept."""
     return "".join(c for c in text if c == "\n" or c.isprintable())
 
 
 def line_of(text: str) -> str:
-    """Return a text as one line for a terminal: runs of white space are a blank."""
+    """Return a text as one line for a terminal, with single spaces instead of runs of white space."""
     return printable(" ".join(text.split()))
 
 
 def limit_of(sizes: Iterable[int], total: int) -> int:
-    """Return the largest limit under which texts of these sizes take at most `total` bytes together."""
+    """Return the largest limit such that texts of these sizes, each cut to the limit, have at most `total` bytes."""
     ordered = sorted(sizes)
     rest = max(total, 0)
     for position, one in enumerate(ordered):

@@ -1,7 +1,7 @@
-"""LoRA in vLLM on a CPU, for engines in which every request runs the same adapter.
+"""Implements LoRA for vLLM on a CPU, for engines whose requests all use the same adapter.
 
-vLLM's own operators gather the adapter's matrices once for every token, and apply the adapter to requests without one
-where both kinds are in a batch. With a single adapter two matrix products suffice.
+vLLM's operators gather the adapter's matrices once per token. They also apply the adapter to requests without one if
+a batch contains both kinds. With a single adapter two matrix products are enough.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def supported_rank(rank: int) -> int:
 
 
 class OneAdapter(PunicaWrapperCPU):
-    """LoRA operators that add `(x A^T) B^T` of the adapter in slot 0, or nothing where no token of a batch runs it."""
+    """LoRA operators that add `(x A^T) B^T` of the adapter in slot 0, or nothing if no token of a batch uses it."""
 
     _active: bool = False
 
     def update_metadata(self, *arguments: Any, **options: Any) -> None:
-        """Note whether the next batch runs the adapter: all of its tokens do, or in vLLM's own warm-up none."""
+        """Record whether the next batch uses the adapter: either all of its tokens do, or none in vLLM's warm-up."""
         super().update_metadata(*arguments, **options)
         self._active = bool((self.token_lora_indices >= 0).any())
 
@@ -55,10 +55,10 @@ class OneAdapter(PunicaWrapperCPU):
         output_slices: tuple[int, ...],
         **_: object,
     ) -> None:
-        """Add the adapter's part to `y` `[T, out]`, in place, from `x` `[T, in]`.
+        """Add the adapter's output for `x` `[T, in]` to `y` `[T, out]` in place.
 
-        Layers that vLLM fuses (q, k and v) have an A and a B for each slice of `out`. The adapter's scale is in B
-        already.
+        Layers that vLLM fuses (q, k and v) have an A and a B for each slice of `out`. B already includes the adapter's
+        scale.
         """
         if not self._active:
             return
@@ -68,11 +68,11 @@ class OneAdapter(PunicaWrapperCPU):
             start += size
 
     def add_lora_logits(self, *_: object, **__: object) -> None:
-        """Do nothing: the head has no adapter."""
+        """Do nothing, because the head has no adapter."""
 
 
 class WorkerExtension:
-    """Adds a method to vLLM's workers, which import this module for it (option `worker_extension_cls`)."""
+    """Adds a method to vLLM's workers, which import this module (option `worker_extension_cls`)."""
 
     def arrived(self) -> tuple[list[str], list[str], Contents]:
         """Return two empty lists, because vLLM itself refuses unknown tensors, and the contents of the last adapter."""
@@ -80,7 +80,7 @@ class WorkerExtension:
 
 
 class _Arrival:
-    """Stores what this process loaded last."""
+    """Stores the contents of the last adapter that this process loaded."""
 
     contents: ClassVar[Contents] = NOTHING
 

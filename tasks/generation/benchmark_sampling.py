@@ -1,4 +1,4 @@
-"""Benchmarks as a policy answers them: their names and their sampling."""
+"""Defines the benchmarks that policies answer, and their sampling options."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from tasks.generation.config import SamplingConfig
 
 
 class AskedBenchmark(Config):
-    """A benchmark as a policy answers it."""
+    """A benchmark and the sampling options of its questions."""
 
     name: str
     """Name of the benchmark."""
     sampling: SamplingConfig
-    """Options of the sampling of its questions."""
+    """Sampling options of its questions."""
     has_majority: bool = False
     """True if equal answers to a question are counted, for majority@k."""
 
 
 class AskedBenchmarks(Config):
-    """The benchmarks that policies answer beside the held-out prompts."""
+    """The benchmarks that policies answer in addition to the held-out prompts."""
 
     benchmarks: list[AskedBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
     """The benchmarks, in the order of their tables of questions."""

@@ -1,4 +1,4 @@
-"""Tokenisation of prompts by the model's chat template, with the variables that a configuration sets."""
+"""Tokenises prompts with the model's chat template and the variables that a configuration sets."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def encode(
 ) -> list[list[int]]:
     """Return the tokens of each prompt, up to the beginning of the response.
 
-    A template that asks for the date is given `model_folder.TODAY`, unless `variables` set one that it prefers.
+    If the template uses the date, it gets `model_folder.TODAY`, unless `variables` contains one that it prefers.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
-        prompts: rows of a table of `PROMPTS`, or of one with more columns.
+        prompts: rows of a table of `PROMPTS` (or with more columns).
         variables: `SamplingConfig.chat_template_kwargs`.
 
     Raises:
-        ChatTemplateError: the template refuses a prompt, describes no tools where an environment has some, has no such
-            variable, or this function sets it itself.
+        ChatTemplateError: the template refuses a prompt, has no support for tools and an environment has some, does
+            not have one of the variables, or this function sets the variable itself.
     """
     from jinja2 import TemplateError
 
@@ -54,10 +54,10 @@ def encode(
 
 
 def _tools_of(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the schemas of the tools that the policy may call; None where the prompt's environment has none.
+    """Return the schemas of the tools that the policy may call, or None if the prompt's environment has no tools.
 
     Raises:
-        ChatTemplateError: the chat template describes no tools.
+        ChatTemplateError: the chat template has no support for tools.
     """
     environment = EnvironmentSpec.from_json(prompt["environment"])
     if environment is None or not environment.tools:
@@ -72,7 +72,7 @@ def _tools_of(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> 
 
 
 def variables_of(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables that the chat template is given: `variables`, and the date where it asks for one.
+    """Return the variables of the chat template: `variables`, and the date if the template uses it.
 
     Raises:
         ChatTemplateError: the template has no such variable, or the pipeline sets it itself.

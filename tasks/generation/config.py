@@ -1,4 +1,7 @@
-"""Options of generation. Pydantic only: parsing a configuration must load neither torch nor vllm."""
+"""Defines the options of generation.
+
+This module uses only pydantic, because parsing a configuration must not load torch or vllm.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,27 @@ from tasks.generation.vllm_arguments import (
 from tasks.verifiers.connection import VARIABLE, plain_url
 
 GPU_SHARE = 0.9
-"""Share of a GPU's memory that an engine takes by default, where it has the GPU to itself."""
+"""Share of a GPU's memory that an engine uses by default if no other process uses the GPU."""
 
 
 class EndpointConfig(Config):
-    """A server of the policy with OpenAI's completions interface, such as `vllm serve`, in place of an engine.
+    """A server of the policy with OpenAI's completions API, such as `vllm serve`, that is used instead of an engine.
 
-    It is sent the tokens of prompts, and everything that `sampling` asks for beyond OpenAI's fields by vLLM's names.
+    Requests contain the tokens of prompts. Sampling options that OpenAI's API does not have are sent by vLLM's names.
     """
 
     url: RunTime[str]
     """Base URL of the server (`http://host:8000/v1`)."""
     model: str = Field(min_length=1)
-    """Name of the policy at the server. It is not compared with the checkpoint that the stage is given: that the server
-    serves the same is up to you."""
+    """Name of the policy on the server. It is not compared with the checkpoint of the stage: make sure that the server
+    serves the same model."""
     api_key_env: RunTime[str | None] = Field(None, pattern=VARIABLE)
-    """NAME of the environment variable that holds the server's key; null: no key is sent."""
+    """NAME of the environment variable that contains the server's API key. If null, no key is sent."""
     timeout_seconds: RunTime[float] = Field(1800.0, gt=0)
-    """Seconds that one response may take, its wait in the server's queue included."""
+    """Timeout of one response in seconds, including its time in the server's queue."""
     retries: RunTime[int] = Field(5, ge=0)
-    """Repetitions of a request after a failure that may pass: HTTP 408, 409, 429 or 5xx, a broken connection, a
-    timeout. Waits between them grow to 8 s."""
+    """Number of retries of a request after a temporary failure: HTTP 408, 409, 429 or 5xx, a broken connection, or a
+    timeout. The waits between them grow to 8 s."""
 
     @field_validator("url")
     @classmethod
@@ -50,41 +53,42 @@ class EndpointConfig(Config):
 
 
 class EngineConfig(Config):
-    """One vLLM engine: its type, its memory and its batches."""
+    """Options of one vLLM engine: data type, memory, batch sizes and parallelism."""
 
     server: EndpointConfig | None = None
-    """A server that someone else runs, in place of an engine of the stage's own: difficulty can have its rollouts from
-    there, and so can the evaluation of a single policy (`evaluate_policy`). Of the options beside it only
-    `max_model_len` and `max_num_seqs` apply, the latter to requests in flight. null: the stage starts an engine."""
+    """An external server that is used instead of an engine. The difficulty stage and the evaluation of a single policy
+    (`evaluate_policy`) can use one. Of the other options only `max_model_len` and `max_num_seqs` apply, the latter to
+    requests in flight. If null, the stage starts an engine."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """Type of weights and activations; `auto`: bfloat16, or float32 on a processor that computes bfloat16 slowly
-    (`tasks.machine.precision`)."""
+    """Data type of weights and activations. `auto` is bfloat16, or float32 on a processor that computes bfloat16
+    slowly (`tasks.machine.precision`)."""
     max_model_len: int = Field(1024, gt=0)
-    """Most tokens of a prompt and its response together."""
+    """Maximum number of tokens of a prompt and its response together."""
     max_num_seqs: RunTime[int] = Field(128, gt=0)
-    """Most sequences that the engine decodes at one time; it queues further ones. With `data_parallel_size` in `vllm`,
-    those of each of its replicas."""
+    """Maximum number of sequences that the engine decodes at the same time. Further ones are queued. With
+    `data_parallel_size` in `vllm`, the limit applies to each replica."""
     tensor_parallel_size: RunTime[int] = Field(1, gt=0)
-    """Number of GPUs over which each layer of the model is split. An engine has as many, times the pipeline, prefill
-    context and data parallel sizes in `vllm`."""
+    """Number of GPUs over which each layer of the model is split. An engine uses this number of GPUs times the
+    pipeline, prefill context and data parallel sizes in `vllm`."""
     gpu_memory_utilization: RunTime[float | None] = Field(None, gt=0, le=1)
-    """Share of a GPU's memory for weights, KV cache and what a batch needs. null: 0.9, or 0.4 where training has a
-    learner rank in the same memory (`placement: shared`)."""
+    """Share of a GPU's memory for weights, KV cache and activations. If null, 0.9, or 0.4 if a learner rank uses the
+    same GPU (`placement: shared`)."""
     cpu_kv_cache_gib: RunTime[float] = Field(1.0, gt=0)
     """Size of the KV cache on a machine without a GPU, GiB."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
-    """Threads of an engine on a machine without a GPU; 0: one for each core."""
+    """Number of threads of an engine on a machine without a GPU. If 0, one per core."""
     enforce_eager: RunTime[bool] = True
-    """Run without compiled graphs: the engine starts faster, and decodes slower on a GPU."""
+    """Run without compiled graphs. The engine starts faster, but decodes more slowly on a GPU."""
     seed: int = 0
-    """Seed of the engine's sampler, for requests without a seed of their own."""
+    """Seed of the engine's sampler, for requests without a seed."""
     vllm: Arguments = Field({})
     """Further arguments of vLLM's `AsyncEngineArgs`, such as `{quantization: fp8, kv_cache_dtype: fp8}` or
-    `{max_num_batched_tokens: 16384}`. A name that vLLM does not have is refused when the file is read, and so is one
-    that the pipeline sets itself. Training also refuses what would falsify importance weights or miss a weight update
-    (speculative decoding, `logits_processors`, offloading). vLLM checks the values when an engine starts. Its defaults
-    apply to all others; on GPUs `max_num_batched_tokens` is 8192, or 16384 from 70 GiB of memory on (A100: 8192)."""
+    `{max_num_batched_tokens: 16384}`. Names that vLLM does not have, and names that the pipeline sets itself, are
+    refused when the file is read. Training also refuses arguments that would make importance weights wrong or that
+    weight updates do not reach (speculative decoding, `logits_processors`, offloading). vLLM checks the values when an
+    engine starts. Its defaults apply to all other arguments. On GPUs the default of `max_num_batched_tokens` is 8192,
+    or 16384 from 70 GiB of memory on (A100: 8192)."""
 
     @field_validator("vllm")
     @classmethod
@@ -109,24 +113,24 @@ class EngineConfig(Config):
 
     @property
     def share_of_gpu(self) -> float:
-        """Share of a GPU's memory for an engine that has the GPU to itself, unless the option names one."""
+        """Share of a GPU's memory that the option sets, or the default for an engine alone on its GPU."""
         return self.gpu_memory_utilization or GPU_SHARE
 
     @property
     def gpus_of_replica(self) -> int:
-        """Number of GPUs that hold the weights once: all of an engine's, unless it is data parallel."""
+        """Number of GPUs that store one copy of the weights: all GPUs of an engine, unless it is data parallel."""
         return self.gpus // self.replicas
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of an engine: the product of its parallel sizes. Experts are spread over the same GPUs."""
+        """Number of GPUs of an engine: the product of its parallel sizes. Experts are sharded over the same GPUs."""
         if self.server is not None:
             return 0
         return self.tensor_parallel_size * math.prod(self.vllm.get(name, 1) for name in PARALLEL_SIZES)
 
     @property
     def parallel_sizes(self) -> str:
-        """The sizes that `gpus` is the product of, by name, for a message."""
+        """The parallel sizes whose product is `gpus`, with their names, for a message."""
         sizes = {f"vllm.{name}": self.vllm[name] for name in PARALLEL_SIZES if name in self.vllm}
         return ", ".join(
             f"{name} ({size})" for name, size in {"tensor_parallel_size": self.tensor_parallel_size, **sizes}.items()
@@ -139,7 +143,7 @@ class EngineConfig(Config):
 
     @property
     def coarse(self) -> list[str]:
-        """Names of the arguments in `vllm` that compute in fewer bits than the type of the weights has."""
+        """Names of the arguments in `vllm` that reduce the precision below the type of the weights."""
         return [
             name
             for name in ("quantization", "quantization_config", "kv_cache_dtype")
@@ -148,42 +152,46 @@ class EngineConfig(Config):
 
 
 class SamplingConfig(Config):
-    """The sampling of responses: their number, their length, and the distribution that tokens are drawn from."""
+    """Options of sampling: the number of responses, their length, and the distribution of their tokens."""
 
     samples: int = Field(8, gt=0)
-    """Responses per prompt: the group size G of GRPO."""
+    """Number of responses per prompt: the group size G of GRPO."""
     max_tokens: int = Field(64, gt=0)
-    """Most tokens of a response; a longer one is truncated."""
+    """Maximum number of tokens of a response. Longer ones are truncated."""
     temperature: float = Field(1.0, ge=0)
-    """Divisor of the logits before the softmax; 0 takes the likeliest token. OlmoRL uses 1 (data construction, step 2),
-    so that the engine's log-probabilities are the policy's."""
+    """Sampling temperature (logits are divided by it before the softmax). 0 is greedy decoding. OlmoRL uses 1 (data
+    construction, step 2), so that the engine's log-probabilities are the policy's."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """Nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751): draw from the likeliest tokens that together have this
-    probability. 1: from all, as OlmoRL does, so that the engine's log-probabilities are the policy's."""
+    """Nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751): sample from the most likely tokens that together have
+    this probability. 1 samples from all tokens, as OlmoRL does, so that the engine's log-probabilities are the
+    policy's."""
     top_k: int = Field(0, ge=0)
-    """Draw from this many of the likeliest tokens (Fan et al. 2018, arXiv:1805.04833). 0: from all, so that the
-    engine's log-probabilities are the policy's."""
+    """Sample from this many of the most likely tokens (Fan et al. 2018, arXiv:1805.04833). 0 samples from all tokens,
+    so that the engine's log-probabilities are the policy's."""
     min_p: float = Field(0.0, ge=0, le=1)
-    """Draw from tokens whose probability is at least this share of the likeliest token's (Nguyen et al. 2024,
-    arXiv:2407.01082). 0: from all, so that the engine's log-probabilities are the policy's."""
+    """Sample from tokens whose probability is at least this share of the most likely token's (Nguyen et al. 2024,
+    arXiv:2407.01082). 0 samples from all tokens, so that the engine's log-probabilities are the policy's."""
     stop: list[Annotated[str, StringConstraints(min_length=1)]] = Field([])
-    """Texts that end a response. The text stays in it, so that all of its tokens were drawn from the policy."""
+    """Strings that end a response. They are kept in the response, so that all of its tokens are sampled from the
+    policy."""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
-    """Ids of tokens that end a response, beside the model's own (vLLM's option, in Axolotl's `generation_kwargs`)."""
+    """Ids of tokens that end a response, in addition to the model's end-of-sequence tokens (vLLM's option, in
+    Axolotl's `generation_kwargs`)."""
     guided_regex: str | None = Field(None, min_length=1)
-    """Regular expression that every response matches (Axolotl's `vllm_guided_decoding_regex`): only tokens that can
-    lead to a match are drawn, and log-probabilities are those among them. None: free text."""
+    """Regular expression that every response matches (Axolotl's `vllm_guided_decoding_regex`). Only tokens that can
+    lead to a match are sampled, and log-probabilities are computed over these tokens. If null, responses are not
+    constrained."""
     chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
     """Variables of the model's chat template, such as `enable_thinking: false` (Axolotl)."""
     seed: int | None = None
-    """Seed from which the seed of every sample of a prompt is derived, so that it is the same whatever else is in
-    flight. None: samples are drawn from the engine's own stream, and depend on that."""
+    """Base seed. The seed of every sample of a prompt is derived from it, so that a sample does not depend on other
+    requests in flight. If null, samples use the engine's random stream and depend on the other requests."""
 
     vllm: Arguments = Field({})
-    """Further arguments of vLLM's `SamplingParams`, such as `{repetition_penalty: 1.1}`. A name that vLLM does not have
-    is refused when the file is read, and so is one that the pipeline sets itself. Training also refuses those that
-    change the distribution of tokens (penalties, `logit_bias`, `min_tokens` and others), as every importance weight
-    would be wrong; in difficulty and evaluation they work. vLLM checks the values when an engine has started."""
+    """Further arguments of vLLM's `SamplingParams`, such as `{repetition_penalty: 1.1}`. Names that vLLM does not have,
+    and names that the pipeline sets itself, are refused when the file is read. Training also refuses arguments that
+    change the distribution of tokens (penalties, `logit_bias`, `min_tokens` and others), because every importance
+    weight would be wrong. They work in difficulty and evaluation. vLLM checks the values when an engine has started."""
 
     @model_validator(mode="before")
     @classmethod

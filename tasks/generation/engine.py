@@ -1,4 +1,4 @@
-"""One vLLM engine, which three stages use: it generates, its weights can be replaced, and it is shut down."""
+"""Wraps a vLLM engine for three stages: starts it, generates responses, replaces its weights and shuts it down."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REFUSED_ADAPTER = re.compile("expected target modules|MoE LoRA")
-"""Matches vLLM's errors about layers whose adapters it does not serve."""
+"""Matches vLLM's errors about layers for which it does not support adapters."""
 STOP_SECONDS = 1.0
-"""Seconds that an engine's process has to end by itself on a machine without a GPU; vLLM's default is 5.
+"""Seconds that an engine's process has to exit on a machine without a GPU before it is killed. vLLM's default is 5.
 
-Its work ends within a tenth of a second; the rest would go into taking its interpreter apart."""
+Its work ends within a tenth of a second. The rest of the time would be spent on the shutdown of its interpreter."""
 
 
 class Engine:
-    """A running vLLM `AsyncLLM`. Requests are passed on at once; batching and queueing are vLLM's.
+    """A running vLLM `AsyncLLM`. Requests are passed on immediately, and vLLM does the batching and queueing.
 
     Attributes:
         config: its options.
-        statistics: figures that vLLM updates in every iteration.
+        statistics: statistics that vLLM updates in every iteration.
     """
 
     def __init__(
@@ -94,23 +94,23 @@ class Engine:
         adapter: ServedAdapter | None = None,
         can_sleep: bool = False,
     ) -> Engine:
-        """Load `model` and return when the engine takes requests.
+        """Load `model` and return when the engine accepts requests.
 
         Args:
             model: a Hugging Face model folder.
             config: options of the engine.
-            updatable: true if `update_weights` will be called.
-            adapter: the LoRA adapter that every request runs; `update_weights` then takes its folder, and comes before
-                the first request. None: no adapter.
-            can_sleep: true if `sleep` will be called.
+            updatable: True if `update_weights` will be called.
+            adapter: Optional. The LoRA adapter that every request uses. `update_weights` then takes the adapter's
+                folder, and must be called before the first request.
+            can_sleep: True if `sleep` will be called.
 
         Raises:
-            EngineError: vLLM could not start, with its own reason.
+            EngineError: vLLM could not start. The message contains vLLM's reason.
             EngineOptionsError: vLLM does not accept the model or the options.
-            ShortOfMemoryError, MemoryLimitError: vLLM did not start for memory (`load`).
+            ShortOfMemoryError, MemoryLimitError: vLLM did not start for lack of memory (see `load`).
         """
         watch()
-        files = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them
+        files = tempfile.TemporaryDirectory(prefix="vllm-")  # files of its processes, which vLLM does not remove
         output = EngineOutput(Path(files.name) / "output.txt")
         with environment(config, files.name), output.captured():
             llm, statistics = load(
@@ -129,24 +129,24 @@ class Engine:
         """Sample one response to one tokenised prompt.
 
         Args:
-            prompt_ids: the prompt's tokens, chat template applied.
-            sampling: options of sampling, but for `samples`: a call draws one sample.
-            seed: seed of this one request; None draws from the engine's stream.
+            prompt_ids: the prompt's tokens, with the chat template applied.
+            sampling: options of sampling. `samples` is not used, because a call generates one sample.
+            seed: Optional. Seed of this request. If None, the engine's random stream is used.
             with_logprobs: also return the log-probabilities, which take a sixth of the time of a small model on a CPU.
 
         Raises:
             RequestRefusedError: vLLM does not accept the request, such as a prompt that is longer than the context.
             EngineOptionsError: vLLM does not accept a value in `sampling.vllm`.
             EngineError: the engine died.
-            EngineOptionsError: the engine died of its first request, because it does not serve the model.
+            EngineOptionsError: the engine died at its first request, because it does not support the model.
         """
         from vllm.inputs import TokensPrompt
 
         from tasks.generation.engine_sampling import sampling_parameters
 
         parameters = sampling_parameters(sampling, seed=seed, with_logprobs=with_logprobs)
-        # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights; requests
-        # that wait during an update are salted anew by `scheduler`.
+        # With the version as salt, a prompt's cached prefix is not used by requests that begin under newer weights.
+        # Requests that wait during an update get a new salt from `scheduler`.
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
         return await self._request(prompt, parameters)
 
@@ -180,7 +180,7 @@ class Engine:
             raise
         except VLLMClientError as error:
             raise RequestRefusedError(f"the engine refuses the request: {error}") from error
-        except Exception as error:  # vLLM raises many kinds; all of them mean the engine, not the response
+        except Exception as error:  # vLLM raises many types; all of them are failures of the engine, not the response
             reason = await self._output.awaited_reason_or(error)
             if not self._has_answered and self._output.names_refusal:
                 raise EngineOptionsError(with_cause(f"vLLM does not serve the model: {reason}")) from error
@@ -191,10 +191,10 @@ class Engine:
         return final
 
     def _without_end(self, text: str, end: int, reason: int | str | None) -> str:
-        """The text without that of the token `end`, if that is a special one: it is no part of an answer.
+        """Return the text without the token `end` if it is a special token, which is not part of an answer.
 
-        `reason` is the stop string that the text ends with, if any. vLLM looks for it in the end token too, and `e` is
-        in `<|im_end|>`: then the text goes up to there.
+        `reason` is the stop string that the text ends with, if any. vLLM also searches for stop strings in the end
+        token. For example, `e` is in `<|im_end|>`, and the text then ends inside the end token.
         """
         special = self._special_tokens.get(end, "")
         if not isinstance(reason, str):
@@ -210,21 +210,21 @@ class Engine:
         return {number: token.content for number, token in added.items() if token.special}
 
     async def update_weights(self, path: str | Path, version: int, *, keep_cache: bool = True) -> WeightUpdate:
-        """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.
+        """Load new weights from the safetensors file `path` during generation, and set the policy version.
 
-        With an adapter, `path` is the folder of the one that replaces it.
+        With an adapter, `path` is the folder of the new adapter.
 
-        Requests in flight go on with the new weights, and keep their KV cache (PipelineRL, Olmo 3's in-flight
-        updates) unless `keep_cache` is false: then it is computed again under the new weights. Those that begin later
-        share no cached prefix with older ones. The scheduler resumes even when loading fails, so that no request hangs.
+        Requests in flight continue with the new weights. They keep their KV cache (PipelineRL, Olmo 3's in-flight
+        updates), unless `keep_cache` is false: then it is computed again with the new weights. Later requests do not
+        share cached prefixes with older ones. The scheduler resumes even if loading fails, so that no request hangs.
 
-        An engine that sleeps wakes: its weights return to the GPU first, are replaced, and its KV cache is computed
-        again under the new ones.
+        A sleeping engine wakes up: its weights return to the GPU and are replaced, and its KV cache is computed again
+        with the new weights.
 
         Raises:
-            EngineError: the file could not be loaded; the engine must not be used any more.
-            WeightsNotTakenError: the engine has no use for a tensor, got none for one of its weights, or does not serve
-                the adapter.
+            EngineError: the file could not be loaded. The engine must not be used any more.
+            WeightsNotTakenError: a tensor was not loaded into any weight, a weight was not updated, or the engine does
+                not support the adapter.
         """
         async with self._updating:
             began = time.perf_counter()
@@ -238,12 +238,12 @@ class Engine:
                 try:
                     await (self._replace_adapter if self._adapted else self._replace_weights)(str(path), str(version))
                 except Exception:
-                    # The engine is lost, but requests that wait for it must end; an error of this adds no information.
+                    # The engine is lost, but waiting requests must end. Another error here adds no information.
                     with contextlib.suppress(Exception):
                         await self._resume()
                     raise
                 await self._resume()
-            except Exception as error:  # vLLM raises many kinds; all of them mean the engine
+            except Exception as error:  # vLLM raises many types; all of them are failures of the engine
                 reason = self._output.reason_or(error)
                 if self._adapted and REFUSED_ADAPTER.search(reason):
                     raise WeightsNotTakenError(
@@ -255,18 +255,18 @@ class Engine:
         return WeightUpdate(resumed - paused, resumed - began, contents)
 
     async def _resume(self) -> None:
-        """Go on with the requests after an update; where the engine slept, its KV cache returns to the GPU first."""
+        """Resume the requests after an update. If the engine slept, its KV cache returns to the GPU first."""
         if self._sleeps:
-            await self._llm.wake_up(["kv_cache"])  # vLLM resumes by itself, once all of an engine is awake
+            await self._llm.wake_up(["kv_cache"])  # vLLM resumes automatically when the whole engine is awake
             self._sleeps = False
         else:
             await self._llm.resume_generation()
 
     async def sleep(self) -> None:
-        """Leave the GPU's memory to others: the weights move to main memory, and the KV cache is dropped.
+        """Free the GPU's memory for other processes: move the weights to CPU memory and drop the KV cache.
 
-        Requests in flight wait, and so do those that come meanwhile; what the KV cache held of them is computed again
-        when the engine is awake. On a machine without a GPU the engine stops, and stays in memory.
+        Requests in flight and new requests wait. Their KV cache is computed again when the engine is awake. On a
+        machine without a GPU the engine pauses and stays in memory.
 
         Raises:
             EngineError: the engine died.
@@ -277,7 +277,7 @@ class Engine:
                 self._sleeps = True
 
     async def wake(self) -> None:
-        """Return to the GPU with the weights as they were, and go on with the requests; nothing if it is awake.
+        """Move the unchanged weights back to the GPU and resume the requests. Do nothing if the engine is awake.
 
         Raises:
             EngineError: the engine died, or the GPU's memory is not free.
@@ -290,14 +290,14 @@ class Engine:
     async def _called(self, call: Awaitable[T], doing: str) -> T:
         try:
             return await call
-        except Exception as error:  # vLLM raises many kinds; all of them mean the engine
+        except Exception as error:  # vLLM raises many types; all of them are failures of the engine
             raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
 
     async def _arrived(self, version: int) -> Contents:
         """Return the contents of the tensors that all workers of the engine loaded in the last update.
 
         Raises:
-            WeightsNotTakenError: a worker had no use for a tensor, or got none for one of its weights.
+            WeightsNotTakenError: a worker did not load a tensor into any weight, or did not update one of its weights.
             EngineError: workers loaded different tensors.
         """
         arrived: set[Contents] = set()
@@ -325,13 +325,14 @@ class Engine:
 
         await self._llm.add_lora(LoRARequest("policy", 1, path, load_inplace=True))
         await self._llm.update_weight_version(version)
-        # Requests name the adapter and do not read its folder, which may be removed by then. Were the adapter not in
-        # memory, this path, which does not exist, would end the engine, where a real one could load an old adapter.
+        # Requests refer to the adapter in memory and do not read its folder, which may have been removed. If the
+        # adapter were not in memory, this path, which does not exist, would stop the engine. A real path could load
+        # an old adapter instead.
         self._adapter = LoRARequest("policy", 1, "in-memory")
 
     def shutdown(self) -> None:
         """Stop the engine and its processes."""
-        # Without a GPU, a process that has answered for a second holds nothing that the system would not free.
+        # Without a GPU, the system frees everything that the process still uses after this time.
         self._llm.shutdown(None if has_gpu() else STOP_SECONDS)
         # vLLM's finaliser shuts down again when the interpreter exits, and logs an error because its modules are gone.
         self._llm.shutdown = lambda *_, **__: None  # type: ignore[method-assign]
@@ -340,7 +341,7 @@ class Engine:
 
 @contextlib.asynccontextmanager
 async def running_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False) -> AsyncIterator[Engine]:
-    """Start an engine for the length of a block, and shut it down however the block ends."""
+    """Start an engine, and shut it down at the end of the block, also after an error."""
     engine = await Engine.start(model, config, updatable=updatable)
     try:
         yield engine
@@ -349,13 +350,13 @@ async def running_engine(model: str | Path, config: EngineConfig, *, updatable: 
 
 
 def _span(span: WeightVersionSpan) -> VersionSpan:
-    # vLLM calls the weights that it loaded at the start "default"; ours are counted from 0.
+    # vLLM names the version of the initial weights "default". Our versions are numbers from 0 on.
     version = 0 if span.version == "default" else int(span.version)
     return VersionSpan(version=version, start=span.start, end=span.end)
 
 
 def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs | None) -> list[float]:
-    """Log-probabilities of the sampled tokens; [] where none were requested."""
+    """Return the log-probabilities of the sampled tokens, or [] if none were requested."""
     if not logprobs:
         return []
     return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True) if entry]

@@ -1,4 +1,4 @@
-"""The environment variables of vLLM's processes."""
+"""Sets the environment variables of vLLM's processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.machine.resources import has_gpu
 
 @contextlib.contextmanager
 def environment(config: EngineConfig, sockets: str) -> Iterator[None]:
-    """Set the environment of vLLM's processes for the length of a block; later children of this process lack it."""
+    """Set the environment variables of vLLM's processes while the block runs. Later child processes do not get them."""
     settings = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_RPC_BASE_PATH": sockets,
@@ -25,13 +25,13 @@ def environment(config: EngineConfig, sockets: str) -> Iterator[None]:
             "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
         }
         if config.enforce_eager:
-            # vLLM compiles one function of its sampler even then: that needs a C++ compiler, and takes 17 seconds.
+            # vLLM compiles one function of its sampler even then, which needs a C++ compiler and takes 17 seconds.
             settings["TORCHDYNAMO_DISABLE"] = "1"
     before = dict(os.environ)
     os.environ.update(settings)
     try:
         yield
     finally:
-        for name in os.environ.keys() - before.keys():  # vLLM adds some of its own
+        for name in os.environ.keys() - before.keys():  # vLLM adds more variables
             del os.environ[name]
         os.environ.update(before)

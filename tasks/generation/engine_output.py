@@ -1,7 +1,7 @@
-"""Keeps what an engine's processes print in a file, and reads from it why they ended.
+"""Captures the output of an engine's processes in a file, and reads from it why they ended.
 
-vLLM's engine runs in a process of its own. Where that process fails, its parent learns no more than that it has ended:
-the reason is the signal that killed it, or the last error that it printed.
+vLLM's engine runs in a separate process. If that process fails, its parent only learns that it has ended. The reason
+is the signal that killed it, or the last error that it printed.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from tasks.failures import LONGEST, one_line
 from tasks.machine.engine_errors import WITHOUT_REASON, last_error
 
 TAIL = 100_000
-"""Bytes at the end of the output in which the last error is looked for."""
+"""Bytes at the end of the output that are searched for the last error."""
 
 EXIT_BY_SIGNAL = re.compile(r"Failed core proc\(s\): \{[^}]*: -(\d+)")
 """Matches vLLM's error if a signal killed the engine while it started; group 1 is the signal's number."""
 
 REASON_SECONDS = 5.0
-"""Seconds within which a process that has ended unexpectedly prints why; its parent can see the end before that."""
+"""Seconds to wait for the error message of a process that ended unexpectedly.
+
+Its parent can see that the process ended before the message is printed.
+"""
 
 MISTAKES = frozenset({"ValueError", "ValidationError", "NotImplementedError", "OSError", "FileNotFoundError"})
-"""Kinds of errors by which vLLM refuses a model or an option."""
+"""Types of errors that vLLM raises when it refuses a model or an option."""
 
 
 REFUSALS = MISTAKES | {"AssertionError", "RuntimeError"}
-"""Kinds of errors by which vLLM's kernels refuse a model at an engine's first request."""
+"""Types of errors that vLLM raises at an engine's first request if its kernels do not support the model."""
 
 OF_DEVICE = re.compile("CUDA|NCCL|allocate memory")
-"""Texts of errors that can be a fault of the machine."""
+"""Matches error messages that can be caused by the machine instead of the model."""
 
 
 class EngineOutput:
     """The output of an engine's processes, in a file.
 
     Attributes:
-        processes: the engine's child processes; empty until the engine runs.
+        processes: the engine's child processes. Empty until the engine runs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,10 +57,10 @@ class EngineOutput:
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
-        """Let processes that start in the block print into the file for as long as they live.
+        """Redirect the output of processes that start in the block to the file, for as long as they live.
 
-        They inherit this process's standard error, which is the file meanwhile; Python's own writers in this process
-        still reach the terminal. With `RLVR_VERBOSE=1` nothing is captured.
+        They inherit this process's standard error, which is the file during the block. `sys.stderr` of this process
+        still writes to the terminal. With `RLVR_VERBOSE=1` nothing is captured.
         """
         others = set(multiprocessing.active_children())
         with contextlib.nullcontext() if os.environ.get("RLVR_VERBOSE") == "1" else self._into_file():
@@ -79,14 +82,14 @@ class EngineOutput:
                 os.close(terminal)
 
     def reason_or(self, error: Exception) -> str:
-        """Return why the engine failed, in one line: the signal that killed it, the last printed error, or `error`."""
+        """Return in one line why the engine failed: the signal that killed it, the last printed error, or `error`."""
         if ended := self._signal(error):
             return ended
         named = self._last_error()
         return one_line(f"{named[0]}: {named[1]}" if named else error, LONGEST)
 
     async def awaited_reason_or(self, error: Exception) -> str:
-        """Return `reason_or` of an error; where that points at another, once the processes have printed the other."""
+        """Return `reason_or(error)`. If it only refers to another error, wait until the processes have printed it."""
         deadline = time.monotonic() + REASON_SECONDS
         while re.search(WITHOUT_REASON, self.reason_or(error)) and self._path.exists() and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
@@ -94,16 +97,16 @@ class EngineOutput:
 
     @property
     def names_refusal(self) -> bool:
-        """True where the last error is of a kind by which vLLM refuses a model at an engine's first request."""
+        """True if the last error means that vLLM's kernels do not support the model (`REFUSALS`)."""
         named = None if self._signal() else self._last_error()
         return named is not None and named[0] in REFUSALS and not OF_DEVICE.search(named[1])
 
     def names_mistake(self, error: Exception) -> bool:
-        """Return whether vLLM printed an error of a kind by which it refuses the model or an option.
+        """Return whether vLLM printed an error that means that it refuses the model or an option (`MISTAKES`).
 
         Args:
-            error: the error that vLLM raised in this process. If it says that a signal killed the engine, or an exit
-                code does, the result is False.
+            error: the error that vLLM raised in this process. If the error or an exit code says that a signal killed
+                the engine, the result is False.
         """
         named = None if self._signal(error) else self._last_error()
         return named is not None and named[0] in MISTAKES

@@ -1,4 +1,4 @@
-"""Makes vLLM's sampling parameters of the options of sampling."""
+"""Converts the options of sampling to vLLM's sampling parameters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tasks.generation.interface import EngineOptionsError
 
 
 def sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logprobs: bool) -> SamplingParams:
-    """Return vLLM's parameters of one request that draws one sample.
+    """Return vLLM's parameters of one request for one sample.
 
     Args:
-        sampling: options of sampling, but for `samples` and `seed`.
-        seed: seed of the request; None draws from the engine's stream.
-        with_logprobs: true if log-probabilities of the sampled tokens are returned, too.
+        sampling: options of sampling. `samples` and `seed` are not used.
+        seed: seed of the request. If None, the engine's random stream is used.
+        with_logprobs: True if log-probabilities of the sampled tokens are also returned.
 
     Raises:
         EngineOptionsError: vLLM does not accept a value in `sampling.vllm`.
@@ -34,8 +34,8 @@ def sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logp
             max_tokens=sampling.max_tokens,
             stop=sampling.stop,
             stop_token_ids=sampling.stop_token_ids,
-            include_stop_str_in_output=True,  # the text is that of the tokens
-            skip_special_tokens=False,  # in some models `</think>` is one
+            include_stop_str_in_output=True,  # the text matches the tokens
+            skip_special_tokens=False,  # in some models `</think>` is a special token
             spaces_between_special_tokens=False,
             structured_outputs=StructuredOutputsParams(regex=sampling.guided_regex) if sampling.guided_regex else None,
             seed=seed,
@@ -48,17 +48,17 @@ def sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logp
 
 
 def _typed(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments with the types that vLLM declares: ids of tokens, say, where JSON has texts as keys.
+    """Convert arguments to the types that vLLM declares, such as token ids that are strings as keys of JSON.
 
     Raises:
-        ValueError: one has another type.
+        ValueError: an argument has another type.
     """
     if not arguments:
         return {}
     try:
         parameters = _adapter().validate_python(arguments)
     except ValidationError as error:
-        problem = error.errors()[-1]  # those before it come of vLLM's union with its own class
+        problem = error.errors()[-1]  # the errors before it are about the other members of vLLM's union types
         path = [str(step) for step in problem["loc"]]
         while len(path) > 1 and path[0] not in arguments:
             path.pop(0)

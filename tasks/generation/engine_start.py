@@ -1,4 +1,4 @@
-"""Starts vLLM with the options that this project's engines have, in an environment of their own."""
+"""Starts vLLM with the options of this project's engines and a separate environment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 REFUSALS = (RuntimeError, ValueError, OSError)
-"""Kinds of errors that vLLM raises where it does not start."""
+"""Types of errors that vLLM raises if it does not start."""
 REFUSALS_OF_ARGUMENTS = (*REFUSALS, TypeError, AttributeError, KeyError, AssertionError)
-"""The same, and those that it raises where an argument that is passed through has a value of a wrong type."""
+"""`REFUSALS`, and the errors that vLLM raises if an argument that is passed through has a value of a wrong type."""
 
 
 def load(
@@ -34,13 +34,14 @@ def load(
     adapter: ServedAdapter | None,
     can_sleep: bool,
 ) -> tuple[AsyncLLM, EngineStatistics]:
-    """Start vLLM; returns it, with the figures that it updates.
+    """Start vLLM, and return it with the statistics that it updates.
 
     Raises:
-        EngineError: it could not start, with the reason that its process printed.
-        EngineOptionsError: it does not accept the model or the options.
-        ShortOfMemoryError, MemoryLimitError: it did not start for memory; the second if no wait helps.
-        ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
+        EngineError: vLLM could not start. The message contains the reason that its process printed.
+        EngineOptionsError: vLLM does not accept the model or the options.
+        ShortOfMemoryError: vLLM did not start for lack of memory.
+        MemoryLimitError: vLLM did not start for lack of memory, and waiting does not help.
+        ImageError: the image is for machines with GPUs but the pod has none, or the reverse.
     """
     check_image_of_pod()
     if not has_gpu() and config.vllm.get("enable_chunked_prefill"):
@@ -59,14 +60,13 @@ def load(
     recorder = Recorder()
     from tasks.generation.executor import InProcessExecutor, WatchedMultiprocExecutor
 
-    # Inside a placement group vLLM would choose Ray by itself, and ask it for GPUs that this process holds.
+    # Inside a placement group vLLM would choose Ray automatically, and request GPUs that this process already has.
     is_one = config.gpus_of_replica == 1
     options["distributed_executor_backend"] = InProcessExecutor if is_one else WatchedMultiprocExecutor
     if not has_gpu():
-        # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
+        # vLLM cannot rewind a request's CPU generator after a partial prefill, so seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
-        options["kv_cache_memory_bytes"] = round(config.cpu_kv_cache_gib * 2**30)
-    if can_sleep and has_gpu():  # elsewhere an engine that sleeps only stops, for which vLLM needs no option
+    if can_sleep and has_gpu():  # without a GPU a sleeping engine only pauses, for which vLLM needs no option
         options["enable_sleep_mode"] = True
     if adapter is not None:
         options |= _adapter_options(Path(model), adapter)
@@ -89,11 +89,11 @@ def load(
                 use_tqdm_on_load=False,
                 **options | config.vllm,
             ),
-            usage_context=UsageContext.LLM_CLASS,  # vLLM's largest defaults: 8,192 to 16,384 tokens of a batch on GPUs
+            usage_context=UsageContext.LLM_CLASS,  # vLLM's largest defaults: 8,192 to 16,384 tokens per batch on GPUs
             stat_loggers=[lambda *_: recorder],
         )
     except refusals as error:
-        # The process of the engine raises its error in itself alone; this one sees that it has ended.
+        # The engine's process raises its error only there. This process sees only that it has ended.
         given = f" with engine.vllm = {config.vllm}" if config.vllm else ""
         start, reason = f"vLLM does not start on {model}{given}", output.reason_or(error)
         if short := memory_error(start, reason, "cpu_kv_cache_gib of the engine"):
@@ -126,7 +126,7 @@ def _adapter_options(model: Path, adapter: ServedAdapter) -> dict[str, Any]:
     """Return vLLM's options for an engine whose adapter is replaced.
 
     Raises:
-        EngineOptionsError: the model is a mixture of experts, and there is no GPU.
+        EngineOptionsError: the model is a mixture of experts and there is no GPU.
     """
     if not has_gpu() and has_experts(model):
         raise EngineOptionsError(

@@ -1,4 +1,4 @@
-"""A vLLM stat logger that collects an engine's figures."""
+"""Defines a vLLM stat logger that collects the statistics of an engine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Recorder(StatLoggerBase):
     """A stat logger that updates its `statistics` in every iteration of the engine.
 
-    The replicas of a data parallel engine record one by one: their requests are summed, and the fullest KV cache
-    counts.
+    The replicas of a data parallel engine report separately. Their requests are summed, and the KV cache usage is the
+    maximum over replicas.
     """
 
     def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
@@ -31,7 +31,7 @@ class Recorder(StatLoggerBase):
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
-        """Take the figures of one iteration of replica `engine_idx`; vLLM calls this."""
+        """Record the statistics of one iteration of replica `engine_idx`. Called by vLLM."""
         if iteration_stats is not None:
             self.statistics.generated_tokens += iteration_stats.num_generation_tokens
             self.statistics.preemptions += iteration_stats.num_preempted_reqs
@@ -43,4 +43,4 @@ class Recorder(StatLoggerBase):
             self.statistics.kv_cache_usage = max(newest.kv_cache_usage for newest in replicas)
 
     def log_engine_initialized(self) -> None:
-        """Log nothing at the start."""
+        """Do nothing: nothing is logged at the start."""

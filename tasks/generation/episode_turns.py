@@ -1,4 +1,4 @@
-"""The turns of episodes in tables: who said what, and the tokens of the policy's turns."""
+"""Converts the turns of an episode to table rows: the role and content of each turn, and its tokens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tasks.tables.parquet import storable
 
 
 def turns_of(completion: Completion) -> list[dict[str, Any]]:
-    """Return the turns of an episode after its prompt as rows of `EPISODE_TURNS`; none for a single response."""
+    """Return the turns of an episode after its prompt as rows of `EPISODE_TURNS`. A single response has no rows."""
     rows: list[dict[str, Any]] = []
     begins = 0
     for turn in completion.turns:
         anew = turn.context is not None
         between = (turn.context if turn.context is not None else completion.token_ids[begins : turn.start]).tolist()
         inserted = [_row(message["role"], message["content"], anew=anew) for message in turn.inserted]
-        if inserted:  # the template's tokens around several messages are not told apart
+        if inserted:  # tokens that the template adds around several messages cannot be told apart
             inserted[-1]["token_ids"] = between
         rows += inserted
         rows.append(_row("assistant", turn.text, completion.token_ids[turn.start : turn.end].tolist(), sampled=True))

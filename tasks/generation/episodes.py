@@ -1,6 +1,6 @@
-"""Episodes in the stages that sample and judge apart: difficulty and evaluation.
+"""Plays episodes in the stages that sample and score separately: difficulty and evaluation.
 
-A response is cached with its turns and its end, so that it can be judged later, in another stage or process.
+A response is cached with its turns and its end, so that it can be scored later in another stage or process.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tasks.verifiers.scores import FunctionFailure
 
 
 class Content(NamedTuple):
-    """A response as it is judged.
+    """The content of a response that is scored.
 
     Attributes:
         text: the response, or the last turn of an episode.
-        earlier: the messages between the prompt and that turn; empty for a single response.
-        end: the end of an episode that leaves nothing to judge; None otherwise.
-        identity: a text that is equal for equal responses alone.
+        earlier: the messages between the prompt and the last turn. Empty for a single response.
+        end: the end of an episode that the verifier does not score, otherwise None.
+        identity: a text that is equal only for equal responses.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Content(NamedTuple):
 
 
 def contents_of(part: pa.Table) -> list[Content]:
-    """Return the contents of the rows of a table with the columns `response`, `turns` and `outcome` of `RESPONSES`."""
+    """Return the content of each row of a table with the columns `response`, `turns` and `outcome` of `RESPONSES`."""
     columns = (part[name].to_pylist() for name in ("response", "turns", "outcome"))
     return [_content(text, turns or [], outcome) for text, turns, outcome in zip(*columns, strict=True)]
 
@@ -64,7 +64,7 @@ def _content(text: str, turns: list[dict[str, Any]], outcome: str | None) -> Con
 
 
 def outcome_of(completion: Completion) -> str | None:
-    """Return the end of an episode as JSON text, the column `outcome`; None where the verifier judges its last turn."""
+    """Return the end of an episode as JSON (column `outcome`), or None if the verifier scores its last turn."""
     end = completion.end
     return None if end is None else canonical_json({**end._asdict(), "failure": end.failure and end.failure._asdict()})
 
@@ -82,7 +82,7 @@ def has_environments(prompts: pa.Table) -> bool:
 
 
 def environment_path(row: Mapping[str, Any]) -> str | None:
-    """Return the import path of the environment of a prompt, a row of `PROMPTS`; None where it has none."""
+    """Return the import path of the environment of a prompt (a row of `PROMPTS`), or None if it has none."""
     spec = EnvironmentSpec.from_json(row["environment"])
     return None if spec is None else spec.path
 
@@ -95,16 +95,16 @@ def _end(outcome: str | None) -> EpisodeEnd | None:
 
 
 class StageEpisodes:
-    """Plays the episodes of one stage, whose sampler takes the policy's turns."""
+    """Plays the episodes of one stage. The stage's sampler generates the policy's turns."""
 
     def __init__(self, model: Path, config: EnvironmentsConfig, sampler: Sampler, pool: VerifierPool) -> None:
-        """Make it without starting a process.
+        """Initialize without starting a process.
 
         Args:
             model: folder of the policy, whose chat template continues conversations.
-            config: bounds of the processes of environments.
+            config: limits of the environment processes.
             sampler: the policy's engine.
-            pool: the verifiers and the sandbox, for environments that ask them.
+            pool: the verifiers and the sandbox, for environments that use them.
         """
         self._model = model
         self._pool = pool
@@ -115,7 +115,7 @@ class StageEpisodes:
     async def play(
         self, row: Mapping[str, Any], prompt_ids: list[int], sampling: SamplingConfig, seed: int | None, number: int
     ) -> Completion:
-        """Play the episode of sample `number` of a prompt, a row of `PROMPTS` with an environment.
+        """Play the episode of sample `number` of a prompt (a row of `PROMPTS` with an environment).
 
         Raises:
             EngineError, EngineOptionsError: as the sampler raises them.
@@ -141,13 +141,13 @@ class StageEpisodes:
         return self._players[key]
 
     async def aclose(self) -> None:
-        """End the processes of environments."""
+        """Stop the environment processes."""
         await self._environments.close()
 
 
 @dataclass(frozen=True)
 class _Services:
-    """The stage's verifiers and sandbox, as the environment of one prompt asks them."""
+    """Gives the environment of one prompt access to the stage's verifiers and sandbox."""
 
     pool: VerifierPool
     row: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The types of an engine's results and errors; nothing here imports vLLM."""
+"""Defines the types of an engine's results and errors, without importing vLLM."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from tasks.verifiers.scores import FunctionFailure, Reward, Score
 
 
 class EngineError(InfrastructureError):
-    """The engine failed, and no fault of a response made it: another engine may succeed."""
+    """The engine failed, and the failure was not caused by a request: another engine may succeed."""
 
 
 class EngineOptionsError(MistakeError):
-    """vLLM does not accept the model or the options; another attempt would fail in the same way."""
+    """vLLM does not accept the model or the options. Another attempt would fail in the same way."""
 
 
 class WeightsNotTakenError(MistakeError):
-    """An update left a tensor of the learner, or a weight of the engine, aside; another engine would do the same."""
+    """A tensor of the learner was not loaded, or a weight of the engine was not updated.
+
+    Another engine would fail in the same way.
+    """
 
 
 class RequestRefusedError(MistakeError):
-    """The engine refuses this request, and keeps serving others."""
+    """The engine refuses this request and continues to serve others."""
 
 
 class ServedAdapter(NamedTuple):
@@ -43,7 +46,7 @@ class ServedAdapter(NamedTuple):
 
 @dataclass(frozen=True)
 class VersionSpan:
-    """The tokens [start, end) of a completion, which were sampled by policy `version`."""
+    """The tokens [start, end) of a completion, sampled by policy `version`."""
 
     version: int
     start: int
@@ -54,12 +57,12 @@ class EpisodeTurn(NamedTuple):
     """One turn of the policy in an episode.
 
     Attributes:
-        start, end: its tokens are [start, end) of those of the episode.
-        text: what it said, without the token that ended it.
-        inserted: the messages before it, by role and content, that the environment inserted; its tokens from the end of
-            the turn before are the chat template's.
-        context: int32 `[n]`, all tokens that it was sampled after, where the environment began the conversation anew
-            with `inserted`; None: it follows the turn before, or the prompt.
+        start, end: its tokens are the episode's tokens [start, end).
+        text: its text, without the end token.
+        inserted: the messages with role and content that the environment inserted before it. The chat template turns
+            them into the tokens between the end of the previous turn and `start`.
+        context: int32 `[n]`, all tokens before the turn if the environment restarted the conversation with `inserted`.
+            None if the turn follows the previous turn or the prompt.
     """
 
     start: int
@@ -70,11 +73,11 @@ class EpisodeTurn(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of an episode that is one sequence of tokens: all of it, unless its conversation was begun anew.
+    """A part of an episode that is one token sequence: the whole episode, unless its conversation was restarted.
 
     Attributes:
-        context: the tokens before its first turn; None: the prompt's.
-        start, end: its tokens after them are [start, end) of those of the episode.
+        context: the tokens before its first turn. If None, the tokens of the prompt.
+        start, end: its tokens after the context are the episode's tokens [start, end).
     """
 
     context: NDArray[np.int32] | None
@@ -83,13 +86,13 @@ class Piece(NamedTuple):
 
 
 class EpisodeEnd(NamedTuple):
-    """The end of an episode that does not leave the judgement of its last turn to the verifier.
+    """The end of an episode whose last turn is not scored by the verifier.
 
     Attributes:
-        reward: the reward that its environment gave; None where there is none, for the reason in `error`.
-        passed: whether the environment calls the episode a success.
-        error: why the episode has no reward; None where it has one.
-        failure: the failure of the environment behind `error`; None where another reason is.
+        reward: the reward from the environment, or None if there is none for the reason in `error`.
+        passed: whether the environment reports the episode as a success.
+        error: why the episode has no reward, or None if it has one.
+        failure: the failure of the environment that caused `error`, or None if it has another cause.
     """
 
     reward: float | None
@@ -99,12 +102,12 @@ class EpisodeEnd(NamedTuple):
 
     @property
     def may_pass(self) -> bool:
-        """True where there is no reward for a cause that another attempt at the episode may not meet."""
+        """True if there is no reward and the cause is temporary, so that another attempt may succeed."""
         return self.reward is None and (self.failure is None or self.failure.may_pass)
 
     @property
     def score(self) -> Score:
-        """The score of the episode: the environment's reward is its only one, and `value` is that clipped to [0, 1]."""
+        """The score of the episode, whose only reward is the environment's. `value` is the reward clipped to [0, 1]."""
         if self.reward is None:
             return Score.unjudged(self.error or "the episode has no reward", self.failure)
         value = min(max(self.reward, 0.0), 1.0)
@@ -114,18 +117,20 @@ class EpisodeEnd(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """One sampled response, or the turns of one episode. Its numbers are arrays: a window of them has 10^8 tokens.
+    """One sampled response, or the turns of one episode.
+
+    Numbers are stored in arrays, because a window of completions has 10^8 tokens.
 
     Attributes:
-        text: the response, with special tokens but for the one that ended it; of an episode, its last turn.
-        token_ids: int32 `[n]`, sampled tokens, the end token included where the model ended the response; of an
-            episode, the tokens that its environment inserted as well.
-        logprobs: float32 `[n]`, log-probability of each sampled token under the distribution that it was sampled from,
-            nats; 0 for an inserted token; `[0]` where they were not requested.
+        text: the response with special tokens, except the end token. For an episode, its last turn.
+        token_ids: int32 `[n]`, the sampled tokens, including the end token if the model ended the response. For an
+            episode, they include the tokens that its environment inserted.
+        logprobs: float32 `[n]`, log-probability (in nats) of each sampled token under the distribution that it was
+            sampled from, and 0 for inserted tokens. Shape `[0]` if log-probabilities were not requested.
         finish_reason: `stop` (the model ended it) or `length` (truncated at the limit).
-        versions: spans of tokens by the policy version that sampled them; in-flight updates make more than one.
-        turns: the turns of an episode; empty for a single response, all of whose tokens are sampled.
-        end: how the episode ended, where the verifier has nothing to judge; None otherwise.
+        versions: spans of tokens by the policy version that sampled them. More than one after in-flight updates.
+        turns: the turns of an episode. Empty for a single response, whose tokens are all sampled.
+        end: how the episode ended if the verifier does not score it, otherwise None.
     """
 
     text: str
@@ -145,7 +150,7 @@ class Completion:
 
     @property
     def pieces(self) -> list[Piece]:
-        """The sequences of tokens that a learner trains on, in their order; one for a single response."""
+        """The token sequences that a learner trains on, in order. A single response has one."""
         turns = [turn for index, turn in enumerate(self.turns) if index == 0 or turn.context is not None]
         starts = [turn.start for turn in turns]
         starts[:1] = [0]
@@ -155,14 +160,14 @@ class Completion:
 
     @property
     def is_episode(self) -> bool:
-        """True for an episode; one that failed before its first turn has neither turns nor tokens."""
+        """True for an episode. An episode that failed before its first turn has no turns and no tokens."""
         return bool(self.turns) or self.end is not None
 
     @property
     def earlier(self) -> list[dict[str, str]]:
-        """The messages between the prompt and the last turn of an episode; empty for a single response.
+        """The messages between the prompt and the last turn of an episode. Empty for a single response.
 
-        A conversation that was begun anew is among them as a whole.
+        If the conversation was restarted, they include all of its messages.
         """
         messages: list[dict[str, str]] = []
         for turn in self.turns:
@@ -171,13 +176,13 @@ class Completion:
 
     @property
     def truncated(self) -> bool:
-        """True if the response was cut at the limit of its length."""
+        """True if the response was truncated at the maximum length."""
         return self.finish_reason == "length"
 
 
 @dataclass(frozen=True)
 class Response:
-    """One sampled response where no token of it is needed.
+    """One sampled response without its tokens.
 
     Attributes:
         text: the response, as in `Completion`.
@@ -191,12 +196,12 @@ class Response:
 
 
 class Sampler(Protocol):
-    """A policy that responses are drawn from: an engine, or a server that someone else runs."""
+    """A policy that generates responses: an engine or an external server."""
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingConfig, *, seed: int | None, with_logprobs: Literal[False]
     ) -> Response | Completion:
-        """Sample one response to a tokenised prompt; `seed` is that of this one request."""
+        """Sample one response to a tokenised prompt. `seed` is the seed of this request."""
 
 
 @dataclass(frozen=True)
@@ -204,23 +209,24 @@ class WeightUpdate:
     """Describes a finished weight update of an engine."""
 
     pause_seconds: float
-    """Time in which generation was paused."""
+    """Seconds during which generation was paused."""
     total_seconds: float
-    """Time from the call to the return."""
+    """Seconds from the call to the return."""
     contents: Contents
     """Contents of the tensors that the engine loaded."""
 
 
 @dataclass
 class EngineStatistics:
-    """Figures of one engine: counters since it started, and its present load.
+    """Statistics of one engine: counters since its start, and its current load.
 
     Attributes:
-        generated_tokens: number of tokens sampled since the start, those of unfinished responses included.
-        running, queued: numbers of requests that are being decoded, and that wait for room.
-        kv_cache_usage: share of the KV cache that is in use.
-        preemptions: number of times since the start that a request lost its KV cache to others, to be computed again.
-        gpu: name of the engine's first GPU, as torch reports it; empty: it has none.
+        generated_tokens: number of tokens sampled since the start, including unfinished responses.
+        running, queued: numbers of requests that are being decoded and that are queued.
+        kv_cache_usage: share of the KV cache in use.
+        preemptions: number of preemptions since the start. The KV cache of a preempted request is dropped to make room
+            for others, and is computed again later.
+        gpu: name of the engine's first GPU, as torch reports it. Empty if it has none.
     """
 
     generated_tokens: int = 0
@@ -232,5 +238,5 @@ class EngineStatistics:
 
 
 def sample_seed(seed: int, key: str, sample: int) -> int:
-    """Derive the seed of sample `sample` of the prompt `key` from `seed`; it is equal in every run and process."""
+    """Derive the seed of sample `sample` of prompt `key` from `seed`. It is the same in every run and process."""
     return zlib.crc32(f"{seed}:{key}:{sample}".encode())

@@ -1,4 +1,4 @@
-"""A prompt that is being sampled: which of its responses exist, and which come next."""
+"""Tracks the sampling of a prompt: which of its responses exist, and which to generate next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from tasks.generation.judging import is_group_prompt
 from tasks.generation.rollout_cache import RolloutCache, known_scores
 
 Remaining = Callable[[Sequence[float | None]], int]
-"""A function that returns how many samples of a prompt to draw next, given the scores of those so far; 0: no more."""
+"""A function that returns how many more samples of a prompt to generate, given the scores of the samples so far.
+
+It returns 0 if the prompt has enough.
+"""
 
 
 @dataclass
@@ -21,16 +24,16 @@ class Job:
     """A prompt that is being sampled.
 
     Attributes:
-        workload: number of its workload, from 0.
-        row: of `PROMPTS`.
-        key: of its responses in the cache.
+        workload: index of its workload, from 0.
+        row: its row of `PROMPTS`.
+        key: key of its responses in the cache.
         sampling: options of the sampling.
         cache: the cache of its responses.
         remaining: as for `sample`.
-        present: the numbers of the responses that exist.
-        scores: scores of those of them that were judged.
-        taken: number of its first responses that count.
-        texts: by number, the responses that are judged together once all exist; None where each is judged by itself.
+        present: indices of the responses that exist.
+        scores: scores of existing responses, by index. Responses that have not been scored are missing.
+        taken: number of responses that count, from the first one on.
+        texts: by index, the responses that are scored together once all exist, or None if each is scored separately.
     """
 
     workload: int
@@ -54,7 +57,7 @@ class Job:
         cache: RolloutCache,
         remaining: Remaining | None,
     ) -> Job:
-        """The job of a prompt with its cached responses, which count as far as they are complete."""
+        """Create the job of a prompt with its cached responses, which count up to the first missing one."""
         present = {sample for sample in range(sampling.samples) if (key, sample) in cache.responses}
         scores: dict[int, float | None] = {}
         texts: dict[int, str] | None = {} if is_group_prompt(row) else None
@@ -66,7 +69,7 @@ class Job:
         return job
 
     def next(self) -> range:
-        """The numbers of the samples that come next; empty where the prompt has enough."""
+        """Return the indices of the samples to take next. Empty if the prompt has enough."""
         if self.remaining is None or self.taken == self.sampling.samples:
             return range(self.taken, self.sampling.samples)
         count = self.remaining([self.scores.get(number) for number in range(self.taken)])
@@ -74,7 +77,7 @@ class Job:
 
     @property
     def missing(self) -> list[int]:
-        """The numbers of those of the next samples that do not exist yet."""
+        """Indices of the next samples that do not exist yet."""
         return [number for number in self.next() if number not in self.present]
 
     def take_present(self) -> None:
@@ -84,10 +87,11 @@ class Job:
 
 
 def interleaved(verifiers: Sequence[str]) -> list[int]:
-    """Order prompts so that each verifier's come at an even pace, and in their own order; return their indices.
+    """Return the indices of prompts, ordered so that the prompts of each verifier are evenly distributed.
 
-    A slow verifier, such as a model that judges, so works while engines generate for the others. In the order of a
-    table, which goes by source, it would idle at first, and the engines at last.
+    The prompts of one verifier keep their order. A slow verifier, such as an LLM judge, then works while engines
+    generate for the others. In the order of the table, which is sorted by source, the slow verifier would be idle at
+    the beginning and the engines would be idle at the end.
 
     Args:
         verifiers: the verifier of every prompt.

@@ -1,4 +1,4 @@
-"""Scored rollouts from responses: each response is judged once, by the same verifiers as in training."""
+"""Scores responses, each of them once, with the same verifiers as in training."""
 
 from __future__ import annotations
 
@@ -35,22 +35,23 @@ from tasks.verifiers.function_watch import FunctionWatch, LoggedFunctions, Rewar
 from tasks.verifiers.grouped import judges_groups
 
 Judged = Callable[[Mapping[str, str | float | None]], None]
-"""A callback for every response that is judged now, given its `prompt_id` and `score`; None: it could not be judged."""
+"""A callback for every newly scored response. It gets `prompt_id` and `score`, which is None if scoring failed."""
 
 
 class RolloutError(MistakeError):
-    """The prompts cannot be sampled or judged as configured; raised before an engine is started."""
+    """The prompts cannot be sampled or scored as configured. Raised before an engine is started."""
 
 
 class UnjudgedError(InfrastructureError):
-    """More responses of a stage could not be judged than it allows; those that were are cached, and stay so."""
+    """More responses of a stage could not be scored than it allows. Verdicts on the other responses stay cached."""
 
 
 def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> None:
-    """Check that every prompt can be judged on this machine, before anything expensive starts.
+    """Check that responses to every prompt can be scored on this machine, before anything expensive starts.
 
     Raises:
-        RolloutError: names the first prompt that cannot, its verifier, and the reason.
+        RolloutError: a prompt's responses cannot be scored. The message names the first such prompt, its verifier and
+            the reason.
     """
     for row in prompts.select(["prompt_id", "source", "verifier", "ground_truth"]).to_pylist():
         where = f"prompt {row['prompt_id']} of source {row['source']!r}"
@@ -67,18 +68,18 @@ def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> N
 
 
 def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tuple[pa.Table, pa.Table]:
-    """Split prompts by whether this machine has what judges them: NLTK data, a package, a sandbox.
+    """Split prompts by whether this machine has the requirements of their verifiers: NLTK data, a package, a sandbox.
 
     Args:
         prompts: a table of `PROMPTS`.
         verifiers: the options of the verifiers.
-        stage: the stage that calls, for rows that are set aside.
+        stage: the stage that calls, for the rows of `SET_ASIDE`.
 
     Returns:
-        The prompts that can be judged, and a table of `SET_ASIDE` for the others, with what is missing.
+        The prompts whose responses can be scored, and a table of `SET_ASIDE` with the others and what is missing.
 
     Raises:
-        RolloutError: none of a source's prompts can be judged.
+        RolloutError: a source has no prompts whose responses can be scored.
     """
     columns = ["prompt_id", "source", "row", "messages", "verifier", "ground_truth"]
     rows = prompts.select(columns).to_pylist()
@@ -107,24 +108,24 @@ def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tu
 
 
 class Judging:
-    """A context manager that turns responses into scored rollouts, judging only those without a verdict in the cache.
+    """A context manager that turns responses into scored rollouts. It scores only responses without a cached verdict.
 
-    The verifiers start with the first response that needs them, and end with the block. A prompt with a reward for all
-    of its responses together has one group of them in the cache, those of one policy.
+    The verifiers start with the first response that needs them, and stop at the end of the block. If a prompt has a
+    reward for the whole group, the cache contains one group of its responses, from one policy.
 
     Args:
-        prompts: a table of `PROMPTS`, those of all responses.
-        cache: verdicts that exist, to which new ones are added; a response that could not be judged gets none.
+        prompts: a table of `PROMPTS` with the prompts of all responses.
+        cache: existing verdicts. New ones are added. A response that could not be scored gets none.
         verifiers, verifier_workers, on_judged: as for `sample_and_score`.
         on_cached: called with the number of responses whose verdicts came from the cache.
-        logged: reward functions that the log of the stage names already, to which new ones are added.
+        logged: reward functions that are already in the log of the stage. New ones are added.
 
     Attributes:
-        judged: number of responses that were judged now.
-        responses: number of all responses, those with a cached verdict among them.
-        unjudged: number of responses that could not be judged.
-        figures: counters and latencies by verifier (`VerifierPool.figures`), after a block that ended without error;
-            empty where no response was judged.
+        judged: number of responses that were newly scored.
+        responses: number of all responses, including responses with a cached verdict.
+        unjudged: number of responses that could not be scored.
+        figures: counters and latencies by verifier (`VerifierPool.figures`), after a block that ended without error.
+            Empty if no response was newly scored.
     """
 
     def __init__(
@@ -162,9 +163,9 @@ class Judging:
                 self.figures = self._pool.figures()
 
     def rollouts(self, part: pa.Table, policy: str) -> pa.Table:
-        """Return a table of `RESPONSES` as one of `ROLLOUTS`, with `policy` in the column of that name.
+        """Score a table of `RESPONSES` and return a table of `ROLLOUTS`, with `policy` in the column `policy`.
 
-        It has all responses to each of its prompts (`by_whole_prompts`).
+        `part` must contain all responses to each of its prompts (`by_whole_prompts`).
         """
         verdicts = self.verdicts(part)
         columns = {
@@ -180,10 +181,10 @@ class Judging:
         return part.cast(ROLLOUTS)
 
     def verdicts(self, part: pa.Table) -> list[Verdict]:
-        """Return the verdict on every row of a table of `RESPONSES`, which has all responses to each of its prompts.
+        """Return the verdict on every row of a table of `RESPONSES`, with all responses to each of its prompts.
 
         Raises:
-            RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
+            RewardFunctionError, RewardServiceError: a user's reward function fails on every response.
         """
         ids, contents = part["prompt_id"].to_pylist(), contents_of(part)
         texts = [content.identity for content in contents]
@@ -216,7 +217,10 @@ class Judging:
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _count_successes(self, ids: list[str], cached: list[Verdict | None]) -> None:
-        """Count the successes behind cached verdicts: what fails on a response that is judged again fails at times."""
+        """Count cached verdicts as successes of their reward functions.
+
+        Otherwise a function that fails on the responses without a cached verdict would count as failing on all.
+        """
         for prompt_id, verdict in zip(ids, cached, strict=True):
             if verdict is not None:
                 path = environment_path(self._rows[prompt_id])
@@ -224,7 +228,7 @@ class Judging:
                 self._functions.succeeded([*rewards, path] if path else rewards)
 
     def _groups(self, ids: list[str], texts: list[str]) -> dict[str, list[str]]:
-        """Return all responses to each prompt with a reward for the group, by prompt."""
+        """Return, by prompt, all responses to each prompt with a reward for the whole group."""
         together = {name for name in dict.fromkeys(ids) if is_group_prompt(self._rows[name])}
         groups: defaultdict[str, list[str]] = defaultdict(list)
         for name, text in zip(ids, texts, strict=True):
@@ -235,7 +239,7 @@ class Judging:
     async def _judge_groups(
         self, groups: Mapping[str, list[str]], ids: list[str], keys: list[Key], verdicts: list[Verdict | None]
     ) -> None:
-        """Judge the responses of groups, some of which lack a verdict, and fill in those that are missing."""
+        """Score the groups that lack verdicts, and fill in the missing ones."""
         pool = self._opened_pool()
         calls = {
             name: asyncio.create_task(pool.score_group(*group_call_of(self._rows[name], texts)))
@@ -250,7 +254,7 @@ class Judging:
                     verdicts[index] = self._judged_now(name, keys[index], text, score)
 
     def _judged_now(self, prompt_id: str, key: Key, text: str, score: Score) -> Verdict:
-        """Count the score of a response, and cache the verdict that it is."""
+        """Report the score of a response, and cache it as a verdict."""
         verdict = Verdict.of(score)
         self.judged += 1
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
@@ -264,16 +268,17 @@ class Judging:
         return verdict
 
     def check_share(self, max_unjudged: float) -> None:
-        """Check, after all responses, that few enough of them could not be judged.
+        """Check, after all responses, that not too many of them could not be scored.
 
         Args:
-            max_unjudged: largest share of them, in [0, 1].
+            max_unjudged: maximum share of responses that could not be scored, in [0, 1].
 
         Raises:
-            RewardFunctionError, RewardServiceError: a reward function of the user's failed on every response.
-            RewardFunctionError: exceptions of the user's functions, which would come back, are all that is above the
-                share.
-            UnjudgedError: more could not be judged. Verdicts that exist are cached: another attempt judges the rest.
+            RewardFunctionError, RewardServiceError: a user's reward function failed on every response.
+            RewardFunctionError: the share is exceeded, and all failures are exceptions of the user's functions that
+                another attempt would raise again.
+            UnjudgedError: the share is exceeded, and some failures may be temporary. Existing verdicts are cached, and
+                another attempt scores the rest.
         """
         self._functions.finish()
         if self.unjudged <= max_unjudged * self.responses:
@@ -300,7 +305,7 @@ def fill_verdicts(
     on_judged: Judged,
     logged: LoggedFunctions,
 ) -> None:
-    """Judge the responses of `parts` that have no verdict in the cache, and add their verdicts to it.
+    """Score the responses in `parts` that have no cached verdict, and add the verdicts to the cache.
 
     Args:
         prompts, cache, verifiers, verifier_workers, on_judged, logged: as for `Judging`.
@@ -312,9 +317,9 @@ def fill_verdicts(
 
 
 def by_whole_prompts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows of tables of `RESPONSES` in tables that hold all responses to each of their prompts.
+    """Regroup the rows of tables of `RESPONSES` into tables with all responses to each of their prompts.
 
-    The responses to a prompt follow one another.
+    In the input, the responses to a prompt must be consecutive.
     """
     rest: pa.Table | None = None
     for part in parts:
@@ -329,7 +334,7 @@ def by_whole_prompts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def verifiers_for(prompts: pa.Table) -> set[str]:
-    """Return the names of all verifiers that judge responses to these prompts, a table of `PROMPTS`."""
+    """Return the names of all verifiers that score responses to these prompts (a table of `PROMPTS`)."""
     columns = (prompts.column(name).to_pylist() for name in ("verifier", "ground_truth"))
     return {
         name for verifier, truth in zip(*columns, strict=True) for name in verifiers_of(verifier, json.loads(truth))
@@ -337,16 +342,16 @@ def verifiers_for(prompts: pa.Table) -> set[str]:
 
 
 def call_of(row: Mapping[str, Any], content: Content) -> Call:
-    """Return the verifier's call for a response to a prompt, a row of `PROMPTS`."""
+    """Return the verifier call for a response to a prompt (a row of `PROMPTS`)."""
     messages = [*row["messages"], *content.earlier]
     return Call(row["verifier"], content.text, json.loads(row["ground_truth"]), messages)
 
 
 def is_group_prompt(row: Mapping[str, Any]) -> bool:
-    """Return whether a prompt, a row of `PROMPTS`, has a reward that judges all of its responses together."""
+    """Return whether a prompt (a row of `PROMPTS`) has a reward that scores all of its responses together."""
     return judges_groups(row["verifier"], json.loads(row["ground_truth"]))
 
 
 def group_call_of(row: Mapping[str, Any], responses: list[str]) -> tuple[str, list[str], Any, Any]:
-    """Return the arguments of `VerifierPool.score_group` for all responses to a prompt, a row of `PROMPTS`."""
+    """Return the arguments of `VerifierPool.score_group` for all responses to a prompt (a row of `PROMPTS`)."""
     return row["verifier"], responses, json.loads(row["ground_truth"]), row["messages"]

@@ -1,4 +1,7 @@
-"""The initial checkpoint: a folder that `transformers` and vLLM load, from a package, a folder, storage or the hub."""
+"""Prepares the initial checkpoint as a folder that `transformers` and vLLM can load.
+
+The source is a Python package, a local folder, blob storage or the Hugging Face hub.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,15 @@ HUB_FILES = (
     *("*.json", "*.jinja", "*.safetensors"),
     *("*.model", "*.model.v*", "*.tiktoken", "*.txt", "*.spm", "*.codes", "*.tokenizer"),
 )
-"""Patterns of the files that are downloaded of a model of the hub.
+"""Patterns of the files that are downloaded for a hub model.
 
-They are the configurations, chat templates and weights, and the vocabularies that the tokenizers of transformers and
-vLLM are made from where there is no `tokenizer.json`: `tokenizer.model`, `vocab.txt` with `merges.txt`, and the like.
+They match the configurations, chat templates and weights, and the vocabularies that the tokenizers of transformers
+and vLLM use if there is no `tokenizer.json`: `tokenizer.model`, `vocab.txt` with `merges.txt`, and similar files.
 """
 
 
 class PackagedGguf(Config):
-    """A GGUF file inside an installed Python package; it is dequantised to bfloat16 safetensors."""
+    """A GGUF file inside an installed Python package. It is dequantised to bfloat16 safetensors."""
 
     kind: Literal["packaged_gguf"] = "packaged_gguf"
     """Kind of the source: a GGUF file inside a Python package."""
@@ -42,16 +45,20 @@ class PackagedGguf(Config):
     """Path of the GGUF file below the package's folder."""
 
     def folder(self) -> Path | None:
-        """Return the folder of the installed package; None where it is not installed."""
-        # The package is never imported: it carries weights, and code that is not needed.
+        """Return the folder of the installed package, or None if it is not installed."""
+        # The package is never imported, because only its weights are needed and not its code.
         try:
             spec = importlib.util.find_spec(self.package)
-        except ModuleNotFoundError:  # of a parent package
+        except ModuleNotFoundError:  # a parent package is not installed
             return None
         return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
     def locate(self) -> Path:
-        """Return the path of the file; raises `ModelError` where the package or the file is absent."""
+        """Return the path of the file.
+
+        Raises:
+            ModelError: the package or the file does not exist.
+        """
         folder = self.folder()
         if folder is None:
             raise ModelError(f"model: package {self.package!r} is not installed")
@@ -62,23 +69,26 @@ class PackagedGguf(Config):
 
 
 class LocalFolder(Config):
-    """A Hugging Face model folder on a file system: config, safetensors, tokenizer with a chat template."""
+    """A Hugging Face model folder on a file system, with config, safetensors and a tokenizer with a chat template."""
 
     kind: Literal["folder"] = "folder"
     """Kind of the source: a local folder."""
     path: FolderInFile[str]
-    """Path of the folder, on a file system that the stages see; a relative one starts at this file."""
+    """Path of the folder, on a file system that the stages can access. Relative paths start at this file's folder."""
 
 
 class HubModel(Config):
-    """A model on the Hugging Face hub. The revision is required: without it a cached stage could hide a change."""
+    """A model on the Hugging Face hub.
+
+    The revision is required, because without it a cached stage could hide a change of the model.
+    """
 
     kind: Literal["hub"] = "hub"
     """Kind of the source: the Hugging Face hub."""
     name: str
     """Repository of the model, such as `Qwen/Qwen3-0.6B`."""
     revision: str
-    """Commit, tag or branch of the repository; a commit's hash is the one that cannot change."""
+    """Commit, tag or branch of the repository. Only a commit hash is guaranteed not to change."""
 
 
 class StoredFolder(Config):
@@ -87,15 +97,15 @@ class StoredFolder(Config):
     kind: Literal["stored"] = "stored"
     """Kind of the source: a folder on blob storage."""
     address: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://\S+$")
-    """Address of the folder, such as `s3://bucket/runs/policy`; the console and `python -m workflows fetch` give that
-    of an execution's output. It is read with the credentials of flytekit's configuration, or else those of the
-    environment."""
+    """Address of the folder, such as `s3://bucket/runs/policy`. The console and `python -m workflows fetch` show the
+    address of an execution's output. It is read with the credentials in flytekit's configuration, or with the
+    credentials in the environment if there are none."""
 
     def files(self) -> tuple[AbstractFileSystem, dict[str, dict[str, Any]]]:
-        """Return the file system, and by their names in the folder what it reports of the files of the model.
+        """Return the file system, and the information that it reports about each file of the model, by file name.
 
         Raises:
-            ModelError: the address is none that can be opened, or there is no model.
+            ModelError: the address cannot be opened, or there is no model.
         """
         try:
             system, root = open_address(self.address)
@@ -132,8 +142,9 @@ class ModelSpec(Config):
     )
     """Source of the model, by `kind`: `packaged_gguf`, `folder`, `hub` or `stored`."""
     fingerprint: str | None = None
-    """Digest of local content, which is filled in before a run so that a changed folder misses the cache; the version
-    of a package that only this stage's image has. None: the source names its content, as a hub's revision does."""
+    """Digest of local content, or the version of a package that only the image of this stage has. It is filled in
+    before a run, so that a changed folder is not taken from the cache. null if the source identifies its content, as
+    the revision of a hub model does."""
 
     @property
     def name(self) -> str:
@@ -152,7 +163,7 @@ class ModelSpec(Config):
         """Return the spec with a digest of its local content, after a check that the source exists.
 
         Raises:
-            ModelError: a missing package or file, or a folder that is not a usable model.
+            ModelError: a package or file is missing, or a folder is not a usable model.
         """
         match self.source:
             case PackagedGguf() as packaged:
@@ -166,10 +177,10 @@ class ModelSpec(Config):
 
 
 def prepare_model(spec: ModelSpec, destination: Path) -> Path:
-    """Copy, download or convert the model that `spec` names into the folder `destination`, and return that folder.
+    """Copy, download or convert the model in `spec` to the folder `destination`, and return the folder.
 
     Raises:
-        ModelError: the source is absent, or the folder is not a usable model.
+        ModelError: the source does not exist, or the folder is not a usable model.
     """
     match spec.source:
         case PackagedGguf() as packaged:

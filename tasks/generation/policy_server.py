@@ -1,7 +1,7 @@
-"""The client of a server that someone else runs, which samples responses in the place of an engine of a stage.
+"""Samples responses from an external server instead of an engine of the stage.
 
-It speaks OpenAI's completions interface, and sends prompts as tokens, so that the chat template is the checkpoint's.
-What OpenAI's interface lacks (top-k, special tokens in the text) is sent by the names of vLLM's server.
+The client uses OpenAI's completions API and sends prompts as tokens, so that the checkpoint's chat template is used.
+Options that OpenAI's API does not have (top-k, special tokens in the text) are sent by the names of vLLM's server.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from openai.types import Completion
 
 CONNECT_SECONDS = 10.0
-"""Seconds within which the server has to take a connection."""
+"""Connection timeout in seconds."""
 
 NO_KEY = "none"
-"""The key that is sent where the server wants none; the client demands one."""
+"""The API key that is sent if the server needs none, because the client requires one."""
 
 
 @asynccontextmanager
 async def open_server(endpoint: EndpointConfig, model: Path, engine: EngineConfig) -> AsyncIterator[PolicyServer]:
-    """Connect to the server for the length of a block.
+    """Connect to the server while the block runs.
 
     Args:
         endpoint: the server.
-        model: Hugging Face folder of the checkpoint that it serves; its tokenizer knows the tokens that end a response.
-        engine: has the number of requests in flight, and the context that the server must have.
+        model: Hugging Face folder of the checkpoint that it serves. Its tokenizer has the tokens that end a response.
+        engine: contains the number of requests in flight, and the context length that the server must support.
 
     Raises:
         EngineError: the server does not answer.
-        EngineOptionsError: it does not serve the model by this name, or with less context; the key is refused.
+        EngineOptionsError: the server has no model with this name, its context is too short, or it refuses the key.
     """
     import httpx2
     from openai import AsyncOpenAI
@@ -62,7 +62,7 @@ async def open_server(endpoint: EndpointConfig, model: Path, engine: EngineConfi
 
 
 class PolicyServer:
-    """A server of the policy, as `tasks.generation.interface.Sampler`."""
+    """A server of the policy, with the interface of `tasks.generation.interface.Sampler`."""
 
     def __init__(self, client: AsyncOpenAI, endpoint: EndpointConfig, special: Sequence[str], *, at_once: int) -> None:
         self._client = client
@@ -71,7 +71,7 @@ class PolicyServer:
         self._special = sorted(special, key=len, reverse=True)
 
     async def check(self, context: int) -> None:
-        """Check that the server has the model by its name, with a context of so many tokens where it states its own.
+        """Check that the server has a model with the name, and the context length if the server reports one.
 
         Raises:
             EngineError, EngineOptionsError: as `open_server` raises them.
@@ -107,7 +107,7 @@ class PolicyServer:
         async with self._in_flight:
             answer = await self._completion(prompt_ids, sampling, seed)
         choices, usage = getattr(answer, "choices", None), getattr(answer, "usage", None)
-        if not choices or usage is None:  # the client checks no answer
+        if not choices or usage is None:  # the client does not validate answers
             raise EngineError(f"engine.server: {self._endpoint.url} sent an answer without a response and its tokens")
         choice = choices[0]
         if choice.finish_reason not in ("stop", "length"):
@@ -130,7 +130,7 @@ class PolicyServer:
             )
 
     def _without_end(self, text: str, stop: Sequence[str]) -> str:
-        """The text without the special token that ended it, unless the user's own stop text is what it ends with."""
+        """Return the text without the special token at its end, unless it ends with a stop text of the user."""
         if any(text.endswith(own) for own in stop):
             return text
         ending = next((token for token in self._special if text.endswith(token)), "")
@@ -138,7 +138,7 @@ class PolicyServer:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn the client's errors into ours, with the server's own words."""
+        """Convert the client's errors to ours, with the server's message."""
         import openai
 
         try:
@@ -147,19 +147,19 @@ class PolicyServer:
             raise EngineError(self._sentence(error)) from error
         except openai.APIStatusError as error:
             raise EngineOptionsError(self._sentence(error)) from error
-        except (openai.OpenAIError, ValueError) as error:  # an answer that is none
+        except (openai.OpenAIError, ValueError) as error:  # an invalid answer
             raise EngineError(self._sentence(error)) from error
 
     def _sentence(self, error: Exception) -> str:
-        """The error in one line; of a failed connection with its cause, which the client's own text lacks."""
+        """Return the error in one line. For a failed connection add the cause, which the client's message lacks."""
         cause = f" ({one_line(error.__cause__)})" if error.__cause__ else ""
         return f"engine.server: {self._endpoint.url}: {one_line(error)}{cause}"
 
 
 def _beyond_openai(sampling: SamplingConfig) -> dict[str, Any]:
-    """The options that OpenAI's interface does not have, by vLLM's names, as far as they are not at their defaults."""
+    """Return the options that OpenAI's API does not have, by vLLM's names, without options at their defaults."""
     fields: dict[str, Any] = {
-        "include_stop_str_in_output": True,  # as in an engine: the text is that of the tokens
+        "include_stop_str_in_output": True,  # as in an engine: the text matches the tokens
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
     }

@@ -1,4 +1,4 @@
-"""The cache of rollouts: responses by policy, sampling, prompt and sample, and verdicts on them by judging."""
+"""Caches rollouts: responses by policy, sampling, prompt and sample, and verdicts by verifier options and code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 FORMAT = 4
-"""Version of the cache's layout; entries of another version are not read."""
+"""Version of the cache's layout. Entries of other versions are not read."""
 
 CACHED_RESPONSES = pa.schema(
     [
@@ -32,8 +32,9 @@ CACHED_RESPONSES = pa.schema(
         pa.field("temporary", pa.bool_(), nullable=False),
     ]
 )
-"""Schema of cached responses; `key` is that of `RolloutCache.keys_of`. A temporary one is an episode that failed for a
-cause that may pass (`EpisodeEnd.may_pass`): the next attempt plays it again.
+"""Schema of cached responses, whose `key` is from `RolloutCache.keys_of`.
+
+A temporary response is an episode with a temporary failure (`EpisodeEnd.may_pass`). The next attempt plays it again.
 """
 
 VERDICTS = pa.schema(
@@ -47,26 +48,26 @@ VERDICTS = pa.schema(
         pa.field("detail", pa.string()),
     ]
 )
-"""Schema of cached verdicts: `key` is `verdict_key`, and `response` is the digest of the text that was judged; the
-others are those of `Verdict`.
+"""Schema of cached verdicts.
 
-A response that could not be judged has no verdict.
+`key` is from `verdict_key`, `response` is the digest of the text that was scored, and the other columns are the fields
+of `Verdict`. A response that could not be scored has no verdict.
 """
 
 BATCH_ROWS = 4096
-"""Rows of one part of a table of responses that is read in parts."""
+"""Number of rows per table when responses are read in parts."""
 
 
 class Verdict(NamedTuple):
-    """The verdict on one response, as the columns of `ROLLOUTS` hold it.
+    """The verdict on one response, as stored in the columns of `ROLLOUTS`.
 
     Attributes:
-        score: the score in [0, 1]; None where the response could not be judged.
-        passed: True if the prompt's own verifier calls the response right; None where it could not be judged.
-        rewards: a name and a value of each reward, before its weight, None for one that does not apply; None where the
-            response could not be judged.
-        detail: the verifier's line on it, for people; None where it says nothing, or could not judge.
-        error: the reason why the response could not be judged; None where it was.
+        score: the score in [0, 1], or None if the response could not be scored.
+        passed: True if the prompt's verifier accepts the response. None if the response could not be scored.
+        rewards: name and value of each reward before its weight is applied. The value is None if a reward does not
+            apply. None instead of the list if the response could not be scored.
+        detail: a human-readable line from the verifier. None if there is none or the response could not be scored.
+        error: the reason why the response could not be scored, or None if it was scored.
     """
 
     score: float | None
@@ -77,7 +78,7 @@ class Verdict(NamedTuple):
 
     @classmethod
     def of(cls, score: Score) -> Verdict:
-        """Return the verdict that a verifier's score is."""
+        """Convert a verifier's score to a verdict."""
         if score.error is not None:
             return cls(None, None, None, error=score.error)
         rewards = [{"name": part.name, "value": part.value} for part in score.rewards]
@@ -86,7 +87,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutCache:
-    """The cached responses of one policy, sampled in one way, and the verdicts on them of one judging.
+    """The cached responses of one policy with the same sampling options, and their verdicts by the same verifiers.
 
     Attributes:
         responses: rows of `CACHED_RESPONSES`.
@@ -108,13 +109,13 @@ class RolloutCache:
         sampling: SamplingConfig,
         judging: str,
     ) -> RolloutCache:
-        """Open the cache below `folder`; entries are shared by all calls with equal arguments.
+        """Open the cache below `folder`. Entries are shared by all calls with equal arguments.
 
         Args:
             filesystem, folder: as for `RowStore`.
             policy: digest of the model.
-            engine, sampling: options of generation. The number of samples and the context, which every prompt fits, do
-                not change a response, and are not part of its key.
+            engine, sampling: options of generation. The number of samples and the context length, which every prompt
+                fits, do not change a response and are not part of its key.
             judging: `judging_digest` of the verdicts.
         """
         identity = {
@@ -134,10 +135,10 @@ class RolloutCache:
         )
 
     def keys_of(self, prompts: pa.Table) -> list[str]:
-        """Return the keys of the responses to prompts, a table of `PROMPTS`.
+        """Return the keys of the responses to prompts (a table of `PROMPTS`).
 
-        Ground truths and verifiers may change without a new response, but that of an episode depends on all that its
-        environment may ask.
+        Ground truths and verifiers may change without a new response. But an episode depends on everything that its
+        environment may request, and so does its key.
         """
         columns = ("messages", "environment", "verifier", "ground_truth")
         return [
@@ -152,11 +153,11 @@ class RolloutCache:
 
 
 def judging_digest(verifiers: VerifiersConfig, initial: str) -> str:
-    """Return the digest of everything that verdicts depend on: the verifiers' options, their code, their columns.
+    """Return the digest of everything that verdicts depend on: the verifiers' options, their code and their columns.
 
     Args:
         verifiers: options of the verifiers.
-        initial: digest of the initial checkpoint, which counts where that checkpoint is the judge.
+        initial: digest of the initial checkpoint, which is included if this checkpoint is the LLM judge.
     """
     judge = verifiers.judge
     by_initial = judge is not None and verifiers.with_initial(Path(initial)) is not verifiers
@@ -170,8 +171,9 @@ def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> 
 
     Args:
         prompts: a table of `PROMPTS`.
-        counts: for every prompt the number of its first responses; those of them that are not cached are left out.
-        cache: the cache; its responses to these prompts were looked up (`RowStore.find`).
+        counts: for every prompt, the number of responses to read, from the first one on. Responses that are not cached
+            are left out.
+        cache: the cache. The responses to these prompts must have been looked up (`RowStore.find`).
     """
     wanted: list[Key] = []
     ids: list[str] = []
@@ -193,20 +195,20 @@ def _text_digest(text: str) -> str:
 def verdict_key(prompt_id: str, group: Sequence[str] | None = None) -> str:
     """Return the key of the verdicts on responses to a prompt.
 
-    Where a reward judges all of them together, they are `group`, in their order: verdicts on another number of samples,
-    or on a group with another response, have another key.
+    If a reward scores all responses together, `group` contains them in order. The key is then different for another
+    number of samples or another response in the group.
     """
     return prompt_id if group is None else f"{prompt_id}-{_text_digest(canonical_json(list(group)))}"
 
 
 def verdict_row(key: str, number: int, response: str, verdict: Verdict) -> dict[str, Any]:
-    """Return the row of `VERDICTS` for the verdict on sample `number` of a prompt, whose text is `response`."""
+    """Return the row of `VERDICTS` for the verdict on sample `number` of a prompt, with the text `response`."""
     columns = {name: value for name, value in verdict._asdict().items() if name != "error"}
     return {"key": key, "sample": number, "response": _text_digest(response), **columns}
 
 
 def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -> list[Verdict | None]:
-    """Return the cached verdicts on responses; None for one without a verdict, or whose verdict is on another text.
+    """Return the cached verdict on each response, or None if there is none or it is for another text.
 
     Args:
         keys: `verdict_key` and sample of each response.
@@ -224,9 +226,9 @@ def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -
 
 
 def known_scores(prompt_id: str, key: str, numbers: Sequence[int], cache: RolloutCache) -> dict[int, float | None]:
-    """Return the cached scores of samples `numbers` of a prompt, whose responses are all cached; None: no verdict.
+    """Return the cached scores of samples `numbers` of a prompt, or None for samples without a verdict.
 
-    `key` is that of the prompt's responses (`RolloutCache.keys_of`).
+    The responses must all be cached. `key` is the key of the prompt's responses (`RolloutCache.keys_of`).
     """
     texts = [content.identity for content in contents_of(cache.responses.read([(key, n) for n in numbers]))]
     verdicts = verdicts_of([(prompt_id, number) for number in numbers], texts, cache.verdicts)

@@ -1,11 +1,11 @@
-"""An append-only store of rows on any file system, read by key and sample: the storage of the rollout cache.
+"""Stores rows on any file system, append-only and read by key and sample, for the rollout cache.
 
     <folder>/<time>-<random>.parquet    a segment: rows in the order of `append`, written once and never changed
 
-A segment exists as a whole or not at all: object stores put whole objects, and a local file gets its name at the end.
-Writers on different machines share a folder without a lock, because no two of them ever write to one name; of a row
-that both wrote, the one in the first segment by name counts. A killed process loses the rows of its last minute.
-A row may be temporary: it counts in the process that appended it, and no other looks it up.
+A segment is never partially written: object stores put whole objects, and a local file is renamed at the end.
+Writers on different machines share a folder without a lock, because they never write to the same name. If several
+wrote the same row, the row in the first segment by name counts. A killed process loses the rows of its last minute.
+A row may be temporary: it counts only in the process that appended it.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ Row = Mapping[str, Any]
 """A row by the names of its columns."""
 
 SEGMENT_ROWS = 8192
-"""Rows in memory from which on a segment is due."""
+"""A segment is due when this number of rows is in memory."""
 SEGMENT_CHARS = 64 << 20
-"""Characters of text in memory from which on a segment is due."""
+"""A segment is due when this number of characters is in memory."""
 SEGMENT_SECONDS = 60.0
-"""Seconds after its first row from which on a segment is due."""
+"""A segment is due this number of seconds after its first row."""
 GROUP_ROWS = 256
-"""Rows of a row group, which is read as a whole: long responses are 100 KB each."""
+"""Rows per row group. A row group is read as a whole, and long responses have 100 KB each."""
 GROUPS_IN_MEMORY = 8
-"""Number of row groups that are cached in memory, the last ones read."""
+"""Number of row groups that are cached in memory (the most recently read ones)."""
 READERS = 16
 """Number of segments whose keys are read at the same time."""
 
 
 class DamagedSegmentError(MistakeError):
-    """A segment cannot be read; the message names the file, which may be deleted."""
+    """A segment cannot be read. The message names the file, which may be deleted."""
 
 
 class _RowAddress(NamedTuple):
@@ -65,15 +65,15 @@ class _RowAddress(NamedTuple):
 
 
 class RowStore:
-    """A store of rows of one schema, which has the columns `key` (text) and `sample` (a number).
+    """Stores rows of one schema, which has the columns `key` (text) and `sample` (a number).
 
     `append` and `flush` may run in two threads.
 
     Args:
         filesystem: an fsspec file system, with its credentials.
-        folder: a folder on it, which need not exist.
-        schema: of the rows.
-        temporary: a column of the schema that is true in temporary rows; None: every row stays.
+        folder: a folder on the file system. It does not have to exist.
+        schema: schema of the rows.
+        temporary: Optional. Column of the schema that is true in temporary rows. If None, no row is temporary.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RowStore:
         self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
 
     def find(self, keys: Iterable[str]) -> None:
-        """Look up rows of these keys in all segments; only rows that were looked up or appended can be read.
+        """Look up the rows of these keys in all segments. Only rows that were looked up or appended can be read.
 
         Raises:
             DamagedSegmentError: a segment cannot be read.
@@ -109,14 +109,14 @@ class RowStore:
         return key in self._addresses
 
     def append(self, row: Row) -> None:
-        """Add a row of the schema, in memory; `flush` writes it, and makes it readable."""
+        """Add a row in memory. `flush` writes it and makes it readable."""
         self._since = self._since if self._waiting else time.monotonic()
         self._waiting.append(row)
         self._characters += sum(len(value) for value in row.values() if isinstance(value, str))
 
     @property
     def due(self) -> bool:
-        """True if enough rows are in memory, or for long enough, that `flush` should be called."""
+        """True if there are so many rows in memory, or for so long, that `flush` should be called."""
         return bool(self._waiting) and (
             len(self._waiting) >= SEGMENT_ROWS
             or self._characters >= SEGMENT_CHARS
@@ -124,13 +124,13 @@ class RowStore:
         )
 
     def flush(self) -> None:
-        """Write the rows in memory as a segment; may run in another thread than `append`."""
+        """Write the rows in memory as a segment. May run in another thread than `append`."""
         with self._flushing:
             rows, self._waiting, self._characters = self._waiting, [], 0
             if not rows:
                 return
-            # Two processes may write different rows of one key, where sampling has no seed. The sorted names decide
-            # which of them counts, in the same way for every reader.
+            # If sampling has no seed, two processes may write different rows for the same key. The sorted names
+            # decide which of them counts, in the same way for every reader.
             name = f"{self._folder}/{time.time_ns():020}-{uuid.uuid4().hex[:8]}.parquet"
             self._write(name, table_from_rows(rows, self._schema, name))
             for index, row in enumerate(rows):
@@ -138,7 +138,7 @@ class RowStore:
                 self._addresses.setdefault((row["key"], row["sample"]), address)
 
     def read(self, keys: Sequence[Key]) -> pa.Table:
-        """Return the rows of these keys, in their order, as a table of the schema.
+        """Return the rows of these keys, in the order of the keys, as a table of the schema.
 
         Raises:
             KeyError: a row does not exist, was not looked up with `find`, or is not flushed yet.
@@ -163,7 +163,7 @@ class RowStore:
         if isinstance(self._fs, LocalFileSystem):
             with whole(Path(self._fs._strip_protocol(name))) as unfinished:
                 self._fs.pipe_file(str(unfinished), sink.getvalue().to_pybytes())
-        else:  # an object on blob storage appears whole
+        else:  # an object on blob storage is never partially written
             self._fs.pipe_file(name, sink.getvalue().to_pybytes())
 
     def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:
@@ -196,5 +196,5 @@ class RowStore:
                 yield file
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and "checksum" not in str(error):
-                raise  # an error of the storage
+                raise  # the storage failed
             raise DamagedSegmentError(f"{name} is damaged ({error}); delete it, and its rows are made anew") from error

@@ -1,11 +1,11 @@
-"""A vLLM scheduler under which no request shares a cached prefix that was computed with older weights.
+"""Extends vLLM's scheduler so that no request uses a cached prefix that was computed with older weights.
 
-Every request has a salt, which is part of the keys of the prefix cache: the version of the weights under which it was
-sent (`Engine.generate`). A request that still waits when an update ends begins under newer weights, and is given
-another salt.
+Every request has a salt, which is part of the keys of the prefix cache. The salt is the version of the weights when
+the request was sent (`Engine.generate`). A request that is still waiting when an update ends begins with newer
+weights, and gets another salt.
 
-Nor does it count a request as preempted whose KV cache is dropped for an update or for an engine's sleep: a preemption
-is a sign that sequences have outgrown the cache (`training.actors.concurrency`).
+The scheduler also does not count a request as preempted if its KV cache is dropped for an update or for an engine's
+sleep. A preemption should mean that the sequences do not fit in the cache (`training.actors.concurrency`).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ SCHEDULER = f"{__name__}.scheduler"
 
 
 def scheduler(*, vllm_config: VllmConfig, **options: Any) -> Scheduler:
-    """Make the scheduler of an engine whose weights are replaced; asynchronous where vLLM's configuration says so."""
+    """Create the scheduler of an updatable engine. It is asynchronous if vLLM's configuration says so."""
     kind = _Asynchronous if vllm_config.scheduler_config.async_scheduling else _Salted
     return kind(vllm_config=vllm_config, **options)
 
 
 class _Salted(Scheduler):
     def set_pause_state(self, pause_state: PauseState) -> None:
-        """Change the state, as vLLM does around each update; at its end, salt the requests that wait anew."""
+        """Change the pause state, as vLLM does around each update. At its end, waiting requests get a new salt."""
         super().set_pause_state(pause_state)
         if pause_state is not PauseState.UNPAUSED:
             return
         for request in self.waiting:
-            if request.status is RequestStatus.WAITING:  # not preempted: a preempted one had begun
+            if request.status is RequestStatus.WAITING:  # not preempted: a preempted request has already begun
                 request.cache_salt = f"{request.cache_salt}, waiting"
                 request.block_hashes.clear()
                 request.update_block_hashes()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Drop the KV cache as vLLM does, and with `reset_running_requests` that of running requests, uncounted."""
+        """Drop the KV cache as vLLM does. Running requests that lose theirs are not counted as preempted."""
         running = list(self.running) if reset_running_requests else []
         is_reset = super().reset_prefix_cache(reset_running_requests, reset_connector)
         for request in running:

@@ -1,4 +1,4 @@
-"""The stage that makes the initial checkpoint a Flyte output: fetched or converted once, for every later stage."""
+"""Defines the stage that downloads or converts the initial checkpoint once, as a Flyte output for all later stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.tables.schemas import StageSummary
 
 
 class PreparedModel(NamedTuple):
-    """The outputs of `prepare_model`: a Hugging Face model folder, and the stage's summary."""
+    """The outputs of `prepare_model`: a Hugging Face model folder and the stage's summary."""
 
     model: Folder
     summary: StageSummary
@@ -24,7 +24,7 @@ class PreparedModel(NamedTuple):
 
 @shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="4Gi"))
 def prepare_model(spec: ModelSpec) -> PreparedModel:
-    """Fetch or convert the model that `spec` names, as a Hugging Face folder with safetensors and a chat template."""
+    """Download or convert the model in `spec` to a Hugging Face folder with safetensors and a chat template."""
     from tasks import charts
     from tasks.generation.models import prepare_model as prepare
 

@@ -1,4 +1,4 @@
-"""Divides the wall time of an engine among the workloads that it serves together."""
+"""Divides the wall time of an engine among the workloads that it serves at the same time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 
 class TimeShares:
-    """A clock of several workloads: time passes for each in proportion to its requests under way at that moment.
+    """Measures the engine time of several workloads, in proportion to their requests in flight at each moment.
 
-    The shares add up to the time in which any request was under way. A workload whose last responses are long pays for
-    the time in which the engine has little else to do, which a division by tokens would hide.
+    The shares add up to the time during which any request was in flight. A workload whose last responses are long is
+    charged for the time when the engine has little else to do. A division by tokens would hide this time.
 
     Attributes:
-        seconds: by workload.
+        seconds: seconds of engine time, by workload.
     """
 
     def __init__(self, workloads: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -25,7 +25,7 @@ class TimeShares:
 
     @contextmanager
     def request(self, workload: int) -> Iterator[None]:
-        """Count a request of a workload as under way while the block runs."""
+        """Count a request of a workload as in flight while the block runs."""
         self._change(workload, 1)
         try:
             yield

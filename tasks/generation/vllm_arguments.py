@@ -1,8 +1,8 @@
-"""Arguments that pass through to vLLM: those that are refused, each with the reason, and the check of their names.
+"""Checks the arguments that are passed through to vLLM, and lists the refused ones with the reasons.
 
-An argument is refused everywhere where this pipeline sets it itself or has no use for it, since it would be overridden
-or ignored. Training also refuses what makes the engine's log-probabilities other than those of the policy that the
-learner computes, and what a weight update in flight does not reach.
+Arguments that this pipeline sets itself or does not use are always refused, because they would be overridden or
+ignored. Training also refuses arguments that make the engine's log-probabilities differ from those that the learner
+computes, and arguments that put weights or cached values out of reach of an in-flight weight update.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ FALSIFIED = (
     "tokens would be drawn from another distribution than the one that the learner computes, and every importance "
     "weight would be wrong"
 )
-"""The reason for which training refuses an argument that changes the distribution of a token."""
+"""The reason that training gives for refusing an argument that changes the distribution of a token."""
 
 PARALLEL_SIZES = ("pipeline_parallel_size", "prefill_context_parallel_size", "data_parallel_size")
-"""Engine arguments by which the number of an engine's GPUs is multiplied, beside the tensor parallel size."""
+"""Engine arguments that multiply the number of an engine's GPUs, in addition to the tensor parallel size."""
 
 COMPILED = ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "optimization_level")
-"""Engine arguments that vLLM ignores where it runs without compiled graphs."""
+"""Engine arguments that vLLM ignores if it runs without compiled graphs."""
 
 
 def _for_each(reason: str, names: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ _ENGINE_OF_OURS = {
     **_for_each("the number of an engine's GPUs never changes", "enable_elastic_ep elastic_ep_max_dp_size"),
     **_for_each(_OUTPUT, "enable_return_routed_experts return_sampling_mask aux_output_config stream_interval"),
 }
-"""Engine arguments that are refused everywhere, each with the reason."""
+"""Engine arguments that are always refused, with the reasons."""
 
 _REJECTION = (
     "vLLM drafts tokens that weight updates in flight do not reach, and accepts several at once: it is not known that "
@@ -93,7 +93,7 @@ ENGINE_REFUSED_IN_TRAINING = {
         "experts move between GPUs, and a weight update is loaded to where they were first", "enable_eplb eplb_config"
     ),
 }
-"""Engine arguments that training refuses, each with the reason."""
+"""Engine arguments that training refuses, with the reasons."""
 
 _SAMPLING_OF_OURS = {
     "n": "`sampling.samples` sets it",
@@ -115,21 +115,21 @@ _SAMPLING_OF_OURS = {
     "trace_decode_token_ids": "the response would be given and not sampled",
     "repetition_detection": "a response ends with an end of its own or at `sampling.max_tokens`",
 }
-"""Sampling arguments that are refused everywhere, each with the reason."""
+"""Sampling arguments that are always refused, with the reasons."""
 
 SAMPLING_REFUSED_IN_TRAINING = _for_each(
     FALSIFIED,
     "presence_penalty frequency_penalty repetition_penalty logit_bias allowed_token_ids bad_words min_tokens "
     "ignore_eos thinking_token_budget watermarking extra_args",
 )
-"""Sampling arguments that training refuses, each with the reason."""
+"""Sampling arguments that training refuses, with the reasons."""
 
 
 def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
     """Check the names of engine arguments, and the values that decide the number of an engine's GPUs.
 
     Raises:
-        ValueError: vLLM has no such argument, it is refused, or a parallel size is no whole number above 0.
+        ValueError: vLLM has no such argument, it is refused, or a parallel size is not a positive integer.
     """
     _check(arguments, ENGINE_ARGUMENTS, _ENGINE_OF_OURS, "engine")
     for name in PARALLEL_SIZES:
@@ -158,10 +158,10 @@ def _check(arguments: Mapping[str, Any], known: Collection[str], refused: Mappin
 
 
 def refused_in_training(option: str, arguments: Mapping[str, Any], refused: Mapping[str, str]) -> str | None:
-    """Return a sentence on the first argument that training refuses; None: it refuses none.
+    """Return an error message about the first argument that training refuses, or None if it refuses none.
 
     Args:
-        option: path of the option of the recipe that holds the arguments.
+        option: path of the recipe option that contains the arguments.
         arguments: the arguments.
         refused: `ENGINE_REFUSED_IN_TRAINING` or `SAMPLING_REFUSED_IN_TRAINING`.
     """
@@ -172,15 +172,15 @@ def refused_in_training(option: str, arguments: Mapping[str, Any], refused: Mapp
 
 
 def check_thinking_budget(sampling: Mapping[str, Any], engine: Mapping[str, Any], where: str = "sampling") -> None:
-    """Check that an engine can end the thinking of responses that have a budget for it.
+    """Check that an engine can enforce the thinking budget of responses.
 
     Args:
         sampling: the sampling arguments.
         engine: the arguments of the engine that samples.
-        where: path of the option that holds the sampling arguments as `vllm`.
+        where: path of the option that contains the sampling arguments as `vllm`.
 
     Raises:
-        ValueError: a budget, and an engine that does not know with which texts thinking begins and ends.
+        ValueError: there is a budget, but the engine does not know the texts that begin and end the thinking.
     """
     budget = sampling.get("thinking_token_budget")
     if budget in (None, -1) or engine.get("reasoning_parser") or engine.get("reasoning_config"):

@@ -1,13 +1,13 @@
-"""The names of vLLM's arguments and tool parsers, as of the version that this project pins.
+"""Lists the names of vLLM's arguments and tool parsers in the version that this project pins.
 
-Configurations are parsed on machines without vLLM, such as the pod of preflight and the one that submits a run, so the
-names are listed here instead of being read from vLLM. A test compares them with the vLLM that is installed.
+Configurations are parsed on machines without vLLM, such as the preflight pod and the machine that submits a run.
+Therefore the names are listed here instead of being read from vLLM. A test compares them with the installed vLLM.
 """
 
 from __future__ import annotations
 
 VERSION = "0.32.0"
-"""Version of vLLM that the names are of."""
+"""Version of vLLM that has these names."""
 
 _ENGINE = """
     additional_config aggregate_engine_logging all2all_backend allow_deprecated_quantization
@@ -64,7 +64,7 @@ _ENGINE = """
 """
 
 ENGINE_ARGUMENTS = frozenset(_ENGINE.split())
-"""Names of the fields of vLLM's `AsyncEngineArgs`, without its private ones."""
+"""Names of the public fields of vLLM's `AsyncEngineArgs`."""
 
 _SAMPLING = """
     allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos
@@ -76,7 +76,7 @@ _SAMPLING = """
 """
 
 SAMPLING_ARGUMENTS = frozenset(_SAMPLING.split())
-"""Names of the fields of vLLM's `SamplingParams`, without its private ones."""
+"""Names of the public fields of vLLM's `SamplingParams`."""
 
 _PARSERS = """
     apertus cohere_command3 cohere_command4 deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 deepseek_v41 dots
@@ -87,4 +87,4 @@ _PARSERS = """
 """
 
 TOOL_PARSERS = frozenset(_PARSERS.split())
-"""Names of vLLM's parsers of tool calls, its option `--tool-call-parser`."""
+"""Names of vLLM's tool call parsers (option `--tool-call-parser`)."""

@@ -1,8 +1,8 @@
-"""A weight-transfer engine for vLLM: new weights come from a safetensors file, in the shared memory of the node.
+"""Loads new weights into a running vLLM engine from a safetensors file in the node's shared memory.
 
-vLLM has `nccl` and `ipc` transfers for GPUs. This one serves machines with and without: the learner writes one file,
-which every node gets a copy of, and every actor loads it when it is ready to. Importing this module registers it, in
-vLLM's workers too: they import `WorkerExtension` by its path.
+vLLM has `nccl` and `ipc` weight transfers for GPUs. This one works with and without GPUs: the learner writes one file,
+every node gets a copy, and every actor loads it when it is ready. Importing this module registers the transfer, in
+vLLM's workers too, because they import `WorkerExtension` by its path.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from vllm.platforms import current_platform
 from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest
 
 BACKEND = "safetensors"
-"""Name under which vLLM knows this transfer (`WeightTransferConfig.backend`)."""
+"""Name of this transfer in vLLM (`WeightTransferConfig.backend`)."""
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
 """Path of `WorkerExtension`, for vLLM's option `worker_extension_cls`."""
 
 
 @dataclass
 class SafetensorsInitInfo(WeightTransferInitInfo):
-    """Empty: there is nothing to agree on before the first update."""
+    """An empty init info, because nothing has to be agreed on before the first update."""
 
 
 @dataclass
@@ -47,12 +47,12 @@ class SafetensorsUpdateInfo(WeightTransferUpdateInfo):
 
 
 class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, SafetensorsUpdateInfo]):
-    """A transfer that loads a checkpoint file into the running model, layer by layer, and leaves the KV cache.
+    """Loads a checkpoint file into the running model, layer by layer, without touching the KV cache.
 
     Attributes:
-        unused: names of the last file's tensors that no weight of the model was loaded from.
-        unfilled: names of the model's weights, as vLLM has them, that the last file had nothing for.
-        contents: contents of the tensors that were loaded.
+        unused: names of tensors in the last file that were not loaded into any weight of the model.
+        unfilled: names of the model's weights, as vLLM names them, that no tensor in the last file was loaded into.
+        contents: contents of the loaded tensors.
     """
 
     init_info_cls = SafetensorsInitInfo
@@ -62,28 +62,28 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
     contents: Contents = NOTHING
 
     def init_transfer_engine(self, init_info: SafetensorsInitInfo) -> None:
-        """Do nothing: the file is the only channel, and needs no rendezvous."""
+        """Do nothing: the file is the only channel and needs no rendezvous."""
 
     def start_weight_update(self) -> None:
-        """Bring the layers back into the checkpoint's form, so that loaders can fill them."""
+        """Convert the layers back to the checkpoint's layout, so that the weight loaders can fill them."""
         self.contents = NOTHING
         initialize_layerwise_reload(self.model)
         if current_platform.is_cpu():
-            # A kernel of experts packs their weights when it is made; vLLM keeps it over an update, and would give it
-            # weights that are not packed. Without one it makes another.
+            # The MoE kernel packs the expert weights when it is created. vLLM keeps the kernel across an update and
+            # would pass it unpacked weights. If there is no kernel, vLLM creates a new one.
             for layer in self.model.modules():
                 method: Any = getattr(layer, "quant_method", None)
                 if getattr(method, "moe_kernel", None) is not None:
                     method.moe_kernel = None
 
     def update_weights(self, update_info: dict[str, str]) -> None:
-        """Load the file; the base class would synchronise an accelerator that may not exist."""
+        """Load the file without the base class, which would synchronise an accelerator that may not exist."""
         self.receive_weights(self.parse_update_info(update_info))
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: SafetensorsUpdateInfo) -> None:
-        """Stream the tensors from the memory-mapped file into the model's loaders."""
+        """Stream the tensors from the memory-mapped file into the model's weight loaders."""
         load_weights: Callable[[Iterable[tuple[str, torch.Tensor]]], set[str] | None] = self.model.load_weights  # type: ignore[assignment]
         arrivals, digest = Arrivals(self.model), TensorDigest()
         with safe_open(update_info.path, framework="pt", device="cpu") as file, arrivals.counted():
@@ -94,16 +94,16 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
         self.unfilled = [name for name in arrivals.unfilled if name not in loaded and not (tied and tied in name)]
 
     def finish_weight_update(self) -> None:
-        """Bring the layers back into the form that the kernels run."""
+        """Convert the layers back to the layout that the kernels use."""
         finalize_layerwise_reload(self.model, self.model_config)
         head = getattr(self.model, "lm_head", None)
         if current_platform.is_cpu() and head is not None and self.model_config.hf_config.tie_word_embeddings:
-            # No tensor is loaded for a tied head, so the reload passes it over; but on a CPU its kernel holds a packed
-            # copy of the embedding, and would go on with the old one.
+            # No tensor is loaded for a tied head, so the reload skips it. But on a CPU its kernel has a packed copy
+            # of the embedding and would continue to use the old one.
             head.quant_method.process_weights_after_loading(head)
 
     def shutdown(self) -> None:
-        """Do nothing: no resource is held between updates."""
+        """Do nothing: no resources are kept between updates."""
 
 
 def _digested(file: Any, digest: TensorDigest) -> Iterator[tuple[str, torch.Tensor]]:
@@ -115,32 +115,32 @@ def _digested(file: Any, digest: TensorDigest) -> Iterator[tuple[str, torch.Tens
 
 
 class Arrivals:
-    """A record of which tensors of a stream were loaded, and which weights of the model they were loaded into.
+    """Records which tensors of a stream were loaded, and into which weights of the model.
 
-    Loaders take tensors from the stream one by one, and vLLM's layerwise reload calls `get_numel_loaded` for each that
-    goes into a weight. A loader that first collects the whole stream leaves nothing to tell from.
+    Weight loaders take tensors from the stream one by one, and vLLM's layerwise reload calls `get_numel_loaded` for
+    each tensor that is loaded into a weight. If a loader collects the whole stream first, this cannot be recorded.
 
     Args:
-        model: vLLM's, whose layers wait for their weights.
+        model: vLLM's model, whose layers wait for their weights.
 
     Attributes:
-        unused: names of the tensors after which the next was taken without such a call.
+        unused: names of the tensors for which the call was not made before the next tensor was taken.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._weights = dict(model.named_parameters())  # of the reload, which is over when the last is loaded
+        self._weights = dict(model.named_parameters())  # during the reload, which ends when the last weight is loaded
         self._filled: set[int] = set()
         self._calls = 0
         self.unused: list[str] = []
 
     @property
     def unfilled(self) -> list[str]:
-        """Names of the weights, as vLLM has them, that no tensor was loaded into."""
+        """Names of the weights, as vLLM names them, that no tensor was loaded into."""
         return [name for name, weight in self._weights.items() if id(weight) not in self._filled]
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the calls for the length of a block."""
+        """Count the calls of `get_numel_loaded` while the block runs."""
         original = layerwise.get_numel_loaded
 
         def counting(weight_loader: Callable[..., Any], args: inspect.BoundArguments) -> tuple[int, object]:
@@ -155,7 +155,7 @@ class Arrivals:
             layerwise.get_numel_loaded = original
 
     def following(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield `tensors`, by name, and note those that were not loaded before the next one was asked for."""
+        """Yield `tensors` with their names, and record each that was not loaded before the next was requested."""
         for name, tensor in tensors:
             before = self._calls
             yield name, tensor
@@ -166,12 +166,12 @@ class Arrivals:
 
 
 class WorkerExtension:
-    """A class for vLLM's option `worker_extension_cls`: each worker imports this module, and has its method."""
+    """Extends vLLM's workers (option `worker_extension_cls`): each worker imports this module and gets the method."""
 
     weight_transfer_engine: SafetensorsWeightTransferEngine
 
     def arrived(self) -> tuple[list[str], list[str], Contents]:
-        """Return `unused`, `unfilled` and `contents` of the last update (`SafetensorsWeightTransferEngine`)."""
+        """Return `unused`, `unfilled` and `contents` of the last update (see `SafetensorsWeightTransferEngine`)."""
         transfer = self.weight_transfer_engine
         return list(transfer.unused), list(transfer.unfilled), transfer.contents
 

@@ -1,10 +1,11 @@
-"""Computes a stage's cache version: a digest of the code and the versions that can change its outputs.
+"""Computes a stage's cache version: a digest of the code and the package versions that can change its outputs.
 
-It covers the task's module and every module of this project that it reaches through imports, wherever in a file they
-stand, with the data files (templates, say) that lie beside them, and the versions of the distributions that those
-modules import, by the pins of the images (`LOCK`). Code is taken from the syntax tree without docstrings, so that a
-comment or a reformatted line keeps the cache, and without `DISPLAY`. Nothing is imported, and neither the version of
-Python nor what is installed has a part in it: where a task is registered there may be neither torch nor vLLM.
+The digest covers the task's module and every module of this project that it imports directly or indirectly, anywhere
+in a file. It includes the data files next to them (such as templates), and the pinned versions in the images (`LOCK`)
+of the distributions that these modules import. Code is read from the syntax tree without docstrings, so that comments
+and formatting do not change the digest, and without `DISPLAY`. Nothing is imported, and the digest does not depend on
+the version of Python or the installed packages, because torch and vLLM may not be installed on the machine that
+registers a task.
 """
 
 from __future__ import annotations
@@ -23,60 +24,59 @@ from images import pins
 ROOT = Path(__file__).parents[2]
 """The root of the checkout."""
 PACKAGES = ("tasks", "workflows")
-"""The packages of this project whose code counts."""
+"""The packages of this project whose code is included."""
 LOCK = pins.CUDA.path
-"""The file of the pins that count: those of the images of generation and training, which cover the data image, too.
+"""The file with the pinned versions: the pins of the generation and training images, which include the data image.
 
 Machines without a GPU have the same releases: `make check` compares their pins with these (`images.pins.differences`).
 """
 
 DISPLAY = (
-    "tasks.charts",  # figures on decks
-    "tasks.flyte.archive",  # which files are sent to a cluster; the code that a stage reaches is in its digest
+    "tasks.charts",  # charts on decks
+    "tasks.flyte.archive",  # which files are sent to a cluster; the code that a stage imports is in its digest
     "tasks.flyte.cache_policy",  # decides when a stage runs again, not what it returns
-    "tasks.flyte.lost_outputs",  # what an error says of a file that is gone
-    "tasks.flyte.patches",  # how flytekit reads options, prints results and errors, and looks into its local cache
-    "tasks.lineage.code_digest",  # the same
-    "tasks.flyte.stages.progress",  # the bar on a terminal
+    "tasks.flyte.lost_outputs",  # error messages about missing files
+    "tasks.flyte.patches",  # how flytekit reads options, prints results and errors, and reads its local cache
+    "tasks.lineage.code_digest",  # decides when a stage runs again, not what it returns
+    "tasks.flyte.stages.progress",  # the progress bar on a terminal
     "tasks.flyte.stages.sampling_progress",  # the same with a live deck
-    "tasks.flyte.stages.show",  # what is on a deck
-    "tasks.machine.engine_errors",  # the error of an engine that does not start
-    "tasks.machine.memory_limit",  # what an error says of a process that the kernel killed
-    "tasks.machine.ray_memory",  # the same, of processes on other nodes
-    "tasks.machine.progress",  # how that bar and the lines of a log look
-    "tasks.training.telemetry.trackers",  # where metrics are sent besides
+    "tasks.flyte.stages.show",  # the content of decks
+    "tasks.machine.engine_errors",  # error messages of engines that do not start
+    "tasks.machine.memory_limit",  # error messages about processes that the kernel killed
+    "tasks.machine.ray_memory",  # the same for processes on other nodes
+    "tasks.machine.progress",  # the format of the progress bar and log lines
+    "tasks.training.telemetry.trackers",  # further destinations of metrics
     "tasks.machine.quiet",  # which lines of other libraries reach the terminal
 )
-"""Modules and functions that only display a run; they are left out, with the calls to them and the arguments of these.
+"""Modules and functions that only display a run. They are excluded, with calls to them and the arguments of the calls.
 
-A stage's headline is not among them: it is an output (`StageSummary`).
+A stage's headline is not excluded, because it is an output (`StageSummary`).
 """
 DRAWING = ("tasks.reporting", "tasks.charts")
-"""The package of the stages whose output is a display, and that with which they draw: nothing of the two is left out of
-the digests of these stages."""
+"""The package of the stages whose output is a display, and the package of their charts. Nothing of them is excluded
+from the digests of these stages."""
 
 DISTRIBUTIONS = {
     "google": "protobuf",
     "yaml": "pyyaml",
 }
-"""Distributions of the imports whose names differ from theirs."""
+"""Names of distributions that differ from their import names, by import name."""
 UNCOUNTED = {*PACKAGES, "images", "mlflow", "wandb"}
-"""Imports that do not count: this project, and packages that are used only where they are installed."""
+"""Imports whose versions are not included: this project, and packages that are used only if they are installed."""
 
 _NAME = re.compile(r"\w+(\.\w+)*")
 
 
 @cache
 def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
-    """Return 64 hex digits over `module`, the project's modules that it reaches, and the distributions that they
-    import.
+    """Return a digest (64 hex digits) of `module`, the project's modules that it imports, and their distributions.
 
     Args:
         module: the module of a task.
-        ignored_code: packages or modules of the project that do not count.
+        ignored_code: packages or modules of the project that are excluded.
 
     Raises:
-        ValueError: a module has a relative import; `LOCK` is missing, or lacks a distribution that is imported.
+        ValueError: a module has a relative import, or `LOCK` is missing or lacks an imported distribution.
     """
     digest = hashlib.sha256()
     for name in sorted(reachable(module, ignored_code)):
@@ -90,9 +90,9 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
 
 @cache
 def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]:
-    """Return `module` and the project's modules that it imports, directly or not, their packages included.
+    """Return `module` and the project's modules that it imports directly or indirectly, including their packages.
 
-    `DISPLAY` and `ignored_code` are left out.
+    `DISPLAY` and `ignored_code` are excluded.
 
     Raises:
         ValueError: a module has a relative import.
@@ -106,16 +106,16 @@ def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]
         reached.add(name)
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
         code = _code_for(module, name)
-        # A text without a dot, such as the folder of the recipes, names no module: recipes are inputs, and not code.
+        # A string without a dot, such as the folder of the recipes, is not a module. Recipes are inputs and not code.
         waiting += code.imports | {text for text in code.strings if "." in text}
     return frozenset(reached)
 
 
 def distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the distributions that `module` and the modules that it reaches import, with their versions in `LOCK`.
+    """Return the distributions that `module` and its modules (`reachable`) import, with their versions in `LOCK`.
 
     Raises:
-        ValueError: a module has a relative import; `LOCK` is missing, or lacks a distribution that is imported.
+        ValueError: a module has a relative import, or `LOCK` is missing or lacks an imported distribution.
     """
     versions = _versions(ROOT / LOCK)
     versions_of = {}
@@ -130,7 +130,7 @@ def distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, 
 
 
 def pinned_version(package: str) -> str | None:
-    """Return the version of an importable `package` in every image; None where `LOCK` gives none.
+    """Return the version of an importable `package` in every image, or None if `LOCK` has none.
 
     Raises:
         ValueError: `LOCK` is missing.
@@ -154,7 +154,7 @@ def _versions(path: Path) -> dict[str, str]:
 
 
 def _code_for(stage: str, module: str) -> _Code:
-    """The module as it counts in the digest of a stage."""
+    """Return the parts of the module that are included in the digest of a stage."""
     return _code(module, whole=_is_in(stage, DRAWING) and _is_in(module, DRAWING))
 
 
@@ -170,7 +170,7 @@ def _file(module: str) -> Path:
 
 
 class _Code(NamedTuple):
-    """The part of a module that counts: its syntax tree as text, its imports, and texts that may name modules."""
+    """The included part of a module: its syntax tree as text, its imports, and strings that may be module names."""
 
     text: str
     imports: frozenset[str]
@@ -179,7 +179,7 @@ class _Code(NamedTuple):
 
 @cache
 def _code(module: str, *, whole: bool) -> _Code:
-    """The module without docstrings; where it is not `whole`, also without `DISPLAY`."""
+    """Return the module without docstrings, and also without `DISPLAY` unless it is `whole`."""
     reader = _Reader(None if whole else module)
     try:
         reader.visit(ast.parse(_file(module).read_text(encoding="utf-8")))
@@ -189,10 +189,10 @@ def _code(module: str, *, whole: bool) -> _Code:
 
 
 class _Reader(ast.NodeVisitor):
-    """Reads a syntax tree once: as text, which is the same under every version of Python, and for what it names.
+    """Converts a syntax tree to text that is the same in every version of Python, and collects the names in it.
 
-    Fields that hold nothing are left out, as are docstrings. Of a module that is given by its name, `DISPLAY` is left
-    out as well: definitions, imports, statements that call it, arguments of its other calls.
+    Empty fields and docstrings are left out. If the module's name is given, `DISPLAY` is left out as well: its
+    definitions, its imports, statements that call it, and the arguments of other calls of it.
     """
 
     def __init__(self, module: str | None) -> None:
@@ -200,14 +200,14 @@ class _Reader(ast.NodeVisitor):
         self.imports: set[str] = set()
         self.strings: set[str] = set()
         self._module = module
-        self._meaning: dict[str, str] = {}  # of names that the module imports
+        self._meaning: dict[str, str] = {}  # full names of the names that the module imports
 
     def generic_visit(self, node: ast.AST) -> None:
         write = self.text.append
         write(f"{type(node).__name__}(")
         for name in node._fields:
             value = getattr(node, name, None)
-            if value is None or value == [] or name == "ctx":  # a name's context follows from where it stands
+            if value is None or value == [] or name == "ctx":  # a name's context follows from its position
                 continue
             write(f"{name}=")
             if isinstance(value, list):
@@ -247,11 +247,11 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and _NAME.fullmatch(node.value):
-            self.strings.add(node.value)  # named now, imported when it is needed
+            self.strings.add(node.value)  # it may name a module that is imported later
         self.text.append(f"Constant({node.value!a})")
 
     def _import(self, node: ast.Import | ast.ImportFrom, full_names: dict[ast.alias, str]) -> bool:
-        """Reads an import, with the full name of each alias, and returns True where any of it counts."""
+        """Read an import, with the full name of each alias. Return True if any of it is included."""
         counted = [alias for alias in node.names if not (self._module and _is_display(full_names[alias]))]
         self.imports.update(full_names[alias] for alias in counted)
         for alias in counted:

@@ -1,4 +1,4 @@
-"""The options in which runs differ, from what each has beside its defaults."""
+"""Finds the options that differ between runs, from the options that each run changed from the defaults."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ABSENT = "default"
-"""Text for an option that a run leaves at its default and another run does not."""
+"""Text for an option that is at its default in a run and not in another run."""
 
 
 def differences(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return, for each run, the options in which the runs differ, as `training.steps = 4`.
+    """Return for each run the options that differ between the runs, as `training.steps = 4`.
 
     Args:
-        runs: the options that are not at their defaults, by file. A run without any, of which nothing is known, has no
-            differences. One that lacks a file, as a part of the pipeline may, has none in that file.
+        runs: the options of each run that are not at their defaults, by file. A run without options is unknown and has
+            no differences. A run without a file, such as a run of a part of the pipeline, has no differences in it.
     """
     flat = [dict(_flat("", run)) for run in runs]
     differing = [
@@ -33,9 +33,9 @@ def differences(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _flat(path: str, value: Any) -> list[tuple[str, str]]:
-    """Return the values at the ends of nested mappings, as JSON text, by their dotted path.
+    """Return the leaf values of nested mappings as JSON text, by dotted path.
 
-    A list of mappings with names, such as the sources of a data file, counts as a mapping by name.
+    A list of mappings with names, such as the sources of a data file, is treated as a mapping by name.
     """
     if isinstance(value, list) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
         value = {item["name"]: {key: inner for key, inner in item.items() if key != "name"} for item in value}

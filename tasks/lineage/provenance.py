@@ -1,11 +1,11 @@
-"""Provenance of a table, in its footer: inputs, specification, seed, code and image.
+"""Collects the provenance of a table for its footer: inputs, specification, seed, code and image.
 
 inputs        the content digests of the inputs, by name
-spec          the specification in full, run-time options included
+spec          the full specification, including run-time options
 spec_digest   the digest of the options that the result depends on
-seed          the seed of random draws; null where nothing is drawn
+seed          the seed of random numbers, or null if none are used
 code_version  the digest of the stage's code (`tasks.lineage.code_digest`)
-image         the container image that the stage ran in, by name
+image         the name of the container image of the stage
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def made_from(
     Args:
         module: module of the stage.
         inputs: content digests of the inputs, by name.
-        seed: seed of random draws; several by name.
+        seed: Optional. Seed of random numbers, or several seeds by name.
         spec: further inputs of the stage: configurations and JSON values, by name.
     """
     return {

@@ -1,7 +1,7 @@
 """Imports a user's module, and computes the digest of its file and of the user's files that it imports.
 
-The user's modules are those outside of this project, the standard library and the installed packages. For the digest
-they are read, not imported: imports count wherever in a file they stand, and so do names of modules in text, as in
+A module belongs to the user if it is not in this project, the standard library or an installed package. For the digest,
+modules are read and not imported. Imports anywhere in a file are included, and so are module names in strings, as in
 `importlib.import_module("helper")`.
 """
 
@@ -31,20 +31,20 @@ _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
 class _Location(NamedTuple):
-    """The file of a module, None for a package without one or a module of the interpreter; the folders of a package."""
+    """The file of a module (None for a package without one or a built-in module), and the folders of a package."""
 
     file: Path | None
     folders: tuple[Path, ...]
 
 
 _latest: dict[str, tuple[dict[Path, int], str]] = {}
-"""The files of a module when its digest was last computed, with their times of modification, and that digest."""
+"""The files of a module with their modification times when its digest was last computed, and the digest."""
 _imported: dict[str, str] = {}
 """The digest of a module when it was imported."""
 
 
 def user_code_digest(module: str) -> str:
-    """Return 16 hex digits over the file of `module` and the user's files that it reaches through imports.
+    """Return a digest (16 hex digits) of the file of `module` and the user's files that it imports.
 
     Raises:
         ImportError: there is no such module.
@@ -62,10 +62,11 @@ def user_code_digest(module: str) -> str:
 
 
 def imported(module: str) -> ModuleType:
-    """Return the module; it and the user's modules that it imports are imported anew where a file of theirs changed.
+    """Return the module. If files changed, it and the user's modules that it imports are imported again.
 
     Raises:
-        ImportError: there is no such module; or any error that the module raises itself.
+        ImportError: there is no such module.
+        Exception: any error that the module raises.
     """
     digest = user_code_digest(module)
     if _imported.get(module, digest) != digest:
@@ -77,9 +78,9 @@ def imported(module: str) -> ModuleType:
 
 
 def user_files(module: str) -> dict[str, Path]:
-    """Return the files of `module` and of the user's modules that it imports, directly or not, by their names.
+    """Return, by module name, the files of `module` and of the user's modules that it imports directly or indirectly.
 
-    The packages that they are in are among them.
+    They include the packages of these modules.
 
     Raises:
         ImportError: there is no such module.
@@ -104,9 +105,9 @@ def user_files(module: str) -> dict[str, Path]:
 
 
 def line_of(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
-    """Return the last line of the user's files that an exception came through, else the function's first.
+    """Return the last line of the user's files in an exception's traceback, or else the function's first line.
 
-    It stands in parentheses, and is empty where neither is known.
+    The result is in parentheses, or empty if neither is known.
     """
     files = {str(path): path for path in user_files(module).values()}
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
@@ -126,12 +127,12 @@ def _file(module: str) -> Path:
 
 
 def _time(path: Path) -> int:
-    """The time of a file's last change, in nanoseconds; 0: there is no such file."""
+    """Return the modification time of a file in nanoseconds, or 0 if it does not exist."""
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
 def _located(module: str) -> _Location | None:
-    """Find a module without an import of the packages that it is in."""
+    """Find a module without importing its parent packages."""
     root, *parts = module.split(".")
     try:
         spec = importlib.util.find_spec(root)
@@ -166,12 +167,12 @@ def _is_users(name: str, location: _Location) -> bool:
 
 @lru_cache
 def _imports(path: Path, _time_ns: int, package: str) -> frozenset[str]:
-    """The names of modules in a file, of which some may not be modules."""
+    """Return the names in a file that may be modules."""
     if path.suffix != ".py":
         return frozenset()
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # its import will say so
+    except (SyntaxError, ValueError):  # the import of the file will report it
         return frozenset()
     return frozenset(name for node in ast.walk(tree) for name in _named(node, package))
 

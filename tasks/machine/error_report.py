@@ -1,6 +1,6 @@
-"""Reports an error as a person reads it: one sentence, and the traceback in a file that a second line names.
+"""Reports an error to the user in one line, and writes the traceback to a file that a second line names.
 
-`RLVR_VERBOSE=1` in the environment prints the traceback as well.
+With `RLVR_VERBOSE=1` in the environment the traceback is also printed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from tasks.failures import cause_in_infrastructure, mistake_in, sentence_on
 
 FOLDER = "outputs/errors"
-"""The folder of tracebacks; where it cannot be written, they are in the folder of temporary files."""
+"""The folder of tracebacks. If it cannot be written, the folder of temporary files is used."""
 
 
 def report(error: BaseException) -> str:
-    """Return the lines that a person reads of `error`; of what is not the user's mistake, a file has the traceback."""
+    """Return the lines to print about `error`. If it is not a user error, its traceback is written to a file."""
     if os.environ.get("RLVR_VERBOSE") == "1":
         traceback.print_exception(error, file=sys.stderr)
     if mistake_in(error):
@@ -33,7 +33,7 @@ def report(error: BaseException) -> str:
 
 
 def run_command(command: Callable[[], object]) -> None:
-    """Call a command line's function; an error ends the process with `report` of it and exit status 1."""
+    """Call the function of a command. If it raises an error, print `report(error)` and exit with status 1."""
     try:
         command()
     except Exception as error:

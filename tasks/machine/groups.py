@@ -1,7 +1,7 @@
-"""The groups of a Ray cluster's machines, and Ray's resource by which a process is placed on a machine of its group.
+"""Defines the groups of machines in a Ray cluster, and the Ray resources that place a process in its group.
 
-Each machine of a group is started with the group's resource, which nodes of other Ray clusters do not have: there
-processes are placed by GPUs and CPUs alone.
+Each machine of a group is started with the group's resource. Nodes of other Ray clusters do not have it, and processes
+are then placed only by GPUs and CPUs.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 LEARNER, ACTORS = "learner", "actors"
-"""Names of the groups, which KubeRay puts into the names of their pods."""
+"""Names of the groups. KubeRay includes them in the names of the pods."""
 
 RESOURCES = {LEARNER: "rlvr_learner", ACTORS: "rlvr_actors"}
-"""Ray's resource of each group."""
+"""Name of the Ray resource of each group."""
 
 OF_A_MACHINE = 1.0
-"""Amount of its group's resource that a machine has; the sum of a cluster is the number of the group's machines."""
+"""Amount of the group's resource on each machine. The sum in a cluster is the number of machines in the group."""
 
 SHARE = 0.001
-"""Amount that a process or a bundle asks for. It only says where, and must never be what a machine has too little of:
-a thousand find room on one. Ray counts in steps of 0.0001."""
+"""Amount that a process or a bundle requests. It only determines the placement and must never run out: a thousand
+requests fit on one machine. Ray counts in steps of 0.0001."""
 
 
 def group_of(resources: Mapping[str, float]) -> str | None:
@@ -28,9 +28,9 @@ def group_of(resources: Mapping[str, float]) -> str | None:
 
 
 def are_grouped(machines: Iterable[Mapping[str, float]]) -> bool:
-    """Return whether the machines of a cluster, by their resources, are in groups; the only machine holds everything.
+    """Return whether the machines of a cluster, given by their resources, are in groups. A single machine is not.
 
-    One group is enough: if the machines of the other are lost, its processes wait for them.
+    One group is enough. If all machines of the other group are lost, its processes wait for new ones.
     """
     groups = [group_of(resources) for resources in machines]
     return len(groups) > 1 and any(groups)

@@ -1,4 +1,4 @@
-"""The container image that a stage runs in: its name, and whether its packages are for CUDA or for CPUs."""
+"""Identifies the container image of a stage, and checks whether it is for CUDA or for CPUs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tasks.failures import MistakeError
 from tasks.machine.resources import gpus_of_pod
 
 NAME = "FLYTE_INTERNAL_IMAGE"
-"""Environment variable: the name of a container's image. `images/Dockerfile` sets it, as Flyte's own images do."""
+"""Environment variable with the name of a container's image, set by `images/Dockerfile` as in Flyte's images."""
 
 ACCELERATOR = "RLVR_ACCELERATOR"
-"""Environment variable: the kind of a container's image, `cuda` or `none`, which `images/Dockerfile` sets. An image
-without it is not checked."""
+"""Environment variable with the kind of a container's image, `cuda` or `none`, set by `images/Dockerfile`. Images
+without it are not checked."""
 
 IN_A_POD = "FLYTE_INTERNAL_EXECUTION_ID"
-"""Environment variable that Flyte gives to every pod."""
+"""Environment variable that Flyte sets in every pod."""
 
 BUILD_FOR = {
     "cuda": "make images, and make register, without ACCELERATOR=none",
@@ -26,7 +26,7 @@ BUILD_FOR = {
 
 
 class ImageError(MistakeError):
-    """Engines of a pod's image do not run on the machines that a run asks for or has."""
+    """Engines in a pod's image do not run on the machines that a run requests or has."""
 
 
 def image() -> str:
@@ -52,16 +52,16 @@ def accelerator() -> str | None:
 
 
 def check_image(gpus: float, reason: str) -> None:
-    """Check that engines of this pod's image run on machines with this number of GPUs.
+    """Check that engines in this pod's image run on machines with this number of GPUs.
 
-    Images that do not say their kind, and local runs, are not checked.
+    Images without a kind and local runs are not checked.
 
     Args:
         gpus: number of GPUs.
         reason: the part of the error message with this number, such as "this pod has 0 GPUs".
 
     Raises:
-        ImageError: the image is for machines with GPUs and `gpus` is 0, or the other way round.
+        ImageError: the image is for machines with GPUs and `gpus` is 0, or the reverse.
     """
     kind = accelerator()
     if kind is None or (gpus > 0) == (kind == "cuda"):
@@ -73,10 +73,10 @@ def check_image(gpus: float, reason: str) -> None:
 
 
 def check_image_of_pod() -> None:
-    """Check that engines of this pod's image run on this pod.
+    """Check that engines in this pod's image run on this pod.
 
     Raises:
-        ImageError: the image is for machines with GPUs and the pod has none, or the other way round.
+        ImageError: the image is for machines with GPUs and the pod has none, or the reverse.
     """
     gpus = gpus_of_pod()
     check_image(gpus, f"this pod has {gpus} GPUs")

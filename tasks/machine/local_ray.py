@@ -1,7 +1,8 @@
-"""Starts Ray on this machine, once what it needs of the machine was looked at.
+"""Checks Ray's requirements and starts Ray on this machine.
 
-Ray joins whatever cluster runs on a machine, or that `RAY_ADDRESS` names, unless it is told otherwise: a run that
-another user's cluster would compute, or that waits for one that is gone, is never what was asked for.
+By default Ray joins any cluster that runs on the machine or that `RAY_ADDRESS` names. A run would then be computed by
+another user's cluster, or wait for a cluster that is gone. This module always starts a new cluster or joins a given
+one.
 """
 
 from __future__ import annotations
@@ -16,25 +17,26 @@ from tasks.failures import MistakeError
 from tasks.machine.quiet import silence_retries
 
 LONGEST_SOCKET = 107
-"""Bytes that the path of a Unix socket may have on Linux."""
+"""Maximum number of bytes in the path of a Unix socket on Linux."""
 
 RAYS_PART = "/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store"
-"""The path of Ray's longest socket in the folder of temporary files."""
+"""The longest path of a Ray socket below the folder of temporary files."""
 
 
 CONNECT_SECONDS = 10
-"""Seconds within which a cluster has to take a connection."""
+"""Connection timeout of a cluster in seconds."""
 
 
 class MachineError(MistakeError):
-    """The machine, or the environment of the process, lacks what engines and Ray need; the message names it."""
+    """The machine or the environment lacks something that engines and Ray need. The message names it."""
 
 
 def check_machine() -> None:
-    """Check what Ray and the engines need of the environment.
+    """Check the requirements of Ray and the engines.
 
     Raises:
-        MachineError: the home cannot be written, or the path of the folder of temporary files is too long or not ASCII.
+        MachineError: the home folder cannot be written, or the path of the folder of temporary files is too long or not
+            ASCII.
     """
     home = Path.home()
     if not can_be_written(home):
@@ -57,7 +59,7 @@ def check_machine() -> None:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Return whether a file can be made in a folder; the permissions alone do not decide that, as in `/proc`."""
+    """Return whether a file can be created in a folder. Permissions are not enough to tell, for example in `/proc`."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True
@@ -66,15 +68,15 @@ def can_be_written(folder: Path) -> bool:
 
 
 def start_ray(address: str = "local", **options: Any) -> None:
-    """Start Ray on this machine, or join the cluster at `address`, and let SIGTERM end the process as Ctrl-C does.
+    """Start Ray on this machine, or join the cluster at `address`, and make SIGTERM end the process as Ctrl-C does.
 
     Args:
-        address: `local`, or a running cluster's, as `ray.init` takes it.
+        address: `local`, or the address of a running cluster as in `ray.init`.
         options: further options of `ray.init`.
 
     Raises:
-        MachineError: see `check_machine`; nothing answers at `address`.
-        ConnectionError: what answers at `address` is no cluster.
+        MachineError: as `check_machine` raises it, or nothing answers at `address`.
+        ConnectionError: the server at `address` is not a Ray cluster.
     """
     import ray
 
@@ -85,19 +87,19 @@ def start_ray(address: str = "local", **options: Any) -> None:
         _check_answers(address)
     silence_retries()
     ray.init(address=address, include_dashboard=False, **options)
-    # Ray's own handler, which it sets meanwhile, aborts the process and prints a stack.
+    # Ray sets its own handler, which aborts the process and prints a stack trace.
     signal.signal(signal.SIGTERM, _interrupt)
 
 
 def _usable_gpus() -> int:
-    """Return the number of GPUs that torch can use; Ray would count those that the driver has."""
+    """Return the number of GPUs that torch can use. Ray would count all GPUs that the driver reports."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def _check_answers(address: str) -> None:
-    """Raise `MachineError` where nothing answers at a cluster's `HOST:PORT`, which Ray would try for many minutes."""
+    """Raise `MachineError` if nothing answers at a cluster's `HOST:PORT`, because Ray would retry for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -110,7 +112,7 @@ def _check_answers(address: str) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Interrupt the main thread as Ctrl-C would, also where a shell has started the process with Ctrl-C ignored."""
+    """Interrupt the main thread like Ctrl-C, even if a shell started the process with Ctrl-C ignored."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

@@ -1,12 +1,12 @@
-"""The memory limit of this process's control group, and the processes that are killed, or do not start, because of it.
+"""Watches the memory limit of this process's control group, and explains why processes were killed or did not start.
 
-A killed process leaves no message of its own: Ray and vLLM report that it "died unexpectedly". The control group counts
-the kills, in both versions of the kernel's interface:
+A killed process leaves no message: Ray and vLLM report that it "died unexpectedly". The control group counts the kills,
+in both versions of the kernel's interface:
 
     version 2   memory.max              memory.events        oom_kill 1
     version 1   memory.limit_in_bytes   memory.oom_control   oom_kill 1
 
-The driver of a run knows those of other nodes, too, whose readings are brought to it (`tasks.machine.ray_memory`).
+The driver of a run also receives readings from other nodes (`tasks.machine.ray_memory`).
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ from tasks.failures import InfrastructureError, MistakeError, with_causes
 logger = logging.getLogger(__name__)
 
 MOUNTS = Path("/sys/fs/cgroup")
-"""Folder below which the control groups lie."""
+"""Folder of the control groups."""
 PROCESSES = Path("/proc")
-"""Folder in which the kernel describes every process, and the machine's memory."""
+"""Folder with the kernel's files about every process and the machine's memory."""
 GIB = 2**30
 """Bytes of a GiB."""
 POLL_SECONDS = 1.0
-"""Seconds between two looks at the counter of kills and at the sizes of the processes."""
+"""Seconds between two readings of the number of kills and the sizes of the processes."""
 HERE = ""
-"""Name of this process's own node; another one has its address."""
+"""Name of this process's node. Other nodes are named by their addresses."""
 RECENT_SECONDS = 15.0
-"""Seconds after a kill within which the loss of a process is put down to it; Ray reports a death some seconds late."""
+"""Seconds after a kill during which the loss of a process is attributed to it.
+
+Ray reports the death of a process some seconds late.
+"""
 LARGEST = 4
-"""Number of processes that a message names."""
+"""Maximum number of processes that a message names."""
 SMALLEST = 0.1
-"""GiB below which a process is not named in a message."""
+"""Size in GiB below which a process is not named in a message."""
 REACHED = 0.95
-"""Share of its limit that a group has had in use at least if the kernel kills for the limit."""
+"""Minimum share of its limit that a group has used if the kernel kills because of the limit."""
 UNLIMITED = 2**60
-"""Bytes from which on version 1's limit means that there is none."""
+"""Bytes. A limit of at least this size in version 1 of the interface means that the group is not limited."""
 
 OTHER_REMEDY = "lower learner.micro_batch_tokens or cpu_kv_cache_gib of the engine"
-"""Words on the options that help where the largest process is none that an option makes smaller."""
+"""Advice for a message if no option makes the largest process smaller."""
 KINDS = (
     ("tasks.verifiers.chat.launcher", "judge's server", "lower verifiers.judge.server.cpu_kv_cache_gib"),
     ("LearnerRank", "learner rank", "lower learner.micro_batch_tokens"),
@@ -59,19 +62,19 @@ KINDS = (
     ("RelayProcess", "relay", OTHER_REMEDY),
     ("tasks.verifiers.worker", "verifier's worker", "lower rewards.workers"),
 )
-"""For each kind of process: a part of its command line, its name in a message, and the option that makes it smaller."""
+"""A part of the command line, the name in a message and the option that reduces the size, for each kind of process."""
 
 
 class MemoryLimitError(MistakeError):
-    """The work needs more memory than the limit: more than once, a process was killed or did not start for it."""
+    """The work needs more memory than the limit: processes were repeatedly killed or did not start because of it."""
 
 
 class ShortOfMemoryError(InfrastructureError):
-    """A process did not start for memory that others have, and may give back."""
+    """A process did not start for lack of memory that other processes use and may free."""
 
 
 class Process(NamedTuple):
-    """A process of the control group: its name in a message, the option that makes it smaller, and its own memory."""
+    """A process of the control group: its name in a message, the option that reduces its size, and its memory."""
 
     name: str
     remedy: str
@@ -79,7 +82,7 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, command: str, gib: float) -> Self:
-        """Return the process with a command line."""
+        """Create the process from its command line and memory."""
         name, remedy = next(
             ((name, remedy) for part, name, remedy in KINDS if part in command), (_short(command), OTHER_REMEDY)
         )
@@ -87,32 +90,35 @@ class Process(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The state of a control group at one moment, as its files say."""
+    """The state of a control group at one moment, as read from its files."""
 
     limit: int | None
-    """The limit in bytes; None: there is none."""
+    """The limit in bytes, or None if there is none."""
     sizes: Mapping[int, Process]
     """The processes, by id."""
     kills: int = 0
-    """Number of processes that the kernel has killed for memory so far."""
+    """Number of processes that the kernel has killed for lack of memory so far."""
     peak: int | None = None
-    """The most memory that the group has had in use, bytes. None: the kernel does not say."""
+    """Peak memory of the group in bytes, or None if the kernel does not report it."""
 
     @property
     def of_the_machine(self) -> Self:
-        """The reading without its limit, if that was never reached: then the kernel killed for the machine's memory."""
+        """Return the reading without its limit if it was never reached.
+
+        The kernel then killed because of the machine's memory.
+        """
         is_reached = self.limit is None or self.peak is None or self.peak >= REACHED * self.limit
         return self if is_reached else self._replace(limit=None)
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A control group, read from its files: its limit, its processes, and how many of them the kernel has killed.
+    """Reads the files of a control group: its limit, its processes, and how many of them the kernel has killed.
 
     Attributes:
-        folder: the control group's.
-        top: the folder up to which the limits of outer groups count as well; `folder` or one that holds it.
-        processes: where the kernel describes processes.
+        folder: the control group's folder.
+        top: the folder of the outermost group whose limit applies: `folder` or one of its parents.
+        processes: the folder with the kernel's files about processes.
     """
 
     folder: Path
@@ -121,7 +127,7 @@ class MemoryLimit:
 
     @classmethod
     def of_this_process(cls, mounts: Path = MOUNTS, processes: Path = PROCESSES) -> Self:
-        """Return the control group of this process; in a container it is the outermost that it sees."""
+        """Return the control group of this process. In a container it is the outermost visible group."""
         top, path = mounts, ""
         for line in _text(processes / "self" / "cgroup").splitlines():
             _, controllers, name = line.split(":", 2)
@@ -134,7 +140,7 @@ class MemoryLimit:
         return cls(folder if folder.is_dir() else top, top, processes)
 
     def limit(self) -> int | None:
-        """Return the lowest limit of the group and its outer ones, bytes; None: there is none."""
+        """Return the lowest limit of the group and its outer groups in bytes, or None if there is none."""
         folders = [self.folder, *(outer for outer in self.folder.parents if outer.is_relative_to(self.top))]
         limits = [
             int(text)
@@ -145,31 +151,31 @@ class MemoryLimit:
         return min((limit for limit in limits if limit < UNLIMITED), default=None)
 
     def available(self) -> int:
-        """Return the bytes that all processes may use: the limit, or the machine's memory where that is less."""
+        """Return the bytes that all processes may use: the minimum of the limit and the machine's memory."""
         return min(filter(None, (self.limit(), self.machine())))
 
     def machine(self) -> int:
-        """Return the machine's memory, bytes."""
+        """Return the machine's memory in bytes."""
         return 1024 * int(_field(self.processes / "meminfo", "MemTotal:") or UNLIMITED // 1024)
 
     def kills(self) -> int:
-        """Return the number of the group's processes that the kernel has killed for memory so far."""
+        """Return the number of the group's processes that the kernel has killed for lack of memory so far."""
         texts = (_field(self.folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control"))
         return sum(int(text) for text in texts if text)
 
     def sizes(self) -> dict[int, Process]:
-        """Return the processes of the group, by id, without those that have ended."""
+        """Return the running processes of the group, by id."""
         pids = map(int, _text(self.folder / "cgroup.procs").split())
         return {pid: process for pid in pids if (process := self._process(pid))}
 
     def read(self) -> Reading:
-        """Return what the group's files say now."""
+        """Return the current state of the group, from its files."""
         texts = (_text(self.folder / name).strip() for name in ("memory.peak", "memory.max_usage_in_bytes"))
         peak = next((int(text) for text in texts if text.isdecimal()), None)
         return Reading(self.limit(), self.sizes(), self.kills(), peak)
 
     def cached(self) -> int:
-        """Return the bytes of files that the kernel holds in the group's memory, and drops where there is need."""
+        """Return the bytes of cached files in the group's memory, which the kernel drops when memory is needed."""
         fields = ("total_inactive_file", "total_active_file", "inactive_file", "active_file")  # version 1 has all four
         sizes = [int(text) for name in fields if (text := _field(self.folder / "memory.stat", name))]
         return sum(sizes[:2])
@@ -179,7 +185,7 @@ class MemoryLimit:
         if kilobytes is None:
             return None
         command = self._command(pid)
-        if "EngineCore" in command:  # a judge's server leads the process group of its engine
+        if "EngineCore" in command:  # the leader of its process group may be the server of an LLM judge
             state = _text(self.processes / str(pid) / "stat").rpartition(")")[2].split()
             command = f"{self._command(int(state[2])) if state else ''} {command}"
         return Process.of(command, int(kilobytes) * 1024 / GIB)
@@ -189,21 +195,22 @@ class MemoryLimit:
 
 
 class MemoryWatch:
-    """A watch over the kills of this process's control group, in a thread of its own, and over those of other nodes.
+    """Watches kills in this process's control group, in a separate thread, and receives readings of other nodes.
 
-    Every kill is logged as it comes. The size of a process is gone with it, so that sizes are read all the time.
+    Every kill is logged when it is noticed. The size of a killed process cannot be read any more, so sizes are read
+    continuously.
 
     Attributes:
         kills: number of times that the kernel or Ray's monitor has killed processes of a node since the watch began, up
-            to the last `look` and `see`. What is killed at one time is one peak.
+            to the last `look` and `see`. Processes that are killed at the same time count once.
     """
 
     def __init__(self, limit: MemoryLimit) -> None:
-        """Watch `limit` from now on; `start` begins the thread, without which only calls look."""
+        """Watch `limit` from now on. Without the thread that `start` begins, only method calls read it."""
         self._limit = limit
         self._lock = threading.RLock()
         self._readings = {HERE: limit.read()}
-        self._last: dict[str, tuple[float, str]] = {}  # by node, the time of the last kill and the sentence on it
+        self._last: dict[str, tuple[float, str]] = {}  # by node, the time of the last kill and the message about it
         self._report = ""
         self.kills = 0
 
@@ -219,12 +226,12 @@ class MemoryWatch:
         return self
 
     def look(self) -> None:
-        """Read this process's control group; log a warning if the kernel has killed a process since the last look."""
+        """Read this process's control group, and log a warning if a process was killed since the last look."""
         with self._lock:
             self.see(self._limit.read())
 
     def see(self, reading: Reading, node: str = HERE) -> None:
-        """Take in a reading of a node; kills before its first one do not count."""
+        """Process a reading of a node. Kills before its first reading do not count."""
         with self._lock:
             before = self._readings.get(node, reading)
             if reading.kills > before.kills:
@@ -235,11 +242,11 @@ class MemoryWatch:
             self._readings[node] = reading._replace(kills=max(reading.kills, before.kills))
 
     def record(self, killer: str, killed: Collection[Process], before: Reading, node: str = HERE) -> None:
-        """Count a kill, and log the sentence on it.
+        """Count a kill, and log a message about it.
 
         Args:
-            killer: who killed.
-            killed: the processes, as far as they are known.
+            killer: what killed the processes.
+            killed: the killed processes, as far as they are known.
             before: a reading of the node before the kill.
             node: the address of the node.
         """
@@ -254,27 +261,27 @@ class MemoryWatch:
         logger.warning("%s", self._report)
 
     def reading(self, node: str = HERE) -> Reading | None:
-        """Return the newest reading of a node; None: there is none."""
+        """Return the newest reading of a node, or None if there is none."""
         return self._readings.get(node)
 
     def recent(self, node: str = HERE) -> str:
-        """Return the sentence on a kill on a node within the last `RECENT_SECONDS`; empty: there was none.
+        """Return the message about a kill on a node within the last `RECENT_SECONDS`, or "" if there was none.
 
-        This process's own control group is looked at once more.
+        For this process's node, the control group is read again first.
         """
         self.look()
         when, sentence = self._last.get(node, (-RECENT_SECONDS, ""))
         return sentence if time.monotonic() - when < RECENT_SECONDS else ""
 
     def report(self) -> str:
-        """Return the sentence on the last kill on any node since the watch began, looking once more; empty: none."""
+        """Read again and return the message about the last kill on any node since the watch began, or ""."""
         self.look()
         return self._report
 
     def explain(self, message: str, remedy: str = "") -> str:
-        """Return a message on a process that did not start for memory, with the limit and the largest processes.
+        """Add the limit and the largest processes to a message about a process that did not start for lack of memory.
 
-        `remedy` is what helps; empty: what makes the largest process smaller.
+        `remedy` is the advice in the message. If empty, it is the option that makes the largest process smaller.
         """
         self.look()
         reading = self._readings[HERE]
@@ -283,14 +290,14 @@ class MemoryWatch:
 
 @cache
 def watch() -> MemoryWatch:
-    """Return this process's watch over its own control group; the first call starts it."""
+    """Return this process's `MemoryWatch` of its control group. The first call starts it."""
     return MemoryWatch(MemoryLimit.of_this_process()).start()
 
 
 def return_freed_memory() -> None:
-    """Return the memory that this process has freed to the system, which glibc would keep for later.
+    """Return the memory that this process has freed to the system, which glibc would keep.
 
-    In a local run, earlier stages have loaded the model in the process that then trains.
+    In a local run, earlier stages have loaded the model in the same process that then trains.
     """
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):  # another C library
@@ -298,13 +305,13 @@ def return_freed_memory() -> None:
 
 
 def with_cause(message: str) -> str:
-    """Return a message on the loss of a process of this node, with the kill for memory that came just before it."""
+    """Return a message about a lost process of this node, with the kill for lack of memory just before it, if any."""
     cause = watch().recent()
     return f"{message}: {cause}" if cause else message
 
 
 def shortage_in(error: BaseException) -> ShortOfMemoryError | None:
-    """Return the error of a process that did not start for memory among `error` and its causes; None: there is none."""
+    """Return the `ShortOfMemoryError` among `error` and its causes, or None if there is none."""
     return next((cause for cause in with_causes(error) if isinstance(cause, ShortOfMemoryError)), None)
 
 
@@ -314,7 +321,7 @@ def _bound(reading: Reading, node: str) -> str:
 
 
 def _largest(reading: Reading, remedy: str = "") -> str:
-    """Return the part of a sentence that names the largest processes, and what helps (see `MemoryWatch.explain`)."""
+    """Return the part of a message that names the largest processes and the remedy (see `MemoryWatch.explain`)."""
     largest = sorted(reading.sizes.values(), key=lambda one: -one.gib)
     named = ", ".join(f"{one.name} {one.gib:.1f} GiB" for one in largest[:LARGEST] if one.gib >= SMALLEST)
     remedy = remedy or (largest[0].remedy if named else OTHER_REMEDY)
@@ -323,7 +330,7 @@ def _largest(reading: Reading, remedy: str = "") -> str:
 
 
 def _text(path: Path) -> str:
-    """Return the text of one of the kernel's files; empty where it does not exist, or its process has ended."""
+    """Return the text of a file of the kernel. Empty if it does not exist or its process has ended."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -331,12 +338,12 @@ def _text(path: Path) -> str:
 
 
 def _field(path: Path, name: str) -> str | None:
-    """Return the word after `name` in one of the kernel's files of a field a line; None: it has no such field."""
+    """Return the word after `name` in a file of the kernel with one field per line, or None if the field is missing."""
     return next((words[1] for line in _text(path).splitlines() if (words := line.split())[:1] == [name]), None)
 
 
 def _short(command: str) -> str:
-    """Return what a command line runs: the module or the script of Python, else the program."""
+    """Return what a command line runs: Python's module or script, otherwise the program."""
     words = command.split() or ["?"]
     if "-m" in words[:-1]:
         return words[words.index("-m") + 1]

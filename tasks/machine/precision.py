@@ -1,12 +1,12 @@
-"""The type of weights and activations that `dtype: auto` stands for.
+"""Selects the data type of weights and activations for `dtype: auto`.
 
-On GPUs it is bfloat16. Processors differ: one without instructions for it (AVX2 alone: most laptops) computes bfloat16
-several times slower than float32, and there float32 is used. `RLVR_CPU_DTYPE=bfloat16` or `=float32` overrides this, to
-test on one kind of processor what happens on the other.
+On GPUs it is bfloat16. Processors without instructions for bfloat16 (with AVX2 only, as in most laptops) compute it
+several times slower than float32, and float32 is used. `RLVR_CPU_DTYPE=bfloat16` or `=float32` overrides this, to test
+on one kind of processor what happens on the other.
 
-The type that `auto` becomes is a property of the machine and no part of a stage's input: results are cached under
-`auto`. A local cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. To cache
-results of two precisions apart, give the type in the configuration.
+The selected type is a property of the machine and not part of a stage's input: results are cached under `auto`. A local
+cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. To cache results of two
+precisions separately, set the type in the configuration.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 Auto = Literal["auto"]
 
 CPU_DTYPE = "RLVR_CPU_DTYPE"
-"""Environment variable: the type that `auto` becomes without a GPU, instead of the processor's."""
+"""Environment variable with the type for `auto` without a GPU. It overrides the choice by processor."""
 SLOWER_AT_MOST = 1.5
-"""Largest time of a bfloat16 matrix product, in times of float32's, at which bfloat16 is used for its smaller memory.
+"""Maximum time of a bfloat16 matrix product, relative to float32, at which bfloat16 is used to save memory.
 
-Processors are far from it on both sides: 0.3 with AVX-512's bfloat16, 4 with AVX2.
+Typical values are far from this threshold: 0.3 with AVX-512's bfloat16, and 4 with AVX2.
 """
 
 _ROWS, _INNER, _OUTER = 128, 576, 1536
 
 
 def resolve(dtype: Dtype | Auto, *, gpu: bool) -> Dtype:
-    """Return `dtype`, or for `auto` the type that suits a process with or without a GPU.
+    """Return `dtype`, or for `auto` the best type for a process with or without a GPU.
 
     torch is imported only for `auto` without a GPU.
 
@@ -49,7 +49,7 @@ def resolve(dtype: Dtype | Auto, *, gpu: bool) -> Dtype:
 def bfloat16_is_fast() -> bool:
     """Return whether this processor computes bfloat16 about as fast as float32 or faster.
 
-    oneDNN knows. A torch that was built without it is timed, for half a second of matrix products.
+    oneDNN has this information. If torch was built without oneDNN, matrix products are timed for half a second.
     """
     if (asked := _asked()) is not None:
         return asked == "bfloat16"
@@ -63,7 +63,7 @@ def bfloat16_is_fast() -> bool:
 
 
 def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the kernel lists instructions with which torch computes bfloat16 fast; imports no torch."""
+    """Return whether the kernel lists instructions that make bfloat16 fast in torch. Does not import torch."""
     if (asked := _asked()) is not None:
         return asked == "bfloat16"
     try:
@@ -74,7 +74,7 @@ def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def _asked() -> str | None:
-    """Return the type that `RLVR_CPU_DTYPE` names, or None if it is not set."""
+    """Return the type in `RLVR_CPU_DTYPE`, or None if it is not set."""
     asked = os.environ.get(CPU_DTYPE) or None
     if asked not in (None, "bfloat16", "float32"):
         raise MistakeError(f"{CPU_DTYPE} = {asked}: without a GPU, auto can be bfloat16 or float32")
@@ -82,11 +82,12 @@ def _asked() -> str | None:
 
 
 def product_rate(dtype: str, seconds: float) -> float:
-    """Measure a matrix product as decoding with a small model has them; return floating point operations per second.
+    """Measure a matrix product as in decoding with a small model. Return floating point operations per second.
 
     Args:
         dtype: name of a torch type.
-        seconds: time to repeat the product for. The fastest counts, so that other processes disturb it little.
+        seconds: time during which the product is repeated. The fastest repetition counts, so that other processes have
+            little influence.
     """
     import torch
 
@@ -103,6 +104,6 @@ def product_rate(dtype: str, seconds: float) -> float:
 
 
 def report_float32(option: str, used: str) -> None:
-    """Print one line to stderr where the option was `auto` and the type in use is float32; called once per stage."""
+    """Print one line to stderr if the option was `auto` and the type in use is float32. Called once per stage."""
     if option == "auto" and used == "float32":
         print("this processor computes bfloat16 slowly: float32 is used", file=sys.stderr, flush=True)

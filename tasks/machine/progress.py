@@ -1,10 +1,10 @@
-"""The progress of a long stage: a bar on a terminal, and a line every half minute where there is none.
+"""Shows the progress of a long stage: a bar on a terminal, or otherwise a log line every half minute.
 
     training: steps: 3/14, 0:04:30 so far, 0.7/min, 0:16:30 left of this stage, mean score 0.42
 
-The rate counts from the first unit of work that was done, so that the start of an engine is no part of it. The time
-left is the work left at that rate, and appears once a minute was measured. Stages know nothing of each other, so it is
-that of one stage and not of the whole run.
+The rate is measured from the first completed unit of work, so that it does not include the start of an engine. The
+remaining time is the remaining work at this rate, and is shown after one minute of measurement. It is the time of one
+stage and not of the whole run, because stages do not know about each other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_SECONDS = 30.0
-"""Seconds between two lines of a log."""
+"""Seconds between two log lines."""
 
 MEASURED_SECONDS = 60.0
-"""Seconds of work after which its rate is trusted to give the time left."""
+"""Seconds of work after which the rate is used to estimate the remaining time."""
 
 Advance = Callable[..., None]
-"""The type of `advance(count=1, note="", done=None)`; see `track_progress`."""
+"""The type of `advance(count=1, note="", done=None)` (see `track_progress`)."""
 
 
 @contextlib.contextmanager
@@ -38,9 +38,10 @@ def track_progress(description: str, total: int) -> Iterator[Advance]:
         total: units of work in the whole stage.
 
     Yields:
-        `advance(count=1, note="", done=None)`, which counts work that was done. `note` is appended to the line. `done`
-        is the number of all units done, this call's included: a stage that resumes gives it, so that work of an
-        earlier attempt does not count as this one's speed. With a count of 0 it gives those of earlier attempts alone.
+        `advance(count=1, note="", done=None)`, which counts completed work. `note` is appended to the line. `done` is
+        the total number of completed units, including this call. A stage that resumes sets it, so that work of an
+        earlier attempt does not count towards this attempt's rate. With a count of 0 it only sets the work of earlier
+        attempts.
     """
     from rich.console import Console
 
@@ -51,13 +52,13 @@ def track_progress(description: str, total: int) -> Iterator[Advance]:
 
 
 class Meter:
-    """Counts the work done by this attempt of a stage; one thread writes to it and another reads.
+    """Counts the work done by this attempt of a stage. One thread writes to it and another reads.
 
     Attributes:
         description: the stage and its unit of work.
         total: units of work in the whole stage.
-        done: units of work done so far, those of earlier attempts included.
-        note: the text that the stage gave last.
+        done: units of work done so far, including earlier attempts.
+        note: the last text from the stage.
     """
 
     def __init__(self, description: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +71,7 @@ class Meter:
         self._started = clock()
 
     def advance(self, count: int = 1, note: str = "", done: int | None = None) -> None:
-        """Count `count` units of work; see `track_progress`."""
+        """Count `count` units of work (see `track_progress`)."""
         if done is not None and self._first is None:
             self.done = done - count
         self.done += count
@@ -83,27 +84,27 @@ class Meter:
         return self._clock() - self._started
 
     def rate(self) -> float:
-        """Return the units of work per second since the first one of this attempt was done; 0 before the second."""
+        """Return the units of work per second since the first unit of this attempt, or 0 before the second unit."""
         if self._first is None:
             return 0.0
         done, since = self._first
         return (self.done - done) / max(self._clock() - since, 1e-9)
 
     def seconds_left(self) -> float | None:
-        """Return the seconds that the rest takes at this rate; None before a minute of work was measured."""
+        """Return the estimated remaining seconds, or None before a minute of work was measured."""
         if self._first is None or self._clock() - self._first[1] < MEASURED_SECONDS or not self.rate():
             return None
         return (self.total - self.done) / self.rate()
 
     def speed(self) -> str:
-        """Return the rate and the time left as text, empty before the second unit of work."""
+        """Return the rate and the remaining time as text, or "" before the second unit of work."""
         parts = [_per_time(self.rate())] if self.rate() else []
         if (left := self.seconds_left()) is not None:
             parts.append(f"{_clock_time(left)} left of this stage")
         return ", ".join(parts)
 
     def line(self) -> str:
-        """Return the progress as a line of a log."""
+        """Return the progress as a log line."""
         parts = [f"{self.description}: {self.done:,}/{self.total:,}", f"{_clock_time(self.seconds())} so far"]
         return ", ".join([*parts, *filter(None, [self.speed(), self.note])])
 

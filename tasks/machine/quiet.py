@@ -1,6 +1,6 @@
-"""Silences other libraries' progress bars and routine warnings, on the terminal and in a pod's log.
+"""Silences progress bars and routine warnings of other libraries, on the terminal and in a pod's log.
 
-`RLVR_VERBOSE=1` in the environment leaves them on.
+With `RLVR_VERBOSE=1` in the environment they are not silenced.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 SETTINGS = {
     "TQDM_DISABLE": "1",
-    "HF_HUB_VERBOSITY": "error",  # it logs two lines for every request that it repeats; ours says why, once
-    "PYTHONWARNINGS": "ignore",  # of child processes
+    "HF_HUB_VERBOSITY": "error",  # it logs two lines for every retry; our log gives the reason once
+    "PYTHONWARNINGS": "ignore",  # for child processes
     "RAY_LOGGER_LEVEL": "error",
-    "RAY_LOG_TO_DRIVER": "0",  # an actor's error is raised in the driver as well; the rest is in Ray's log folder
+    "RAY_LOG_TO_DRIVER": "0",  # an actor's error is also raised in the driver; the rest is in Ray's log folder
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -24,21 +24,21 @@ SETTINGS = {
     "TRANSFORMERS_VERBOSITY": "error",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-"""Environment variables by which those libraries are silenced."""
+"""Environment variables that silence the libraries."""
 
 ROUTINE = {
     "DeepSpeed": ("Setting accelerator to CPU",),
     "flytekit": ("Unclosed client session", "Unclosed connector"),  # logged as errors when a process that used S3 ends
 }
-"""Texts by which routine lines of a logger are recognised and dropped, by the logger's name."""
+"""Texts of routine log lines that are dropped, by name of the logger."""
 
 
 RETRIED = "retries remaining, so the task will be retried"
-"""Text of a line that Ray prints for every call to an actor that has died, also while Ctrl-C ends them all."""
+"""Text of the line that Ray prints for every call to a dead actor, also when Ctrl-C ends all actors."""
 
 
 def silence_libraries() -> None:
-    """Set `SETTINGS` and filter warnings; called before those libraries are imported. A variable that is set stays."""
+    """Set `SETTINGS` and filter warnings, before the libraries are imported. Variables that are already set stay."""
     if os.environ.get("RLVR_VERBOSE") == "1":
         return
     for name, value in SETTINGS.items():
@@ -54,9 +54,9 @@ def _is_none_of(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
 
 
 def silence_retries() -> None:
-    """Drop Ray's lines about calls that it repeats (`RETRIED`), unless `RLVR_VERBOSE` is set.
+    """Drop Ray's lines about retried calls (`RETRIED`), unless `RLVR_VERBOSE` is set.
 
-    Ray has no option for them. A process that was lost is reported by the run itself, with its reason.
+    Ray has no option for them. The run reports lost processes with the reason.
     """
     from ray._private import worker
 
@@ -74,7 +74,10 @@ def silence_retries() -> None:
 
 
 def silence_progress_bars() -> None:
-    """Turn off the bars of transformers, which has no environment variable for them, unless `RLVR_VERBOSE` is set."""
+    """Turn off the progress bars of transformers, unless `RLVR_VERBOSE` is set.
+
+    There is no environment variable for them.
+    """
     if os.environ.get("TRANSFORMERS_VERBOSITY") == "error":
         import transformers
 

@@ -1,9 +1,9 @@
-"""The memory of the nodes of a Ray cluster, as the driver of a run learns of kills on them.
+"""Tells the driver of a run about processes that were killed for lack of memory on the nodes of a Ray cluster.
 
-The kernel's kills are counted by the control group of each node, whose readings a process there gives (`NodeProcess`).
-Those of Ray's own monitor, which kills before the kernel would, stand in Ray's table of processes, with the memory and
-the largest processes of their node. That table has the kills of processes that Ray starts again, too, of which no call
-fails, and those that take the process of the readings with them.
+Kills by the kernel are counted by the control group of each node, which a process on the node reads (`NodeProcess`).
+Ray's own monitor kills before the kernel would. Its kills are in Ray's table of processes, with the memory and the
+largest processes of the node. The table also contains kills of processes that Ray restarts without a failed call, and
+kills that include the `NodeProcess`.
 """
 
 from __future__ import annotations
@@ -19,58 +19,62 @@ from tasks.machine.memory_limit import GIB, HERE, Process, Reading, watch
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 8.0
-"""Longest wait for the reading of a node; a process that was killed there is started again within it."""
+"""Maximum seconds to wait for the reading of a node. A `NodeProcess` that was killed is restarted within this time."""
 
 _KILL = re.compile(r"due to the node running low on memory\. Memory on the node \(IP: ([^,]+), .* / ([\d.]+)GB limit")
-"""Matches Ray's text on a kill; group 1 is the address of the node, group 2 its memory in GiB."""
+"""Matches Ray's message about a kill. Group 1 is the address of the node, group 2 its memory in GiB."""
 _KILLED = re.compile(r"(?m)^Selected to kill: .* task name=([^,]+), .*pid=(\d+), actual memory used=([\d.]+)GB")
-"""Matches a process that was killed; the groups are its class and method, its id and its memory in GiB."""
+"""Matches a process that was killed. The groups are its class and method, its id and its memory in GiB."""
 _USER = re.compile(r"(?m)^(\d+)\t([\d.]+)\t(.+)$")
-"""Matches one of the largest processes; the groups are its id, its memory in GiB and its command."""
+"""Matches one of the largest processes. The groups are its id, its memory in GiB and its command."""
 _DIED = re.compile(r"(?m)^\tip: (.+)$")
-"""Matches a line of Ray's text on a process that ended in any other way; group 1 is the address of its node."""
+"""Matches a line of Ray's message about a process that ended in another way. Group 1 is the address of its node."""
 
 
 class NodeProcess(Protocol):
-    """A process on a node that reads its memory; `name` is the node's address."""
+    """A process that reads the memory of its node. `name` is the node's address."""
 
     name: str
 
     async def memory(self) -> Reading:
-        """Return the reading; raises `InfrastructureError` if the process does not answer."""
+        """Return the reading.
+
+        Raises:
+            InfrastructureError: the process does not answer.
+        """
 
 
 class NodeProcesses(Protocol):
-    """One such process for each node of a cluster."""
+    """One `NodeProcess` for each node of a cluster."""
 
     def of(self, node: str) -> NodeProcess:
-        """Return that of a node, by Ray's id, which is started if there is none."""
+        """Return the process of a node, given by Ray's id. It is started if there is none."""
 
 
 class RayMemory:
-    """Brings the kills on all nodes of the cluster to `watch`, and names them where a process was lost.
+    """Reports the kills on all nodes of the cluster to `watch`, and names them if a process was lost.
 
     Args:
-        processes: those that read the memory of other nodes; None: the cluster has only this one.
+        processes: Optional. The processes that read the memory of other nodes. If None, this is the only node.
     """
 
     def __init__(self, processes: NodeProcesses | None = None) -> None:
         self._processes = processes
         self._own = ""  # this node's address
         self._others: dict[str, NodeProcess] = {}  # by address
-        self._reading: dict[str, asyncio.Task[None]] = {}  # the newest of each
-        self._known: set[str] = set()  # texts of kills
+        self._reading: dict[str, asyncio.Task[None]] = {}  # the newest task of each node
+        self._known: set[str] = set()  # messages about kills
         self._has_looked = False
 
     async def look(self) -> None:
-        """Look at all nodes; kills by Ray before the first look do not count."""
+        """Read the memory of all nodes. Kills by Ray before the first call do not count."""
         try:
             nodes, own, kills = await asyncio.to_thread(_ask_ray)
             if self._processes:
                 self._own = nodes.get(own, self._own)
                 others = [self._processes.of(node) for node, address in nodes.items() if address != self._own]
                 self._others = {process.name: process for process in others}
-        except Exception as error:  # Ray may not answer for a while: no reason to end a run
+        except Exception as error:  # Ray may not answer for a while, which must not end a run
             logger.debug("Ray does not say which processes were killed: %s", one_line(error))
             return
         if not self._has_looked:
@@ -81,7 +85,7 @@ class RayMemory:
         await asyncio.gather(*(self._read(node) for node in self._others if not self._is_reading(node)))
 
     async def reason_of(self, error: BaseException) -> str:
-        """Return why a process was lost: a kill for memory that came just before it, else Ray's error in one line."""
+        """Return why a process was lost: a kill for lack of memory just before, otherwise Ray's error in one line."""
         text = str(error)
         self._record(text)
         address = _KILL.search(text) or _DIED.search(text)
@@ -96,7 +100,7 @@ class RayMemory:
 
     async def _read(self, node: str) -> None:
         if process := self._others.get(node):
-            # Never cancelled: a node may be cut off for a while, and Ray would not make any call after that one.
+            # Never cancelled: a node may be unreachable for a while, and Ray would not make any later calls.
             reading = self._reading[node] = asyncio.create_task(self._see(node, process))
             await asyncio.wait([reading], timeout=ANSWER_SECONDS)
 
@@ -113,7 +117,7 @@ class RayMemory:
         self._known.add(text)
         node = self._node(kill[1])
         reading = watch().reading(node) or Reading(int(float(kill[2]) * GIB), {})
-        if not (reading.limit and reading.sizes):  # without a limit other programs share the memory
+        if not (reading.limit and reading.sizes):  # without a limit other programs use the same memory
             users = {int(pid): Process.of(command, float(gib)) for pid, gib, command in _USER.findall(text)}
             reading = reading._replace(sizes=users)
         killed = {int(pid): Process.of(f"ray::{name}", float(gib)) for name, pid, gib in _KILLED.findall(text)}
@@ -124,7 +128,7 @@ class RayMemory:
 
 
 def _ask_ray() -> tuple[dict[str, str], str, set[str]]:
-    """Return the addresses of the living nodes, by id, the id of this one, and the texts on Ray's kills for memory."""
+    """Return the addresses of the living nodes by id, the id of this node, and the messages about Ray's kills."""
     import ray
     from ray._private.state import state
     from ray.core.generated import common_pb2, gcs_pb2

@@ -1,4 +1,4 @@
-"""CPU cores and GPUs of this process and of the Ray cluster: what a stage occupies while it runs."""
+"""Counts the CPU cores and GPUs of this process and of the Ray cluster, which a stage uses while it runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 from tasks.machine.groups import RESOURCES
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""File with a container's CPU limit: `QUOTA PERIOD`, microseconds of CPU time in every period, or `max PERIOD`."""
+"""File with a container's CPU limit: `QUOTA PERIOD` (microseconds of CPU time in every period) or `max PERIOD`."""
 
 
 class Machine(NamedTuple):
-    """Number of CPU cores and of GPUs that a stage can use; cores may be a fraction."""
+    """Number of CPU cores and of GPUs that a stage can use. Cores may be fractional."""
 
     cores: float
     gpus: float = 0.0
 
 
 def process_cores() -> Machine:
-    """Return the CPU cores that this process may use, within its container's limit, and 0 GPUs; imports no torch."""
+    """Return the CPU cores that this process may use in its container, and 0 GPUs. Does not import torch."""
     cores = float(len(os.sched_getaffinity(0)))
     if QUOTA.is_file():
         quota, period = QUOTA.read_text().split()
@@ -32,12 +32,12 @@ def process_cores() -> Machine:
 
 
 def gpus_of_pod() -> int:
-    """Return the number of GPUs that this process's machine or container has, also where torch is built for CPUs."""
+    """Return the number of GPUs of this process's machine or container, even if torch is built for CPUs."""
     return len([device for device in Path("/dev").glob("nvidia*") if device.name[6:].isdigit()]) or int(has_gpu())
 
 
 def has_gpu() -> bool:
-    """Return whether torch sees an accelerator; False where torch is not installed, as in the base install."""
+    """Return whether torch sees an accelerator. False if torch is not installed, as in the base install."""
     if importlib.util.find_spec("torch") is None:
         return False
     import torch
@@ -46,23 +46,23 @@ def has_gpu() -> bool:
 
 
 def process_resources() -> Machine:
-    """Return the CPU cores and the GPUs that this process may use; imports torch."""
+    """Return the CPU cores and the GPUs that this process may use. Imports torch."""
     import torch
 
     return Machine(process_cores().cores, float(torch.cuda.device_count()))
 
 
 def gpus_of_ray() -> float:
-    """Return the number of GPUs of the Ray cluster, also where torch is built for CPUs."""
+    """Return the number of GPUs of the Ray cluster, even if torch is built for CPUs."""
     import ray
 
     return float(ray.cluster_resources().get("GPU", 0.0))
 
 
 def ray_resources() -> Machine:
-    """Return the CPU cores and GPUs of the Ray cluster, all nodes together; 0 GPUs where torch cannot use them.
+    """Return the CPU cores and GPUs of all nodes of the Ray cluster together. 0 GPUs if torch cannot use them.
 
-    Ray counts GPUs by their driver. On a workstation with torch's CPU build they are there, and of no use to training.
+    Ray counts the GPUs that the driver reports. On a workstation with torch's CPU build, training cannot use them.
     """
     import ray
     import torch
@@ -74,8 +74,8 @@ def ray_resources() -> Machine:
 async def free_resources() -> str:
     """Return the free and the total CPUs and GPUs of the Ray cluster, as text for a log message.
 
-    If its machines are in groups, the text has the number of each: a process waits for a machine of its own group.
-    Ray is called in threads: where its head is unreachable, an answer takes a minute.
+    If its machines are in groups, the text has the number of machines in each, because a process waits for a machine
+    of its own group. Ray is called in threads, because an answer takes a minute if its head node is unreachable.
     """
     import ray
 
@@ -90,9 +90,9 @@ async def free_resources() -> str:
 
 
 def return_freed_memory() -> None:
-    """Return to the system what this process has freed; glibc holds blocks of a model's size back for later.
+    """Return the memory that this process has freed to the system. glibc would keep blocks of the size of a model.
 
-    Without glibc it does nothing.
+    Does nothing without glibc.
     """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)

@@ -1,4 +1,4 @@
-"""Checks that a run can be stored at an address on blob storage, before training and not at the first checkpoint."""
+"""Checks before training that a run can be stored on blob storage, instead of failing at the first checkpoint."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 REFUSALS = frozenset({errno.EINVAL, errno.EPERM, errno.ENAMETOOLONG})
-"""Error numbers with which s3fs reports a wrong request: an address or credentials that no retry makes right."""
+"""Error numbers that s3fs reports for a wrong address or wrong credentials. Retries do not help."""
 
 STATUSES = frozenset({400, 401, 403, 404})
-"""HTTP statuses of a server that refuses the address or the credentials for good."""
+"""HTTP statuses that mean that a server permanently refuses the address or the credentials."""
 
 OTHERS = frozenset(
     {
@@ -25,23 +25,24 @@ OTHERS = frozenset(
         "google.auth.exceptions.DefaultCredentialsError",
     }
 )
-"""Full names of the libraries' errors that mean wrong credentials; the libraries need not be loaded for them."""
+"""Full names of the libraries' errors for wrong credentials, as text, so that the libraries are not imported."""
 
 
 class AccessError(MistakeError):
-    """The storage refuses access: its address or the credentials are wrong, and no retry gets past that."""
+    """The storage refuses access, because its address or the credentials are wrong. Retries do not help."""
 
 
 def check_access(filesystem: AbstractFileSystem, address: str) -> None:
-    """Write a small file below `address`, look for it in the listing, read it back and delete it.
+    """Write a small file below `address`, find it in the listing, read it and delete it.
 
-    A bucket that does not exist lists as an empty one, so that only writing tells a mistyped address from a run that
-    has not begun.
+    A bucket that does not exist is listed as an empty one. Only writing distinguishes a mistyped address from a run
+    that has not started.
 
     Raises:
-        AccessError: the storage refuses one of the four; names the address, the step, and the storage's answer.
+        AccessError: the storage refuses one of the four steps. The message has the address, the step and the storage's
+            answer.
         OSError: the file is not listed, or has other content.
-        Exception: the file system's own, where the storage does not answer.
+        Exception: an error of the file system if the storage does not answer.
     """
     path, content = f"{address}/probe.{uuid.uuid4().hex[:8]}", b"rlvr"
     doing = "written to"
@@ -54,7 +55,7 @@ def check_access(filesystem: AbstractFileSystem, address: str) -> None:
         read = filesystem.cat_file(path)
         doing = "deleted from"
         filesystem.rm_file(path)
-    except Exception as error:  # fsspec's file systems share no kind of error
+    except Exception as error:  # fsspec's file systems have no common error type
         if not is_refusal(error):
             raise
         raise AccessError(
@@ -66,17 +67,17 @@ def check_access(filesystem: AbstractFileSystem, address: str) -> None:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether a storage's error means that the address or the credentials are wrong for good."""
-    if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # ValueError: not an address
+    """Return whether a storage error means that the address or the credentials are wrong."""
+    if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # ValueError: an invalid address
         return True
     kinds = names_of_kinds(error)
-    status = getattr(error, "status_code", getattr(error, "code", None))  # azure's, or gcsfs's
+    status = getattr(error, "status_code", getattr(error, "code", None))  # of Azure or gcsfs
     forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")  # gcsfs, without a number
     return bool(kinds & OTHERS) or status in STATUSES or getattr(error, "errno", None) in REFUSALS or forbidden
 
 
 def answer(error: Exception) -> str:
-    """Return the storage's message in one line, after its error code where it gives one."""
+    """Return the storage's message in one line, after its error code if there is one."""
     code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
     message = one_line(error)
     return f"{code}: {message}" if code else message

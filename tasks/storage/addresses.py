@@ -1,7 +1,7 @@
-"""Opens files and folders of the user's on blob storage, such as the rows of a source, and identifies their content.
+"""Opens the user's files and folders on blob storage, such as the rows of a source, and identifies their content.
 
-Flytekit's configuration of a storage comes first, by which Flyte reads and writes outputs, then the environment's: the
-rows may lie in the same storage, or in another one.
+Credentials in flytekit's configuration, which Flyte uses to read and write outputs, are tried first, and then the
+credentials in the environment. The rows may be in the same storage as the outputs, or in another one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 CONFIGURED = "tasks.flyte.storage_options:configured"
-"""Name of the function that returns flytekit's options of a storage; this package does not import `tasks.flyte`."""
+"""Name of the function that returns flytekit's storage options, as text because this package must not import it."""
 
 S3 = "AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
 AZURE = "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY"
@@ -31,21 +31,21 @@ VARIABLES = {
     "abfss": ("FLYTE_AZURE_STORAGE_ACCOUNT_NAME, FLYTE_AZURE_STORAGE_ACCOUNT_KEY", AZURE),
     "gs": ("", "GOOGLE_APPLICATION_CREDENTIALS"),
 }
-"""Variables with the credentials of a storage, by the protocol of its addresses: flytekit's, and the environment's."""
+"""Variables with credentials, by protocol of the addresses: flytekit's variables, and the general ones."""
 
 
 class AddressRefusedError(MistakeError):
-    """A storage refuses to show what is at an address; the message has the variables with its credentials."""
+    """A storage refuses access to an address. The message names the variables with its credentials."""
 
 
 CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5")
-"""Names under which fsspec's file systems report a checksum of a file's content: S3, Azure and HTTP, the hub, GCS."""
+"""Keys of the checksum in fsspec's information about a file: S3, Azure and HTTP, the hub, GCS."""
 
 
 def reported_checksum(filesystem: AbstractFileSystem, path: str) -> str:
-    """Return what a file system reports of a file's content: a checksum, or what changes with the content.
+    """Return the checksum of a file that a file system reports, or another value that changes with its content.
 
-    A checksum comes first, because what else is reported depends on what the file system was asked before.
+    A checksum is preferred, because the other reported values depend on earlier requests to the file system.
     """
     about = filesystem.info(path)
     checksum = next((about[name] for name in CHECKSUMS if about.get(name)), None)
@@ -53,25 +53,25 @@ def reported_checksum(filesystem: AbstractFileSystem, path: str) -> str:
 
 
 def reported_digest(filesystem: AbstractFileSystem, files: Mapping[str, str]) -> str:
-    """Return a digest of files by what the storage reports; nothing is downloaded.
+    """Return a digest of files from the checksums that the storage reports, without a download.
 
     Args:
-        filesystem: of the files.
-        files: paths by the names that count.
+        filesystem: file system of the files.
+        files: paths of the files, by the names that are included in the digest.
     """
     reported = [(name, reported_checksum(filesystem, path)) for name, path in sorted(files.items())]
     return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
 
 
 def open_address(address: str) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of an address, or of a local path, and the path there.
+    """Return the file system of an address or a local path, and the path in it.
 
-    Of a storage with credentials it is one that shows what is at the address; if none does, one that shows that nothing
-    is there. An address may be a glob.
+    If a storage needs credentials, all known ones are tried. The first file system that finds the address is returned,
+    or else the first that reports that it does not exist. An address may be a glob.
 
     Raises:
-        AddressRefusedError: the storage refuses, with all credentials that are known here.
-        ValueError, ImportError: it is no address that fsspec can open.
+        AddressRefusedError: the storage refuses access with all known credentials.
+        ValueError, ImportError: fsspec cannot open the address.
     """
     protocol = address.partition("://")[0]
     if "://" not in address or protocol not in VARIABLES:
@@ -83,7 +83,7 @@ def open_address(address: str) -> tuple[AbstractFileSystem, str]:
             filesystem.info(_folder_of_glob(path))
         except FileNotFoundError:
             without = without or (filesystem, path)
-        except Exception as error:  # fsspec's file systems share no kind of error
+        except Exception as error:  # fsspec's file systems have no common error type
             if not is_refusal(error):
                 raise
             refusal = error
@@ -106,7 +106,7 @@ def _all_options(protocol: str) -> Iterator[dict[str, Any]]:
 
 
 def _folder_of_glob(path: str) -> str:
-    """Return the part of a pattern that names one folder, or a path that is none as it is."""
+    """Return the part of a glob before its first pattern, which is a folder. A path without patterns is unchanged."""
     parts = path.split("/")
     marked = [number for number, part in enumerate(parts) if set(part) & set("*?[")]
     return "/".join(parts[: marked[0]]) if marked else path

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, and flushed to the disk where that is asked for."""
+"""Writes files and folders atomically, and optionally flushes them to the disk."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ PARTIAL = ".partial"
 
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Error numbers of a disk, or of a user's part of it, that is full."""
+"""Error numbers for a full disk or a used-up quota."""
 
 
 class WriteError(InfrastructureError):
-    """A file could not be written, as its disk is full or failed; the message names the free space."""
+    """A file could not be written because its disk is full or failed. The message has the free space."""
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Report an error of torch or safetensors, which write `path` in the block, with the free space of its disk.
+    """Convert errors of torch or safetensors, which write `path` in the block, to errors with the free disk space.
 
-    Both raise errors of their own that hide the system's.
+    The errors of both libraries hide the error of the system.
 
     Raises:
-        WriteError: instead of theirs.
+        WriteError: instead of the library's error.
     """
     from safetensors import SafetensorError
 
@@ -49,7 +49,7 @@ def _not_written(path: Path, error: Exception) -> WriteError:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the path in the error of a full disk, which has none of its own."""
+    """Add the path to the error of a full disk, which does not contain it."""
     try:
         yield
     except OSError as error:
@@ -59,22 +59,22 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Flush the file `path`, or the folder with everything below it, to the disk."""
+    """Flush the file `path`, or the folder and everything in it, to the disk."""
     for item in (path, *path.rglob("*")):
         _sync_one(item)
 
 
 @contextlib.contextmanager
 def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Write a file or a folder whole or not at all: yields a path to write to, which is renamed to `path` at the end.
+    """Write a file or a folder atomically: yield a temporary path, which is renamed to `path` at the end of the block.
 
-    A reader of `path` sees the old content or the new (of a folder, for a moment, neither). A block that raises leaves
-    `path` as it was, and its own unfinished writing beside it under the suffix `.partial`, which the next attempt
-    removes.
+    A reader of `path` sees the old or the new content (for a folder, neither for a short time). If the block raises,
+    `path` is unchanged, and the unfinished file or folder next to it with the suffix `.partial` is removed by the next
+    attempt.
 
     Args:
-        path: the file or folder; its parent exists.
-        durable: flush the content to the disk before the renaming, and the folder that holds the name after it.
+        path: the file or folder. Its parent must exist.
+        durable: flush the content to the disk before the renaming, and the parent folder after it.
 
     Raises:
         WriteError: the disk is full.
@@ -88,9 +88,9 @@ def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def whole_in_threads(path: Path, *, durable: bool = False) -> AsyncIterator[Path]:
-    """Write a file or a folder whole or not at all, as `whole` does, in an async block.
+    """Write a file or a folder atomically in an async block, as `whole` does.
 
-    Storage is touched in threads, so that the event loop goes on where it is slow.
+    Storage is accessed in threads, so that slow storage does not block the event loop.
     """
     partial = _partial_of(path)
     with _naming(path):
@@ -107,7 +107,7 @@ def _put_in_place(partial: Path, path: Path, *, durable: bool) -> None:
     if durable:
         sync(partial)
     if partial.is_dir():
-        _remove(path)  # only a file replaces another in one step
+        _remove(path)  # only a file can replace another in one step
     os.replace(partial, path)
     if durable:
         _sync_one(path.parent)

@@ -1,9 +1,9 @@
-"""A heartbeat file by which at most one process works on a run.
+"""Ensures with a heartbeat file that at most one process works on a run.
 
     free ──► held ──► released                      another attempt starts: refused while the file changes,
-               └ killed: no more heartbeats ──► taken over after `seconds`, or at once where the process has ended
+               └ killed: no more heartbeats ──► taken over after `seconds`, or at once if the process has ended
 
-A holder that was cut off from storage for a while reads another holder's name in the file afterwards, and ends.
+A holder that could not reach the storage for a while reads another holder's name in the file afterwards, and ends.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 60.0
 """Seconds without a heartbeat after which a lease counts as abandoned."""
 BEATS = 6
-"""Heartbeats within that time."""
+"""Number of heartbeats within `LEASE_SECONDS`."""
 
 
 class RunInUseError(MistakeError):
-    """Another process works on the same run, on this machine or on another."""
+    """Another process works on the same run, on this or another machine."""
 
 
 class LeaseLostError(InfrastructureError):
-    """Another attempt has taken over the run that this one was working on."""
+    """Another attempt has taken over the run of this attempt."""
 
 
 class Lease:
-    """The right to work on a run, held within a `with` block and renewed by a thread.
+    """The right to work on a run, which is acquired by a `with` block and renewed by a thread.
 
-    Entering reads the file and then writes it, as fsspec has no conditional write. Of two attempts that start within
-    the same second both may enter: the file names the one that wrote last, and the other reads that at its next
-    heartbeat, at most `seconds / BEATS` later, and loses the lease (`check`, `held`). Until then both are at
-    work; the loser deletes nothing, as `check` precedes every deletion.
+    Entering reads the file and then writes it, because fsspec has no conditional write. If two attempts start within
+    the same second, both may enter. The file then names the attempt that wrote last. The other attempt reads this name
+    at its next heartbeat, at most `seconds / BEATS` later, and loses the lease (`check`, `held`). Until then both
+    work on the run, but the loser deletes nothing, because `check` is called before every deletion.
 
     Args:
-        filesystem: file system of the lease file, on storage that every attempt sees.
+        filesystem: file system of the lease file, on storage that every attempt can access.
         path: path of the lease file.
         seconds: time without a heartbeat after which the lease counts as abandoned.
 
     Raises:
-        RunInUseError: on entering; another process holds the lease.
+        RunInUseError: raised on entering if another process holds the lease.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, path: str, seconds: float = LEASE_SECONDS) -> None:
@@ -89,24 +89,24 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(PATIENCE_SECONDS)
-        if self._thread.is_alive():  # storage hangs, and deleting would, too; the lease grows old
+        if self._thread.is_alive():  # storage hangs, and deletion would hang too; the lease expires
             logger.warning("%s: storage hangs; the lease is not released", self._path)
             return
-        with contextlib.suppress(Exception):  # the lease grows old
+        with contextlib.suppress(Exception):  # the lease expires
             if self._is_ours(self._read()):
                 self._fs.rm_file(self._path)
 
     def check(self) -> None:
-        """Check that this process still holds the lease; call it before anything is deleted.
+        """Check that this process still has the lease. Call it before anything is deleted.
 
-        Storage that does not answer is logged and costs nothing: a lease is lost when another holder's name is read.
+        If the storage does not answer, this is only logged: a lease is lost when another holder's name is read.
 
         Raises:
-            LeaseLostError: another process holds the lease.
+            LeaseLostError: another process has the lease.
         """
         try:
             holder = self._read()
-        except Exception as error:  # fsspec's file systems share no kind of error
+        except Exception as error:  # fsspec's file systems have no common error type
             logger.warning("%s cannot be read: %s", self._path, error)
         else:
             if not self._lost and not self._is_ours(holder):
@@ -128,7 +128,7 @@ class Lease:
             loop.call_soon_threadsafe(task.cancel)
 
         self._on_lost = cancel
-        if self._lost:  # before this task could be cancelled
+        if self._lost:  # it was lost before this task could be cancelled
             raise LeaseLostError(self._lost)
         try:
             yield
@@ -167,9 +167,9 @@ class Lease:
                 failures = 0
             except LeaseLostError:
                 return
-            except Exception as error:  # storage that is away for a while
+            except Exception as error:  # storage may be unavailable for a while
                 failures += 1
-                if failures > 1:  # where a disk is full, the run ends before the next heartbeat, and says why
+                if failures > 1:  # if a disk is full, the run ends before the next heartbeat and logs the reason
                     logger.warning("%s cannot be written: %s", self._path, error)
 
     def _lose(self, holder: bytes | None) -> None:
@@ -193,8 +193,8 @@ class Lease:
         self._beats += 1
         content = json.dumps({**self._holder, "beats": self._beats}).encode()
         if isinstance(self._fs, LocalFileSystem):
-            # Whole at any moment, as objects on blob storage are. Not `durable.whole`: two holders would write to the
-            # same partial file.
+            # Written atomically, as objects on blob storage are. `durable.whole` is not used because two holders would
+            # write to the same partial file.
             partial = f"{self._path}.{self._holder['id']}"
             self._fs.pipe_file(partial, content)
             os.replace(partial, self._path)
@@ -203,13 +203,13 @@ class Lease:
 
 
 def holder_of(folder: Path) -> str | None:
-    """Return the process that works on the run in `folder`, or that may: its last heartbeat is not old; None: none."""
+    """Return the process with a recent heartbeat that may work on the run in `folder`, or None if there is none."""
     path = folder / "lease.json"
     try:
         holder, age = _parse(path.read_bytes()), time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return None
-    except OSError:  # of another user
+    except OSError:  # the file of another user
         return _name({})
     works = _runs(holder) if holder.get("machine") == _machine() else age < LEASE_SECONDS
     return _name(holder) if works else None
@@ -225,7 +225,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _started(pid: int) -> float:
-    """Return when a process started, in clock ticks since the machine did, as the time of day may be set meanwhile.
+    """Return when a process started, in clock ticks since the boot, because the time of day may be changed.
 
     Raises:
         ProcessLookupError: there is no such process.
@@ -233,7 +233,7 @@ def _started(pid: int) -> float:
     try:
         return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # proc(5), `starttime`
     except OSError:
-        import psutil  # not there where a recipe is planned, and used where there is no /proc
+        import psutil  # only used without /proc; not installed on machines that only plan a recipe
 
         try:
             return psutil.Process(pid).create_time()

@@ -1,4 +1,4 @@
-"""Copy folders of models without writing their weights again: a file system may give one file several names."""
+"""Copies model folders without writing the weights again, by hard links."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import stat
 from pathlib import Path
 
 WEIGHTS = ".safetensors"
-"""Ending of the files that copies share."""
+"""Suffix of the files that copies share."""
 WRITING = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder; its weights are linked, and made read-only, if both lie on a file system that allows it."""
+    """Copy a folder. Its weights are hard-linked and made read-only if the file system allows it."""
     shutil.copytree(source, target, copy_function=_copy)
 
 
@@ -21,7 +21,7 @@ def _copy(source: str, target: str) -> None:
     if source.endswith(WEIGHTS):
         try:
             os.link(os.path.realpath(source), target)
-            # Whoever wrote to one of the names would change all.
+            # Writing to one of the names would change all copies.
             os.chmod(target, os.stat(target).st_mode & ~WRITING)
         except OSError:  # another file system, or one without links
             pass

@@ -1,12 +1,12 @@
-"""Locations of what outlives an attempt: run folders, rollout caches and prepared models, by name.
+"""Determines the locations of files that are kept between attempts: run folders, rollout caches and prepared models.
 
     RLVR_RUNS        on this machine       on blob storage
-    not set          outputs/runs/NAME     <bucket of the raw outputs>/rlvr-runs/NAME, on a cluster alone
+    not set          outputs/runs/NAME     <bucket of the raw outputs>/rlvr-runs/NAME, only on a cluster
     a folder         <folder>/NAME         -
     an address       outputs/runs/NAME     <address>/NAME
 
-Pods share nothing but blob storage, and a retry, a recovered execution or a second start must find the rollouts and
-checkpoints of the attempt before it.
+Pods share only blob storage. A retry, a recovered execution or a second start must find the rollouts and checkpoints of
+the previous attempt.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from tasks.failures import PASSING, MistakeError
 
 RUNS = "RLVR_RUNS"
 """Name of the environment variable with the location of all runs: an address on blob storage, or a folder that every
-attempt sees."""
+attempt can access."""
 
 RUNS_HERE = "outputs/runs"
 """The folder of run folders on this machine, unless `RLVR_RUNS` is a folder."""
 
 OUTPUTS = "RLVR_OUTPUTS"
-"""Name of the environment variable with the folder in which every local run gets a folder of its own."""
+"""Name of the environment variable with the parent folder of the folders of all local runs."""
 
 
 SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
-"""Flytekit's environment variable that names the folder of all that its local runs write, their cache included."""
+"""Flytekit's environment variable with the folder of all files that its local runs write, including their cache."""
 
 
 def outputs_folder() -> Path:
-    """Return the folder of all local runs: `outputs` in the working directory, unless `RLVR_OUTPUTS` names another."""
+    """Return the folder of all local runs: `RLVR_OUTPUTS` if set, otherwise `outputs` in the working directory."""
     return Path(os.environ.get(OUTPUTS, "outputs")).absolute()
 
 
 def sandbox_folder() -> Path:
-    """Return the folder of Flyte's local cache and of what it points at."""
+    """Return the folder of Flyte's local cache and of the files that it refers to."""
     return Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute()
 
 
 def check_folders() -> None:
-    """Make the folders of run folders and of local results on this machine, and write a file in them and remove it.
+    """Create the folders of runs and of local results on this machine, and write and remove a file in each.
 
     Raises:
-        MistakeError: `RLVR_RUNS` begins with `file:`, or the system refuses to make or write a folder.
-        OSError: a fault that may pass, such as a full disk.
+        MistakeError: `RLVR_RUNS` begins with `file:`, or the system refuses to create or write a folder.
+        OSError: a temporary failure, such as a full disk.
     """
     for variable, folder in ((RUNS, folder_of("")), (OUTPUTS, outputs_folder())):
         try:
@@ -69,10 +69,10 @@ def folder_of(name: str) -> Path:
 
 
 def address_of(name: str, raw_output_prefix: str) -> str | None:
-    """Return the address of the run or cache called `name` on blob storage; None: it is in its folder alone.
+    """Return the address of the run or cache called `name` on blob storage, or None if it is only in a local folder.
 
-    Without `RLVR_RUNS` it is in the bucket of the raw outputs, but not below their prefix: that names the execution and
-    the attempt, and another execution with the same inputs must find it.
+    Without `RLVR_RUNS` it is in the bucket of the raw outputs, but not below their prefix. The prefix contains the
+    execution and the attempt, but another execution with the same inputs must find it.
 
     Raises:
         MistakeError: `RLVR_RUNS` begins with `file:`.

@@ -1,4 +1,4 @@
-"""Checks that a folder holds a Hugging Face model that engines, learner and judges can load."""
+"""Checks that a folder contains a Hugging Face model that engines, learner and LLM judges can load."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from tasks.failures import MistakeError, one_line
 
 TODAY = datetime.date(2024, 7, 26)
-"""Date that templates print which ask for today's (Llama 3.2's own default): by the real one, prompts, caches and
-resumed runs would change by the day."""
+"""Date for chat templates that print today's date (Llama 3.2's default). With the real date, prompts, caches and
+resumed runs would change every day."""
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Names of the number of experts in `config.json`: Qwen's, Mixtral's, DeepSeek's and Ernie's."""
+"""Keys of the number of experts in `config.json`: Qwen's, Mixtral's, DeepSeek's and Ernie's."""
 
 
 class ModelError(MistakeError):
-    """A model folder cannot be used; the message names the folder or file, the fault, and what would be accepted."""
+    """A model folder cannot be used. The message has the folder or file, the problem, and what would be accepted."""
 
 
 def check_model_folder(path: str | Path) -> Path:
-    """Return `path`, checked to hold a config, safetensors and a tokenizer with a chat template.
+    """Check that `path` contains a config, safetensors and a tokenizer with a chat template, and return it.
 
     Raises:
-        ModelError: one of them is missing, unreadable or cut.
+        ModelError: one of them is missing, unreadable or truncated.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -56,7 +56,7 @@ def check_model_folder(path: str | Path) -> Path:
 
 
 def _check_whole(file: Path) -> None:
-    """Raise `ModelError` where a safetensors file is missing, or shorter than its header says."""
+    """Raise `ModelError` if a safetensors file is missing or shorter than its header says."""
     if not file.is_file():
         raise ModelError(f"model folder {file.parent}: no {file.name}, which model.safetensors.index.json names")
     size = file.stat().st_size
@@ -73,10 +73,10 @@ def _check_whole(file: Path) -> None:
 
 @contextlib.contextmanager
 def loading(folder: str | Path) -> Iterator[None]:
-    """Report what transformers and safetensors raise in the block, which loads the model or tokenizer in `folder`.
+    """Convert errors of transformers and safetensors in the block, which loads the model or tokenizer in `folder`.
 
     Raises:
-        ModelError: instead of their errors; those of the system stay, which another attempt may not meet.
+        ModelError: instead of the libraries' errors. System errors are not converted, because they may be temporary.
     """
     from safetensors import SafetensorError
 
@@ -89,7 +89,7 @@ def loading(folder: str | Path) -> Iterator[None]:
 
 
 def date_variables(template: str) -> dict[str, Any]:
-    """Return the variables by which a chat template that asks for the date prints `TODAY`; {} for any other."""
+    """Return the variables that make a chat template print `TODAY`, or {} if it does not print the date."""
     return {"strftime_now": TODAY.strftime} if "strftime_now" in template else {}
 
 
@@ -100,9 +100,9 @@ def has_experts(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files that transformers reads: `model.safetensors`, else those of the index, else all.
+    """Return the safetensors files that transformers reads: `model.safetensors`, else the files in the index, else all.
 
-    A folder may hold the same weights twice, as Mistral's do: in shards and in `consolidated.safetensors`.
+    A folder may contain the same weights twice, as Mistral's do: in shards and in `consolidated.safetensors`.
     """
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").is_file():
@@ -115,5 +115,5 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the size of the weights that a loader reads (`weight_files`), bytes."""
+    """Return the size in bytes of the weights that a loader reads (`weight_files`)."""
     return sum(path.stat().st_size for path in weight_files(folder))

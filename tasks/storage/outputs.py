@@ -1,7 +1,7 @@
-"""The folders that runs on this machine write: their size, and who works with them.
+"""Measures and locks the folders that runs on this machine write.
 
-A run has a shared lock of each folder, and `prune` the only one: what it removes, no run uses, and a run that starts
-meanwhile waits. The system takes a lock from a process that ends, in whatever way.
+A run takes a shared lock on each folder, and `prune` takes an exclusive lock. So `prune` removes nothing that a run
+uses, and a run that starts in the meantime waits. The system releases the locks of a process when it ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
 logger = logging.getLogger(__name__)
 
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-"""Units of sizes, in bytes, the largest first."""
+"""Units of sizes in bytes, from large to small."""
 
 
 def written_folders() -> list[Path]:
-    """Return the folders of results, of runs and of Flyte's local cache that are there, none of them in another."""
+    """Return the existing folders of results, runs and Flyte's local cache, without folders inside another of them."""
     folders = _folders()
     return [folder for folder in folders if not set(folders).intersection(folder.parents)]
 
@@ -35,9 +35,9 @@ def _folders() -> list[Path]:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[None]:
-    """Have nothing pruned while the block runs: for a run on this machine. It waits for a prune that removes."""
+    """Prevent pruning while the block, a run on this machine, runs. Wait for a `prune` in progress first."""
     with contextlib.ExitStack() as stack:
-        # Preflight names a folder that cannot be made or written; a file system without locks has a run all the same.
+        # Preflight reports folders that cannot be created or written. Runs on file systems without locks are allowed.
         for folder in (outputs_folder(), folder_of(""), sandbox_folder()):
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -57,10 +57,10 @@ def _share(folder: Path, descriptor: int) -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Run the block only if no run works with the folders, and have those that start meanwhile wait for its end.
+    """Run the block only if no run uses the folders. Runs that start in the meantime wait for its end.
 
     Raises:
-        RunInUseError: a run, or another `prune`, works with one of the folders.
+        RunInUseError: a run or another `prune` uses one of the folders.
     """
     with contextlib.ExitStack() as stack:
         for folder in _folders():
@@ -85,7 +85,7 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _holders(inode: int) -> list[str]:
-    """Return the processes that have a lock of a file; none if the system does not tell (proc(5), `/proc/locks`)."""
+    """Return the processes with a lock on a file. Empty if the system does not report them (proc(5), `/proc/locks`)."""
     with contextlib.suppress(OSError):
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
         return [f"process {lock[4]}" for lock in locks if "FLOCK" in lock and lock[5].endswith(f":{inode}")]
@@ -93,10 +93,10 @@ def _holders(inode: int) -> list[str]:
 
 
 def size_line() -> str:
-    """Return the line on the size of all that runs have written, a file with several names counted once.
+    """Return a line with the size of all files that runs have written. A file with several names is counted once.
 
     Raises:
-        OSError: the working directory is gone.
+        OSError: the working directory does not exist any more.
     """
     sizes: dict[tuple[int, int], int] = {}
     folders = written_folders()

@@ -1,4 +1,4 @@
-"""Repeating a call to storage or to the hub after pauses, while its error may pass."""
+"""Retries calls to storage or to the hub after temporary errors, with pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 WAITS = (1.0, 4.0, 16.0)
-"""Seconds of pause before each further attempt, unless a caller has others."""
+"""Default seconds of pause before each retry."""
 
 
 def retrying(
@@ -22,24 +22,24 @@ def retrying(
     may_pass: Callable[[Exception], bool],
     about: str,
 ) -> Result:
-    """Return the result of `call`; where it raises an error that may pass, repeat it after each of `waits` seconds.
+    """Return the result of `call`. If it raises a temporary error, retry after each of `waits` seconds.
 
     Args:
         call: the function to call, without arguments.
-        waits: seconds before each further attempt; there is one attempt more than waits.
-        may_pass: returns True for an error that a later attempt may not meet; any other error is raised at once.
-        about: name of what is called, for the log lines; the first retry is a warning.
+        waits: seconds before each retry. There is one attempt more than waits.
+        may_pass: returns True if an error is temporary. Other errors are raised immediately.
+        about: name of the call in log lines. The first retry is logged as a warning.
 
     Raises:
-        Exception: the last attempt's error, or the first that may not pass.
+        Exception: the error of the last attempt, or the first error that is not temporary.
     """
     for attempt, seconds in enumerate(waits):
         try:
             return call()
-        except Exception as error:  # fsspec's file systems and the hub's clients share no kind of error
+        except Exception as error:  # fsspec's file systems and the hub's clients have no common error type
             if not may_pass(error):
                 raise
-            # One line says why nothing happens; the following attempts' would only repeat it.
+            # One warning explains the delay. Lines of later attempts would only repeat it.
             level = logging.INFO if attempt else logging.WARNING
             logger.log(level, "%s: %s; trying again in %g s", about, one_line(error), seconds)
             time.sleep(seconds)

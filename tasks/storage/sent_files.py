@@ -1,4 +1,7 @@
-"""Files of the user's that a launch has put into storage, because pods do not see the machine that it came from."""
+"""Reads copies of the user's files that a launch uploaded to storage.
+
+Pods have no access to the machine that launched the run.
+"""
 
 from __future__ import annotations
 
@@ -15,35 +18,35 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 BLOCK = 1 << 20
-"""Bytes that are read at a time."""
+"""Number of bytes to read at a time."""
 
 
 class SentFileError(MistakeError):
-    """The copy of a file in storage is gone, or is another file."""
+    """The copy of a file in storage is missing or has different content."""
 
 
 class SentFile(Config):
-    """A file of the user's, and where its copy lies."""
+    """A file of the user and the address of its copy."""
 
     named: str
-    """The path or glob by which the user's specification names it, absolute."""
+    """Absolute path or glob of the file in the user's specification."""
     path: str
-    """Path of the file on the machine of the launch."""
+    """Path of the file on the launching machine."""
     address: str
-    """Address of the copy, whose name ends as that of the file does."""
+    """Address of the copy. Its name has the same suffix as the file."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of its content."""
+    """SHA-256 of the content."""
 
     def __str__(self) -> str:
         """Return the path on the user's machine, for messages."""
         return self.path
 
     def opened(self) -> tuple[AbstractFileSystem, str]:
-        """Return the file system of the copy, and its path there.
+        """Return the file system of the copy and its path there.
 
         Raises:
-            SentFileError: it is gone.
-            AddressRefusedError: the storage refuses to show it.
+            SentFileError: the copy is missing.
+            AddressRefusedError: the storage refuses access.
         """
         filesystem, path = open_address(self.address)
         if not filesystem.isfile(path):
@@ -54,8 +57,8 @@ class SentFile(Config):
         """Read the copy and compare it with the digest.
 
         Raises:
-            SentFileError: it is gone, or is another file.
-            AddressRefusedError: the storage refuses to show it.
+            SentFileError: the copy is missing or has different content.
+            AddressRefusedError: the storage refuses access.
         """
         filesystem, path = self.opened()
         digest = hashlib.sha256()
@@ -65,11 +68,11 @@ class SentFile(Config):
         self._compare(digest.hexdigest())
 
     def read(self) -> bytes:
-        """Return the content, as `check` compares it.
+        """Return the content after comparing it with the digest.
 
         Raises:
             SentFileError: as `check` raises it.
-            AddressRefusedError: the storage refuses to show it.
+            AddressRefusedError: the storage refuses access.
         """
         filesystem, path = self.opened()
         content = bytes(filesystem.cat_file(path))
@@ -84,14 +87,14 @@ class SentFile(Config):
 
 
 FilePath = Annotated[str | SentFile, BeforeValidator(lambda value: value, json_schema_input_type=str)]
-"""The type of the path or address of a file. A launch puts a `SentFile` in the place of a path; no user writes one."""
+"""The type of the path or address of a file. A launch replaces paths by `SentFile`s. Users do not write them."""
 
 
 def read_file(file: str | SentFile) -> bytes:
     """Return the content of a file at a path or an address.
 
     Raises:
-        OSError, ValueError, ImportError: it cannot be read.
+        OSError, ValueError, ImportError: the file cannot be read.
         SentFileError, AddressRefusedError: as `SentFile.read` raises them.
     """
     if isinstance(file, SentFile):

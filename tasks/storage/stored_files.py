@@ -1,4 +1,4 @@
-"""Uploads files, and downloads them by size and digest, so that one that is damaged or cut short is never used."""
+"""Uploads files, and checks size and digest of downloads, so that damaged or truncated files are never used."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 PART_BYTES = 8 * 2**20
-"""Size of the parts in which a large file is uploaded."""
+"""Part size in bytes for uploads of large files."""
 MOST_PARTS = 10_000
-"""Number of parts that S3 takes of a file."""
+"""Maximum number of parts of a file on S3."""
 IN_PARTS = frozenset({"s3", "s3a", "gs", "gcs"})
-"""Protocols whose file systems upload in parts of the size that they are given."""
+"""Protocols whose file systems upload in parts of a given size."""
 
 
 class StoreError(InfrastructureError):
-    """The blob storage does not answer, or what it holds of a checkpoint turned out to be damaged."""
+    """The blob storage does not answer, or a checkpoint on it is damaged."""
 
 
 class DamagedError(ValueError):
-    """Uploaded files are incomplete, or their content is not what was uploaded."""
+    """Uploaded files are incomplete, or their content differs from what was uploaded."""
 
 
 class StoredFile(BaseModel):
-    """The size of an uploaded file, bytes, and its SHA-256, hex digits."""
+    """The size of an uploaded file in bytes, and its SHA-256 as hex digits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,11 +51,11 @@ def _inside(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
 
 
 StoredFiles = Annotated[dict[str, StoredFile], AfterValidator(_inside)]
-"""Uploaded files by their paths relative to a folder; a path that leads out of the folder is refused."""
+"""Uploaded files, by path relative to a folder. Paths that lead out of the folder are refused."""
 
 
 def digest(path: Path, length: int) -> StoredFile:
-    """Return size and SHA-256 of the first `length` bytes of the file `path`."""
+    """Return the size and SHA-256 of the first `length` bytes of the file `path`."""
     sha: Any = hashlib.sha256()
     left = length
     with path.open("rb") as file:
@@ -68,11 +68,11 @@ def digest(path: Path, length: int) -> StoredFile:
 def put_file(filesystem: AbstractFileSystem, path: Path, address: str) -> None:
     """Upload the file `path` to `address`.
 
-    S3 and Google's storage get it in parts of `PART_BYTES`, of which ten are on the way at a time. By default s3fs and
-    gcsfs take parts of 50 MiB, and need a GiB of memory for them.
+    To S3 and Google's storage, the file is uploaded in parts of `PART_BYTES`, ten at a time. By default s3fs and gcsfs
+    use parts of 50 MiB, which need one GiB of memory.
 
     Raises:
-        Exception: the file system's own, if the storage does not take it.
+        Exception: an error of the file system if the storage does not accept the file.
     """
     protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
     options = {}
@@ -95,11 +95,11 @@ def _is_stored(filesystem: AbstractFileSystem, address: str, size: int) -> bool:
 
 
 def fetch_file(filesystem: AbstractFileSystem, address: str, path: Path, expected: StoredFile) -> None:
-    """Download the file at `address` to `path`, whole or not at all; several processes may do so at once.
+    """Download the file at `address` to `path` atomically. Several processes may do so at the same time.
 
     Raises:
-        DamagedError: the file is not there, or is not the expected one.
-        Exception: the file system's own, where the storage does not answer.
+        DamagedError: the file is missing or is not the expected one.
+        Exception: an error of the file system if the storage does not answer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     arriving = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")

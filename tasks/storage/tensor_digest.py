@@ -1,7 +1,7 @@
 """Computes digests of named tensors, to verify that a receiver got the weights that were sent.
 
-The hash is XXH3, which runs at about the speed of memory. It detects faults of machines and code, but is not secure
-against an adversary.
+The hash is XXH3, which is about as fast as memory. It detects failures of machines and code, but is not secure against
+an adversary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 THREADS = 2
-"""Threads that hash tensors while the caller goes on."""
+"""Number of threads that hash tensors in the background."""
 
 
 class Contents(NamedTuple):
@@ -23,10 +23,10 @@ class Contents(NamedTuple):
     tensors: int
     """Number of tensors."""
     digest: str
-    """Digest of names, types, shapes and values, whatever the order of the tensors; 32 hexadecimal digits."""
+    """Digest of names, types, shapes and values, independent of the order of the tensors: 32 hexadecimal digits."""
 
     def differs_from(self, other: Contents) -> str:
-        """Describe these tensors by how they differ from `other`, for an error message."""
+        """Describe for an error message how these tensors differ from `other`."""
         if self.tensors != other.tensors:
             return f"{self.tensors:,} of {other.tensors:,} tensors"
         return f"{self.tensors:,} tensors with other values"
@@ -37,18 +37,18 @@ NOTHING = Contents(0, "0" * 32)
 
 
 class TensorDigest:
-    """Computes the digest of tensors in background threads; tensors must not change until `contents` returns."""
+    """Computes the digest of tensors in background threads. Tensors must not change until `contents` returns."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS)
         self._lines: dict[str, Future[str]] = {}
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Start hashing a tensor, which must be in main memory."""
+        """Start hashing a tensor, which must be in CPU memory."""
         self._lines[name] = self._threads.submit(_line, name, tensor)
 
     def contents(self) -> Contents:
-        """Wait for all hashes, and return the contents of all tensors."""
+        """Wait for all hashes and return the contents of all tensors."""
         from xxhash import xxh3_128_hexdigest
 
         self._threads.shutdown()
@@ -59,7 +59,7 @@ class TensorDigest:
 
 
 def contents_of(tensors: Mapping[str, Tensor]) -> Contents:
-    """Return the contents of tensors in main memory."""
+    """Return the contents of tensors in CPU memory."""
     digest = TensorDigest()
     for name, tensor in tensors.items():
         digest.add(name, tensor)

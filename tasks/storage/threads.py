@@ -1,4 +1,4 @@
-"""Daemon threads for calls to storage, which may hang, so that neither a run nor its process takes for ever to end."""
+"""Runs calls to storage in daemon threads, so that a run and its process can end even if a call hangs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
-"""Seconds that the end of a run waits for calls to storage that have not returned."""
+"""Seconds to wait at the end of a run for unfinished calls to storage."""
 
 T = TypeVar("T")
 
 
 def in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
-    """Call `function` in a daemon thread of its own, for which the end of the process does not wait."""
+    """Call `function` in a new daemon thread. The process can end without waiting for it."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             result = function(*arguments, **options)
-        except BaseException as error:  # the caller's, whatever it is
+        except BaseException as error:  # passed on to the caller
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -35,13 +35,13 @@ def in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> Fu
 
 
 class PatientThreads(ThreadPoolExecutor):
-    """An executor for `asyncio.to_thread` whose shutdown waits a limited time for calls that still run.
+    """An executor for `asyncio.to_thread` whose shutdown waits a limited time for running calls.
 
-    The event loop's default executor waits without a limit, so that an error about storage that hangs would never be
-    seen. It is a `ThreadPoolExecutor` because asyncio accepts no other; each call has a thread of its own.
+    The event loop's default executor waits without a limit, so that an error about hanging storage would never be
+    shown. It is a `ThreadPoolExecutor` because asyncio accepts no other executor. Each call has a separate thread.
 
     Args:
-        seconds: the limit.
+        seconds: maximum time to wait.
     """
 
     def __init__(self, seconds: float = PATIENCE_SECONDS) -> None:
@@ -50,14 +50,14 @@ class PatientThreads(ThreadPoolExecutor):
         self._running: set[Future[Any]] = set()
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
-        """Start `function` at once, in a thread of its own."""
+        """Start `function` immediately in a new thread."""
         future = in_thread(function, *arguments, **options)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait up to the limit for calls that still run, and log a warning if some do not end."""
+        """Wait up to the limit for running calls, and log a warning if some do not end."""
         if not wait:
             return
         if hanging := futures.wait(set(self._running), timeout=self._seconds).not_done:

@@ -1,14 +1,14 @@
-"""Content digests of tables and model folders; one that the writer stored is used instead of reading the data.
+"""Computes content digests of tables and model folders. A stored digest is used instead of reading the data.
 
     a table         its rows' digest is in its footer          one read of the footer
     a model folder  its files' digests are in `sha256.json`    one listing, and that file
     anything else   has none                                   all of it is read
 
-A stored digest is a claim; only the writers of this project make one. A table's claim has the number of bytes of its
-pages: a file with another number was made from the table by a program that copied the entries of its footer, and counts
-as any other file. Pages are compared with the claim whenever the table is read (`tasks.tables.parquet.read_table`) and
-lies on this machine. A folder's claim is compared with the names and sizes of its files; where the folder lies on this
-machine, with the files themselves, once a process.
+A stored digest is called a claim, and only the writers of this project store one. A table's claim includes the number
+of bytes of its pages. A file with another number was written by another program that copied the entries of the table's
+footer, and is treated as a file without a claim. The pages of a local table are compared with the claim whenever it is
+read (`tasks.tables.parquet.read_table`). A folder's claim is compared with the names and sizes of its files, and with
+the content of the files once per process if the folder is on this machine.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tasks.tables.row_groups import row_groups
 CLAIM = "content"
 """The entry of a table's footer with the digest of its columns' names and pages, and the number of the pages' bytes."""
 MANIFEST = "sha256.json"
-"""The file of a folder that has the bytes and the SHA-256 of each other file by its path."""
+"""The file in a folder with the size in bytes and the SHA-256 of each other file, by path."""
 CARD = "README.md"
-"""The file of a folder that is for people alone, and no part of its digest."""
+"""The file in a folder that is only for human readers and not included in the digest."""
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
 _BLOCK = 1 << 20
@@ -40,7 +40,7 @@ _OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they cou
 
 
 class ContentError(MistakeError):
-    """Raised for a file or folder that does not have its own digest; the message names it and the remedy."""
+    """The content of a file or folder does not match its digest. The message names it and the remedy."""
 
 
 def write_parquet(
@@ -49,28 +49,28 @@ def write_parquet(
     schema: pa.Schema,
     last: Callable[[], dict[str, str]] = dict,
 ) -> None:
-    """Write `tables`, one after the other, to one Parquet file whose footer holds the digest of its content.
+    """Write `tables`, one after the other, to one Parquet file whose footer contains the digest of its content.
 
-    Equal rows give equal bytes, and so an equal digest.
+    Equal rows give equal bytes, and therefore an equal digest.
 
-    However the rows are divided into `tables`, the file has the same row groups
-    (`tasks.tables.row_groups`), and memory holds one of them.
-    The digest covers the columns' names and pages and leaves the schema's own metadata out, so that what a table was
-    made from does not change it. `last` is asked for further entries of the metadata once all rows are written.
+    The row groups of the file (`tasks.tables.row_groups`) do not depend on how the rows are divided into `tables`. One
+    row group is in memory at a time. The digest covers the names and pages of the columns but not the metadata of the
+    schema, so that it does not depend on the table's provenance. `last` is called for further entries of the metadata
+    after all rows are written.
     """
     with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for group in row_groups(tables, schema):
             writer.write_table(group.combine_chunks())
-        size = sink.tell()  # the footer comes with the end of the block
+        size = sink.tell()  # the footer is written at the end of the block
         claim = {"bytes": size, "sha256": _pages_digest(path, size, schema.names)}
         writer.add_key_value_metadata({**last(), CLAIM: json.dumps(claim, sort_keys=True)})
 
 
 def check_pages(path: Path) -> str | None:
-    """Compare the pages of a table with the digest that it claims, and return that; None where it claims none.
+    """Compare the pages of a table with its claimed digest, and return the digest, or None if it claims none.
 
     Raises:
-        ContentError: the footer cannot be read, or the pages are not those that it was written for.
+        ContentError: the footer cannot be read, or the pages do not match the digest in it.
     """
     with path.open("rb") as file:
         claim = _claim(file, str(path))
@@ -88,11 +88,11 @@ def check_pages(path: Path) -> str | None:
 def file_digest(path: str | Path) -> str:
     """Return the digest of a file or folder on this machine: 64 hex digits.
 
-    Equal for equal tables whatever they were made from, for other files of equal bytes, and for folders of equal files
-    with equal paths.
+    It is equal for equal tables regardless of their provenance, for other files with equal bytes, and for folders with
+    equal files at equal paths.
 
     Raises:
-        ContentError: a table whose pages do not have its digest, or a folder whose manifest is of other files.
+        ContentError: the pages of a table do not match its digest, or the files of a folder do not match its manifest.
     """
     path = Path(path)
     if path.is_dir():
@@ -104,7 +104,7 @@ def file_digest(path: str | Path) -> str:
 
 
 def check_table(path: Path) -> str | None:
-    """Compare a file as `check_pages` does; None if it is no table.
+    """Check a file and return its digest as `check_pages` does, or None if it is not a table.
 
     Raises:
         ContentError: as `check_pages` raises it.
@@ -113,10 +113,10 @@ def check_table(path: Path) -> str | None:
 
 
 def claimed(files: AbstractFileSystem, address: str) -> str | None:
-    """Return the claimed digest of a remote file or folder, equal to that of `file_digest`; None where it claims none.
+    """Return the claimed digest of a remote file or folder (equal to `file_digest`), or None if it claims none.
 
     Raises:
-        ContentError: a claim that is malformed, or of a folder with other files.
+        ContentError: a claim is malformed, or the files of a folder do not match it.
     """
     if files.isdir(address):
         return _claimed_by_folder(files, address)
@@ -128,7 +128,7 @@ def claimed(files: AbstractFileSystem, address: str) -> str | None:
 
 
 def seal(folder: Path) -> Path:
-    """Write the manifest of a folder that is complete, in place of an earlier one, and return the folder."""
+    """Write the manifest of a complete folder, replacing an earlier one, and return the folder."""
     (folder / MANIFEST).unlink(missing_ok=True)
     (folder / MANIFEST).write_text(json.dumps(_entries(folder), indent=1, sort_keys=True) + "\n")
     return folder
@@ -205,13 +205,13 @@ def _parsed(text: bytes, where: str) -> Any:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes; one that has not changed since is read once a process."""
+    """Return the SHA-256 of a file's bytes. An unchanged file is read once per process."""
     state = path.stat()
     return _read_sha256(str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 @lru_cache(maxsize=4096)
 def _read_sha256(path: str, *_state: int) -> str:
-    """The SHA-256 of a file in this state; weights of many gigabytes are read once a process."""
+    """Return the SHA-256 of a file in this state. Weights of many gigabytes are read once per process."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Reading of JSON-lines files."""
+"""Reads JSON-lines files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Any
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON-lines file, in its order."""
-    with path.open("rb") as file:  # a text's line ends include U+2028, which stands unescaped in JSON strings
+    """Return the objects of a JSON-lines file, in the order of the file."""
+    with path.open("rb") as file:  # splitting text also splits at U+2028, which may be unescaped in JSON strings
         return [json.loads(line) for line in file]

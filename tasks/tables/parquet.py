@@ -1,7 +1,7 @@
 """Writes and reads tables as Parquet files under their schemas (`tasks.tables.schemas`).
 
-Every table is one Parquet file. A stage validates a table where it writes it (`write_table`) and where it reads it
-(`read_table`), so that a malformed file is one clear error at the border and never a surprise in a later stage.
+Every table is one Parquet file. Tables are validated when they are written (`write_table`) and when they are read
+(`read_table`), so that a malformed file gives a clear error at the boundary of a stage.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from tasks.tables.content_digest import CLAIM, ContentError, check_pages, write_
 from tasks.tables.schemas import COMPARED, LEDGER, MIXTURE, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, canonical_json
 
 BATCH_ROWS = 4096
-"""Rows that `read_batches` reads at a time."""
+"""Number of rows that `read_batches` reads at a time."""
 
 SCHEMA_VERSION = 2
-"""The version of all schemas, in the metadata of every table; a change that older code cannot read raises it."""
+"""The version of all schemas, in the metadata of every table. Increase it for changes that older code cannot read."""
 
 VERSION = "schema_version"
-"""The entry of a table's metadata with its `SCHEMA_VERSION`."""
+"""Key of the `SCHEMA_VERSION` in a table's metadata."""
 
 
 class TableError(MistakeError):
-    """Raised for a table that does not have its schema; names the file, the column or row, and the value."""
+    """A table does not match its schema. The message names the file, the column or row, and the value."""
 
 
 def storable(text: str) -> str:
-    """Return `text` in a form that UTF-8 can hold: half of a surrogate pair, as a model may write, is escaped."""
+    """Return `text` in a form that UTF-8 can encode: an unpaired surrogate, which a model may write, is escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
-    """Return the rows as a table of `schema`; raises `TableError`, which names the column at fault.
+    """Return the rows as a table of `schema`.
 
     Args:
-        rows: by column; a row may lack a column that may be null.
+        rows: values by column. Nullable columns may be missing.
         schema: the columns.
-        where: the name of the table in errors.
+        where: the name of the table in error messages.
+
+    Raises:
+        TableError: a value does not match the schema. The message names the column.
     """
     listed = list(rows)
     columns = []
@@ -60,11 +63,12 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
 
 
 def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
-    """Return the table with the columns of `schema`, in its order and types, and with its own metadata.
+    """Return the table with the columns of `schema`, in its order and types, and with the table's metadata.
 
-    A column that may be null, and that an older version of the schema did not have, is filled with nulls.
+    A nullable column that an older version of the schema did not have is filled with nulls.
 
-    Raises `TableError` for a missing column, a column of another type, or a null where none may be.
+    Raises:
+        TableError: a column is missing or has another type, or a column that is not nullable contains null.
     """
     for column in schema:
         if column.nullable and column.name not in table.column_names:
@@ -83,12 +87,12 @@ def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
 
 
 def with_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
-    """Return `schema` with the columns of `others` that none of `tasks.tables.schemas` names: a user has added them.
+    """Return `schema` with the columns of `others` that were added by a user and are not in `tasks.tables.schemas`.
 
-    They may be null: not every table has them.
+    They are nullable, because not every table has them.
 
     Raises:
-        TableError: a name has different types.
+        TableError: columns with the same name have different types.
     """
     tables = (schema, PROMPTS, SET_ASIDE, RESPONSES, ROLLOUTS, COMPARED, MIXTURE, LEDGER)
     ours = {name for table in tables for name in table.names}
@@ -103,7 +107,7 @@ def columns_of(path: str | Path) -> pa.Schema:
     """Return the columns of a Parquet file.
 
     Raises:
-        TableError: the file is missing or is no Parquet file.
+        TableError: the file is missing or is not a Parquet file.
     """
     with _readable(Path(path)):
         return pq.read_schema(path)
@@ -112,9 +116,9 @@ def columns_of(path: str | Path) -> pa.Schema:
 def write_table(
     path: str | Path, table: pa.Table, schema: pa.Schema, metadata: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write `table` to one Parquet file with its digest; equal tables and metadata give equal bytes.
+    """Write `table` to one Parquet file with its digest. Equal tables and metadata give equal bytes.
 
-    `metadata` values are stored as JSON text in the file's key-value metadata (`read_metadata` reads them back).
+    Values of `metadata` are stored as JSON in the file's key-value metadata (see `read_metadata`).
     """
     return write_batches(path, [table], schema, metadata)
 
@@ -126,14 +130,14 @@ def write_batches(
     metadata: Mapping[str, Any] | None = None,
     last: Callable[[], Mapping[str, Any]] = dict,
 ) -> Path:
-    """Write a table that comes in parts to one Parquet file; equal rows give equal bytes, whatever the parts are.
+    """Write a table that is given in parts to one Parquet file. Equal rows give equal bytes, whatever the parts are.
 
     Args:
-        path: of the file.
-        tables: the parts, in their order.
+        path: path of the file.
+        tables: the parts, in order.
         schema: the columns.
         metadata: JSON values for the file's metadata, as for `write_table`.
-        last: gives further metadata that is known only once all parts were taken.
+        last: returns further metadata, and is called after all parts were consumed.
     """
     path = Path(path)
     checked = (validate(table, schema, str(path)) for table in tables)
@@ -150,7 +154,7 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
     """Read a Parquet file as `schema`.
 
     Raises:
-        TableError: the file holds no such table, or its rows do not have the digest in its own footer.
+        TableError: the file does not contain such a table, or its rows do not match the digest in its footer.
     """
     path = Path(path)
     with _readable(path):
@@ -159,9 +163,12 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
 
 
 def read_batches(path: str | Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read a Parquet file as `schema` in parts of `BATCH_ROWS` rows; raises as `read_table` does.
+    """Read a Parquet file as `schema` in parts of `BATCH_ROWS` rows.
 
-    `schema` may have some of the table's columns alone.
+    `schema` may contain only some of the table's columns.
+
+    Raises:
+        TableError: as `read_table` raises it.
     """
     path = Path(path)
     with _readable(path):
@@ -174,7 +181,7 @@ def read_batches(path: str | Path, schema: pa.Schema) -> Iterator[pa.Table]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turns errors of reading the file into `TableError`, and then compares its pages with their digest."""
+    """Convert errors of reading the file to `TableError`, and then compare its pages with their digest."""
     try:
         yield
         version = json.loads((pq.read_metadata(path).metadata or {}).get(VERSION.encode(), b"0"))
@@ -194,6 +201,6 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def read_metadata(file: str | Path | BinaryIO) -> dict[str, Any]:
-    """Return the key-value metadata that `write_table` stored, without Arrow's entry, the digest and the version."""
+    """Return the key-value metadata that `write_table` stored, except Arrow's entry, the digest and the version."""
     entries = {key.decode(): value for key, value in (pq.read_metadata(file).metadata or {}).items()}
     return {key: json.loads(value) for key, value in entries.items() if key not in ("ARROW:schema", CLAIM, VERSION)}

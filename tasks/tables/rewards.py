@@ -1,4 +1,4 @@
-"""Reads the rewards by name of judged responses."""
+"""Reads the rewards of scored responses by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pyarrow.compute as pc
 
 
 def reward_values(rollouts: pa.Table) -> dict[str, list[float]]:
-    """Return the values of each reward of a table of `ROLLOUTS`, by name, of the responses to which it applies.
+    """Return the values of each reward in a table of `ROLLOUTS` by name, without responses if it does not apply.
 
-    Responses whose verifier's score is their only reward have none.
+    Responses whose only reward is the verifier's score are not included.
     """
     parts = pc.list_flatten(rollouts.column("rewards"))
     names, values = (pc.struct_field(parts, name) for name in ("name", "value"))

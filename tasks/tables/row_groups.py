@@ -1,4 +1,4 @@
-"""Divides the rows of a Parquet file into row groups, which are written, and read again, together."""
+"""Divides the rows of a Parquet file into row groups. A row group is written and read as a whole."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 ROW_GROUP = 1 << 15
-"""Rows in a row group, at most."""
+"""Maximum number of rows in a row group."""
 ROW_GROUP_BYTES = 128 << 20
-"""Bytes of text in a row group, before compression, at which it ends: a response may have 100 KB."""
+"""Bytes of uncompressed text at which a row group ends, because a response may have 100 KB."""
 
 
 def row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows in groups whose ends depend on the rows alone; at least one group, which may be empty.
+    """Yield the rows in groups that depend only on the rows. There is at least one group, which may be empty.
 
     Args:
-        tables: parts of the table, in their order.
+        tables: parts of the table, in order.
         schema: the columns.
     """
     waiting = schema.empty_table()
@@ -36,14 +36,14 @@ def row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Tab
 
 
 def _end_of_group(sizes: NDArray[np.int64]) -> int | None:
-    """The rows of the first group, once it is full: the row that fills it is its last."""
+    """Return the number of rows in the first group, or None if it is not full. The row that fills it is its last."""
     full = int(np.searchsorted(np.cumsum(sizes[:ROW_GROUP]), ROW_GROUP_BYTES)) + 1
     end = min(full, ROW_GROUP)
     return end if end <= len(sizes) else None
 
 
 def _text_bytes(table: pa.Table) -> NDArray[np.int64]:
-    """Bytes of text in each row, those in lists included."""
+    """Return the bytes of text in each row, including text in lists."""
     total = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
         sizes = [_sizes(chunk) for chunk in column.chunks]

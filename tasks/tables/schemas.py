@@ -1,4 +1,4 @@
-"""The columns of the tables that cross a stage boundary, the identities in them, and the summary of a stage."""
+"""Defines the schemas of the tables that are passed between stages, the ids in them, and the summary of a stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 import pyarrow as pa
 
 Domain = Literal["math", "code", "precise_if", "chat"]
-"""Name of a domain that has verifiers of its own; a source may name any other."""
+"""Name of a domain with dedicated verifiers. A source may use any other name."""
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
 
 Message = dict[str, str]
@@ -23,7 +23,7 @@ def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field
 
 
 TEXT = pa.large_string()
-"""The type of text columns that may hold more than 2 GiB in one piece, where the offsets of Arrow's other type
+"""The type of text columns that may contain more than 2 GiB in one chunk. The offsets of Arrow's other text type would
 overflow."""
 
 MESSAGES = pa.list_(pa.struct([_column("role", pa.string()), _column("content", TEXT)]))
@@ -42,14 +42,17 @@ PROMPTS = pa.schema(
         _column("environment", TEXT, nullable=True),
     ]
 )
-"""The table of prompts, one a row.
+"""The table of prompts, one per row.
 
-`prompt_id` comes from `prompt_id()`. `row` is the number of the prompt's row in its source, from 0. `ground_truth` and
-`metadata` are JSON text; `metadata` has what the user keeps (`columns`), what the messages held beside role and content
-(`messages`) and the number of assistant's turns left off (`answers_left_off`). `cluster` is the same for prompts that
-stay on one side of the split into training and held-out prompts: the key of the first of them
-(`tasks.tables.texts.prompt_keys`) in hex digits; null for a prompt that is like no other. `environment` is JSON text
-(`tasks.environments.spec.EnvironmentSpec`); null for a prompt that is answered in a single turn.
+- `prompt_id` is from `prompt_id()`.
+- `row` is the index of the prompt's row in its source, from 0.
+- `ground_truth` and `metadata` are JSON. `metadata` contains the columns that the user keeps (`columns`), the fields of
+  the messages in addition to role and content (`messages`), and the number of removed assistant turns
+  (`answers_left_off`).
+- `cluster` is the same for prompts that stay on one side of the split into training and held-out prompts. It is the key
+  of the first of them (`tasks.tables.texts.prompt_keys`) in hex digits, or null if no other prompt is similar.
+- `environment` is JSON (`tasks.environments.spec.EnvironmentSpec`), or null for a prompt that is answered in a single
+  turn.
 """
 
 Stage = Literal["sourcing", "cleaning", "difficulty", "mixing", "evaluation"]
@@ -66,18 +69,18 @@ Kind = Literal[
     "unjudged",
     "environment",
 ]
-"""The fault for which a row is set aside.
+"""The reason for which a row is filtered out.
 
-- `malformed`: it is no row;
-- `unusable`: it has no prompt or ground truth that could be used;
+- `malformed`: it is not a row;
+- `unusable`: it has no usable prompt or ground truth;
 - `length`: its prompt is too long or too short;
-- `language`: its prompt is of another language;
-- `ground_truth`: its own verifier rejects its ground truth;
-- `contaminated`: its prompt holds a question of an evaluation set;
-- `control_tokens`: its prompt holds a control token of the model;
+- `language`: its prompt is in another language;
+- `ground_truth`: its verifier rejects its ground truth;
+- `contaminated`: its prompt contains a question of an evaluation set;
+- `control_tokens`: its prompt contains a control token of the model;
 - `duplicate`, `near_duplicate`: another row has the same prompt, or nearly the same;
-- `unjudged`: none of its rollouts could be judged;
-- `environment`: its verifier needs data or a package that the environment lacks.
+- `unjudged`: none of its rollouts could be scored;
+- `environment`: its verifier needs data or a package that is not installed.
 """
 
 SET_ASIDE = pa.schema(
@@ -92,10 +95,10 @@ SET_ASIDE = pa.schema(
         _column("value", pa.string()),
     ]
 )
-"""The table of rows set aside, one a row: the `Stage`, the `Kind`, the row's number in its source from 0, the reason,
-and the value at fault.
+"""The table of rows that were filtered out: the `Stage`, the `Kind`, the row's index in its source (from 0), the
+reason, and the offending value.
 
-`prompt_id` is null for a row that became no prompt; `clashed_with` is the prompt that stays instead, where one does.
+`prompt_id` is null for a row that did not become a prompt. `clashed_with` is the prompt that is kept instead, if any.
 """
 
 EPISODE_TURNS = pa.list_(
@@ -109,9 +112,12 @@ EPISODE_TURNS = pa.list_(
         ]
     )
 )
-"""The type of the turns of an episode after its prompt: those of the policy (`sampled`, with the tokens that it
-sampled) and those of the environment, the last of which before a turn of the policy has the tokens of all of them.
-Those of a conversation that was begun `anew` are all that the policy saw from then on."""
+"""The type of the turns of an episode after its prompt.
+
+A turn of the policy is marked as `sampled` and has the sampled tokens. Of consecutive turns of the environment, the
+last one before a turn of the policy has the tokens of all of them. Turns marked as `anew` restart the conversation: the
+policy does not see earlier turns after them.
+"""
 
 RESPONSES = pa.schema(
     [
@@ -124,19 +130,19 @@ RESPONSES = pa.schema(
         _column("outcome", TEXT, nullable=True),
     ]
 )
-"""The table of responses before they are judged, one completion a row.
+"""The table of responses before scoring, one completion per row.
 
-Of an episode, `response` is the last turn, and `turns` has all that follow the prompt; null for a single response.
-`outcome` is JSON text, the reward that an environment gave or its failure (`tasks.generation.interface.EpisodeEnd`);
-null where the verifier judges.
+For an episode, `response` is the last turn and `turns` contains all turns after the prompt. `turns` is null for a
+single response. `outcome` is JSON with the reward from an environment or its failure
+(`tasks.generation.interface.EpisodeEnd`), or null if the verifier scores the response.
 """
 
 UNKNOWN_END = "unknown"
-"""The `finish_reason` of a response of which it is not known how it ended."""
+"""The `finish_reason` of a response if it is not known how it ended."""
 
 REWARDS = pa.list_(pa.struct([_column("name", pa.string()), _column("value", pa.float64(), nullable=True)]))
-"""The type of the rewards of a response by name, before their weights, the verifier's own first; null for one that does
-not apply. It is empty where the verifier's score is the only reward."""
+"""The type of the rewards of a response by name, before their weights are applied. The verifier's reward is first. The
+value is null if a reward does not apply. The list is empty if the verifier's score is the only reward."""
 
 ROLLOUTS = pa.schema(
     [
@@ -149,12 +155,12 @@ ROLLOUTS = pa.schema(
         _column("policy", pa.string()),
     ]
 )
-"""The table of judged responses, one completion a row; where it could not be judged, `score`, `passed` and `rewards`
-are null and `error` has the reason.
+"""The table of scored responses, one completion per row. If a response could not be scored, `score`, `passed` and
+`rewards` are null and `error` contains the reason.
 
-`score` is in [0, 1], the weighted mean where a prompt has several rewards. `passed` is the verdict of the prompt's own
-verifier, whatever other rewards pay (`tasks.verifiers.scores.Score.passed`). `detail` is the verifier's own line on it:
-the answer that it read, and what was wrong.
+`score` is in [0, 1], and is the weighted mean if a prompt has several rewards. `passed` is the verdict of the prompt's
+verifier, independent of other rewards (`tasks.verifiers.scores.Score.passed`). `detail` is a line from the verifier:
+the extracted answer, and what was wrong.
 """
 
 GRADED = pa.schema(
@@ -166,9 +172,9 @@ GRADED = pa.schema(
         _column("mean_tokens", pa.float64(), nullable=True),
     ]
 )
-"""The table of prompts with the results of the initial checkpoint: of the judged rollouts `pass_rate` is the share that
-passes, in [0, 1], and `mean_score` the mean score, which the difficulty filter reads. All four are null where no
-difficulty was measured (`difficulty: null`)."""
+"""The table of prompts with the results of the initial checkpoint: `pass_rate` is the share of scored rollouts that
+pass, in [0, 1], and `mean_score` is their mean score, which the difficulty filter uses. All four columns are null if
+difficulty was not measured (`difficulty: null`)."""
 
 COMPARED = pa.schema(
     [
@@ -182,13 +188,13 @@ COMPARED = pa.schema(
         _column("mean_tokens", pa.float64()),
     ]
 )
-"""The table that compares several checkpoints, or ways to use one, on the same prompts: a row for each prompt and
-variant."""
+"""The table that compares several checkpoints, or several ways to use a checkpoint, on the same prompts, with a row for
+each prompt and variant."""
 
 MIXTURE = pa.schema([*GRADED, _column("repeat", pa.int32()), _column("order", pa.int64())])
 """The table of graded prompts in the order of training (`order` counts from 0).
 
-A prompt that is up-sampled has several rows; `repeat` counts its earlier ones.
+An up-sampled prompt has several rows, and `repeat` is the number of its earlier rows.
 """
 
 LEDGER = pa.schema(
@@ -209,9 +215,10 @@ LEDGER = pa.schema(
         _column("detail", pa.string(), nullable=True),
     ]
 )
-"""The table of sampled groups, one a row: times in seconds since the run began, policy versions, scores, and fate.
+"""The table of sampled groups, one per row: times in seconds since the run began, policy versions, scores and outcome
+(`fate`).
 
-A null among `scores` is a response that could not be judged; these come last, and `detail` has their number and reason.
+A null in `scores` is a response that could not be scored. Nulls come last, and `detail` has their number and reason.
 """
 
 BEFORE = "before"
@@ -219,9 +226,9 @@ BEFORE = "before"
 AFTER = "after"
 """Name of the trained policy."""
 HELDOUT = "heldout"
-"""Name of the held-out prompts of the mixture among what policies answer."""
+"""Name of the held-out prompts of the mixture as a benchmark."""
 EVERYTHING = "all"
-"""Name of the held-out prompts of all domains in tables of results, where each domain has figures as well."""
+"""Name of the held-out prompts of all domains in tables of results, which also have results for each domain."""
 
 EVALUATION_ROLLOUTS = pa.schema(
     [
@@ -231,19 +238,20 @@ EVALUATION_ROLLOUTS = pa.schema(
         _column("answer_class", pa.int32(), nullable=True),
     ]
 )
-"""The table of rollouts of an evaluation; `benchmark` is `heldout` for the held-out prompts of the mixture. As an
-output of the pipeline it has the rollouts of all policies, and `policy` has their names.
+"""The table of rollouts of an evaluation.
 
-`answer` is what the verifier `math` reads as the final answer; null where it finds none, and for other verifiers.
-`answer_class` is the same number for equal answers to a prompt, where the benchmark has majority@k.
+`benchmark` is `heldout` for the held-out prompts of the mixture. As an output of the pipeline the table contains the
+rollouts of all policies, whose names are in `policy`. `answer` is the final answer that the verifier `math` extracts,
+or null if it finds none or for other verifiers. `answer_class` is the same number for equal answers to a prompt, if the
+benchmark has majority@k.
 """
 
 EVALUATION_PROMPTS = pa.schema([_column("benchmark", pa.string()), *PROMPTS])
-"""The table of everything that the policies of an evaluation were asked, one prompt a row, by benchmark."""
+"""The table of all prompts of an evaluation, one per row, by benchmark."""
 
 _TEXTS = {"response", "turns", "outcome", "detail"}
 VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name not in _TEXTS])
-"""The columns of `EVALUATION_ROLLOUTS` that comparisons read: without the texts, which are most of the bytes."""
+"""The columns of `EVALUATION_ROLLOUTS` that comparisons read, without the texts, which are most of the bytes."""
 
 EVALUATION = pa.schema(
     [
@@ -257,39 +265,40 @@ EVALUATION = pa.schema(
         _column("n", pa.int64()),
     ]
 )
-"""The table of evaluation results, one figure of a policy a row with its 95% confidence interval; `n` counts prompts.
+"""The table of evaluation results, with one metric of a policy and its 95% confidence interval per row. `n` is the
+number of prompts.
 
-Where `baseline` names another policy, the figure is the difference from it, on the same prompts. `benchmark` is `all`
-or a domain for the held-out prompts of the mixture, and the name of any other benchmark. Policy `before` is the initial
-checkpoint and `after` the trained policy.
+If `baseline` names another policy, the value is the difference from this policy on the same prompts. `benchmark` is
+`all` or a domain for the held-out prompts of the mixture, otherwise the name of the benchmark. Policy `before` is the
+initial checkpoint and `after` is the trained policy.
 """
 
 VALUE_CHARS = 200
-"""Characters of the longest value at fault that a row of `SET_ASIDE` holds; longer ones are cut."""
+"""Maximum number of characters of `value` in a row of `SET_ASIDE`. Longer values are cut."""
 
 
 def canonical_json(value: Any) -> str:
-    """Return `value` as JSON text that is equal for equal values: sorted keys, no spaces, readable UTF-8."""
+    """Return `value` as JSON that is equal for equal values: sorted keys, no spaces, unescaped UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def row_rank(seed: int, row: int) -> bytes:
-    """Return the rank of a source's row, a hash, by which samples of its rows are drawn: the smallest first."""
+    """Return the rank of a source's row, a hash. Samples of rows are selected by rank, the smallest first."""
     return hashlib.sha256(f"{seed}:{row}".encode()).digest()
 
 
 def prompt_id(
     messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: Any, environment: str | None = None
 ) -> str:
-    """Return the identity of a prompt: 32 hex digits over its messages, verifier, ground truth and environment.
+    """Return the id of a prompt: a hash of its messages, verifier, ground truth and environment (32 hex digits).
 
-    `ground_truth` is a JSON value, `environment` the column of that name.
+    `ground_truth` is a JSON value, and `environment` is the value of the column `environment`.
     """
     return _digest([_turns(messages), verifier, ground_truth, *([] if environment is None else [environment])])
 
 
 def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
-    """Return the identity of the part of a prompt that a policy sees: 32 hex digits over its messages."""
+    """Return the id of the part of a prompt that a policy sees: a hash of its messages (32 hex digits)."""
     return _digest(_turns(messages))
 
 
@@ -312,10 +321,10 @@ def set_aside_row(
     prompt_id: str | None = None,
     clashed_with: str | None = None,
 ) -> dict[str, Any]:
-    """Return a row of `SET_ASIDE`; a long `value` is cut, and one that is no text becomes JSON."""
+    """Return a row of `SET_ASIDE`. A long `value` is cut, and a `value` that is not text is converted to JSON."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
-    # The text at fault may be one that no file can hold.
+    # The offending text may not be encodable as UTF-8.
     reason, text = (part.encode(errors="backslashreplace").decode() for part in (reason, text))
     return {
         "stage": stage,
@@ -331,25 +340,25 @@ def set_aside_row(
 
 @dataclass
 class StageSummary:
-    """The summary of a stage's run; it is a typed output, so that a cached stage still has one.
+    """The summary of a stage's run. It is a typed output, so that a cached stage still has one.
 
     Attributes:
-        stage: name of the stage; one that runs several times adds a name for each (`sourcing: gsm8k`).
-        started_at: time at which the work began (UTC).
+        stage: name of the stage. A stage that runs several times adds a name for each run (`sourcing: gsm8k`).
+        started_at: time when the work began (UTC).
         seconds: wall time of the work.
-        headline: one sentence for people.
-        facts: further figures for the report and for programs: JSON values.
-        run: the run in which the stage ran (`tasks.flyte.stages.run_id`); in another run it came from the cache.
-        image: the container image in which the stage ran (`tasks.machine.image.image`).
-        cores: CPU cores that it held for `seconds` (`tasks.machine.resources`).
-        gpus: GPUs that it held for `seconds`.
+        headline: one human-readable sentence.
+        facts: further JSON values for the report and for programs.
+        run: id of the run that executed the stage (`tasks.flyte.stages.run_id`). In other runs it came from the cache.
+        image: the container image of the stage (`tasks.machine.image.image`).
+        cores: number of CPU cores that it used for `seconds` (`tasks.machine.resources`).
+        gpus: number of GPUs that it used for `seconds`.
     """
 
     stage: str
     started_at: datetime
     seconds: float
     headline: str
-    facts: dict = field(default_factory=dict)  # of dict[str, Any], flytekit warns that it would pickle the values
+    facts: dict = field(default_factory=dict)  # for dict[str, Any], flytekit warns that it would pickle the values
     run: str = ""
     image: str = ""
     cores: float = 0.0
@@ -364,5 +373,5 @@ class StageSummary:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """Make a summary of the values that `as_json` returned."""
+        """Create a summary from the values that `as_json` returned."""
         return cls(**{**values, "started_at": datetime.fromisoformat(values["started_at"])})

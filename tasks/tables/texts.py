@@ -1,6 +1,6 @@
-"""Turns prompts into keys, words and runs of words by which they can be compared.
+"""Converts prompts to keys, words and n-grams of words for comparisons.
 
-Everything here works on Arrow and numpy arrays, for tables of a million prompts.
+All functions work on Arrow and numpy arrays, for tables with a million prompts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
-"""Hashes of words, of runs of words or of texts, one after the other."""
+"""Hashes of words, n-grams or texts, one after the other."""
 Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
-"""Index of the first hash of each text, and at the end their number; `[texts + 1]`, as in an Arrow list array."""
+"""Index of the first hash of each text, then the number of hashes: `[texts + 1]`, as in an Arrow list array."""
 
 KEY_BYTES = 16
-"""Bytes of the key of a prompt."""
+"""Number of bytes in the key of a prompt."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _NOT_WORDS = r"[^\p{L}\p{M}\p{N}]+"
 _ALONE = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
-"""Letters of scripts that put no spaces between words; each counts as a word."""
+"""Letters of scripts without spaces between words. Each letter counts as a word."""
 _HYPHEN = r"(\p{L})-(\p{L})"
 _IRREGULAR = r"\s\s|[^\S ]|[\p{Zl}\p{Zp}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]"
 """White space other than single spaces."""
@@ -29,10 +29,10 @@ _NOT_ARITHMETIC = r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+"
 
 
 def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
-    """Return `KEY_BYTES` bytes for each prompt, equal for equal turns whatever their case, white space and verifier.
+    """Return `KEY_BYTES` bytes for each prompt, equal for equal turns regardless of case, white space and verifier.
 
     Args:
-        messages: the column of that name of a table of `PROMPTS`.
+        messages: the column `messages` of a table of `PROMPTS`.
     """
     keys: list[bytes] = []
     for chunk in messages.chunks:
@@ -47,7 +47,7 @@ def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
 
 
 def questions(messages: pa.ChunkedArray) -> pa.Array:
-    """Return the text of each prompt in lower case, without its system message, which is rarely the prompt's own."""
+    """Return the text of each prompt in lower case, without its system message, which many prompts usually share."""
     chunks = []
     for chunk in messages.chunks:
         is_system = pc.equal(pc.struct_field(chunk.flatten(), "role"), "system")
@@ -57,7 +57,7 @@ def questions(messages: pa.ChunkedArray) -> pa.Array:
 
 
 def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
-    """Return a hash of each word of each text, and the offsets: word i of text t is `hashes[offsets[t] + i]`."""
+    """Return a hash of each word in each text, and the offsets: word i of text t is `hashes[offsets[t] + i]`."""
     spaced = pc.replace_substring_regex(texts, _ALONE, r" \1 ")
     spaced = pc.utf8_trim_whitespace(pc.replace_substring_regex(spaced, _NOT_WORDS, " "))
     listed = pc.utf8_split_whitespace(spaced)
@@ -71,15 +71,16 @@ def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
 
 
 def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False) -> tuple[Hashes, Offsets]:
-    """Return a hash of each run of `n` words of each text, in their order, and the offsets.
+    """Return a hash of each n-gram of words in each text, in order, and the offsets.
 
-    A text with fewer than `n` words has one run, which is all of it.
+    A text with fewer than `n` words has one n-gram, which is the whole text.
 
     Args:
-        hashes: of the words of all texts (`words`).
-        offsets: the first word of each text, and their number.
-        n: words of a run.
-        open_ends: let runs reach beyond the ends of a text, so that its first and last words are in `n` runs, too.
+        hashes: hashes of the words of all texts (`words`).
+        offsets: index of the first word of each text, then the number of words.
+        n: number of words in an n-gram.
+        open_ends: let n-grams extend beyond the ends of a text, so that its first and last words are also in `n`
+            n-grams.
     """
     counts = np.diff(offsets)
     beyond = n - 1 if open_ends else 0
@@ -99,7 +100,7 @@ def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False)
 
 
 def arithmetic(texts: pa.Array) -> Hashes:
-    """Return a hash of the numbers, operators and brackets of each text, in their order: its formula."""
+    """Return a hash of the formula in each text: its numbers, operators and brackets, in order."""
     plain = pc.replace_substring_regex(texts, r"(\p{N}),(\p{N}{3})", r"\1\2")
     plain = pc.replace_substring_regex(plain, _HYPHEN, r"\1\2")
     signs = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _NOT_ARITHMETIC, " "))
@@ -117,19 +118,19 @@ def text_hashes(texts: pa.Array) -> Hashes:
 
 
 def _contents(messages: pa.ListArray) -> pa.Array:
-    return pc.struct_field(messages.flatten(), "content").cast(pa.string())  # kernels that join know no other
+    return pc.struct_field(messages.flatten(), "content").cast(pa.string())  # join kernels support no other type
 
 
 def _single_spaced(texts: pa.Array) -> pa.Array:
-    """The texts without white space at their ends, and with one space for any within."""
-    # To look for what has to change is ten times as fast as to rewrite every space.
+    """Return the texts without white space at their ends and with single spaces inside."""
+    # Searching for texts that need a change is ten times as fast as rewriting every space.
     irregular = pc.match_substring_regex(texts, _IRREGULAR)
     rewritten = pc.binary_join(pc.utf8_split_whitespace(texts.filter(irregular)), " ")
     return pc.utf8_trim_whitespace(pc.replace_with_mask(texts, irregular, rewritten))
 
 
 def _joined(messages: pa.ListArray, turns: pa.Array, separator: str) -> pa.Array:
-    """The turns of each prompt as one text."""
+    """Return the turns of each prompt as one text."""
     counts = pc.list_value_length(messages).to_numpy()
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(_offsets(counts), pa.int32()), turns), separator)
 
