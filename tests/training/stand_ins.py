@@ -243,10 +243,10 @@ class RecordingLearner:
         folder.mkdir()
         (folder / "learner.json").write_text(json.dumps(self.version))
 
-    async def written(self):
+    async def wait_until_written(self):
         return True
 
-    async def uploaded(self):
+    async def wait_until_uploaded(self):
         return True
 
     async def load(self, folder):

@@ -120,7 +120,7 @@ class SlowDisk(RecordingLearner):
         super().__init__(learns)
         self.chance = chance
 
-    async def written(self):
+    async def wait_until_written(self):
         await asyncio.sleep(self.chance.uniform(0, 150))
         return self.chance.random() < 0.9
 

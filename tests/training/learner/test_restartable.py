@@ -58,11 +58,11 @@ class FoldingLearner:
         await self._called("save")
         (folder / "weights.json").write_text(json.dumps(self.weights))
 
-    async def written(self):
+    async def wait_until_written(self):
         await self._called("written")
         return True
 
-    async def uploaded(self):
+    async def wait_until_uploaded(self):
         return True
 
     async def load(self, folder):

@@ -22,7 +22,7 @@ class SlowDisk(RecordingLearner):
         await super().save(folder)
         self.saved += 1
 
-    async def written(self):
+    async def wait_until_written(self):
         return await self.on_disk(self.saved - 1)
 
 
