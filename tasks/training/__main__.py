@@ -1,4 +1,4 @@
-"""Training without Flyte: `python -m tasks.training run RECIPE --mixture FILE [KEY=VALUE ...]`."""
+"""Trains without Flyte: `python -m tasks.training run RECIPE --mixture FILE [KEY=VALUE ...]`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 """Types of options that name an existing file, or an existing folder."""
 
 SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True}
-"""Settings of the command-line options that are a share of what a GPU could do."""
+"""Settings of the command-line options that are fractions of a GPU's peak."""
 
 
 @click.group()
@@ -73,10 +73,10 @@ def run(
     folder: Path | None,
     cluster: str,
 ) -> None:
-    """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
+    """Train by RECIPE, a name or a path, with options that override it: objective.clip_high=0.3.
 
-    The same command again resumes what was interrupted, and more steps go on from it; other options are another run,
-    fewer steps too. The command `check` runs first.
+    The same command resumes an interrupted run, and a larger number of steps continues it. Other options, or fewer
+    steps, start another run. The command `check` runs first.
     """
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.fingerprints import fingerprinted
@@ -148,10 +148,10 @@ def plan(
     mfu: float,
     mbu: float,
 ) -> None:
-    """Compute what RECIPE needs and does on GPUs, without any: memory, tokens/s, idle shares, days, and its pods.
+    """Compute memory, tokens/s, idle shares, days and pods of RECIPE on GPUs, without using any.
 
-    The controller and the fleet are the real ones, in virtual time; the speeds of engines and learner come from the
-    roofline. Nothing is measured.
+    The controller and the fleet are the real ones, in virtual time. A roofline model gives the speeds of engines and
+    learner; nothing is measured.
     """
     from tasks.inputs.pod_table import pod_table
     from tasks.inputs.stage_pods import pods_of_run
@@ -177,9 +177,10 @@ def plan(
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--engine/--no-engine", default=True, show_default=True, help="Compare with an engine, too.")
 def check(model: str, overrides: tuple[str, ...], engine: bool) -> None:
-    """Check that learner, engine and export have the same policy for MODEL: a folder, or a recipe for its own.
+    """Check that learner, engine and export have the same policy for MODEL: a folder, or a recipe (which checks the
+    recipe's model).
 
-    Options in their place, such as learner.dtype=float32, are the recipe's; for a folder, the quickstart's.
+    Options such as learner.dtype=float32 override those in the recipe; a folder uses the quickstart's options.
     """
     from tasks.training.model_check.check import check_model
     from tasks.training.model_check.options import CheckedOptions
@@ -210,7 +211,7 @@ def metrics() -> None:
 @click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
 @click.argument("names", nargs=-1, metavar="[RECIPE]...")
 def recipes(gpu: str, names: tuple[str, ...]) -> None:
-    """Print the table of the recipes that ship, or of some: their pods, and their memory and hours as plan has them."""
+    """Print the table of all included recipes, or of some: their pods, and the memory and hours that plan computes."""
     from tasks.inputs.files import RECIPES
     from tasks.training.recipe_table import HEAD, recipe_row
 
@@ -222,12 +223,12 @@ def recipes(gpu: str, names: tuple[str, ...]) -> None:
 def check_once(config: Recipe, model: Path, digest: str, folder: Path) -> None:
     """Check the model on this machine before the first step of a run.
 
-    A resumed run finds the figures of the check in its folder, and does not repeat it.
+    A resumed run finds the results of the check in its folder, and does not repeat it.
 
     Args:
         config: the recipe.
         model: folder of the initial checkpoint.
-        digest: of the model's files.
+        digest: digest of the model's files.
         folder: the run folder.
 
     Raises:
@@ -256,11 +257,11 @@ def check_once(config: Recipe, model: Path, digest: str, folder: Path) -> None:
 
 
 def prepared(spec: ModelSpec) -> Path:
-    """Return the folder of the model that a recipe names, beside the run folders; prepared once."""
+    """Return the folder of the model that a recipe names, next to the run folders; prepare it on the first call."""
     digest = hashlib.sha256(canonical_json(result_options(spec.fingerprinted())).encode()).hexdigest()[:16]
     folder = folder_of(f"model-{digest}")
     if not folder.exists():
-        # Not `durable.whole`, which would begin anew: a download that was interrupted is resumed from this folder.
+        # Not `durable.whole`, which would start again: an interrupted download is resumed from this folder.
         partial = folder.with_suffix(PARTIAL)
         partial.mkdir(parents=True, exist_ok=True)
         prepare_model(spec, partial).rename(folder)
@@ -278,7 +279,7 @@ def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:
     """Return the recipe with options replaced by `KEY=VALUE`; values are YAML.
 
     Raises:
-        SpecError: see `load_yaml`; an override without a key.
+        SpecError: an override has no key, or is invalid (see `load_yaml`).
     """
     given: dict[str, Any] = {"extends": recipe}
     for override in overrides:
@@ -286,14 +287,14 @@ def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:
         if not (key and sign):
             raise SpecError(f"{override!r} must be KEY=VALUE, as in objective.clip_high=0.3")
         given[key] = value_of(key, value)
-    return parse(Recipe, json.dumps(given, default=str))  # of a date, which YAML has and JSON has not
+    return parse(Recipe, json.dumps(given, default=str))  # `default=str`: YAML has dates, JSON does not
 
 
 def value_of(key: str, text: str) -> Any:
     """Return the value that a user wrote for an option, as YAML.
 
     Raises:
-        SpecError: it is not YAML.
+        SpecError: the text is not valid YAML.
     """
     try:
         return yaml.safe_load(text)

@@ -1,4 +1,4 @@
-"""Options of a training run. Pydantic only: parsing a recipe must load neither torch nor vllm."""
+"""Defines the options of a training run. Imports only pydantic: parsing a recipe must load neither torch nor vllm."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ from tasks.training.prompt_options import ActiveResampling, DynamicResampling, P
 
 
 class ActorsConfig(Config):
-    """The actors: vLLM engines that generate independently of one another, each in a process of its own."""
+    """The actors: vLLM engines that generate independently of each other, each in a separate process."""
 
     count: RunTime[int] = Field(1, gt=0)
-    """Number of engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs, times the other parallel
-    sizes in `engine.vllm`. Where some of them are lost, training continues with the others."""
+    """Number of engines. With GPUs, each uses `engine.tensor_parallel_size` of them, times the other parallel sizes in
+    `engine.vllm`. If some engines are lost, training continues with the others."""
     engine: EngineConfig = EngineConfig()
     """Options of every engine: model length, memory, parallelism."""
     updates: Literal["in_flight", "drained", "barrier", "static"] = "in_flight"
-    """Time at which an engine takes new weights. `in_flight`: at once, in the middle of its responses (PipelineRL,
-    OlmoRL). `drained`: when its responses are finished; it begins no others before. `barrier`: all engines together,
-    when all have finished their responses. `static`: as `barrier`, and an engine begins no response before all those
-    that it was given together are finished (static batching, Olmo 2)."""
+    """When an engine takes new weights. `in_flight`: immediately, in the middle of its responses (PipelineRL, OlmoRL).
+    `drained`: when its responses are finished; it starts no new ones until then. `barrier`: all engines together, when
+    all have finished their responses. `static`: like `barrier`, and an engine starts a new batch of responses only when
+    all responses of its previous batch are finished (static batching, Olmo 2)."""
     sync_every: int = Field(1, ge=1)
-    """Steps between two versions of the weights that engines are given (Axolotl's `vllm_sync_interval`). A larger
-    number makes fewer updates, and responses of a policy that is older by up to this number of steps. The weights of
-    the last step are always given."""
+    """Number of steps between two weight updates of the engines (Axolotl's `vllm_sync_interval`). With a larger number
+    there are fewer updates, and responses come from a policy that is up to this number of steps older. The weights of
+    the last step are always sent."""
     keep_cache: bool = True
-    """true: unfinished responses continue with the KV cache that older weights computed. false: an update computes
-    the cache again."""
+    """If true, unfinished responses continue with the KV cache that older weights computed. If false, it is recomputed
+    after each update."""
     min_num_seqs: RunTime[int] = Field(1, ge=1)
-    """Smallest number of sequences that an engine is given at a time. An engine whose KV cache overflows is given fewer
-    than `engine.max_num_seqs`, down to this number, and more again when its cache has space."""
+    """Smallest number of sequences that an engine runs at a time. If its KV cache overflows, an engine gets fewer than
+    `engine.max_num_seqs`, down to this number, and more again when its cache has space."""
     prefetch: RunTime[int] = Field(8, ge=0)
-    """Samples that wait inside an engine beyond the sequences that it runs, so that it is never without work. With as
-    many as a group has, a group is not spread over engines, the slowest of which would set its pace."""
+    """Number of samples that wait inside an engine in addition to the sequences that it runs, so that it is never idle.
+    If this is at least the group size, a group is not distributed over several engines, and does not wait for the
+    slowest of them."""
     cpus: RunTime[float] = Field(1.0, ge=0)
     """CPU cores that every actor reserves in Ray."""
     max_restarts: RunTime[int] = Field(3, ge=0)
-    """Number of times that an actor slot replaces a lost engine within `restart_window_seconds`. Beyond it, the slot
-    stays empty until the oldest loss is older than that; where all slots are empty for this reason, the run fails."""
+    """Number of times that an actor slot replaces a lost engine within `restart_window_seconds`. After that, the slot
+    stays empty until the oldest loss has left the window. If all slots are empty for this reason, the run fails."""
     restart_window_seconds: RunTime[float] = Field(3600, gt=0)
     """Length of the time window within which `max_restarts` limits the losses of an actor slot, seconds."""
     start_timeout_seconds: RunTime[float] = Field(1800, gt=0)
@@ -57,26 +58,27 @@ class ActorsConfig(Config):
     update_timeout_seconds: RunTime[float] = Field(600, gt=0)
     """Longest time that an engine may take to load new weights, seconds."""
     hang_seconds: RunTime[float] = Field(300, gt=0)
-    """Time without a new token after which an engine that has something to generate counts as lost, seconds."""
+    """Time without a new token after which an engine with unfinished responses counts as lost, seconds."""
 
 
 class RewardsConfig(Config):
-    """The reward workers, which judge responses while training."""
+    """The reward workers, which score responses during training."""
 
     workers: RunTime[int | None] = Field(None, gt=0)
-    """Number of verifier processes. They are on the controller's machine, or beside the judge where the run serves one
-    on GPUs. null: the cores of the machine that ranks and actors leave, or 8 for each GPU of the judge."""
+    """Number of verifier processes. They run on the controller's machine, or next to the LLM judge if the run serves
+    one on GPUs. If null, the number of cores of the machine that ranks and actors do not reserve, or 8 per GPU of the
+    LLM judge."""
     retries: RunTime[int] = Field(1, ge=0)
-    """Number of times that a judgement which failed with an error is repeated while others of its verifier succeed;
-    then the response leaves its group. A score of 0 is no error. An exception of a reward function of yours is not
-    repeated, unless the network or a service is its cause."""
+    """Number of times that scoring a response is retried after an error while the verifier succeeds on other responses.
+    After that, the response is dropped from its group. A score of 0 is not an error. An exception in your own reward
+    function is not retried, unless it comes from the network or a service."""
     patience_seconds: RunTime[float] = Field(900, ge=0)
-    """Longest time that a response waits for a verifier whose judgements all fail, such as one whose endpoint cannot be
-    reached, before the response leaves its group, seconds."""
+    """Longest time that a response waits for a verifier that fails on all responses, such as one with an unreachable
+    endpoint, before the response is dropped from its group, seconds."""
 
 
 class ValidationConfig(Config):
-    """Validation while training: the policy answers prompts that it is never trained on.
+    """Validation during training: the policy answers prompts that it is never trained on.
 
     One actor stays at the validated version until it has answered all prompts, while the other actors and the learner
     continue.
@@ -86,49 +88,52 @@ class ValidationConfig(Config):
     """Steps between two validations; the initial and the last policy are validated too. A policy that is due while
     another is still being validated is skipped, with a warning in the log."""
     prompts: int = Field(64, ge=0)
-    """Number of prompts of the mixture that validation takes out of training, chosen by their ids and `seed`. 0: the
-    policy answers benchmarks alone."""
+    """Number of prompts of the mixture that are held out for validation, chosen by their ids and `seed`. If 0,
+    validation uses only benchmarks."""
     samples: int = Field(4, gt=0)
-    """Responses to every such prompt, sampled as in training."""
+    """Number of responses to each validation prompt, sampled as in training."""
     hand_over: Literal["last", "best"] = "last"
-    """Policy that the run ends with: the `last` one, or the validated one of the highest mean score (`best`), which is
-    stored in `policies/` of the run folder in either case. The score is that of the prompts that are taken out of
-    training; without any, the mean over benchmarks."""
+    """Policy that the run returns: the `last` one, or the validated one with the highest mean score (`best`), which is
+    stored in `policies/` of the run folder in either case. The score is the mean over the held-out prompts or, if there
+    are none, over benchmarks."""
 
 
 class AlarmsConfig(Config):
-    """Thresholds of the alarms that a run logs, each with its cause and remedy (`docs/alarms.md`). null: no alarm."""
+    """Thresholds of the alarms that a run logs, with causes and remedies in `docs/alarms.md`.
+
+    A null threshold disables its alarm.
+    """
 
     window: int = Field(5, ge=1)
-    """Number of steps whose mean is compared with a threshold."""
+    """Number of steps over which a metric is averaged before it is compared with its threshold."""
     min_entropy: float | None = Field(0.05, ge=0)
     """Smallest entropy of the policy, nats per token."""
     max_entropy: float | None = Field(None, gt=0)
     """Largest entropy of the policy, nats per token; it depends on the model and the temperature (Axolotl's guide:
     0.5)."""
     min_reward: float | None = Field(None)
-    """Smallest mean score of the judged responses, after shaping, from step 20 on; it depends on the rewards (Axolotl's
+    """Smallest mean score of the scored responses, after shaping, from step 20 on; it depends on the rewards (Axolotl's
     guide: 0.15 within 20 steps)."""
     max_mismatch: float | None = Field(0.2, gt=0)
     """Largest difference between the log-probabilities of engine and learner, nats per token."""
     max_truncated: float | None = Field(0.5, gt=0)
-    """Largest share of the trained responses that reached the length limit."""
+    """Largest share of the responses in a batch that reached the length limit."""
     min_reward_std: float | None = Field(0.02, ge=0)
-    """Smallest standard deviation of a group's scores, mean over judged groups."""
+    """Smallest standard deviation of a group's scores, averaged over scored groups."""
     max_zero_variance: float | None = Field(0.9, gt=0)
-    """Largest share of the judged groups that carry no gradient."""
+    """Largest share of the scored groups that have no gradient."""
     max_clipped: float | None = Field(0.2, gt=0)
     """Largest share of the trained tokens above the upper clip bound."""
     max_staleness_dropped: float | None = Field(0.25, gt=0)
-    """Largest number of groups dropped as stale, as a share of the judged groups."""
+    """Largest number of groups dropped as stale, relative to the number of scored groups."""
     max_unjudged: float | None = Field(0.05, gt=0)
-    """Largest share of the responses that could not be judged."""
+    """Largest share of the responses that could not be scored."""
     min_length_growth: float | None = Field(0.25, gt=0)
-    """Smallest mean length of the trained responses, as a multiple of that of the first `window` steps."""
+    """Smallest mean length of the responses in a batch, as a multiple of the mean over the first `window` steps."""
     max_length_growth: float | None = Field(4.0, gt=0)
-    """Largest mean length of the trained responses, as a multiple of that of the first `window` steps."""
+    """Largest mean length of the responses in a batch, as a multiple of the mean over the first `window` steps."""
     max_grad_norm: float | None = Field(10.0, gt=0)
-    """Largest gradient norm, before it is clipped (Axolotl's guide: above 10 a run is unstable)."""
+    """Largest gradient norm before clipping (Axolotl's guide: above 10 a run is unstable)."""
     max_grad_norm_growth: float | None = Field(10.0, gt=0)
     """Largest gradient norm, as a multiple of its median over the last 100 steps."""
 
@@ -137,35 +142,36 @@ class TrainingConfig(Config):
     """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards."""
 
     steps: int = Field(1, ge=1)
-    """Number of batches that are trained on, each with one optimizer step unless `updates` asks for more."""
+    """Number of batches to train on, each with one optimizer step unless `updates` sets more."""
     updates: UpdatesConfig = UpdatesConfig()
     """Optimizer steps on one batch."""
     groups_per_step: int = Field(8, gt=0)
-    """Number of groups in a batch; a group holds the responses to one prompt."""
+    """Number of groups in a batch; a group contains the responses to one prompt."""
     sampling: SamplingConfig = SamplingConfig()
     """Group size, length limit and temperature of responses; the learner computes probabilities at the same
     temperature."""
     resampling: Resampling = ActiveResampling()
-    """Treatment of groups that carry no gradient, because all their scores are equal (zero-variance groups)."""
+    """Handling of groups without a gradient, because all their scores are equal (zero-variance groups)."""
     replay: ReplayConfig | None = None
-    """Replay buffer: with `resampling.kind = none`, groups that were trained on take the place of zero-variance groups.
-    null: no group is trained on again."""
+    """Replay buffer: with `resampling.kind = none`, groups from earlier steps replace zero-variance groups. If null, no
+    group is trained on again."""
     prompts: PromptsConfig = PromptsConfig()
     """Choice and order of prompts: retirement, deferred re-rolling, curriculum."""
     async_steps: int = Field(2, ge=0)
-    """Number of batches whose groups may be sampled ahead of the learner, in flight or waiting. 0: a synchronous run,
-    in which actors and learner work in turns, and actors take new weights before they sample for the next batch."""
+    """Number of batches whose groups may be sampled ahead of the learner, in flight or waiting. If 0, the run is
+    synchronous: actors and learner alternate, and actors take new weights before they sample the next batch."""
     deterministic: bool = False
-    """true: a run can be repeated exactly, on machines of one kind without GPUs and with `async_steps` 0. Responses
-    are then drawn from seeds, and one at a time, because a kernel's rounding depends on what else is in its batch."""
+    """If true, a run can be reproduced exactly, on machines of one kind without GPUs and with `async_steps` 0.
+    Responses are then sampled with fixed seeds and one at a time, because a kernel's rounding depends on what else is
+    in its batch."""
     max_staleness: int = Field(4, ge=0)
-    """Largest age of the policy that sampled a token which is trained on, in steps."""
+    """Largest age, in steps, of the policy that sampled a trained token."""
     beyond_staleness: Literal["drop", "abort", "mask"] = "drop"
-    """Treatment of a group with tokens older than `max_staleness`. `drop`: it is dropped when it would be trained on,
-    and another is sampled. `abort`: the same, and a group in flight is dropped as soon as it is too old. `mask`: it is
-    trained on without these tokens."""
+    """Handling of a group with tokens older than `max_staleness`. `drop`: it is dropped when it would be trained on,
+    and another is sampled. `abort`: like `drop`, but a group in flight is also dropped as soon as it is too old.
+    `mask`: it is trained on without these tokens."""
     lora: LoraConfig | None = None
-    """Adapter that is trained in place of the model's weights (LoRA). null: all weights are trained."""
+    """Adapter that is trained instead of the model's weights (LoRA). If null, all weights are trained."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """Loss, advantages, KL penalty and off-policy correction."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -175,41 +181,44 @@ class TrainingConfig(Config):
     actors: ActorsConfig = ActorsConfig()
     """Number, updates and fault tolerance of the inference engines."""
     placement: RunTime[gpu_shares.PlacementOption] = "auto"
-    """GPUs of learner ranks and engines. `apart`: each has GPUs of its own. `shared`: every GPU has one rank and one
-    engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `turns`: the same,
-    but the engine sleeps while the rank computes, and the rank's states are in main memory while the engine generates.
-    `auto`: where the machines have too few GPUs for apart, shared, or turns if the memory of the GPUs is known to be
-    too small for that. Without GPUs auto and shared have no meaning, and turns is refused."""
+    """Assignment of GPUs to learner ranks and engines. `apart`: each has its own GPUs. `shared`: every GPU has one rank
+    and one engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `turns`:
+    like `shared`, but with time sharing: the engine sleeps while the rank computes, and the rank's states are in main
+    memory while the engine generates. `auto`: `apart` if there are enough GPUs; otherwise `shared`, or `turns` if the
+    memory of the GPUs is known to be too small for `shared`. Without GPUs `auto` and `shared` have no effect, and
+    `turns` is an error."""
     rewards: RewardsConfig = RewardsConfig()
-    """Verifier processes that judge responses while training."""
+    """Verifier processes that score responses during training."""
     validation: ValidationConfig | None = None
-    """Validation on prompts that are never trained on. null: no validation."""
+    """Validation on prompts that are never trained on. If null, validation is off."""
     model_check: RunTime[bool] = True
-    """Compare learner, model and engine before the first rollout; a difference beyond rounding ends the run
-    (`docs/troubleshooting.md`). false: they are not compared, for a model whose differences are known and accepted."""
+    """If true, learner, model and engine are compared before the first rollout, and a difference beyond rounding ends
+    the run (`docs/troubleshooting.md`). If false, they are not compared, for a model with known and accepted
+    differences."""
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     """Thresholds of the metrics beyond which a run logs an alarm."""
     checkpoint_every: RunTime[int] = Field(10, ge=1)
-    """Steps between two checkpoints that can be gone back to: the newest of them stays until the next one is complete,
-    beside the newest two checkpoints of either kind. The last step is always saved, and its checkpoint stays alone once
-    the run has ended."""
+    """Number of steps between two checkpoints that are kept as restore points. The newest of them is kept until the
+    next one is complete, in addition to the newest two checkpoints of either kind. The last step is always saved, and
+    only its checkpoint is kept once the run has ended."""
     recover_every: RunTime[int | None] = Field(10, ge=1)
-    """Steps without a checkpoint after which another is taken, for recovery alone: it stays until two newer ones are
-    complete. The tokens of these steps are held in memory, to repeat them when the learner is lost. null: none is."""
+    """Number of steps without a checkpoint after which one is taken for recovery only: it is kept until two newer ones
+    are complete. The tokens of these steps are kept in memory, to repeat the steps if the learner is lost. If null,
+    such checkpoints are off."""
     export_every: RunTime[int | None] = Field(None, ge=1)
-    """Steps between two policies that are exported during the run, as Hugging Face folders `policies/step_<n>` of the
-    run folder, each as large as the model. null: only the last policy is exported, as `policy`."""
+    """Number of steps between two exports of the policy during the run, as Hugging Face folders `policies/step_<n>` in
+    the run folder, each as large as the model. If null, only the last policy is exported, as `policy`."""
     keep_rollouts: RunTime[bool] = True
-    """true: every finished response is written, with its rewards and its fate, to compressed files
-    `rollouts/*.parquet` of the run folder."""
+    """If true, every finished response is written, with its rewards and its outcome, to compressed files
+    `rollouts/*.parquet` in the run folder."""
     log_completions: RunTime[int] = Field(0, ge=0)
     """Number of responses of every batch that are printed during the run."""
     stall_seconds: RunTime[float] = Field(1800, gt=0)
-    """Longest time that the learner waits without any group being decided, seconds; then the run fails with a
+    """Longest time that the learner waits without a group being accepted or dropped, seconds; then the run fails with a
     diagnosis. A learner that takes longer for one call counts as lost."""
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
-    """Services that receive the metrics of every step beside `metrics.jsonl` and TensorBoard: Weights & Biases, MLflow.
-    Each needs its package, which the extra of its name installs."""
+    """Services that receive the metrics of every step, in addition to `metrics.jsonl` and TensorBoard: Weights &
+    Biases, MLflow. Each needs its package, which the extra of the same name installs."""
     seed: int = 0
     """Seed of the order of prompts after the first epoch, of the learner, of the choice of validation prompts, and of
     `deterministic` responses."""
@@ -221,18 +230,18 @@ class TrainingConfig(Config):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that learner ranks and engines take together; `auto` counts as apart."""
+        """Number of GPUs that learner ranks and engines use together; `auto` counts as apart."""
         apart = self.learner.ranks + self.actors.count * self.actors.engine.gpus
         return self.learner.ranks if self.shares_gpus else apart
 
     @property
     def shares_gpus(self) -> bool:
-        """Return whether every GPU has a learner rank and an engine, at the same time or in turns."""
+        """Return whether every GPU has a learner rank and an engine, at the same time or with time sharing."""
         return self.placement in ("shared", "turns")
 
     @property
     def takes_turns(self) -> bool:
-        """Return whether learner ranks and engines are in the memory of their GPUs in turns."""
+        """Return whether learner ranks and engines use time sharing of their GPUs."""
         return self.placement == "turns"
 
     @property
@@ -242,17 +251,20 @@ class TrainingConfig(Config):
 
     @property
     def shares_of_gpu(self) -> tuple[float, float]:
-        """Shares of a GPU's memory that an engine takes, and that a learner rank may take."""
+        """Shares of a GPU's memory that an engine uses, and that a learner rank may use."""
         return gpu_shares.shares(self.placement, self.actors.engine.gpu_memory_utilization)
 
     @property
     def is_synchronous(self) -> bool:
-        """Return whether actors and learner work in turns, and never at the same time (`async_steps` is 0)."""
+        """Return whether actors and learner alternate and never work at the same time (`async_steps` is 0)."""
         return self.async_steps == 0
 
     @property
     def samples_in_rounds(self) -> bool:
-        """Return whether prompts are sampled in rounds (dynamic resampling): no dropped group is replaced at once."""
+        """Return whether prompts are sampled in rounds (dynamic resampling).
+
+        Then no dropped group is replaced immediately.
+        """
         return isinstance(self.resampling, DynamicResampling)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Shares of a GPU's memory for an engine and a learner rank, and which options let both use one GPU (`placement`)."""
+"""Computes how an engine and a learner rank share a GPU's memory, and whether options allow it (`placement`)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Literal
 from tasks.generation.config import GPU_SHARE, EngineConfig
 
 SHARED_ENGINE = 0.4
-"""Share of a GPU's memory that an engine takes by default beside a learner rank."""
+"""Default share of a GPU's memory for an engine on the same GPU as a learner rank."""
 LIBRARIES = 0.05
-"""Share of a GPU's memory that neither the engine nor the learner rank on it may fill: both load CUDA's libraries."""
+"""Share of a GPU's memory that neither the engine nor the learner rank may use: both load CUDA's libraries."""
 SMALLEST_LEARNER = 0.15
-"""Smallest share of a GPU's memory that an engine may leave to the learner rank beside it."""
+"""Smallest share of a GPU's memory that an engine may leave for the learner rank on the same GPU."""
 ABSENT = 0.1
-"""Share of a GPU's memory that engine or learner rank may still hold in the turn of the other: CUDA's libraries, and
-an engine's graphs."""
+"""Share of a GPU's memory that the engine or the learner rank may still use during the turn of the other: CUDA's
+libraries, and an engine's graphs."""
 
 PlacementOption = Literal["auto", "apart", "shared", "turns"]
 """Values of the option `placement`."""
 
 
 def shares(placement: PlacementOption, utilization: float | None) -> tuple[float, float]:
-    """Return the shares of a GPU's memory that an engine takes, and that a learner rank may take.
+    """Return the shares of a GPU's memory that an engine uses, and that a learner rank may use.
 
     Args:
-        placement: of both; `auto` counts as apart.
+        placement: the option `placement`; `auto` counts as apart.
         utilization: the option `actors.engine.gpu_memory_utilization`.
     """
     match placement:
@@ -43,14 +43,14 @@ def can_share(ranks: int, engines: int, engine: EngineConfig) -> bool:
 
 
 def refusal(placement: PlacementOption, ranks: int, engines: int, engine: EngineConfig, zero_stage: int) -> str:
-    """Return why ranks and engines cannot be on the same GPUs as `placement` says; empty: they can, or need not.
+    """Return why ranks and engines cannot be placed as `placement` says, or an empty text if they can.
 
     Args:
         placement: the option.
         ranks: number of learner ranks.
         engines: number of engines.
         engine: the options of each engine.
-        zero_stage: the learner's.
+        zero_stage: the learner's ZeRO stage.
     """
     if placement not in ("shared", "turns"):
         return ""

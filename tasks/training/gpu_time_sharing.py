@@ -1,12 +1,13 @@
-"""The turns in which engines and learner ranks have the memory of their GPUs (`placement: turns`).
+"""Implements time sharing of GPUs between engines and learner ranks (`placement: turns`).
 
     engines generate ──► the learner waits ──► each engine falls asleep ──► states to the GPUs, steps, new weights ─┐
           ▲                                                                                                         │
           └────────────── engines wake with the newest weights ◄── states to main memory ◄──────────────────────────┘
 
 An engine is on its GPU from before it loads until it sleeps or its process has ended. The learner's turn begins when no
-engine is on a GPU, and none comes before it ends: one that is lost is replaced in the engines' turn. So neither waits
-for the other for longer than one engine takes to load or to take weights, and those have limits of their own.
+engine is on a GPU, and no engine enters before it ends: a lost engine is replaced in the engines' turn. So neither side
+waits for the other longer than one engine takes to load or to take weights, and both of these have their own time
+limits.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import asyncio
 
 
 class Turns:
-    """The turns of one run, of which the learner has the first; without turns, neither side ever waits.
+    """Coordinates the time sharing of one run; the learner has the first turn.
+
+    Without time sharing, neither side waits.
 
     Args:
-        taken: whether engines and learner ranks take turns.
+        taken: whether engines and learner ranks use time sharing.
 
     Attributes:
         taken: the same.
@@ -26,13 +29,13 @@ class Turns:
 
     def __init__(self, *, taken: bool = False) -> None:
         self.taken = taken
-        self._on_gpus: set[int] = set()  # indices of slots
+        self._on_gpus: set[int] = set()  # indices of the slots of engines on GPUs
         self._of_engines = asyncio.Event()
-        self._of_learner = asyncio.Event()  # it has the turn, or waits for it
+        self._of_learner = asyncio.Event()  # set if the learner has the turn, or waits for it
         self._all_left = asyncio.Event()
         (self._of_learner if taken else self._of_engines).set()
 
-    # The engines' side
+    # Called by the engines
 
     async def enter(self, index: int) -> None:
         """Wait for the engines' turn; the engine of slot `index` is on its GPU then, until `leave`."""
@@ -46,10 +49,10 @@ class Turns:
             self._all_left.set()
 
     async def until_wanted(self) -> None:
-        """Wait until engines are to leave their GPUs."""
+        """Wait until engines must leave their GPUs."""
         await self._of_learner.wait()
 
-    # The learner's side
+    # Called by the learner
 
     @property
     def are_learners(self) -> bool:

@@ -1,4 +1,4 @@
-"""The declaration of a metric, from which `docs/metrics.md` is made."""
+"""Defines the declaration of a metric. `docs/metrics.md` is generated from these declarations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Metric:
     """A number that each step of a run may record.
 
     Attributes:
-        name: its key in `metrics.jsonl`; `<...>` stands for a name that the run fills in.
-        unit: of the number; empty for one without a unit.
-        meaning: definition, and the option without which it is not recorded.
+        name: its key in `metrics.jsonl`; `<...>` is a placeholder that the run fills in.
+        unit: unit of the number, or empty if it has no unit.
+        meaning: definition, and the option that the metric requires, if any.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""The page `docs/metrics.md`: every metric that a run records, with its unit and meaning.
+"""Generates `docs/metrics.md`, the page of all metrics that a run records, with units and meanings.
 
-The tables stand beside the code that computes the metrics; those of a step as a whole stand here.
+The tables are next to the code that computes the metrics. Metrics of a step as a whole are defined here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ VERIFIERS = (
     Metric("verifiers/<name>/p99_seconds", "s", "99th percentile of the recent latencies"),
     Metric("verifiers/<name>/<other>", "", "counters of a verifier's own"),
 )
-"""Metrics of the judges (`RewardClient.figures`); all count from the beginning of the attempt."""
+"""Metrics of the verifiers (`RewardClient.figures`). All count from the beginning of the attempt."""
 
 SECTIONS: dict[str, Sequence[Metric]] = {
     "The step": STEP,

@@ -1,4 +1,4 @@
-"""The table of the recipes that ship: where each is placed, and what `plan` computes of its memory and hours."""
+"""Builds the table of the included recipes: their placement, and the memory and hours that `plan` computes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HEAD = (
 
 
 def recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
-    """Return a recipe's row of the table, whose figures are those of `plan` without options.
+    """Return a recipe's row of the table, with the numbers that `plan` computes without options.
 
     Args:
-        name: of the recipe.
-        recipe: that ships under this name.
-        gpu: name of the GPU, of `roofline.GPUS`.
+        name: name of the recipe.
+        recipe: the recipe with this name.
+        gpu: name of the GPU, a key of `roofline.GPUS`.
     """
     judging = judge_gpus(recipe.companion(DataFile))
     cells = [f"`{name}`", placed(recipe, judging)]
@@ -42,7 +42,7 @@ def recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
 
 
 def placed(recipe: Recipe, judge_gpus: int) -> str:
-    """Return the pods of a recipe's training on a cluster, in words."""
+    """Return a description of the pods of a recipe's training on a cluster."""
     on_ranks = {"shared": ", an engine beside each rank", "turns": ", an engine in turns with each rank"}
     beside = on_ranks.get(recipe.placement, "")
     if is_in_one_pod(recipe, recipe.cluster, judge_gpus):

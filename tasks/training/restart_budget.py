@@ -1,4 +1,4 @@
-"""The number of restarts that an actor slot or the learner may use within a window of time."""
+"""Limits the number of restarts of an actor slot or the learner within a time window."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class RestartBudget:
-    """A count of the restarts within the last `window_seconds`, beside the largest count allowed (`limit`)."""
+    """Counts the restarts within the last `window_seconds`, and stores the allowed number (`limit`)."""
 
     def __init__(self, limit: int, window_seconds: float) -> None:
         """Allow `limit` restarts in any `window_seconds`."""
@@ -25,5 +25,5 @@ class RestartBudget:
         return len(self._times)
 
     def seconds_until_freed(self, now: float) -> float:
-        """Return the seconds until the oldest restart leaves the window; 0 without any restart."""
+        """Return the seconds until the oldest restart leaves the window, or 0 without restarts."""
         return max(0.0, self._times[0] + self.window_seconds - now) if self.used(now) else 0.0

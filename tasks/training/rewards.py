@@ -1,6 +1,6 @@
-"""Reward workers: a Ray process that holds a pool of verifier processes, and the controller's client of it.
+"""Runs a pool of verifier processes in a Ray process, and provides the controller's client for it.
 
-A response that cannot be judged leaves its group, which continues with the others.
+A response that cannot be scored is dropped from its group, which continues with the others.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tasks.verifiers.scores import CannotJudge, FunctionFailure
 logger = logging.getLogger(__name__)
 
 MIN_JUDGED = 2
-"""Smallest number of judged responses of a group: an advantage compares a response with others of its group."""
+"""Smallest number of scored responses in a group: an advantage compares a response with others of its group."""
 
 LONGEST_PAUSE = 30.0
-"""Longest pause between two attempts to judge a response, seconds; pauses begin with 1 second and double."""
+"""Longest pause between two attempts to score a response, seconds; pauses begin with 1 second and double."""
 
 
 class JudgementError(RuntimeError):
-    """A response could not be judged, after all retries. This is never the same as a score of 0.
+    """A response could not be scored, after all retries. This is different from a score of 0.
 
     Attributes:
-        failure: the failure of a user's reward function that is the reason; None where another reason is.
+        failure: the failure of a user's reward function that caused the error, or None if the cause is another.
     """
 
     def __init__(self, reason: str, failure: FunctionFailure | None = None) -> None:
@@ -47,22 +47,22 @@ class JudgementError(RuntimeError):
 
 
 class RewardClient(Protocol):
-    """The reward workers as the controller calls them."""
+    """The interface of the reward workers that the controller calls."""
 
     async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
-        """Return the judgement of one response to `messages`; `ground_truth` is the parsed value of the prompt.
+        """Return the score of one response to `messages`; `ground_truth` is the parsed value of the prompt.
 
-        For a reward function of a group `response` is a list of all responses to the prompt.
+        For a group reward function, `response` is a list of all responses to the prompt.
 
         Raises:
-            JudgementError: the response could not be judged.
+            JudgementError: the response could not be scored.
         """
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
-        """Run a program in the sandbox of `code`, and return at most so many characters of its output.
+        """Run a program in the sandbox of `code`, and return at most `output_chars` characters of its output.
 
         Raises:
-            CannotJudge: it cannot be run.
+            CannotJudge: the program cannot be run.
         """
 
     async def figures(self) -> dict[str, float]:
@@ -70,10 +70,10 @@ class RewardClient(Protocol):
 
 
 async def judge_response(judge: RewardClient, prompt: Prompt, completion: Completion) -> Score:
-    """Return the judgement of a response; one that could not be judged has the reason in `Score.error`.
+    """Return the score of a response. If it could not be scored, `Score.error` is the reason.
 
-    Of an episode the verifier is given the last turn, and those before it as messages, unless the environment gave a
-    reward itself.
+    For an episode, the verifier gets the last turn as the response and the earlier turns as messages, unless the
+    environment itself gave a reward.
     """
     if completion.end is not None:
         return completion.end.score
@@ -81,7 +81,7 @@ async def judge_response(judge: RewardClient, prompt: Prompt, completion: Comple
 
 
 async def judge_text(judge: RewardClient, prompt: Prompt, text: str, earlier: list[Message]) -> Score:
-    """Return the judgement of a text, given the messages between the prompt and it."""
+    """Return the score of a text, given the messages between the prompt and the text."""
     try:
         return await judge.score(prompt.verifier, text, prompt.ground_truth, [*prompt.messages, *earlier])
     except JudgementError as error:
@@ -89,13 +89,13 @@ async def judge_text(judge: RewardClient, prompt: Prompt, text: str, earlier: li
 
 
 async def judge_group(judge: RewardClient, prompt: Prompt, completions: Sequence[Completion]) -> list[Score]:
-    """Return the judgements of all responses to a prompt with a reward for the group, as `judge_response` of one."""
+    """Return the scores of all responses to a prompt with a group reward function, as `judge_response` does for one."""
     texts = [completion.text for completion in completions]
     return await score_group(scorer_of(judge, prompt), prompt.verifier, texts, prompt.ground_truth)
 
 
 def scorer_of(judge: RewardClient, prompt: Prompt) -> Scorer:
-    """Return a function that judges by a verifier, a response to the prompt and a ground truth, and raises nothing."""
+    """Return a function that scores a response to the prompt by a verifier and a ground truth, and raises nothing."""
 
     async def score(verifier: str, response: Response, ground_truth: Any) -> Score:
         try:
@@ -107,9 +107,10 @@ def scorer_of(judge: RewardClient, prompt: Prompt) -> Scorer:
 
 
 class RewardProcess:
-    """The part of the reward workers that runs inside a Ray process: a pool of verifier processes.
+    """A pool of verifier processes, inside a Ray process.
 
-    Every call raises the error with which the pool did not open, as Ray keeps only the text of a constructor's error.
+    If the pool could not be opened, every call raises the error, since Ray keeps only the text of a constructor's
+    error.
     """
 
     def __init__(
@@ -120,9 +121,9 @@ class RewardProcess:
         Args:
             config: the number of verifier processes.
             verifiers: options of the verifiers.
-            names: the verifiers that the prompts ask for.
-            reserved: cores of this machine that other processes of the run reserve; where `config` gives no number,
-                there is a verifier process on each of the others.
+            names: the verifiers that the prompts use.
+            reserved: cores of this machine that other processes of the run reserve. If `config` gives no number, there
+                is a verifier process on each of the remaining cores.
         """
         self._names = names
         self._open = ExitStack()
@@ -144,7 +145,7 @@ class RewardProcess:
         self._pool.wait_ready(self._names)
 
     async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
-        """Return the judgement of one response, computed in a verifier process with a hard time limit."""
+        """Return the score of one response, computed in a verifier process with a hard time limit."""
         return await self._pool.score(verifier, response, ground_truth, messages)
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
@@ -161,7 +162,7 @@ class RewardProcess:
 
 
 class RayJudge:
-    """The controller's client of a `RewardProcess`: repeats judgements that failed."""
+    """The controller's client of a `RewardProcess`, which retries failed calls."""
 
     def __init__(self, handle: Any, config: RewardsConfig, memory: RayMemory | None = None) -> None:
         self._handle = handle
@@ -172,16 +173,16 @@ class RayJudge:
         self._away: set[str] = set()
 
     async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
-        """Return the judgement of one response, after as many attempts as `RewardsConfig` allows.
+        """Return the score of one response, after as many attempts as `RewardsConfig` allows.
 
-        A failure of a user's function that would come back is final. Any other counts if the verifier has judged
-        another response since the last attempt: then the response is the cause, and `retries` such failures are
-        repeated. Otherwise the verifier itself may be unreachable, and the response waits for it, `patience_seconds` at
-        most.
+        A failure of a user's function that would occur again is final. Any other failure counts as a retry if the
+        verifier has scored another response since the last attempt: then the response is the cause, and at most
+        `retries` attempts are repeated. Otherwise the verifier itself may be unreachable, and the response waits for
+        it, at most `patience_seconds`.
 
         Raises:
-            JudgementError: the response could not be judged.
-            MistakeError, InfrastructureError: the reward process does not start, nor would another one.
+            JudgementError: the response could not be scored.
+            MistakeError, InfrastructureError: the reward process does not start, and a new one would not start either.
         """
         clock = asyncio.get_running_loop().time
         gives_up_at = clock() + self._config.patience_seconds
@@ -207,7 +208,7 @@ class RayJudge:
         """Run a program in the sandbox.
 
         Raises:
-            CannotJudge: it cannot be run; a reward process that was lost is such a reason.
+            CannotJudge: the program cannot be run, or the reward process was lost.
         """
         import ray
 
@@ -220,7 +221,7 @@ class RayJudge:
         return execution
 
     def _name_once(self, verifier: str, error: str) -> None:
-        """Log that responses wait for a verifier, once until it has judged another."""
+        """Log that responses wait for a verifier, only once until it has scored another response."""
         if verifier not in self._away:
             self._away.add(verifier)
             logger.warning(
@@ -243,7 +244,7 @@ class RayJudge:
         return score
 
     async def figures(self) -> dict[str, float]:
-        """Return the figures of the pool, and the retries; the retries alone while the reward process is replaced."""
+        """Return the metrics of the pool and the retries, or only the retries while the reward process is replaced."""
         import ray
 
         retried = {f"{verifier}/retried": float(count) for verifier, count in sorted(self._retried.items())}
@@ -254,7 +255,7 @@ class RayJudge:
 
 
 async def _awaited(call: Any) -> Any:
-    """Return the result of a Ray call; cancel the call with this task, since Ray would repeat it and log that."""
+    """Return the result of a Ray call. If this task is cancelled, cancel the call: Ray would repeat it and log that."""
     import ray
 
     try:

@@ -1,4 +1,4 @@
-"""A training run from end to end, without Flyte: start the Ray actors, resume or begin, train, hand over the policy."""
+"""Runs training from end to end without Flyte: starts the Ray actors, resumes or begins, trains, exports the policy."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ logger = logging.getLogger(__name__)
 
 
 class PromptTooLongError(MistakeError):
-    """A prompt and its response do not fit where they must; the message names the prompt, its tokens and the option."""
+    """A prompt and its response are too long; the message names the prompt, its number of tokens and the option."""
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The results of a run: paths in its run folder, and the step from which it was resumed (0: it was not)."""
+    """The results of a run: paths in its run folder, and the step at which it was resumed (0 if it was not resumed)."""
 
     policy: Path
     ledger: Path
@@ -89,19 +89,19 @@ class RunInputs:
     config: TrainingConfig
     """The recipe's training options."""
     model: Path
-    """Hugging Face folder of the initial model on this node, from which other nodes are brought it."""
+    """Hugging Face folder of the initial model on this node. It is copied to other nodes."""
     mixture: Path
     """Parquet file of `schemas.MIXTURE`: the prompts."""
     folder: Path
-    """The run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run, unless `on_saved` and
-    `parts` take the checkpoints to one."""
+    """The run folder: checkpoints, ledger, metrics, policy. It must be on persistent storage, unless `on_saved` and
+    `parts` copy the checkpoints there."""
     verifiers: VerifiersConfig = DEFAULTS
-    """Options by which responses are judged."""
+    """Options of the verifiers that score responses."""
     benchmarks: Sequence[Benchmark] = ()
-    """The benchmarks that validation asks, with their questions."""
+    """The benchmarks that validation uses, with their questions."""
     lease: Lease | None = None
-    """The right to work on this run, which the caller holds until `train` returns; None: `train` takes that of the run
-    folder."""
+    """Lock on this run, which the caller keeps until `train` returns. Optional. If None, `train` takes the lock of the
+    run folder."""
     lineage: Mapping[str, Any] | None = None
     """Origin of the run (`tasks.lineage.provenance.made_from`), for the footer of the ledger's table."""
     on_step: Callback = lambda _: None
@@ -109,20 +109,20 @@ class RunInputs:
     on_saved: Callable[[Path], None] = lambda _: None
     """Called with the folder of each complete checkpoint."""
     parts: PartStorage | None = None
-    """The run's address on blob storage, to which ranks upload their files of checkpoints where their nodes do not see
-    the run folder; None: it has none, and these nodes must see the folder."""
+    """The run's address on blob storage. Ranks upload their checkpoint files there if their nodes do not see the run
+    folder. Optional. If None, these nodes must see the folder."""
 
 
 def train(inputs: RunInputs) -> TrainingResult:
-    """Train the model on the mixture, from the newest checkpoint in the run folder where it holds one.
+    """Train the model on the mixture, from the newest checkpoint in the run folder if there is one.
 
     Raises:
         ResourceError: the cluster is too small for the configuration.
         MistakeError: validation would leave no prompt to train on, or has a benchmark without a question that fits.
         TrackerError: a tracker cannot be used here.
-        PromptTooLongError: a prompt that does not fit.
-        ValueError: a prompt that no verifier here can judge.
-        OtherRunError: the run folder holds a run that these inputs cannot resume.
+        PromptTooLongError: a prompt is too long.
+        ValueError: no available verifier can score a prompt.
+        OtherRunError: the run folder contains a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
         NotSharedError: a node with learner ranks does not see the run folder, and `parts` is None.
@@ -130,8 +130,8 @@ def train(inputs: RunInputs) -> TrainingResult:
         SharedMemoryError: a node has too little shared memory for weights.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
-        MemoryLimitError: the kernel killed processes of the run for memory, more than once.
-        ImageError: the image is for machines with GPUs and the cluster has none, or the other way round.
+        MemoryLimitError: the kernel's out-of-memory killer ended processes of the run more than once.
+        ImageError: the image is for machines with GPUs and the cluster has none, or vice versa.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
     gpus = gpus_of_ray()
@@ -153,7 +153,7 @@ def train(inputs: RunInputs) -> TrainingResult:
 
 
 def _judged(prompts: list[Prompt], questions: list[Question]) -> list[Prompt]:
-    """Return all prompts whose responses the run judges."""
+    """Return all prompts whose responses the run scores."""
     return [*prompts, *(question.prompt for question in questions)]
 
 
@@ -163,10 +163,10 @@ def _placed(config: TrainingConfig, model: Path) -> TrainingConfig:
 
 
 def make_run_folder(folder: Path) -> None:
-    """Make the run folder where there is none.
+    """Make the run folder if it does not exist.
 
     Raises:
-        MistakeError: the system refuses that.
+        MistakeError: the operating system does not allow it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def load_prompts(
 
     Raises:
         PromptTooLongError: a prompt leaves no room for a response, in the engine's context or in a micro-batch.
-        ValueError: a prompt cannot be judged by `verifiers`.
+        ValueError: `verifiers` cannot score a prompt.
         ModelError: the tokenizer cannot be loaded.
         ChatTemplateError: the chat template refuses a prompt, or has no variable of `sampling.chat_template_kwargs`.
     """
@@ -211,7 +211,7 @@ def load_prompts(
 async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Question], lease: Lease) -> TrainingResult:
     asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray_resources().gpus > 0
-    widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
+    widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # 1: 16-bit
     folder = inputs.folder
     with contextlib.ExitStack() as stack:
         weights, where = _weights(stack, inputs, widening)
@@ -274,7 +274,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
 
 
 def _episodes(inputs: RunInputs, prompts: list[Prompt], judge: RewardClient) -> Episodes | None:
-    """Return the player of the run's episodes; None where no prompt has an environment."""
+    """Return the player of the run's episodes, or None if no prompt has an environment."""
     if not any(prompt.environment for prompt in prompts):
         return None
     variables = inputs.config.sampling.chat_template_kwargs
@@ -282,7 +282,7 @@ def _episodes(inputs: RunInputs, prompts: list[Prompt], judge: RewardClient) -> 
 
 
 def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> tuple[Weights, str | RelayNodes]:
-    """Return the exchange of weights, and the cluster's only node, by its id, or the relays of several.
+    """Return the exchange of weights, and the id of the cluster's only node, or the relays of several nodes.
 
     Both end with `stack`. `widening` is the size of a file of weights as a multiple of the initial checkpoint's.
     """
@@ -297,10 +297,10 @@ def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> t
 
 
 async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: PartStorage | None) -> RunState:
-    """Return the state in `checkpoint`, checked against `config`; without one, that of a run at its beginning.
+    """Return the state in `checkpoint`, checked against `config`, or the initial state without a checkpoint.
 
-    Where other learner ranks wrote the checkpoint, the learner's part of it is converted for those of `config`, on this
-    node: its disk has to hold the files of all ranks, fetched and converted.
+    If a different layout of learner ranks wrote the checkpoint, its learner shards are converted to the ranks of
+    `config`, on this node. Its disk needs space for the files of all ranks, both fetched and converted.
     """
     if checkpoint is None:
         return RunState.beginning(await asyncio.to_thread(run_setup, config))
@@ -326,7 +326,7 @@ def _open_records(
 ) -> tuple[Ledger, Journal]:
     """Open the files of groups, responses and metrics, cut back to their lengths in `state`; `stack` closes them.
 
-    From here on the run counts as one that has not ended.
+    From here on the run is marked as not ended.
     """
     reopen(folder)
     cut_back_records(folder, state)
@@ -339,7 +339,7 @@ def _open_records(
 async def _hand_over(
     controller: Controller, collaborators: Collaborators, config: TrainingConfig, initial: Path, folder: Path
 ) -> None:
-    """Write the policy that the run results in to `folder`: the last one, or the best of those that were validated."""
+    """Write the final policy to `folder`: the last one, or the best validated one."""
     best = controller.validation.best if config.validation and config.validation.hand_over == "best" else None
     async with whole_in_threads(folder) as partial:
         if best is None or best == controller.version:
@@ -355,8 +355,8 @@ def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.A
 
     Args:
         config: its `learner.dtype` is ignored.
-        learner: the learner's type, that of the checkpoint where a run is resumed, on another processor too.
-        gpu: True: the processes run on GPUs.
+        learner: the learner's type. For a resumed run it is the type in the checkpoint, even on another processor.
+        gpu: whether the processes run on GPUs.
     """
     engine = config.actors.engine
     types = [precision.resolve(dtype, gpu=gpu) for dtype in (learner, engine.dtype)]

@@ -1,4 +1,4 @@
-"""Make an attempt at a run, and print the step from which it is resumed and, if it is interrupted, what is left."""
+"""Makes one attempt at a run. Prints the step at which it is resumed and, if it is interrupted, what is left."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def train_at(location: RunLocation, inputs: RunInputs, filesystem_of: FileSystemOf, advance: Advance) -> TrainingResult:
-    """Train a run at its location, which no other process may work on meanwhile.
+    """Train a run at its location, which is locked for other processes meanwhile.
 
     Args:
         location: its folder, and its address on blob storage if it has one.
-        inputs: what the run is given; its lease and its uploads are those of the location.
+        inputs: the inputs of the run; its lease and its uploads are replaced by the ones of the location.
         filesystem_of: returns the fsspec file system of an address.
         advance: the progress of its steps (`track_progress`).
 
     Raises:
-        AccessError, StoreError, RunInUseError: as `attached` raises them.
-        Exception: as `train` raises it.
+        AccessError, StoreError, RunInUseError: see `attached`.
+        Exception: any exception that `train` raises.
     """
     from tasks.training.run import train
 
@@ -49,7 +49,7 @@ def reported(folder: Path, config: TrainingConfig, advance: Advance) -> Iterator
     Args:
         folder: the run folder.
         config: the options of the run.
-        advance: the progress of its steps, which counts those of earlier attempts as done (`track_progress`).
+        advance: the progress of its steps, which counts steps of earlier attempts as done (`track_progress`).
     """
     done = saved_steps(folder)
     if done:
@@ -63,13 +63,13 @@ def reported(folder: Path, config: TrainingConfig, advance: Advance) -> Iterator
 
 
 def saved_steps(folder: Path) -> int:
-    """Return the number of steps that the newest checkpoint in a run folder holds; 0 without one."""
+    """Return the number of steps in the newest checkpoint of a run folder, or 0 if there is none."""
     newest = Checkpoints.newest_in(folder / "checkpoints")
     return int(newest.name.removeprefix("step_")) if newest else 0
 
 
 def what_is_left(folder: Path, config: TrainingConfig) -> str:
-    """Return the line on an interrupted run: what its folder holds, and how to go on."""
+    """Return the line printed for an interrupted run: what its folder contains, and how to continue."""
     done = saved_steps(folder)
     if done:
         return (

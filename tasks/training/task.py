@@ -1,4 +1,4 @@
-"""Training as one long Flyte task on a Ray cluster."""
+"""Defines training as one long Flyte task on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ from tasks.training.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
-"""The machine of the task by itself; in the pipeline the recipe sets the machines (`workflows/training.py`)."""
+"""The machine of the task if it is run alone; in the pipeline the recipe sets the machines
+(`workflows/training.py`)."""
 
 NO_QUESTIONS: list[Parquet] = []
-"""Tables of questions of a run that validates on no benchmark."""
+"""Tables of questions for a run without benchmarks in validation."""
 NO_BENCHMARKS = AskedBenchmarks()
-"""The benchmarks of such a run."""
+"""The benchmarks for a run without benchmarks in validation."""
 
 
 class Trained(NamedTuple):
@@ -73,15 +74,16 @@ def train_policy(
     """Train the initial model on the mixture; an interrupted run is resumed from its last checkpoint.
 
     The run's name is a digest of what it depends on (`run_name`), so that a retry, a recovered execution or a second
-    start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage. More steps
-    go on from it; fewer than it has taken are a run of their own, from a copy if there is one (`shorter_runs`).
+    start with the same inputs finds it: in its folder on the same machine, or on blob storage from another machine.
+    With more steps the run continues. With fewer steps than it has taken, a separate run is started, from a copy if
+    there is one (`shorter_runs`).
 
     Args:
         model: the initial checkpoint.
         mixture: the prompts to train on.
         config: the options of training.
         verifiers: the options of the verifiers.
-        questions: the questions of the benchmarks that validation asks, a table each.
+        questions: the questions of the benchmarks used in validation, one table per benchmark.
         asked: the names and the sampling of these benchmarks, in the same order.
     """
     from tasks import charts

@@ -1,4 +1,4 @@
-"""Awaiting with a periodic log line and a time limit, so that no wait is silent or endless."""
+"""Awaits calls with a periodic log line and a time limit, so that no wait is silent or endless."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LOG_SECONDS = 60.0
 T = TypeVar("T")
 
 Status: TypeAlias = str | Callable[[], str | Awaitable[str]]
-"""Text about who waits for what, such as "the controller waits for the learner's step 3".
+"""Description of the wait, such as "the controller waits for the learner's step 3".
 
-A function is called whenever the text is needed, for one that changes during the wait.
+It may be a function, which is called whenever the text is needed, if the text changes during the wait.
 """
 
 
@@ -33,7 +33,7 @@ class StalledError(InfrastructureError):
 
 @dataclass(frozen=True)
 class Limit:
-    """A time limit and the option that sets it, which the error of a wait names.
+    """A time limit and the option that sets it. Errors name the option.
 
     Attributes:
         seconds: the longest wait, seconds.
@@ -65,13 +65,13 @@ async def within(
 
     Args:
         awaitable: the awaited call.
-        status: who waits for what, for the log lines and the error.
+        status: description of the wait, for the log lines and the error.
         limit: the longest time without a result or progress.
         error: class of the error that ends the wait.
-        progress: returns a count; the time limit starts again whenever the count has changed.
+        progress: function that returns a count; the time limit restarts whenever the count has changed.
 
     Raises:
-        StalledError, or the class `error`: the limit has passed.
+        StalledError, or `error` if given: the time limit has passed.
     """
     return await _wait(awaitable, status, limit, error, progress)
 
@@ -102,7 +102,7 @@ async def _wait(
                 started, count = loop.time(), newest
             passed = loop.time() - started
             text = await _text(status)
-            if task.done():  # it may have ended while the text was made
+            if task.done():  # it may have ended while the text was computed
                 return task.result()
             if passed >= limit.seconds:
                 raise error(f"{text}; nothing came for {limit.option} = {limit.seconds:g}")

@@ -1,6 +1,6 @@
 """Checks a machine's GPU without any download: `python -m tasks.training.gpu_check [--dry] [--json FILE]`.
 
-It needs torch, transformers, peft and DeepSpeed, and uses liger-kernel and vLLM where they are installed, but no Ray.
+It needs torch, transformers, peft and DeepSpeed, and uses liger-kernel and vLLM if they are installed, but not Ray.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "liger-kernel", "vllm
 @click.option("--dry", is_flag=True, help="Walk all checks with tiny shapes, on CPUs too.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="File for all figures, as JSON.")
 def main(dry: bool, file: Path | None) -> None:
-    """Check attention, log-probabilities, memory and speed of the learner on this machine's GPU, in minutes.
+    """Check attention, log-probabilities, memory and speed of the learner on this machine's GPU, in a few minutes.
 
-    Exits with 1 where attention leaves eager's, log-probabilities leave the reference, peak memory leaves that of
-    `plan` by more than 15%, or a check raised an error.
+    Exits with 1 if attention differs from eager attention, log-probabilities differ from the reference, peak memory
+    differs by more than 15% from what `plan` computes, or a check raised an error.
     """
     if not (dry or torch.cuda.is_available()):
         raise SystemExit("Error: torch sees no GPU here; --dry walks all checks on CPUs with tiny shapes")
@@ -52,7 +52,7 @@ def main(dry: bool, file: Path | None) -> None:
 
 
 def run_checks(sizes: Sizes) -> list[Result]:
-    """Carry out all checks, one after the other."""
+    """Run all checks, one after the other."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype: torch.dtype = getattr(torch, precision.resolve("auto", gpu=device.type == "cuda"))
     with tempfile.TemporaryDirectory() as temporary:
@@ -83,7 +83,7 @@ def run_checks(sizes: Sizes) -> list[Result]:
 
 
 def machine_facts() -> dict[str, str]:
-    """Return the GPU, its memory, Python and the versions of libraries, by name."""
+    """Return the GPU, its memory, and the versions of Python and of libraries, by name."""
     facts = {"python": sys.version.split()[0]}
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)

@@ -1,4 +1,4 @@
-"""Checks of a learner rank that trains a whole model: memory, speed, LoRA, and states that leave the GPU and return."""
+"""Checks a learner rank that trains a whole model: memory, speed, LoRA, and offloading and reloading of states."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
     from tasks.training.learner.trainer import Trainer
 
 APART = 0.15
-"""Largest difference between the peak memory and what `plan` computes, as a share of the latter."""
+"""Largest difference between the peak memory and what `plan` computes, as a fraction of the latter."""
 ROWS = 2
-"""Micro-batches of an optimizer step: the second one meets the summed gradients of the first."""
+"""Number of micro-batches of an optimizer step: the second one adds to the gradients of the first."""
 PROMPT = 16
-"""Tokens of each sequence that are not trained."""
+"""Number of tokens of each sequence that are not trained."""
 LORA = {"rank": 16, "alpha": 32}
 """Options of the adapter that is trained."""
 
 
 class LearnerChecks:
-    """The checks that train the model in one folder; a trainer that one of them built serves the next."""
+    """The checks that train the model in one folder; a trainer built by one check is reused by the next."""
 
     def __init__(self, sizes: Sizes, folder: Path) -> None:
-        """`folder`: of the model that is trained, as `save_random_model` writes it."""
+        """`folder` contains the model that is trained, as `save_random_model` writes it."""
         self._sizes = sizes
         self._folder = folder
         self._trainer: Trainer | None = None
-        self._others = 0  # bytes on the GPU that are not the trainer's
+        self._others = 0  # bytes on the GPU that do not belong to the trainer
 
     def check_training(self, findings: Findings) -> None:
-        """Train all weights on packed rows: memory beside that of `plan`, trained tokens/s, MFU."""
+        """Train all weights on packed rows: memory compared with `plan`, trained tokens/s, MFU."""
         self._train(findings, self.build(findings, self.config(self._sizes.row)), self._sizes.row, mfu=True)
 
     def check_without_recomputing(self, findings: Findings) -> None:
-        """Train all weights on shorter rows whose activations are all stored: memory beside that of `plan`."""
+        """Train all weights on shorter rows, storing all activations: memory compared with `plan`."""
         self.close()
         config = self.config(self._sizes.short_row, gradient_checkpointing=False)
         self._train(findings, self.build(findings, config), self._sizes.short_row)
         self.close()
 
     def check_offloading(self, findings: Findings) -> None:
-        """Move all states of the trained learner to main memory and back; the policy must be the same then."""
+        """Move all states of the trained learner to main memory and back; the policy must not change."""
         if self._trainer is None:
             raise SkippedError("no learner was built: see the check before.")
         trainer, row = self._trainer, self.rows(self._sizes.row)[:1]
@@ -76,7 +76,7 @@ class LearnerChecks:
         findings.require(math.isfinite(norm), f"The gradient norm of the next step is {norm}.")
 
     def check_lora(self, findings: Findings) -> None:
-        """Train an adapter beside frozen weights: memory beside that of `plan`, trained tokens/s."""
+        """Train an adapter with frozen weights: memory compared with `plan`, trained tokens/s."""
         self.close()
         trainer = self.build(findings, self.config(self._sizes.row, lora=LORA))
         frozen = next(own for name, own in trainer.policy.named_parameters() if ".base_layer." in name)
@@ -86,7 +86,7 @@ class LearnerChecks:
         self.close()
 
     def close(self) -> None:
-        """Forget the trainer, and give back its memory."""
+        """Drop the trainer, and release its memory."""
         self._trainer = None
         release()
 
@@ -98,7 +98,7 @@ class LearnerChecks:
         lora: dict[str, int] | None = None,
         placement: PlacementOption = "apart",
     ) -> TrainingConfig:
-        """Return the options of a run that trains on rows of sequences of these lengths."""
+        """Return the options of a run that trains on rows with sequences of these lengths."""
         tokens = sum(row)
         learner = {
             "micro_batch_tokens": tokens,
@@ -115,7 +115,7 @@ class LearnerChecks:
         })  # fmt: skip
 
     def build(self, findings: Findings, config: TrainingConfig) -> Trainer:
-        """Return a new trainer of one rank; its kinds of optimizer, attention and type are figures."""
+        """Return a new trainer of one rank; record its optimizer, attention and type in the findings."""
         self._others = bytes_in_use()
         rank = LearnerRank(config, str(self._folder))
         findings.figures["seconds to build"] = seconds_of(lambda: rank.setup(0, 1, ("127.0.0.1", _free_port())))
@@ -156,7 +156,7 @@ class LearnerChecks:
 
         findings.figures["tokens of a row"] = rows[0].num_tokens
         findings.figures["rows of a step"] = len(rows)
-        findings.figures["first step, s"] = seconds_of(step)  # the optimizer makes its moments at its end
+        findings.figures["first step, s"] = seconds_of(step)  # the optimizer creates its moments at the end of it
         findings.figures["GPU memory between steps, GB"] = (bytes_in_use() - self._others) / GB
         peak_bytes(reset=True)
         trainer.engine.step = measured_step
@@ -164,7 +164,7 @@ class LearnerChecks:
             step()
             backward, update = before_step[-1], peak_bytes(reset=True)
         finally:
-            del trainer.engine.step  # the class's own again
+            del trainer.engine.step  # restores the method of the class
         seconds = median_seconds(step, self._sizes.steps)
         findings.figures["step, s"] = seconds
         findings.figures["trained tokens/s"] = _trained(rows) / seconds
@@ -197,10 +197,10 @@ def compare_peaks(findings: Findings, backward: float, update: float, computed: 
     """Compare the peak memory with what `plan` computes; all are bytes.
 
     Args:
-        findings: takes the figures, and a fault where they are further apart than `APART`.
+        findings: gets the measurements, and a fault if they differ by more than `APART`.
         backward: peak of the forward and backward passes.
         update: peak of the optimizer's step.
-        computed: by `plan`.
+        computed: peak that `plan` computes.
     """
     peak = max(backward, update)
     findings.figures["peak memory, GB"] = peak / GB
@@ -213,7 +213,7 @@ def compare_peaks(findings: Findings, backward: float, update: float, computed: 
 
 
 def check_fp8(findings: Findings, sizes: Sizes) -> None:
-    """Time the first matrix product of the MLP in bfloat16 and in FP8; the learner itself uses no FP8."""
+    """Time the first matrix product of the MLP in bfloat16 and in FP8; the learner itself does not use FP8."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9):
         raise SkippedError("there is no GPU with FP8 (Ada, Hopper or later).")
     shape = (sizes.row_tokens, sizes.model.hidden, sizes.model.intermediate)
@@ -234,7 +234,7 @@ def check_fp8(findings: Findings, sizes: Sizes) -> None:
 
 
 def gpu_here() -> Gpu | None:
-    """Return the datasheet of this machine's first GPU, by its name; None where it is not known."""
+    """Return the datasheet of this machine's first GPU, by its name, or None if it is not known."""
     if not torch.cuda.is_available():
         return None
     return roofline.gpu_called(torch.cuda.get_device_name())

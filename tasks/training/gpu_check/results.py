@@ -1,4 +1,4 @@
-"""Results of checks: what a check measured, what was wrong, and the table of all of them."""
+"""Stores the results of checks (measurements and faults), and formats them as a table."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Status = Literal["passed", "failed", "skipped"]
 
 
 class SkippedError(Exception):
-    """A check cannot run on this machine; the message is the reason, and no fault."""
+    """A check cannot run on this machine. This is not a fault; the message is the reason."""
 
 
 @dataclass
 class Findings:
-    """Figures and faults of one check, in the order in which it came to them.
+    """Measurements and faults of one check, in the order they were found.
 
     Attributes:
-        figures: values by a name that holds the unit.
-        faults: one sentence for each thing that is wrong.
-        note: one sentence on what the check found, for where nothing is wrong; empty: the figures are enough.
+        figures: measured values, by a name that contains the unit.
+        faults: one message for each problem.
+        note: a message on what the check found if it found no faults, or empty.
     """
 
     figures: dict[str, Number] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Findings:
     note: str = ""
 
     def require(self, holds: bool, fault: str) -> None:
-        """Note the fault unless the condition holds."""
+        """Add the fault if the condition is false."""
         if not holds:
             self.faults.append(fault)
 
@@ -42,11 +42,11 @@ class Result:
     """The result of one check.
 
     Attributes:
-        name: of the check.
-        status: `passed`; `failed`, where it found a fault or raised an error; `skipped`, where it cannot run here.
-        seconds: that it took.
+        name: name of the check.
+        status: `passed`; `failed` if it found a fault or raised an error; `skipped` if it cannot run here.
+        seconds: duration of the check.
         figures: as in `Findings`.
-        reason: the faults, the error or the reason for which it was skipped; the check's note where it passed.
+        reason: the faults, the error, or why it was skipped; the check's note if it passed.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Result:
 
 
 def carry_out(name: str, check: Callable[[Findings], None]) -> Result:
-    """Run a check; an error that it raises, such as a lack of memory, is its result, so that others still run."""
+    """Run a check; an error that it raises, such as out of memory, is its result, so that other checks still run."""
     findings, started = Findings(), time.perf_counter()
     status: Status = "failed"
     try:
@@ -72,7 +72,7 @@ def carry_out(name: str, check: Callable[[Findings], None]) -> Result:
 
 
 def table(results: list[Result]) -> str:
-    """Return all results as text: a line for each check and for each of its figures."""
+    """Return all results as text: a line for each check and for each of its measurements."""
     width = max((len(name) for result in results for name in result.figures), default=0)
     lines = []
     for result in results:

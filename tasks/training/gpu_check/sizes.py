@@ -1,4 +1,4 @@
-"""Sizes at which a machine is checked: a model of 1.5 billion parameters on a GPU, a tiny one for a dry run."""
+"""Defines the sizes of all checks: a model of 1.5 billion parameters on a GPU, a tiny model for a dry run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import Qwen2Config
 
 WEIGHTS_STD = 0.05
-"""Standard deviation of random weights; with the usual 0.02 it would show less which tokens attend to which."""
+"""Standard deviation of random weights; with the usual 0.02, the output would depend less on the attention pattern."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Sizes:
 
     Attributes:
         model: shape of the trained model.
-        row: tokens of each sequence in the packed row that is trained on.
-        short_row: the same, where all activations are stored.
-        attention_row: the same, where attention is compared with the dense computation of it.
+        row: number of tokens of each sequence in the packed row that is trained on.
+        short_row: the same, if all activations are stored.
+        attention_row: the same, for the comparison of attention with its dense computation.
         windows: sliding windows that attention is checked with.
-        logprobs: tokens whose log-probabilities are compared.
-        chunk: tokens whose logits exist at a time (`learner.logprob_chunk_tokens`).
-        steps: timed optimizer steps, after one that is not.
-        responses, response: number of responses that an engine generates at a time, and the tokens of each.
+        logprobs: number of tokens whose log-probabilities are compared.
+        chunk: number of tokens whose logits are in memory at a time (`learner.logprob_chunk_tokens`).
+        steps: number of timed optimizer steps, after an untimed first step.
+        responses, response: number of responses that an engine generates at a time, and of tokens of each.
     """
 
     model: Architecture
@@ -46,18 +46,18 @@ class Sizes:
 
     @property
     def row_tokens(self) -> int:
-        """Tokens of the packed row that is trained on."""
+        """Number of tokens of the packed row that is trained on."""
         return sum(self.row)
 
     @property
     def context(self) -> float:
-        """Mean number of tokens before one in its sequence of the packed row."""
+        """Mean number of tokens before a token in its sequence of the packed row."""
         return sum(length**2 / 2 for length in self.row) / self.row_tokens
 
 
 FULL = Sizes(
     model=KNOWN["Qwen2.5-1.5B"],
-    row=(16_384, 8192, 4096, 4096, 2048, 1024),  # 35,840 tokens, as Olmo 3's rows have
+    row=(16_384, 8192, 4096, 4096, 2048, 1024),  # 35,840 tokens, like Olmo 3's rows
     short_row=(4096, 2048, 1024, 1024),
     attention_row=(1500, 1, 700, 129, 1024, 742),
     windows=(1024, 128),
@@ -82,13 +82,13 @@ TINY = Sizes(
 
 
 def save_random_model(folder: Path, shape: Architecture, dtype: torch.dtype, layers: int | None = None) -> None:
-    """Write a Qwen2 model of random weights to a folder.
+    """Write a Qwen2 model with random weights to a folder.
 
     Args:
-        folder: to write to.
-        shape: of the model; with a `window`, every other layer has it.
+        folder: folder to write to.
+        shape: shape of the model; with a `window`, every other layer uses it.
         dtype: type of the weights.
-        layers: of them, where it is not the shape's.
+        layers: number of layers. Optional. If None, the shape's.
     """
     from transformers import AutoModelForCausalLM
 

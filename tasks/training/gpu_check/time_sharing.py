@@ -1,4 +1,4 @@
-"""Check of an engine and a learner rank that take turns on one GPU, as with `placement: turns` of a recipe."""
+"""Checks time sharing of one GPU between an engine and a learner rank (`placement: turns`)."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
     from tasks.training.learner.trainer import Trainer
 
 PROMPT = 8
-"""Tokens of the prompt."""
+"""Number of tokens of the prompt."""
 END = "<end>"
 """The token that ends a response."""
 
 
 class TurnsCheck:
-    """The check of turns: an engine sleeps in the middle of responses, and wakes with the weights of a step."""
+    """The check of time sharing: an engine sleeps in the middle of responses, and wakes with the weights of a step."""
 
     def __init__(self, sizes: Sizes, folder: Path, learner: LearnerChecks) -> None:
-        """Make the check.
+        """Create the check.
 
         Args:
-            sizes: of model, rows and responses.
-            folder: of the model.
-            learner: builds the rank.
+            sizes: sizes of model, rows and responses.
+            folder: folder of the model.
+            learner: creates the learner rank.
         """
         self._sizes = sizes
         self._folder = folder
         self._learner = learner
         self._prompt: list[int] = np.random.default_rng(1).integers(sizes.model.vocabulary - 1, size=PROMPT).tolist()
-        self._sampled: dict[str, tuple[Path, list[Sequence]]] = {}  # by turn, with the folder of the weights
+        self._sampled: dict[str, tuple[Path, list[Sequence]]] = {}  # by turn, each with the folder of the weights
 
     def __call__(self, findings: Findings) -> None:
-        """Let both take two turns: seconds of each move, memory that stays on the GPU, and the same policy in both."""
+        """Run two turns of each: measure seconds per move and memory left on the GPU, and check for the same policy."""
         if not importlib.util.find_spec("vllm"):
             raise SkippedError("vLLM: not installed, not checked.")
         from tasks.generation.engine import Engine
@@ -118,7 +118,7 @@ class TurnsCheck:
             self._sampled[turn] = weights.parent, await sampled_responses(engine, [prompt] * sizes.responses)
 
     def _learn(self, findings: Findings, trainer: Trainer, weights: Path, turn: str) -> Contents:
-        """Take a step, write the policy to a new model folder, and leave the GPU; return the weights' contents."""
+        """Take a step, write the policy to a new model folder, and offload all states; return the weights' contents."""
         rows = self._learner.rows(self._sizes.short_row)
         trainer.step(rows, float(sum(row.mask.sum() for row in rows)), 1e-4)
         weights.parent.mkdir()
@@ -153,14 +153,14 @@ async def _seconds(call: Awaitable[object]) -> float:
 
 
 def _note_memory(findings: Findings, when: str) -> None:
-    """Note the GPU's memory that all processes have together."""
+    """Record the GPU memory of all processes together."""
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         findings.figures[f"GPU memory in use, {when}, GB"] = (total - free) / GB
 
 
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
-    """Write a tokenizer of words w0, w1, ... to a model's folder, which an engine loads; the last token ends a text."""
+    """Write a tokenizer with the words w0, w1, ... to a model's folder, for an engine; the last token ends a text."""
     words = {**{f"w{index}": index for index in range(vocabulary - 1)}, END: vocabulary - 1}
     special = {"id": vocabulary - 1, "content": END, "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

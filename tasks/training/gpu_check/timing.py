@@ -1,4 +1,4 @@
-"""Time and memory on a device that works beside the program: measured once it has finished its work."""
+"""Measures time and memory on a device that runs asynchronously: after it has finished its work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def synchronize() -> None:
-    """Wait until the GPU, where there is one, has done what it was given."""
+    """Wait until the GPU, if there is one, has finished its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -26,13 +26,13 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def median_seconds(call: Callable[[], object], repeats: int = 5) -> float:
-    """Return the median of several calls, after one that is not counted, seconds."""
+    """Return the median duration of several calls, seconds; the first call is not counted."""
     seconds_of(call)
     return statistics.median(seconds_of(call) for _ in range(repeats))
 
 
 def peak_bytes(*, reset: bool = False) -> int:
-    """Return the most bytes that tensors had on the GPU at a time since the last reset; 0 without a GPU."""
+    """Return the peak number of bytes of tensors on the GPU since the last reset, or 0 without a GPU."""
     if not torch.cuda.is_available():
         return 0
     synchronize()
@@ -43,12 +43,12 @@ def peak_bytes(*, reset: bool = False) -> int:
 
 
 def bytes_in_use() -> int:
-    """Return the bytes that tensors have on the GPU; 0 without one."""
+    """Return the number of bytes of tensors on the GPU, or 0 without one."""
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
 
 
 def release() -> None:
-    """Give back the memory of what is no longer used, so that one check does not weigh on the next."""
+    """Release unused memory, so that one check does not affect the next."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

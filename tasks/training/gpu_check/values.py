@@ -1,7 +1,7 @@
-"""Checks of values: attention beside its dense computation, and log-probabilities beside a plain `log_softmax`.
+"""Checks values: attention against its dense computation, and log-probabilities against a plain `log_softmax`.
 
-A 16-bit computation is not compared with another one but with its float32 reference, and may be off by about as much
-as the plain computation in 16 bits is.
+A 16-bit computation is not compared with another 16-bit computation but with its float32 reference. Its error may be
+about as large as the error of the plain computation in 16 bits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tasks.training.learner.logprobs import token_logprobs
 from tasks.training.learner.policy import LAYOUTS, Policy, attention_for
 
 TIMES_PLAIN = 2.0
-"""Largest error of a computation, in errors of the plain one in the same type."""
+"""Largest error of a computation, as a multiple of the error of the plain computation in the same type."""
 FUNCTIONS: dict[str, Callable[..., tuple[Tensor, None]]] = {
     attention.NAME: attention.packed_attention,
     varlen.NAME: varlen.varlen_attention,
 }
-"""Attentions of packed rows by name."""
+"""Attention functions for packed rows, by name."""
 
 
 def check_attention(findings: Findings, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:
@@ -63,14 +63,15 @@ def check_attention(findings: Findings, sizes: Sizes, device: torch.device, dtyp
 def dense_attention(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scaling: float, window: int | None
 ) -> Tensor:
-    """Compute causal attention within the sequences of a packed row by a mask `[T, T]`; softmax as eager attention's.
+    """Compute causal attention within the sequences of a packed row with a mask `[T, T]`, like eager attention.
 
     Args:
         query: `[1, Hq, T, D]`.
         key, value: `[1, Hk, T, D]`.
         positions: int64 `[T]`, counted from 0 in each sequence.
         scaling: factor on the scores.
-        window: tokens that a token attends to, itself included; None: all before it.
+        window: number of tokens that a token attends to, including itself. Optional. If None, it attends to all tokens
+            before it.
 
     Returns:
         `[1, T, Hq, D]`.
@@ -85,7 +86,7 @@ def dense_attention(
 
 
 def check_policy(findings: Findings, sizes: Sizes, device: torch.device, dtype: torch.dtype, folder: Path) -> None:
-    """Compare a policy of two layers, one with a window, on a packed row with transformers' eager attention."""
+    """Compare a policy with two layers, one with a window, on a packed row with transformers' eager attention."""
     shape = dataclasses.replace(sizes.model, window=sizes.windows[-1], full_layers=1)
     save_random_model(folder, shape, dtype, layers=2)
     positions = torch.cat([torch.arange(n) for n in sizes.attention_row])[None].to(device)
@@ -137,7 +138,7 @@ def check_logprobs(findings: Findings, sizes: Sizes, device: torch.device, dtype
 
 
 def check_liger(findings: Findings, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:
-    """Time log-probabilities with their gradients, by torch alone and, where it is installed, with Liger's kernel."""
+    """Time log-probabilities with their gradients, with only torch and, if it is installed, with Liger's kernel."""
     hidden = torch.randn(sizes.logprobs, sizes.model.hidden, dtype=dtype, device=device, requires_grad=True)
     head = torch.randn(sizes.model.vocabulary, sizes.model.hidden, dtype=dtype, device=device, requires_grad=True)
     targets = torch.randint(sizes.model.vocabulary, (sizes.logprobs,), device=device)
@@ -162,7 +163,7 @@ def _compare(
     usual: Sequence[float],
     dtype: torch.dtype,
 ) -> None:
-    """Note the errors of all parts beside those of the plain computation, and which of them are too large."""
+    """Record the errors of all parts and of the plain computation, and which errors are too large."""
     for part, error, plain in zip(parts, errors, usual, strict=True):
         findings.figures[f"{part}: relative error"] = error
         findings.figures[f"{part}: the plain one's"] = plain
@@ -173,7 +174,7 @@ def _compare(
 
 
 def _with_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
-    """The output of a function, and the gradients of `weight * output` in its inputs."""
+    """Return the output of a function, and the gradients of `weight * output` with respect to its inputs."""
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     output = function(*inputs)
     gradients = torch.autograd.grad((output * weight).sum(), inputs)
@@ -181,7 +182,7 @@ def _with_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], w
 
 
 def _errors(values: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
-    """Norm of the difference over the norm of the exact value, for each pair; an infinite one for values not finite."""
+    """Return the norm of the difference over the norm of the exact value, per pair; infinity for non-finite values."""
     errors = []
     for value, right in zip(values, exact, strict=True):
         error = float((value.to(right.dtype) - right).norm() / right.norm())
@@ -190,13 +191,13 @@ def _errors(values: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type that is exact beside `dtype`."""
+    """Return the type of the exact reference for computations in `dtype`."""
     return torch.float64 if dtype == torch.float32 else torch.float32
 
 
 @contextlib.contextmanager
 def _without_liger() -> Iterator[None]:
-    """Take log-probabilities for the length of a block as where `liger-kernel` is not installed."""
+    """Compute log-probabilities within a block as if `liger-kernel` were not installed."""
     serves = liger.serves
     liger.serves = lambda tensor: False
     try:

@@ -1,1 +1,1 @@
-"""The learner: DeepSpeed ZeRO ranks as Ray actors, and the client through which the controller steps them."""
+"""Implements the learner: DeepSpeed ZeRO ranks as Ray actors, and the client with which the controller steps them."""

@@ -1,7 +1,7 @@
-"""LoRA (Hu et al. 2021, arXiv:2106.09685): the policy is `W + (alpha / rank) B A`, and A and B alone are trained.
+"""Implements LoRA (Hu et al. 2021, arXiv:2106.09685): the policy is `W + (alpha / rank) B A`; only A and B are trained.
 
-The layers are peft's. They are put into the model in place, so that its forward pass and its parameters' names do not
-change. Actors are given the adapter, as a folder that peft and vLLM read.
+The layers are peft's. They are added to the model in place, so that its forward pass and its parameters' names do not
+change. Actors receive the adapter as a folder that peft and vLLM read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WEIGHTS = "adapter_model.safetensors"
-"""Name of the file of weights in an adapter's folder, as peft has it."""
+"""Name of the weights file in an adapter's folder, as in peft."""
 _NAME = "default"
 
 
 def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
-    """Put A, random, and B, zero, beside the linear layers that `config` names, and freeze the rest.
+    """Add A (random) and B (zero) to the linear layers that `config` names, and freeze all other weights.
 
-    Without names, these are all linear layers but the head. Experts that transformers stores in one tensor are not
+    Without names, these are all linear layers except the head. Experts that transformers stores in one tensor are not
     linear layers and get no adapter.
 
     Raises:
@@ -42,10 +42,10 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
 
 
 def served_adapter(folder: str | Path, config: LoraConfig) -> ServedAdapter:
-    """Return what an engine needs to know of the adapter of the model in `folder`, without loading weights.
+    """Return what an engine needs to know about the adapter of the model in `folder`, without loading weights.
 
     Raises:
-        MistakeError: as `add_adapter`.
+        MistakeError: for the reasons of `add_adapter`.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -79,7 +79,7 @@ def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield all parameters but the adapter's, by their names in the checkpoint."""
+    """Yield all parameters except the adapter's, by their names in the checkpoint."""
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), parameter
@@ -87,7 +87,7 @@ def base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 @contextlib.contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
-    """Switch the adapter off for the length of a block, in which the model is the initial checkpoint."""
+    """Disable the adapter within a block, so that the model is the initial checkpoint."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
@@ -109,7 +109,7 @@ def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: Lo
         config: rank and alpha.
 
     Returns:
-        All of `base`, merged where a layer has an adapter.
+        All of `base`, with the adapter merged into the layers that have one.
     """
     import torch
 
@@ -124,10 +124,10 @@ def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: Lo
 
 
 def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfig) -> Contents:
-    """Write an adapter's folder as peft does; it appears, or replaces an older one, when it is complete.
+    """Write an adapter's folder as peft does; it appears, or replaces an older folder, when it is complete.
 
     Returns:
-        Contents of its file.
+        Contents of the weights file.
     """
     from safetensors.torch import save_file
 

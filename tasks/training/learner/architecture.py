@@ -1,7 +1,7 @@
-"""Options of a model's configuration that the learner has to read: of head, randomness, recurrence and RoPE.
+"""Reads the options of a model's configuration that the learner needs: head, randomness, recurrence and RoPE.
 
-Engines and transformers read these options by themselves. The learner computes the head in chunks and packs rows, so
-that it has to read them, too; `tasks.training.model_check` compares the result with the model's own forward pass.
+Engines and transformers read these options automatically. The learner computes the head in chunks and packs rows, so it
+has to read them, too. `tasks.training.model_check` compares the result with the model's own forward pass.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from tasks.storage.model_folder import ModelError
 
 SCALES = {"logit_scale": 1, "lm_head_multiplier": 1, "logits_scaling": -1}
-"""Options that scale all logits, with the exponent that a value gets: 1 multiplies (Cohere, Falcon-H1), -1 divides
+"""Options that scale all logits, with an exponent for the value: 1 multiplies (Cohere, Falcon-H1), -1 divides
 (Granite)."""
 OTHER_SCALES = {("hyperclovax", "logits_scaling"): 1}
-"""Exponents of model types that read an option of `SCALES` in another way."""
+"""Exponents for model types that use an option of `SCALES` differently."""
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 """Options that bound all logits by `cap * tanh(logits / cap)` (Gemma 2, RecurrentGemma, xLSTM)."""
 RANDOM = re.compile("drop|jitter")
-"""Names of options by which a forward pass in training is random: dropout, layer dropout, a router's noise."""
+"""Names of options that make a forward pass random in training: dropout, layer dropout, router noise."""
 RECURRENT_LAYERS = {"conv", "linear_attention", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
-"""Layer types that carry a state from token to token, and with it from one packed sequence into the next."""
+"""Layer types that carry a state from token to token, and so from one packed sequence into the next."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LogitsShape:
 
     Attributes:
         scale: factor on all logits.
-        cap: bound of all logits; None: none.
+        cap: bound of all logits, or None if they are not bounded.
     """
 
     scale: float = 1.0
@@ -45,7 +45,7 @@ class LogitsShape:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> LogitsShape:
-        """Return the function that the options of `config` name."""
+        """Return the function that the options of `config` define."""
         text = config.get_text_config()
         scale = 1.0
         for name, exponent in SCALES.items():
@@ -58,7 +58,7 @@ class LogitsShape:
 def without_randomness(config: PreTrainedConfig) -> PreTrainedConfig:
     """Return `config` with every dropout and router noise set to 0.
 
-    The ratio of new to old log-probabilities is one of policies; dropout would put its noise into both.
+    The importance ratio compares two policies; dropout would add noise to both.
     """
     for part in {id(part): part for part in (config, config.get_text_config())}.values():
         for name, value in vars(part).items():
@@ -70,7 +70,7 @@ def without_randomness(config: PreTrainedConfig) -> PreTrainedConfig:
 def freeze_constants(model: PreTrainedModel) -> None:
     """Freeze parameters that the model's class declares with `requires_grad=False`, such as a router's correction bias.
 
-    transformers loses this flag when it loads a checkpoint, and weight decay would then shrink them.
+    transformers loses this flag when it loads a checkpoint. Weight decay would then shrink these parameters.
     """
     with torch.device("meta"):
         declared = AutoModelForCausalLM.from_config(model.config)
@@ -81,7 +81,7 @@ def freeze_constants(model: PreTrainedModel) -> None:
 
 
 def carries_state(model: PreTrainedModel) -> bool:
-    """Return whether a layer carries a state, or a convolution, from token to token: such rows hold one sequence."""
+    """Return whether a layer carries a state, or a convolution, from token to token; rows then contain one sequence."""
     layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     return (
         bool(layers & RECURRENT_LAYERS)
@@ -91,18 +91,19 @@ def carries_state(model: PreTrainedModel) -> bool:
 
 
 def fix_rope(model: PreTrainedModel, longest: int | None = None) -> None:
-    """Give RoPE that depends on the length of a row one choice for all rows, the one that vLLM makes.
+    """Fix RoPE variants that depend on the length of a row to one choice for all rows, the same as in vLLM.
 
-    transformers decides by the longest sequence of a row, so that a sequence would depend on those packed beside it.
-    With `longrope` vLLM takes the long factors for all sequences if its context exceeds the original window. With
-    `dynamic` it scales nothing, which is right up to the window.
+    transformers chooses by the longest sequence of a row, so that a sequence would depend on the other sequences in its
+    row. With `longrope` vLLM uses the long factors for all sequences if its context exceeds the original window. With
+    `dynamic` it scales nothing, which is correct up to the window.
 
     Args:
         model: changed in place.
-        longest: tokens of the longest sequence that engines make (`engine.max_model_len`); None: the model's context.
+        longest: number of tokens of the longest sequence that engines generate (`engine.max_model_len`). Optional. If
+            None, the model's context.
 
     Raises:
-        ModelError: `dynamic`, and sequences that are longer than the window.
+        ModelError: RoPE is `dynamic`, and sequences can be longer than the window.
     """
     longest = longest or getattr(model.config.get_text_config(), "max_position_embeddings", 0)
     for module in model.modules():

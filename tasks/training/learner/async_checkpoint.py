@@ -1,7 +1,7 @@
 """Writes checkpoints while the next step runs.
 
-A GPU's state is copied to main memory at once, and the copy is written. State that is in main memory is written as it
-is, since a copy would need as much memory again: it must not change before `wait` has returned.
+A GPU's state is copied to main memory immediately, and the copy is written. State that is already in main memory is
+written without a copy, which would need as much memory again: it must not change before `wait` has returned.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ Result = TypeVar("Result")
 class BackgroundCheckpointEngine(TorchCheckpointEngine):
     """A checkpoint engine for DeepSpeed that writes files in a thread, in the order of the calls.
 
-    Files are whole and on the disk once `is_written` returns True.
+    Files are complete and on the disk once `is_written` returns True.
     """
 
     def __init__(self, config: DeepSpeedConfig, *, copies: bool) -> None:
         """Start the writing thread.
 
         Args:
-            config: DeepSpeed's, as it has parsed it.
-            copies: whether tensors are copied, and may change at once. If not, they change after `wait`.
+            config: DeepSpeed's parsed configuration.
+            copies: whether tensors are copied. If so, they may change immediately, otherwise only after `wait`.
         """
         super().__init__(config)
         self._copies = copies
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: deque[Future[None]] = deque()
-        self._paths: list[Path] = []  # of the files since `begin`
+        self._paths: list[Path] = []  # files written since `begin`
         self._memory = CopyMemory()
 
     def begin(self) -> None:
-        """Begin another checkpoint, to which errors of the one before it are nothing."""
+        """Begin another checkpoint, and forget errors of the previous one."""
         self._writing.clear()
         self._paths = []
 
@@ -69,9 +69,9 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
         self._writing.append(self._thread.submit(_write, write, path))
 
     def after_writing(self, call: Callable[[list[Path]], Result]) -> Future[Result]:
-        """Call `call` in the background with the files since `begin`, once all are on the disk.
+        """Call `call` in the background with the files written since `begin`, once all are on the disk.
 
-        Where one could not be written, its error is the result.
+        If a file could not be written, the future raises its error.
         """
         writing, paths = list(self._writing), list(self._paths)
 
@@ -83,18 +83,18 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
         return self._thread.submit(after)
 
     def wait(self) -> None:
-        """Wait until tensors that were not copied may change; errors of the writing are left to `is_written`."""
+        """Wait until tensors that were not copied may change; `is_written` raises errors of the writing."""
         if not self._copies:
             wait(self._writing)
 
     def is_written(self) -> bool:
-        """Return whether every file is on the disk; raises the error of the first that could not be written."""
+        """Return whether every file is on the disk; raise the error of the first file that could not be written."""
         while self._writing and self._writing[0].done():
             self._writing.popleft().result()
         return not self._writing
 
     def _copied(self, state: object, copies: dict[_Address, torch.Tensor]) -> object:
-        """`state` with copies of its tensors, if it has them copied; two names of one tensor stay two names of one."""
+        """Return `state` with its tensors copied, if the engine copies; two references to one tensor share one copy."""
         if isinstance(state, torch.Tensor):
             if not self._copies:
                 return state.detach()
@@ -114,7 +114,7 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
 
 
 class CopyMemory:
-    """Main memory for the copies of a checkpoint, reused for those of the next.
+    """Main memory for the copies of a checkpoint, reused for the next checkpoint.
 
     The first write to newly allocated memory takes several times as long, because the system maps it page by page.
     """
@@ -123,7 +123,7 @@ class CopyMemory:
         self._free: defaultdict[tuple[torch.Size, torch.dtype], list[torch.Tensor]] = defaultdict(list)
 
     def copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy, which is not reused before `give_back`."""
+        """Return a copy of a tensor, whose memory is not reused before `give_back`."""
         free = self._free[tensor.shape, tensor.dtype]
         target = free.pop() if free else torch.empty_like(tensor, device="cpu")
         return target.copy_(tensor)
@@ -135,7 +135,7 @@ class CopyMemory:
 
 
 _Address = tuple[torch.device, int, torch.Size, tuple[int, ...], torch.dtype]
-"""Device, pointer, shape, strides and type: equal for two tensors that are the same memory seen in the same way."""
+"""Device, pointer, shape, strides and type: equal for two tensors that are the same view of the same memory."""
 
 
 def _write(write: Callable[[str], None], path: Path) -> None:

@@ -1,21 +1,21 @@
-"""Causal attention over a packed row for machines without a GPU.
+"""Computes causal attention over a packed row on machines without a GPU.
 
-transformers' own choices there are a dense `[T, T]` mask, of which a row of n sequences uses one part in n, or one
-sequence at a time. Here the sequences of a row are laid side by side in blocks of similar length,
+transformers offers two ways there: a dense `[T, T]` mask, although a row of n sequences uses only one n-th of it, or
+one sequence at a time. Here the sequences of a row are batched in blocks of similar length,
 
     row     a a a b b b b c c          T tokens, end to end
     blocks  [b b b b | a a a .]        2 sequences of 4 slots
             [c c]                      1 sequence of 2 slots
 
-and each block is two batched matrix products with a causal softmax between them. Where responses share a prompt, every
-one of them gets a copy of the prompt's keys in its own slots, and gives their gradients back. No other part of the
-model sees the empty slots and the copies.
+and each block is two batched matrix products with a causal softmax between them. If responses share a prompt, each
+response gets a copy of the prompt's keys in its slots, and the gradients of the copies are added up. No other part of
+the model sees the empty slots and the copies.
 
-A sequence joins a block if the block's longest is at most `STRETCH` times as long, so that no sequence costs more than
-`STRETCH ** 2` times its own square. Scores take memory quadratic in the length; from `LONG` tokens on, a sequence is a
-block by itself and goes through torch's `scaled_dot_product_attention`, which takes linear memory and, at these
-lengths, no more time. Where a layer's attention has a window, such a sequence goes through it in runs of queries, each
-with the keys that its window reaches.
+A sequence joins a block if the block's longest sequence is at most `STRETCH` times as long, so that no sequence costs
+more than `STRETCH ** 2` times the square of its length. Scores need memory quadratic in the length. From `LONG` tokens
+on, a sequence is a separate block and uses torch's `scaled_dot_product_attention`, which needs linear memory and, at
+these lengths, no more time. If a layer's attention has a window, such a sequence is processed in chunks of queries,
+each with the keys that its window reaches.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 NAME = "packed_blocks"
-"""Name under which transformers knows this attention (`attn_implementation`)."""
+"""Name of this attention in transformers (`attn_implementation`)."""
 STRETCH = 1.5
 """Largest ratio of the longest to the shortest sequence of a block."""
 LONG = 640
-"""Tokens from which on a sequence is a block by itself."""
+"""Smallest number of tokens of a sequence that is a separate block."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Layout:
     """The slots of the tokens of one packed row; the same for every layer, so built once per row.
 
     Attributes:
-        slots: int64 `[T]`, the slot of each token; a shared prompt's lie before its first response.
+        slots: int64 `[T]`, the slot of each token; the slots of a shared prompt are before its first response.
         copies: copies of shared prompts, before every further response.
         blocks: blocks in order, without gaps between them.
     """
@@ -89,14 +89,14 @@ class Layout:
 
     @classmethod
     def of(cls, position_ids: Tensor) -> Layout:
-        """Return the blocks of tokens that attend to each other in a packed row, read off its `position_ids` `[1, T]`.
+        """Return the blocks of tokens that attend to each other in a packed row, from its `position_ids` `[1, T]`.
 
-        A row holds sequences one after the other; responses to one prompt branch off from a position of the prompt
-        (`packing`).
+        A row contains sequences one after the other; responses to one prompt branch off from a position of the prompt
+        (see `packing`).
 
         Raises:
-            ValueError: not one row, a row that does not start with 0, or a branch from a position that its sequence
-                does not reach.
+            ValueError: there is not exactly one row, the row does not start with 0, or it has a branch from a position
+                that its sequence does not reach.
         """
         if position_ids.ndim != 2 or len(position_ids) != 1 or position_ids[0, 0] != 0:
             raise ValueError(f"position_ids must be one row that starts at 0, got shape {list(position_ids.shape)}")
@@ -151,7 +151,7 @@ def _branches(positions: Tensor) -> list[_Branch]:
 
 
 def _similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Group the sequences into blocks: indices of each, the longest first."""
+    """Group the sequences into blocks; return the indices of each block, the longest sequence first."""
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         longest = lengths[groups[-1][0]] if groups else 0
@@ -177,32 +177,34 @@ def packed_attention(
     s_aux: Tensor | None = None,
     **model_inputs: object,
 ) -> tuple[Tensor, None]:
-    """Compute grouped-query causal attention within each sequence of a packed row, behind transformers' interface.
+    """Compute grouped-query causal attention within each sequence of a packed row, with transformers' interface.
 
     Args:
         module: the attention module; not used.
         query: `[1, Hq, T, D]`.
         key: `[1, Hk, T, D]`; query head h reads key head h // (Hq / Hk).
-        value: `[1, Hk, T, Dv]`; Dv is D but in multi-head latent attention (DeepSeek-V2, arXiv:2405.04434).
-        attention_mask: None; the layout takes its part.
-        layout: of the row, given to the model's forward as a keyword.
+        value: `[1, Hk, T, Dv]`; Dv is D except in multi-head latent attention (DeepSeek-V2, arXiv:2405.04434).
+        attention_mask: must be None; the layout replaces it.
+        layout: layout of the row, passed to the model's forward as a keyword argument.
         scaling: factor on the scores.
-        dropout: 0.
-        sliding_window: tokens that a token attends to, itself included; None: all before it.
-        softcap: bound of the scores, `softcap * tanh(scores / softcap)` (Gemma 2); None: none.
-        s_aux: None; a variant of attention that is not implemented here.
-        model_inputs: further arguments that transformers passes to every attention, such as `position_ids`; not used.
+        dropout: must be 0.
+        sliding_window: number of tokens that a token attends to, including itself. Optional. If None, it attends to all
+            tokens before it.
+        softcap: bound of the scores, `softcap * tanh(scores / softcap)` (Gemma 2). Optional. If None, they are not
+            bounded.
+        s_aux: must be None; a variant of attention that is not implemented here.
+        model_inputs: other arguments that transformers passes to every attention, such as `position_ids`; not used.
 
     Returns:
-        `[1, T, Hq, Dv]`, and None in place of the attention weights.
+        `[1, T, Hq, Dv]`, and None instead of the attention weights.
 
     Raises:
-        ValueError: an attention mask, dropout, or a variant, which would be ignored.
+        ValueError: an attention mask, dropout, or an unsupported variant is given, which would be ignored.
     """
     refuse_variants(attention_mask=attention_mask, s_aux=s_aux, dropout=dropout or None)
     heads, tokens, width = query.shape[1:]
     groups = key.shape[1]
-    # a query head's rows lie between those of its group, [Hk, slots, Hq / Hk, D]: one product then serves the group
+    # the rows of the query heads of a group are interleaved, [Hk, slots, Hq / Hk, D]: one product then serves the group
     q = _spread(query[0].view(groups, -1, tokens, width).transpose(1, 2), layout)
     k, v = _spread(key[0], layout), _spread(value[0], layout)
     parts = []
@@ -215,7 +217,7 @@ def packed_attention(
 
 
 def refuse_variants(**variants: object) -> None:
-    """Raise `ValueError` where a variant of attention that is not implemented is asked for, and would be ignored."""
+    """Raise `ValueError` if a variant of attention is requested that is not implemented and would be ignored."""
     refused = [name for name, value in variants.items() if value is not None]
     if refused:
         raise MistakeError(f"packed attention is plain causal attention and cannot apply {', '.join(refused)}")
@@ -224,12 +226,12 @@ def refuse_variants(**variants: object) -> None:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float, window: int | None, softcap: float | None
 ) -> Tensor:
-    """Attention in one block: q `[Hk, slots, Hq / Hk, D]`, k `[Hk, slots, D]`, v `[Hk, slots, Dv]`.
+    """Compute attention in one block: q `[Hk, slots, Hq / Hk, D]`, k `[Hk, slots, D]`, v `[Hk, slots, Dv]`.
 
     Returns `[Hk, slots, Hq / Hk, Dv]`.
     """
     groups, _, per_group, width = q.shape
-    if block.length >= LONG and softcap is None:  # torch's own attention knows no cap
+    if block.length >= LONG and softcap is None:  # torch's attention supports no cap
         out = _attend_alone(q.transpose(1, 2).flatten(0, 1)[None], k[None], v[None], scaling, window)
         return out.view(groups, per_group, -1, v.shape[-1]).transpose(1, 2)
     q = q.reshape(groups * block.count, block.length * per_group, width)
@@ -246,7 +248,7 @@ def _attend(
 
 
 def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scaling: float, window: int | None) -> Tensor:
-    """Attention of one long sequence: q `[1, Hq, L, D]`, k `[1, Hk, L, D]`, v `[1, Hk, L, Dv]`.
+    """Compute attention of one long sequence: q `[1, Hq, L, D]`, k `[1, Hk, L, D]`, v `[1, Hk, L, Dv]`.
 
     Returns `[1, Hq, L, Dv]`.
     """
@@ -257,7 +259,7 @@ def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scaling: float, window: int |
     for start in range(0, q.shape[2], step):
         end, first = min(start + step, q.shape[2]), max(0, start + 1 - window)
         keys, values = k[:, :, first:end], v[:, :, first:end]
-        before = torch.arange(start, end)[:, None] - torch.arange(first, end)  # a query's distance to a key
+        before = torch.arange(start, end)[:, None] - torch.arange(first, end)  # distance from a query to a key
         mask = (before >= 0) & (before < window)
         parts.append(
             scaled_dot_product_attention(
@@ -268,7 +270,7 @@ def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scaling: float, window: int |
 
 
 class _Spread(torch.autograd.Function):
-    """`[H, T, ...]` to `[H, slots, ...]`, copies included, zero in empty slots."""
+    """Maps `[H, T, ...]` to `[H, slots, ...]`, including copies, with zeros in empty slots."""
 
     @staticmethod
     def forward(ctx: _Context, tokens: Tensor, layout: Layout) -> Tensor:
@@ -287,9 +289,9 @@ class _Spread(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """`[H, slots, ...]` to `[H, T, ...]`, copies left out.
+    """Maps `[H, slots, ...]` to `[H, T, ...]`, without copies.
 
-    torch's own backward of `index_select` adds row by row, many times slower.
+    torch's backward pass of `index_select` adds row by row, which is many times slower.
     """
 
     @staticmethod

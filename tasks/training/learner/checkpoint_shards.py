@@ -1,13 +1,13 @@
-"""The learner's part of a checkpoint where nodes share no disk: each rank's files, on its own node and on blob storage.
+"""Stores ranks' checkpoint shards if nodes share no disk: each rank's files on its own node and on blob storage.
 
     controller's node  <run folder>/checkpoints/step_00000004/learner/parts.json   names the upload and its files
     node of rank 1     <run folder>/parts/step_00000004.1a2b3c4d/rlvr/zero_pp_rank_1_...      its own files
     blob storage       <address>/step_00000004.1a2b3c4d/parts/rlvr/zero_pp_rank_0_..., zero_pp_rank_1_..., ...
 
-A rank writes its files to the disk of its node, and uploads them by itself, beside training. When all have, the
-controller writes `parts.json`, and the checkpoint is complete; the run's store uploads the controller's own files and
-the manifest, without which an upload does not count (`records/remote_store.py`). A rank loads from its node's disk what
-is there, and fetches the rest.
+A rank writes its files to the disk of its node, and uploads them in the background during training. When all ranks have
+uploaded, the controller writes `parts.json`, and the checkpoint is complete. The run's store uploads the controller's
+files and the manifest, without which an upload does not count (`records/remote_store.py`). A rank loads the files that
+are on its node's disk, and fetches the rest.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ PARTS = "parts"
 """Name of the folder with the files of ranks, in the run folder and in an upload."""
 
 _OF_ONE_RANK = re.compile(r"(?:^|/)(?:bf16_)?zero_pp_rank_(\d+)_")
-"""DeepSpeed's names of the files that one rank alone writes and reads; other files are read by every rank."""
+"""DeepSpeed's names of the files that only one rank writes and reads; other files are read by every rank."""
 
 Result = TypeVar("Result")
 
 
 class PartsError(InfrastructureError):
-    """A rank could not upload its files of a checkpoint, which therefore is none; training goes on."""
+    """A rank could not upload its checkpoint files, so the checkpoint is discarded; training continues."""
 
 
 class LearnerParts(BaseModel):
-    """The names of the files that the ranks have uploaded for one checkpoint, as `parts.json` holds them."""
+    """The names of the files that the ranks have uploaded for one checkpoint: the contents of `parts.json`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str
     """Address of the run on blob storage."""
     upload: str
-    """Name of the upload below that address, which is drawn anew for each checkpoint."""
+    """Name of the upload below that address, which is new for each checkpoint."""
     files: StoredFiles
     """The files of all ranks, by their paths below the learner's folder."""
 
     @classmethod
     def read(cls, learner: Path) -> LearnerParts | None:
-        """Return the parts of the checkpoint with this learner's folder; None: the folder itself holds the files.
+        """Return the shards of the checkpoint in the folder `learner`, or None if the folder itself contains the files.
 
         Raises:
             DamagedError: the file cannot be read.
@@ -78,13 +78,15 @@ class LearnerParts(BaseModel):
             raise DamagedError(f"{learner}/{PARTS}.json cannot be read: {one_line(error)}") from None
 
     def write(self, learner: Path) -> None:
-        """Write `parts.json` into the learner's folder, which is made where there is none."""
+        """Write `parts.json` into the learner's folder, which is created if it does not exist."""
         learner.mkdir(parents=True, exist_ok=True)
         with whole(learner / f"{PARTS}.json") as unfinished:
             unfinished.write_text(self.model_dump_json())
 
     def by_rank(self, nodes: Sequence[str]) -> list[dict[str, StoredFile]]:
-        """Return the files that each rank has to fetch: its own, and the first rank of a node those that all read.
+        """Return the files that each rank has to fetch.
+
+        These are its own files and, for the first rank of a node, the shared files.
 
         Args:
             nodes: the ids of the ranks' nodes, by rank.
@@ -106,14 +108,14 @@ def _owner(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class PartStorage:
-    """The address of a run on blob storage, where learner ranks put and get their files of checkpoints by themselves.
+    """The address of a run on blob storage. Learner ranks upload and download their checkpoint files there directly.
 
     It is sent to the ranks' processes.
 
     Attributes:
         filesystem: an fsspec file system, with its credentials.
-        address: of the run on it, without a slash at its end.
-        waits: seconds of pause before each further attempt of a call that failed.
+        address: address of the run on it, without a trailing slash.
+        waits: pauses in seconds before each retry of a failed call.
     """
 
     filesystem: AbstractFileSystem
@@ -121,10 +123,10 @@ class PartStorage:
     waits: tuple[float, ...] = WAITS
 
     def put(self, upload: str, folder: Path, files: Iterable[Path]) -> dict[str, StoredFile]:
-        """Upload files that are below `folder`; return them by their paths in it.
+        """Upload files that are below `folder`; return them by their paths relative to it.
 
         Raises:
-            PartsError: the storage does not take one of them.
+            PartsError: a file could not be uploaded.
         """
         stored = {}
         for path in files:
@@ -133,31 +135,31 @@ class PartStorage:
             try:
                 stored[name] = digest(path, path.stat().st_size)
                 self._persistently(partial(put_file, self.filesystem, path, target))
-            except Exception as error:  # fsspec's file systems share no kind of error
+            except Exception as error:  # fsspec's file systems have no common error class
                 raise PartsError(f"{target} was not uploaded: {one_line(error)}") from error
         return stored
 
     def fetch(self, upload: str, folder: Path, files: dict[str, StoredFile]) -> None:
-        """Download files into `folder`, but those that it has in their full size.
+        """Download files into `folder`, except files that it already contains with the right size.
 
         Raises:
-            DamagedError: one is missing on the storage, or is not what was uploaded.
+            DamagedError: a file is missing on the storage, or differs from what was uploaded.
             StoreError: the storage does not answer.
         """
         for name, file in files.items():
             path = folder / name
-            if path.is_file() and path.stat().st_size == file.size:  # a file gets its name when it is whole
+            if path.is_file() and path.stat().st_size == file.size:  # a file gets its name when it is complete
                 continue
             address = f"{self._address_of(upload)}/{name}"
             try:
                 self._persistently(partial(fetch_file, self.filesystem, address, path, file))
             except DamagedError:
                 raise
-            except Exception as error:  # fsspec's file systems share no kind of error
+            except Exception as error:  # fsspec's file systems have no common error class
                 raise StoreError(f"{address} cannot be read: {one_line(error)}") from error
 
     def lack(self, parts: LearnerParts) -> str:
-        """Return the name of a file that the storage does not hold in its size; empty: all are there."""
+        """Return the name of a file that is missing on the storage or has a wrong size there, or "" if none is."""
         root = self.filesystem._strip_protocol(self._address_of(parts.upload))
         self.filesystem.invalidate_cache()
         try:
@@ -168,13 +170,13 @@ class PartStorage:
         return next((name for name, file in parts.files.items() if sizes.get(name) != file.size), "")
 
     def reject(self, upload: str) -> None:
-        """Take the manifest from an upload that turned out to be damaged, so that no attempt resumes from it."""
+        """Remove the manifest of a damaged upload, so that no attempt resumes from it."""
         manifest = f"{self.address}/{upload}/{MANIFEST}"
         try:
             self.filesystem.invalidate_cache()
             if self.filesystem.exists(manifest):
                 self.filesystem.rm_file(manifest)
-        except Exception as error:  # the next attempt meets the damage again
+        except Exception as error:  # the next attempt finds the damage again
             logger.warning("%s could not be deleted: %s", manifest, one_line(error))
 
     def _address_of(self, upload: str) -> str:
@@ -186,7 +188,7 @@ class PartStorage:
 
 @dataclass(frozen=True)
 class Upload:
-    """The place on blob storage to which ranks upload one checkpoint, and its name there."""
+    """The place on blob storage for the upload of one checkpoint, and its name there."""
 
     storage: PartStorage
     name: str
@@ -197,7 +199,7 @@ class Upload:
 
 
 def fetch_whole(learner: Path, storage: PartStorage | None) -> None:
-    """Bring the files of all ranks into the learner's folder of a checkpoint, where they are on storage alone.
+    """Download the files of all ranks into the learner's folder of a checkpoint, if they are only on blob storage.
 
     Args:
         learner: the learner's folder.
@@ -219,7 +221,7 @@ def fetch_whole(learner: Path, storage: PartStorage | None) -> None:
 
 
 def reject(learner: Path, storage: PartStorage, upload: str) -> None:
-    """Remove a checkpoint whose parts are damaged, in the run folder and on the storage.
+    """Remove a checkpoint with damaged shards, in the run folder and on the storage.
 
     Args:
         learner: the learner's folder of the checkpoint.
@@ -231,10 +233,10 @@ def reject(learner: Path, storage: PartStorage, upload: str) -> None:
 
 
 def storage_of(parts: LearnerParts, storage: PartStorage | None) -> PartStorage:
-    """Return the storage that holds the parts.
+    """Return the storage that contains the shards.
 
     Raises:
-        MistakeError: the run has none, although they are on blob storage.
+        MistakeError: the run has no storage, although the shards are on blob storage.
     """
     if storage is None:
         raise MistakeError(

@@ -1,4 +1,4 @@
-"""The controller's end of the learner: one object whose methods call all ranks together."""
+"""Implements the controller's client of the learner: one object whose methods call all ranks together."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 LESS_MEMORY = "lower learner.micro_batch_tokens, or raise memory_gib of the pod"
-"""Words on what helps a rank that gets too little main memory."""
+"""Advice for a rank that has too little main memory."""
 NEWS_SECONDS = 10.0
 """Seconds after the error of one rank within which another rank's death counts as its cause."""
 WRITTEN_SECONDS = 0.2
-"""Seconds between two questions to the ranks whether a checkpoint is written."""
+"""Seconds between two polls of the ranks for whether a checkpoint is written."""
 
 _SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
 
 class LearnerLostError(InfrastructureError):
-    """A learner rank died or hangs, or the ranks could not start; `RestartingLearner` answers it with new ranks."""
+    """A learner rank died or hangs, or the ranks could not start; `RestartingLearner` then starts new ranks."""
 
 
 class GpuMemoryError(MistakeError):
-    """The memory of a learner rank's GPU does not suffice for the recipe; every new rank would meet the same."""
+    """The GPU memory of a learner rank is too small for the recipe; every new rank would fail in the same way."""
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """One rank's part in an optimizer step: metric sums of its micro-batches, and what all ranks agree on.
+    """One rank's report of an optimizer step: metric sums of its micro-batches, and values that are equal on all ranks.
 
     Attributes:
         parts: `LossOutput.metrics` of each micro-batch.
         entropy_sum: entropy in nats, summed over the rank's trained tokens.
         grad_norm: global gradient norm before clipping.
         seconds: wall time of the step on this rank.
-        gpu: name of the rank's GPU, as torch reports it; empty: it computes on a CPU, or in float32.
+        gpu: name of the rank's GPU, as torch reports it, or empty if it computes on a CPU or in float32.
     """
 
     parts: list[dict[str, float]]
@@ -82,10 +82,11 @@ class StepReport:
 
     @classmethod
     def of(cls, updates: list[StepReport]) -> StepReport:
-        """Join the reports of several updates on one batch.
+        """Combine the reports of several updates on one batch.
 
-        Counts and seconds are summed, and maxima are those of all. Losses and gradient norms are means over updates,
-        and the MFU is a mean over time; every other metric is a mean over tokens, and is weighted by each update's.
+        Counts and seconds are summed, and maxima are taken over all updates. Losses and gradient norms are averaged
+        over updates, and the MFU over time. Every other metric is a mean over tokens, and is weighted by the tokens of
+        each update.
         """
         from tasks.training.objective.metrics import MAXIMA, TOTALS
 
@@ -115,13 +116,13 @@ class WrittenWeights(NamedTuple):
 
 
 class Learner(Protocol):
-    """The learner as the controller sees it. Every method raises `LearnerLostError` when a rank is lost."""
+    """The interface of the learner for the controller. Every method raises `LearnerLostError` if a rank is lost."""
 
     async def start(self) -> None:
-        """Return when every rank holds the model."""
+        """Return when every rank has loaded the model."""
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
-        """Take one optimizer step on a batch of sequences; `denominator` is the objective's, of the whole batch."""
+        """Take one optimizer step on a batch of sequences; `denominator` is the objective's, for the whole batch."""
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """Return log-probabilities of each response's tokens under the current policy, nats.
@@ -130,7 +131,7 @@ class Learner(Protocol):
         """
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """Return log-probabilities under the reference policy, which exists where `objective.kl.beta > 0`."""
+        """Return log-probabilities under the reference policy, which exists if `objective.kl.beta > 0`."""
 
     async def write_weights(self, path: Path) -> WrittenWeights:
         """Write the weights that actors load at `path`, which appears when they are complete.
@@ -142,10 +143,10 @@ class Learner(Protocol):
         """Write the current policy as a Hugging Face model folder."""
 
     async def save(self, folder: Path) -> None:
-        """Begin to write the checkpoint from which `load` resumes; the next step need not wait for it."""
+        """Start writing the checkpoint from which `load` resumes; the next step need not wait for it."""
 
     async def wait_until_written(self) -> bool:
-        """Wait until all that `save` began is on the disk, and return True; False if it never will be."""
+        """Wait until everything that `save` started is on the disk, and return True, or False if it never will be."""
 
     async def load(self, folder: Path) -> None:
         """Resume from what `save` wrote."""
@@ -155,26 +156,26 @@ class RestartableLearner(Learner, Protocol):
     """A learner whose ranks can be replaced."""
 
     async def restart(self) -> None:
-        """Kill every rank, and return when new ones hold the initial checkpoint."""
+        """Kill every rank, and return when new ranks have loaded the initial checkpoint."""
 
     async def offload_states(self) -> None:
-        """Move what the ranks hold on their GPUs to main memory; `reload_states` comes before any other call."""
+        """Move the ranks' states from GPUs to main memory; `reload_states` must precede any other call."""
 
     async def reload_states(self) -> None:
-        """Bring back to the GPUs what `offload_states` moved; nothing where it moved nothing."""
+        """Move back to the GPUs what `offload_states` moved; do nothing if it moved nothing."""
 
     async def wait_until_uploaded(self) -> bool:
-        """Wait until every rank has uploaded what it wrote, and return True; False if one never will.
+        """Wait until every rank has uploaded what it wrote, and return True, or False if a rank never will.
 
-        Without an upload it returns at once.
+        Without an upload it returns immediately.
 
         Raises:
-            PartsError: the storage does not take it.
+            PartsError: the upload fails.
         """
 
 
 class RayLearner:
-    """A `RestartableLearner` of Ray actors, one `LearnerRank` each, called together: their methods are collective."""
+    """A `RestartableLearner` of Ray actors, one `LearnerRank` each, whose collective methods are called together."""
 
     def __init__(
         self,
@@ -188,20 +189,20 @@ class RayLearner:
         """Create the ranks' actors.
 
         Args:
-            create: returns the handle of a new `LearnerRank`; its argument counts those before it.
-            config: the run's.
-            first: returns a context in which the ranks wait for resources, and no engine is given any.
-            files: the ranks' files in checkpoints, and their nodes, to which it brings the model before the ranks load
-                it there; None: the run folder holds them, and every node has the model.
-            shape: the model's, for the MFU; None: it is not known.
-            memory: of the cluster's nodes, for the reasons of losses; None: of this node.
+            create: returns the handle of a new `LearnerRank`; its argument is the number of ranks created before it.
+            config: the run's options.
+            first: returns a context manager. Within it the ranks wait for resources, and no engine gets any.
+            files: storage of the ranks' checkpoint files; it also copies the model to the ranks' nodes before they load
+                it. Optional. If None, the files are in the run folder, and every node has the model.
+            shape: shape of the model, for the MFU. Optional. If None, it is not known.
+            memory: memory of the cluster's nodes, to explain lost ranks. Optional. If None, only this node's.
         """
         self._create = create
         self._shape = shape
         self._memory = memory or RayMemory()
         self._first = first
         self._files = files or RankFiles()
-        self._node = ""  # that of rank 0
+        self._node = ""  # the node of rank 0
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
         self._numbers = itertools.count()
@@ -225,7 +226,7 @@ class RayLearner:
     async def _set_up(self) -> RowOptions:
         with self._first():
             locations = await self._all(lambda handle, _: handle.location.remote())
-        # Ranks of one node have successive numbers, so that NCCL's rings go through one node after the other.
+        # Ranks of one node have consecutive numbers, so that NCCL's rings go through one node after the other.
         order = sorted(range(len(locations)), key=lambda rank: _numeric(*locations[rank]))
         self._ranks = [self._ranks[rank] for rank in order]
         self._node = locations[order[0]][0]
@@ -258,7 +259,7 @@ class RayLearner:
         )
 
     def _mfu(self, sequences: list[TokenSequence], tokens_per_second: float, gpus: set[str]) -> dict[str, float]:
-        """Return the metric `learner_mfu`; nothing where the model's shape or the peak of the GPUs is not known."""
+        """Return the metric `learner_mfu`, or nothing if the model's shape or the peak of the GPUs is not known."""
         gpu = gpu_called(gpus.pop()) if len(gpus) == 1 else None
         if gpu is None or self._shape is None or not tokens_per_second:
             return {}
@@ -292,7 +293,7 @@ class RayLearner:
         return result
 
     async def _packed(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
-        # Packing 100 million tokens takes 20 seconds, in which the controller must answer engines and judges.
+        # Packing 100 million tokens takes 20 seconds, during which the controller must answer engines and verifiers.
         return await asyncio.to_thread(
             pack, sequences, self._config.learner.micro_batch_tokens, ranks=len(self._ranks), **self._rows
         )
@@ -318,8 +319,8 @@ class RayLearner:
 
     async def wait_until_written(self) -> bool:
         ranks = self._ranks
-        while self._ranks is ranks:  # new ones have begun no checkpoint
-            # a rank that takes a step answers after it
+        while self._ranks is ranks:  # new ranks have started no checkpoint
+            # a rank that is in a step answers after it
             if all(await self._all(lambda handle, _: handle.is_written.remote())):
                 return True
             await asyncio.sleep(WRITTEN_SECONDS)
@@ -345,7 +346,7 @@ class RayLearner:
         await self._files.remove_copies(source)
 
     async def _fetch(self, folder: Path, source: Source) -> None:
-        """Have the ranks fetch what their nodes lack of the checkpoint `folder`, which is removed if it is damaged."""
+        """Have the ranks fetch missing files of the checkpoint `folder`; remove the checkpoint if it is damaged."""
         upload, target = self._files.upload(source), str(source.folder)
         try:
             await self._once("fetch", lambda rank: (upload, target, source.fetched[rank]))
@@ -356,19 +357,20 @@ class RayLearner:
             raise StoreError(f"{error}; the next attempt goes on from the checkpoint before it") from error
 
     async def _once(self, method: str, arguments: Callable[[int], tuple[object, ...]]) -> list[Any]:
-        """Call `LearnerRank.once` on every rank; return the results by rank. `arguments(rank)` are the method's."""
+        """Call `LearnerRank.once` on every rank with `arguments(rank)`; return the results by rank."""
         number = next(self._numbers)
         return await self._all(lambda handle, rank: handle.once.remote(number, method, *arguments(rank)))
 
     async def _all(self, call: Callable[[ActorHandle, int], ObjectRef]) -> list[Any]:
-        """Call every rank and return the results by rank; raises `LearnerLostError` if one of them is lost."""
+        """Call every rank and return the results by rank; raise `LearnerLostError` if one of them is lost."""
         calls = [asyncio.ensure_future(self._await(call(handle, rank))) for rank, handle in enumerate(self._ranks)]
         try:
             return list(await asyncio.gather(*calls))
         except LearnerLostError:
             raise
         except Exception as error:
-            # A rank that dies leaves the others with an error of NCCL or gloo, which may come before Ray's own news.
+            # When a rank dies, the others fail with an error of NCCL or gloo, which may arrive before Ray reports the
+            # death.
             await asyncio.wait(calls, timeout=NEWS_SECONDS)
             for task in calls:
                 if task.done() and isinstance(lost := task.exception(), LearnerLostError):
@@ -390,7 +392,7 @@ class RayLearner:
                 task.cancel()
 
     def _less_memory(self) -> str:
-        """Return the options with which a rank takes less of its GPU's memory, but those that the recipe has."""
+        """Return the options that reduce the GPU memory of a rank, except the ones already set in the recipe."""
         learner, engine = self._config.learner, self._config.actors.engine
         ways = [
             *([] if learner.gradient_checkpointing else ["learner.gradient_checkpointing = true"]),
@@ -414,14 +416,14 @@ class RayLearner:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, LearnerLostError | PartsError | StoreError | DamagedError):
                 raise error.cause from error
-            raise  # the rank's own exception, with its traceback
+            raise  # the rank's exception, with its traceback
         except ray.exceptions.RayError as error:
             raise LearnerLostError(f"a learner rank was lost: {await self._memory.reason_of(error)}") from error
 
 
 @contextlib.contextmanager
 def _losing_a_rank(doing: str) -> Iterator[None]:
-    """Turn an error of the infrastructure in the block into that of a lost rank; `doing` is what failed."""
+    """Turn infrastructure errors in the block into `LearnerLostError`; `doing` says what failed."""
     try:
         yield
     except InfrastructureError as error:
@@ -429,12 +431,12 @@ def _losing_a_rank(doing: str) -> Iterator[None]:
 
 
 def _numeric(node: str, gpu: str) -> tuple[str, int, str]:
-    """Return what orders GPUs by node and then by number, 10 after 9."""
+    """Return a sort key that orders GPUs by node and then by number, 10 after 9."""
     return node, len(gpu), gpu
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """Return whether a rank's exception only means that it did not reach another rank."""
+    """Return whether a rank's exception only means that it could not reach another rank."""
     cause = getattr(error, "cause", None) or error
     kinds = {kind.__name__ for kind in type(cause).__mro__}
     return "DistError" in kinds or any(name in str(cause) for name in ("gloo/transport", "NCCL", "c10d"))
@@ -443,7 +445,7 @@ def is_of_communication(error: BaseException) -> bool:
 def is_of_device(error: BaseException) -> bool:
     """Return whether a rank's exception means that its GPU failed (an uncorrectable ECC error, a failed launch).
 
-    A kernel's own assertion, and memory that does not suffice, would come again with every new rank.
+    A kernel's assertion, or too little memory, would occur again with every new rank.
     """
     cause = str(getattr(error, "cause", None) or error)
     return "CUDA error" in cause and not any(name in cause for name in ("device-side assert", "out of memory"))
@@ -456,13 +458,13 @@ def is_of_memory(error: BaseException) -> bool:
 
 
 def is_of_main_memory(error: BaseException) -> bool:
-    """Return whether a rank's exception means that it asks for more main memory than the machine has at all.
+    """Return whether a rank's exception means that it requested more main memory than the machine has.
 
-    Linux grants any other request, and kills a process once the memory is used.
+    Linux accepts any smaller request, and kills a process once the memory is used.
     """
     cause = getattr(error, "cause", None) or error
     return isinstance(cause, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(cause)
 
 
 def _message(error: BaseException) -> str:
-    return one_line(getattr(error, "cause", None) or error)  # Ray's error holds the rank's own in `cause`
+    return one_line(getattr(error, "cause", None) or error)  # Ray's error has the rank's error in `cause`

@@ -1,4 +1,4 @@
-"""Options of the learner: its resources, its optimizer, and the parameters that it trains."""
+"""Defines the options of the learner: its resources, its optimizer, and the parameters that it trains."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from tasks.failures import MistakeError
 from tasks.training.learner.deepspeed_keys import check_keys
 
 DENSE_TOKENS = 4096
-"""Tokens of a row beyond which attention with a dense mask is refused on a GPU: a mask holds their square."""
+"""Largest number of tokens of a row for attention with a dense mask on a GPU, since the mask's size is its square."""
 
 
 class DenseAttentionError(MistakeError):
-    """Rows are too long for the attention that a GPU has for their type."""
+    """Rows are too long for the attention that a GPU supports for their type."""
 
 
 class OptimizerConfig(Config):
-    """The optimizer: AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with a schedule of the learning rate."""
+    """The optimizer: AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with a learning rate schedule."""
 
     learning_rate: float = Field(1e-6, gt=0)
-    """Peak learning rate, which the warm-up ends at."""
+    """Peak learning rate, at the end of the warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after the warm-up: `constant`, or a `linear` or `cosine` decay that would reach 0 one
-    step after the last."""
+    """Schedule of the learning rate after the warm-up: `constant`, or a `linear` or `cosine` decay that would reach 0
+    one step after the last."""
     warmup_steps: int = Field(0, ge=0)
-    """Optimizer steps of linear warm-up; the first is at `learning_rate / warmup_steps`. 0: none."""
+    """Number of optimizer steps of linear warm-up; the first has `learning_rate / warmup_steps`. If 0, warm-up is
+    off."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay rate of AdamW's running mean of the gradient."""
     beta2: float = Field(0.999, ge=0, lt=1)
     """Decay rate of AdamW's running mean of the squared gradient."""
     eps: float = Field(1e-8, gt=0)
-    """Number that AdamW adds to the root of the mean squared gradient before it divides by it."""
+    """Number that AdamW adds to the root of the mean squared gradient before dividing by it."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of AdamW: every step takes `learning_rate * weight_decay` of each weight away."""
+    """Decoupled weight decay of AdamW: every step subtracts `learning_rate * weight_decay` times each weight."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Largest global norm of the gradient; a larger gradient is scaled down to it."""
 
 
 class LoraConfig(Config):
-    """LoRA (Hu et al. 2021, arXiv:2106.09685): trains `alpha / rank * B A` beside frozen weights, without dropout.
+    """LoRA (Hu et al. 2021, arXiv:2106.09685): adds a trained `alpha / rank * B A` to frozen weights, without dropout.
 
-    Engines run the adapter unmerged. The result of training is the merged policy, in the type of the checkpoint, with
-    the adapter beside it.
+    Engines use the unmerged adapter. Training returns the merged policy, in the type of the checkpoint, and the adapter
+    next to it.
     """
 
     rank: int = Field(gt=0, le=512)
@@ -55,7 +56,7 @@ class LoraConfig(Config):
     alpha: int = Field(gt=0)
     """Scale of the update, which is `alpha / rank * B A`."""
     target_modules: list[str] | None = Field(None, min_length=1)
-    """Names of the linear layers that get an adapter, such as `q_proj`. None: all but the head. Experts that
+    """Names of the linear layers that get an adapter, such as `q_proj`. If null, all except the head. Experts that
     transformers stores in one tensor are not linear layers and get no adapter."""
 
     @model_validator(mode="after")
@@ -66,49 +67,50 @@ class LoraConfig(Config):
 
 
 class LearnerConfig(Config):
-    """The learner: DeepSpeed ZeRO over Ray actors."""
+    """The learner: DeepSpeed ZeRO on Ray actors."""
 
     ranks: RunTime[int] = Field(1, gt=0)
-    """Learner processes, one GPU each where there are GPUs."""
+    """Number of learner processes. With GPUs, each uses one."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Type of weights and activations, and of the resulting policy; master weights are float32 besides. `auto`:
-    bfloat16, or float32 on a processor that computes bfloat16 slowly (`tasks.machine.precision`)."""
+    """Type of weights and activations, and of the resulting policy; in addition there are float32 master weights.
+    `auto`: bfloat16, or float32 on a processor that computes bfloat16 slowly (`tasks.machine.precision`)."""
     zero_stage: RunTime[Literal[1, 2, 3]] = 2
     """Stage of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054): 1 shards the optimizer's state over the ranks, 2 the
     gradients too, 3 the parameters too."""
     persistence_threshold: RunTime[int] = Field(100_000, ge=0)
-    """Elements below which a parameter stays whole on every rank; used with `zero_stage` 3 alone."""
+    """Number of elements below which a parameter is not sharded; only used with `zero_stage` 3."""
     micro_batch_tokens: RunTime[int] = Field(2048, gt=0)
-    """Most tokens of one forward pass; sequences are packed up to it, and the longest must fit."""
+    """Largest number of tokens in one forward pass. Sequences are packed up to it, and the longest must fit."""
     logprob_chunk_tokens: RunTime[int] = Field(1024, gt=0)
-    """Tokens whose logits exist at a time. Less saves memory and changes no value (`tasks.training.learner.logprobs`).
+    """Number of tokens whose logits are in memory at a time. A smaller number saves memory and does not change the
+    results (`tasks.training.learner.logprobs`).
     """
     gradient_checkpointing: RunTime[bool] = False
-    """Recompute activations in the backward pass in place of storing them: less memory, more time."""
+    """If true, recompute activations in the backward pass instead of storing them: less memory, more time."""
     offload_activations: RunTime[bool] = False
-    """Keep what `gradient_checkpointing` stores, the inputs of all layers, in the main memory of the rank's machine
-    until the backward pass needs it. It changes no value, and needs `gradient_checkpointing`."""
+    """If true, keep what `gradient_checkpointing` stores, the inputs of all layers, in main memory until the backward
+    pass needs it. This does not change the results, and requires `gradient_checkpointing`."""
     torch_compile: RunTime[bool] = False
-    """Compile the layers of the model with `torch.compile`: the first steps take minutes longer, the others less time
-    on a GPU. It needs a C++ compiler on the learner's machines, and `zero_stage` 1 or 2, as stage 3 gathers parameters
-    in the midst of a layer."""
+    """If true, compile the layers of the model with `torch.compile`: the first steps take minutes longer, the others
+    less time on a GPU. This requires a C++ compiler on the learner's machines and `zero_stage` 1 or 2, since stage 3
+    gathers parameters in the middle of a layer."""
     liger: RunTime[StrictBool | Literal["auto"]] = "auto"
-    """Use of the loss's kernel of `liger-kernel` (arXiv:2410.10989), which saves memory on a GPU. `auto`: where it is
-    installed and has a GPU. true: always; a run on a machine without either is refused. false: never."""
+    """Use of the loss kernel of `liger-kernel` (arXiv:2410.10989), which saves memory on a GPU. `auto`: if it is
+    installed and there is a GPU. true: always; without the package or a GPU, the run fails. false: never."""
     deepspeed: Arguments = Field({})
-    """Further keys of DeepSpeed's configuration, which are merged into the learner's, such as `{zero_optimization:
-    {overlap_comm: true, offload_optimizer: {device: cpu}}}`. A key that DeepSpeed does not know, which it would itself
-    ignore, is refused when the file is read; so is one that an option of ours sets, or that has no effect here."""
+    """More keys of DeepSpeed's configuration, which are merged into the learner's, such as `{zero_optimization:
+    {overlap_comm: true, offload_optimizer: {device: cpu}}}`. Parsing a recipe fails for keys that DeepSpeed does not
+    know (and would ignore), that another option sets, or that have no effect here."""
     cpus: RunTime[float] = Field(1.0, ge=0)
     """CPU cores that a rank reserves in Ray."""
     cpu_threads: RunTime[int | None] = Field(None, gt=0)
-    """Torch threads of a rank on a machine without a GPU. None: torch's default."""
+    """Number of torch threads of a rank on a machine without a GPU. If null, torch's default."""
     init_timeout_seconds: RunTime[float] = Field(600, gt=0)
-    """Seconds within which all ranks must have got room in the cluster, found each other and loaded the model."""
+    """Seconds within which all ranks must get resources in the cluster, connect to each other and load the model."""
     max_restarts: RunTime[int] = Field(3, ge=0)
-    """Most restarts of the learner within `restart_window_seconds`, and most without a new step between them; one more
-    ends the run. A restart, after a lost rank or a step that is not finite, loads the newest checkpoint and takes the
-    steps since then again."""
+    """Largest number of restarts of the learner within `restart_window_seconds`, and of restarts without a new step
+    between them; one more ends the run. A restart, after a lost rank or a non-finite step, loads the newest checkpoint
+    and repeats the steps since then."""
     restart_window_seconds: RunTime[float] = Field(3600, gt=0)
     """Seconds after which a restart of the learner no longer counts against `max_restarts`."""
 
@@ -146,23 +148,25 @@ class LearnerConfig(Config):
 
 
 class UpdatesConfig(Config):
-    """The optimizer steps on one batch of rollouts, `minibatches * epochs` of them.
+    """The optimizer steps on one batch of rollouts: `minibatches * epochs` steps.
 
     With more than one, the learner computes the log-probabilities of the whole batch before the first (`old_logprobs`),
-    so that the ratio to them and the correction for the engine stay two factors. All have the batch's learning rate.
+    so that the importance ratio and the correction for the engine stay separate factors. All steps on a batch have the
+    same learning rate.
     """
 
     minibatches: int = Field(1, ge=1)
-    """Number of parts, of equally many groups, that the batch is cut into, with one optimizer step each (DAPO: 16)."""
+    """Number of mini-batches, with equally many groups, into which a batch is split, with one optimizer step each
+    (DAPO: 16)."""
     epochs: int = Field(1, ge=1)
-    """Number of passes over the parts."""
+    """Number of passes over the mini-batches."""
 
 
 def check_dense_attention(config: LearnerConfig) -> None:
-    """Check that rows are short enough for attention with a dense mask, which is what a GPU has for float32.
+    """Check that rows are short enough for attention with a dense mask, which a GPU uses for float32.
 
     Raises:
-        DenseAttentionError: they are not.
+        DenseAttentionError: rows are too long.
     """
     if config.micro_batch_tokens > DENSE_TOKENS:
         raise DenseAttentionError(
@@ -174,7 +178,7 @@ def check_dense_attention(config: LearnerConfig) -> None:
 
 
 def check_liger(config: LearnerConfig, *, gpu: bool) -> None:
-    """Check that Liger's kernel can run on this machine where `learner.liger` is true.
+    """Check that Liger's kernel can run on this machine if `learner.liger` is true.
 
     Args:
         config: options of the learner.

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration of a learner."""
+"""Builds DeepSpeed's configuration for a learner."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
 
     The keys of `learner.deepspeed` are merged into it.
 
-    The trainer itself ends a step's gradient accumulation (`managed_gradient_accumulation` is off), because the number
-    of micro-batches differs from step to step. Their gradients are summed in float32: bfloat16 would round away what
-    later ones add.
+    The trainer ends a step's gradient accumulation itself (`managed_gradient_accumulation` is off), because the number
+    of micro-batches differs from step to step. Gradients are summed in float32: bfloat16 would round away what later
+    micro-batches add.
 
     Args:
-        config: the run's.
+        config: the run's options.
         dtype: `bfloat16` or `float32`, the type of weights and activations.
     """
     optimizer = config.optimizer
@@ -27,7 +27,7 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
         "managed_gradient_accumulation": False,
         "bf16": {"enabled": dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},
-        # ZeRO 1 reduces the float32 sums, which must not be rounded on their way; 2 and 3 reduce each micro-batch's own
+        # ZeRO 1 reduces the float32 sums, which must not be rounded; 2 and 3 reduce the gradients of each micro-batch
         **({"communication_data_type": "fp32"} if config.learner.zero_stage == 1 else {}),
         "zero_optimization": {
             "stage": config.learner.zero_stage,

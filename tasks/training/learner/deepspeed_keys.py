@@ -1,7 +1,7 @@
-"""The keys of DeepSpeed's configuration: those that pass through, and those that are refused, each with the reason.
+"""Lists the keys of DeepSpeed's configuration that are passed through, and the rejected keys with the reasons.
 
-DeepSpeed ignores a key that it does not know at the top of its configuration, so the names are listed here, as of the
-version that this project pins. A test compares them with the DeepSpeed that is installed, as far as that has a list.
+DeepSpeed ignores unknown top-level keys of its configuration, so the names are listed here, as of the version that this
+project pins. A test compares them with the installed DeepSpeed, as far as it has a list.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from tasks.config import close_match
 
 VERSION = "0.19.8"
-"""Version of DeepSpeed that the keys are of."""
+"""Version of DeepSpeed whose keys are listed here."""
 
 _TOP = """
     communication_data_type prescale_gradients gradient_predivide_factor disable_python_gc dump_state steps_per_print
@@ -42,9 +42,9 @@ INNER_KEYS = {
     "timers": frozenset(["throughput"]),
     "timers.throughput": frozenset(["enabled", "synchronized"]),
 }
-"""Keys that pass through in the mappings of DeepSpeed's configuration, by the path of the mapping."""
+"""Keys that are passed through in nested mappings of DeepSpeed's configuration, by the path of the mapping."""
 TOP_KEYS = frozenset(_TOP.split())
-"""Keys that pass through at the top of DeepSpeed's configuration."""
+"""Top-level keys of DeepSpeed's configuration that are passed through."""
 
 
 def _for_each(reason: str, names: str) -> dict[str, str]:
@@ -122,7 +122,7 @@ REFUSED = {
         "zero_optimization.offload_optimizer.cpuadam_cores_perc",
     ),
 }
-"""Keys that DeepSpeed knows and that are refused, by their path, each with the reason."""
+"""Keys that DeepSpeed knows but that are rejected, by their path, each with the reason."""
 
 
 def check_keys(keys: Mapping[str, Any], zero_stage: int) -> None:
@@ -130,10 +130,10 @@ def check_keys(keys: Mapping[str, Any], zero_stage: int) -> None:
 
     Args:
         keys: the keys, as in DeepSpeed's own JSON.
-        zero_stage: the stage of ZeRO that the learner runs.
+        zero_stage: the ZeRO stage that the learner uses.
 
     Raises:
-        ValueError: DeepSpeed has no such key, it is refused, or it has no effect at this stage.
+        ValueError: DeepSpeed has no such key, the key is rejected, or it has no effect at this stage.
     """
     _check(keys, "", TOP_KEYS)
     zero = keys.get("zero_optimization", {})

@@ -1,9 +1,9 @@
-"""Liger's fused cross-entropy loss, on GPUs where `liger-kernel` is installed (arXiv:2410.10989).
+"""Calls Liger's fused cross-entropy kernel on GPUs if `liger-kernel` is installed (arXiv:2410.10989).
 
-Its kernel writes the loss's gradient in place of the logits, so that the backward pass of a log-probability needs no
-softmax beside them; at temperature 1 the logits stay in the narrow type, too. The forward pass is torch's, because it
-also computes the entropy. Liger's GRPO loss is not used: it takes padded rows, and returns no log-probabilities, which
-the objective's corrections, clipping and metrics need.
+The kernel overwrites the logits with the gradient of the loss, so that the backward pass of a log-probability needs no
+separate softmax tensor. At temperature 1 the logits also stay in the 16-bit type. The forward pass is torch's, because
+it also computes the entropy. Liger's GRPO loss is not used: it requires padded rows, and does not return
+log-probabilities, which the objective's corrections, clipping and metrics need.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def installed() -> bool:
 def softmax_minus_onehot_(logits: Tensor, targets: Tensor) -> Tensor:
     """Replace the logits by the gradient of `-log_softmax(logits)[targets]`, which is `softmax(logits) - onehot`.
 
-    Computed in float32 and rounded once, whatever the type of the logits.
+    It is computed in float32 and rounded once, for any type of the logits.
 
     Args:
         logits: `[T, V]`, overwritten.

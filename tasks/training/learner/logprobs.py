@@ -1,8 +1,8 @@
-"""Log-probabilities and entropy of predicted tokens, without ever holding the logits of a whole micro-batch.
+"""Computes log-probabilities and entropy of predicted tokens without storing the logits of a whole micro-batch.
 
 Logits are by far the largest tensor of a training step: 16k tokens times a vocabulary of 49k are 3 GiB in float32, and
 the backward pass of the softmax needs them again. Here they exist for one chunk of tokens at a time, and the backward
-pass computes them a second time: four matrix products in place of three.
+pass recomputes them: four matrix products instead of three.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_CHUNK = 1024
-"""Tokens whose logits exist at a time."""
+"""Number of tokens whose logits are in memory at a time."""
 
 
 def token_logprobs(
@@ -46,23 +46,25 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `log_softmax(logits / temperature)` at the targets, and that distribution's entropy.
 
-    Logits are `scale * (hidden @ lm_head_weight.T + bias)` or, with a cap, `cap * tanh` of a cap-th of them.
+    Logits are `x = scale * (hidden @ lm_head_weight.T + bias)` or, with a cap, `cap * tanh(x / cap)`.
 
     Matrix products run in the dtype of `hidden`; softmax, sums and the returned values are float32, or float64 for
-    float64 inputs. Pass the hidden states of trained positions only: prompt tokens then cost nothing.
+    float64 inputs. Pass only the hidden states of trained positions, so that prompt tokens cost nothing.
 
     Args:
         hidden: `[T, H]`, last hidden states, one for each predicted token; T may be 0.
         lm_head_weight: `[V, H]`, same dtype as `hidden`.
         targets: int64 `[T]`, the predicted tokens.
-        bias: `[V]`, the head's, in the dtype of `hidden`; None: none.
+        bias: `[V]`, bias of the head, in the dtype of `hidden`. Optional. If None, the head has no bias.
         scale: factor on all logits (Granite, Cohere).
-        cap: bound of all logits (Gemma 2); None: none.
-        temperature: that of sampling, so that these are the probabilities that the engine drew from.
-        chunk: tokens whose logits `[chunk, V]` exist at a time. Changes memory and speed, not values.
+        cap: bound of all logits (Gemma 2). Optional. If None, they are not bounded.
+        temperature: sampling temperature, so that the result refers to the distribution that the engine sampled from.
+        chunk: number of tokens whose logits `[chunk, V]` are in memory at a time. It changes memory and speed, not
+            values.
         with_entropy: also compute the entropy.
-        entropy_gradient: make it differentiable too, which costs the backward pass another pass over each `[chunk, V]`.
-        fused: compute the backward pass with Liger's kernel where that can run (`liger`).
+        entropy_gradient: make the entropy differentiable too, which costs another pass over each `[chunk, V]` in the
+            backward pass.
+        fused: compute the backward pass with Liger's kernel if it can run (`liger`).
 
     Returns:
         Log-probabilities `[T]`, nats, differentiable in `hidden`, `lm_head_weight` and `bias`; and entropy `[T]`, nats,
@@ -86,12 +88,12 @@ def token_logprobs(
 
 
 def can_be_fused(cap: float | None, bias: Tensor | None, entropy_gradient: bool) -> bool:
-    """Return whether Liger's kernel computes a head's gradient: one without cap, bias and entropy in the loss."""
+    """Return whether Liger's kernel can compute a head's gradient: without cap, bias and entropy in the loss."""
     return not (entropy_gradient or cap or bias is not None)
 
 
 class _Shape(NamedTuple):
-    """The function from a head's product to the logits that are sampled from."""
+    """The function from a head's product to the logits used for sampling."""
 
     scale: float
     cap: float | None
@@ -99,7 +101,7 @@ class _Shape(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """Slope of the function, at 0 where there is a cap."""
+        """Slope of the function, at 0 if there is a cap."""
         return self.scale / self.temperature
 
     def apply_(self, logits: Tensor) -> Tensor:
@@ -158,7 +160,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 logits = _logits(hidden[rows], weight, bias, shape, blocks)
                 of_entropy = grad_entropy[rows] if ctx.entropy_gradient else None
                 slope = _slope(logits, targets[rows], grad_logprobs[rows], of_entropy, shape, blocks)
-            if ctx.entropy_gradient:  # the sum of two slopes has no common factor to take out
+            if ctx.entropy_gradient:  # the sum of two slopes has no common factor
                 upstream = torch.full_like(upstream, -shape.factor)
             if grad_bias is not None:
                 grad_bias += slope.to(blocks.wide).T @ upstream
@@ -168,7 +170,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_hidden[rows] = (slope @ weight) * upstream
             if needs_weight:
                 product = slope.T @ (hidden[rows] * upstream).to(hidden.dtype)  # [V, H]
-                # summed in float32: bfloat16 would round away what the later chunks add
+                # summed in float32: bfloat16 would round away what later chunks add
                 grad_weight = product if grad_weight is None else grad_weight.to(upstream.dtype).add_(product)
         if needs_weight:
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
@@ -180,12 +182,12 @@ class _TokenLogprobs(torch.autograd.Function):
 def _slope(
     logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor | None, shape: _Shape, blocks: _Blocks
 ) -> Tensor:
-    """The slope behind the cap, if there is one, `[rows, V]`: `of_logprobs` is in it where `of_entropy` is.
+    """Return the negative gradient with respect to the logits before the cap, `[rows, V]`.
 
-    It may overwrite the logits.
+    The factor `of_logprobs` is only applied if `of_entropy` is given. It may overwrite the logits.
     """
     flatness = None
-    if shape.cap:  # the slope of the cap itself, 1 - tanh(x) ** 2
+    if shape.cap:  # the slope of the cap, 1 - tanh(x) ** 2
         flatness = torch.square(logits, out=blocks.get("flatness", blocks.wide, len(logits)))
         flatness.mul_(-((shape.temperature / shape.cap) ** 2)).add_(1)
     if of_entropy is None:
@@ -196,17 +198,17 @@ def _slope(
 
 
 def _softmax_minus_onehot(logits: Tensor, targets: Tensor, blocks: _Blocks) -> Tensor:
-    """`-d logprob / d logits`, `[rows, V]`.
+    """Return `-d logprob / d logits`, `[rows, V]`.
 
-    The subtraction comes before the rounding to bfloat16, in which 1 - p of a confident token would vanish. The factors
-    on rows are applied later, to the narrow matrices.
+    The subtraction comes before the rounding to bfloat16, which would lose 1 - p of a confident token. The factors of
+    rows are applied later, to the 16-bit matrices.
     """
     slope = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
     return slope.scatter_add_(1, targets[:, None], slope.new_full((len(slope), 1), -1.0))
 
 
 def _slope_of_both(logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor, blocks: _Blocks) -> Tensor:
-    """`-d (of_logprobs * logprob + of_entropy * H) / d logits`, `[rows, V]`; the factors are `[rows]`.
+    """Return `-d (of_logprobs * logprob + of_entropy * H) / d logits`, `[rows, V]`; the factors are `[rows]`.
 
     It overwrites the logits. `d H / d logits = -p (log p + H)`.
     """
@@ -219,7 +221,7 @@ def _slope_of_both(logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entr
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, shape: _Shape, blocks: _Blocks) -> Tensor:
-    """Logits `[rows, V]` that are sampled from, in the wide type."""
+    """Return the logits used for sampling, `[rows, V]`, in the wide type."""
     logits = _product(hidden, weight, blocks)
     if logits.dtype != blocks.wide:
         logits = blocks.get("logits", blocks.wide, len(hidden)).copy_(logits)
@@ -227,7 +229,7 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, shape: _Shape, 
 
 
 def _narrow_logits(hidden: Tensor, weight: Tensor, shape: _Shape, blocks: _Blocks) -> Tensor:
-    """Logits `[rows, V]` in the type of `hidden`; in the wide type where they are scaled, which would round them."""
+    """Return logits `[rows, V]` in the type of `hidden`; in the wide type if they are scaled, to avoid rounding."""
     return _product(hidden, weight, blocks) if shape.factor == 1 else _logits(hidden, weight, None, shape, blocks)
 
 
@@ -236,10 +238,11 @@ def _product(hidden: Tensor, weight: Tensor, blocks: _Blocks) -> Tensor:
 
 
 class _Blocks:
-    """The `[chunk, V]` tensors of one pass.
+    """Stores the `[chunk, V]` tensors of one pass.
 
-    On a CPU they are reused by every pass: memory of this size would be mapped anew each time, page by page, and was a
-    third of all page faults of a training step on the quickstart. An accelerator's allocator reuses memory by itself.
+    On a CPU they are reused by every pass: memory of this size would be mapped again each time, page by page, and
+    caused a third of all page faults of a training step on the quickstart. An accelerator's allocator reuses memory
+    automatically.
     """
 
     _reused: ClassVar[dict[tuple[str, torch.dtype, int, int], Tensor]] = {}

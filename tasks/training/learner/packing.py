@@ -1,20 +1,20 @@
-"""Packing of finished rollouts into micro-batches.
+"""Packs finished rollouts into micro-batches.
 
-Sequences of any length lie end to end in one row, without padding, and `position_ids` tell them apart: they restart at
-0 with each sequence. From that, transformers builds a block-diagonal causal mask for `sdpa` and `eager` and
-calls the variable-length kernels of flash attention. It does so only where it is given neither an attention mask nor a
-cache: call the model with `use_cache=False`, or sequences see each other.
+Sequences of any length are concatenated in one row, without padding. `position_ids` separate them: they restart at 0
+with each sequence. From them, transformers builds a block-diagonal causal mask for `sdpa` and `eager` and calls the
+variable-length kernels of flash attention. It does so only if it gets neither an attention mask nor a cache: call the
+model with `use_cache=False`, or sequences attend to each other.
 
-The responses of a group have their prompt in common. An attention that understands it (`learner.attention` does) can be
-given a row in which the prompt stands once, followed by all of its responses:
+The responses of a group have the same prompt. An attention implementation that supports it (such as
+`learner.attention`) can process a row that contains the prompt once, followed by all of its responses:
 
     prompts apart    p p p a a a  p p p b b  p p p c c c c        18 tokens
     positions        0 1 2 3 4 5  0 1 2 3 4  0 1 2 3 4 5 6
     prompt shared    p p p a a a b b c c c c                      12 tokens
     positions        0 1 2 3 4 5 3 4 3 4 5 6
 
-A position that is neither 0 nor one more than the last opens a branch: the tokens that follow continue the last
-sequence that started at 0, from that position of it.
+A position that is neither 0 nor one more than the previous one starts a branch: the tokens that follow continue the
+last sequence that started at 0, from that position on.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ class Sequence:
     advantage: float
     """Advantage of every token of the response."""
     mask: list[bool] | None = None
-    """True for the response tokens that are trained; None: all are."""
+    """True for the response tokens that are trained. Optional. If None, all are."""
     old_logprobs: Numbers | None = None
     """Log-probability of each response token, nats, under the learner's policy before the first of several updates on
-    the batch; None: under the policy that the update starts from."""
+    the batch. Optional. If None, the policy at the start of the update is used."""
     sample_tokens: int | None = None
-    """Trained tokens of the sample of which this sequence is one of several pieces; None: it is the whole sample."""
+    """Number of trained tokens of the sample, if it consists of several sequences. Optional. If None, this sequence is
+    the whole sample."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -78,14 +79,14 @@ class Sequence:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One packed row of T tokens that predicts the N response tokens in it; a row without any predicts one, masked."""
+    """One packed row of T tokens that predicts its N response tokens; a row without any predicts one masked token."""
 
     input_ids: Ints
     """`[1, T]`."""
     position_ids: Ints
     """`[1, T]`, counted from 0 in each sequence; a further response to a shared prompt starts at its length."""
     sources: Ints
-    """`[1, N]`, index in the row of the hidden state that predicts the token: that of the token before it."""
+    """`[1, N]`, index in the row of the hidden state that predicts the token: the index of the token before it."""
     targets: Ints
     """`[1, N]`, the predicted tokens."""
     sequence_ids: Ints
@@ -97,9 +98,9 @@ class MicroBatch:
     mask: Bools
     """`[1, N]`, trained tokens."""
     sample_tokens: Ints
-    """`[1, N]`, trained tokens of the sample that the predicted token's sequence is, or is a piece of."""
+    """`[1, N]`, number of trained tokens of the sample that the predicted token's sequence belongs to."""
     old_logprobs: Floats | None = None
-    """`[1, N]`, 0 outside the mask; None where the sequences have none."""
+    """`[1, N]`, 0 outside the mask, or None if the sequences have none."""
 
     @property
     def num_tokens(self) -> int:
@@ -108,12 +109,13 @@ class MicroBatch:
 
 
 class RowOptions(TypedDict):
-    """The rows that a model understands, as arguments of `pack`."""
+    """The kind of rows that a model supports, as arguments of `pack`."""
 
     share_prompts: bool
-    """True where its attention understands rows in which responses share a prompt."""
+    """True if the model's attention supports rows with shared prompts."""
     alone: bool
-    """True where a state passes from token to token beside attention, so that a row holds one sequence."""
+    """True if the model passes a state from token to token in addition to attention, so that a row must contain only
+    one sequence."""
 
 
 def pack(
@@ -126,22 +128,23 @@ def pack(
 ) -> list[list[MicroBatch]]:
     """Distribute sequences over micro-batches and ranks; every sequence is in exactly one.
 
-    First-fit decreasing into rows of at most `max_tokens`. Every rank gets as many micro-batches as every other,
-    because sharded learners must step together: the fullest rows are halved until the count divides, and if there are
-    fewer sequences than ranks, the rest are fillers without a trained token. Rows of similar size run at the same time.
+    Sequences are packed first-fit decreasing into rows of at most `max_tokens`. Every rank gets the same number of
+    micro-batches, because sharded learners must step together: the fullest rows are halved until their number is
+    divisible by `ranks`, and if there are fewer sequences than ranks, the other rows are fillers without trained
+    tokens. Rows of similar size run at the same time.
 
     Args:
-        sequences: of one global batch.
-        max_tokens: tokens of a row.
-        ranks: data-parallel ranks.
-        share_prompts: keep sequences of one prompt together where they fit, with one copy of the prompt in a row.
-        alone: give each sequence a row of its own.
+        sequences: the sequences of one global batch.
+        max_tokens: largest number of tokens of a row.
+        ranks: number of data-parallel ranks.
+        share_prompts: keep sequences of one prompt together if they fit, with one copy of the prompt per row.
+        alone: give each sequence a separate row.
 
     Returns:
         The micro-batches of each rank, in order. The same input gives the same output.
 
     Raises:
-        ValueError: no sequences, one longer than `max_tokens`, or no ranks.
+        ValueError: there are no sequences or no ranks, or a sequence is longer than `max_tokens`.
     """
     _check(sequences, max_tokens, ranks)
     packer = _Packer(sequences, max_tokens, share_prompts)
@@ -163,7 +166,7 @@ class _Packer:
         ]
 
     def rows(self) -> list[list[int]]:
-        """Rows of at most `max_tokens`; with shared prompts a row holds whole parts of families."""
+        """Return rows of at most `max_tokens`; with shared prompts a row contains whole parts of families."""
         families: dict[int, list[int]] = {}
         for i, family in enumerate(self._family):
             families.setdefault(family, []).append(i)
@@ -182,11 +185,11 @@ class _Packer:
         return prompts + sum(len(self._sequences[i].response_ids) for i in row)
 
     def _openers(self, row: list[int]) -> list[int]:
-        """The sequences of a row before which their prompt stands; the others share the prompt of one before them."""
+        """Return the sequences of a row whose prompt precedes them; the others share an earlier sequence's prompt."""
         return row[:1] + [own for before, own in pairwise(row) if self._family[before] != self._family[own]]
 
     def divisible(self, rows: list[list[int]], ranks: int) -> list[list[int]]:
-        """Halve the fullest rows until their number divides by `ranks`."""
+        """Halve the fullest rows until their number is divisible by `ranks`."""
         rows = list(rows)
         while len(rows) % ranks:
             fullest = max(range(len(rows)), key=lambda r: (len(rows[r]) > 1, self._size(rows[r])))
@@ -199,7 +202,7 @@ class _Packer:
         return rows
 
     def deal(self, rows: list[list[int]], ranks: int) -> list[list[list[int]]]:
-        """Give every rank as many rows, and about as many tokens; rows of similar size run at the same time."""
+        """Give every rank equally many rows and about as many tokens; rows of similar size run at the same time."""
         shares: list[list[list[int]]] = [[] for _ in range(ranks)]
         loads = [0] * ranks
         by_size = sorted(rows, key=lambda row: -self._size(row))
@@ -211,7 +214,7 @@ class _Packer:
         return shares
 
     def build(self, row: list[int]) -> MicroBatch:
-        """The arrays of a row."""
+        """Return the arrays of a row."""
         ids: list[float] = []
         positions: list[int] = []
         sources: list[int] = []
@@ -276,7 +279,7 @@ def _without_a_prediction(ids: list[float], positions: list[int]) -> MicroBatch:
 
 
 def _first_fit_decreasing(sizes: list[int], capacity: int) -> list[list[int]]:
-    """Indices of `sizes` in bins of at most `capacity`, the largest first."""
+    """Return the indices of `sizes` in bins of at most `capacity`, the largest first."""
     bins: list[list[int]] = []
     space: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):

@@ -1,4 +1,4 @@
-"""The trained model as one module: packed tokens in, log-probabilities of the trained tokens out."""
+"""Wraps the trained model in a module that computes log-probabilities of the trained tokens of packed rows."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.sharding import gather_experts_together, restore_buffers, sharded_loading
 
 DENSE = "sdpa"
-"""Name of torch's own attention, to which transformers gives a mask `[T, T]` of a packed row."""
+"""Name of torch's attention. transformers passes it a mask `[T, T]` of a packed row."""
 EAGER = "eager"
-"""Name of transformers' plain attention, which takes the same mask and knows every variant."""
+"""Name of transformers' plain attention, which takes the same mask and supports every variant."""
 LAYOUTS: Mapping[str, Callable[[Tensor], object]] = {
     attention.NAME: attention.Layout.of,
     varlen.NAME: varlen.Bounds.of,
 }
-"""Functions that make what an attention needs to know of a row, from its `position_ids`, by the attention's name."""
+"""Functions that compute an attention's description of a row from its `position_ids`, by the attention's name."""
 
 
 class Row(TypedDict):
-    """One packed row as `Policy.forward` takes it: T tokens that predict N."""
+    """The arguments of `Policy.forward` for one packed row: T tokens that predict N."""
 
     input_ids: Tensor
     """int64 `[1, T]`."""
     position_ids: Tensor
-    """int64 `[1, T]`, as `packing` counts them; they keep sequences from attending to each other."""
+    """int64 `[1, T]`, as in `packing`; they prevent sequences from attending to each other."""
     sources: Tensor
     """int64 `[1, N]`, the index in the row of the hidden state that predicts each token."""
     targets: Tensor
@@ -54,13 +54,13 @@ class Row(TypedDict):
     mask: Tensor
     """bool `[1, N]`, trained tokens."""
     temperature: float
-    """Temperature that the rollouts were sampled at."""
+    """Temperature used to sample the rollouts."""
 
 
 class Policy(nn.Module):
-    """A causal language model whose forward pass never holds the logits of a whole micro-batch.
+    """A causal language model whose forward pass never stores the logits of a whole micro-batch.
 
-    Its parameters are those of the Hugging Face model under `model`, so that weights go out by their checkpoint names.
+    Its parameters are the Hugging Face model's under `model`, so that weights are exported by their checkpoint names.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Policy(nn.Module):
 
         Args:
             model: a causal language model.
-            chunk, fused: those of `token_logprobs`; `chunk` is the number of tokens whose logits exist at a time.
-            offload_activations: whether what the layers store for the backward pass waits in main memory.
+            chunk, fused: see `token_logprobs`; `chunk` is the number of tokens whose logits are in memory at a time.
+            offload_activations: whether stored activations are kept in main memory until the backward pass.
         """
         super().__init__()
         self._fused = fused
@@ -95,12 +95,12 @@ class Policy(nn.Module):
         compiled: bool = False,
         sharding: Mapping[str, Any] | None = None,
     ) -> Policy:
-        """Load a Hugging Face model folder, with a new adapter where `lora` is given.
+        """Load a Hugging Face model folder, with a new adapter if `lora` is given.
 
-        Its attention is that of `attention_for`, or transformers' plain one on a GPU where scores are capped. Nothing
-        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`. With `compiled`, layers
-        are compiled when they first run. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank
-        loads its part of each parameter; the call is collective.
+        It uses the attention from `attention_for`, or transformers' plain attention on a GPU if scores are capped. All
+        randomness, such as dropout, is off. `longest` is passed to `fix_rope`, and `fused` to `token_logprobs`. With
+        `compiled`, layers are compiled when they first run. With `sharding`, which is DeepSpeed's configuration with
+        ZeRO 3, every rank loads its shard of each parameter, and the call is collective.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
@@ -129,34 +129,34 @@ class Policy(nn.Module):
         if lora:
             add_adapter(model, lora)
         if gradient_checkpointing:
-            # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
+            # ZeRO-3 frees parameters between forward and backward, which breaks non-reentrant checkpointing.
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
             model.enable_input_require_grads()
         if compiled:
             for layer in model.modules():
                 if isinstance(layer, GradientCheckpointingLayer):
-                    layer.compile(dynamic=True)  # once for all that are alike, and for rows of any length
+                    layer.compile(dynamic=True)  # once for all identical layers, and for rows of any length
         return cls(model, chunk, fused, offload_activations)
 
     @property
     def can_be_fused(self) -> bool:
-        """True if Liger's kernel computes the gradient of its head, where the entropy is not in the loss."""
+        """True if Liger's kernel can compute the gradient of its head, provided that the entropy is not in the loss."""
         bias = getattr(self.model.get_output_embeddings(), "bias", None)
         return can_be_fused(self._logits.cap, bias, entropy_gradient=False)
 
     @property
     def shares_prompts(self) -> bool:
-        """True if its attention understands rows in which responses share a prompt (`packing`)."""
+        """True if its attention supports rows with shared prompts (`packing`)."""
         return self.model.config._attn_implementation == attention.NAME
 
     @property
     def rows(self) -> RowOptions:
-        """Rows that the model understands."""
+        """The kind of rows that the model supports."""
         return RowOptions(share_prompts=self.shares_prompts, alone=carries_state(self.model))
 
     @property
     def attends_densely(self) -> bool:
-        """True if its attention has a mask `[T, T]` of a row."""
+        """True if its attention uses a mask `[T, T]` of a row."""
         return self.model.config._attn_implementation in (DENSE, EAGER)
 
     def forward(
@@ -176,11 +176,11 @@ class Policy(nn.Module):
             entropy_gradient: whether the entropy carries a gradient, as the log-probabilities do.
 
         Returns:
-            Two float32 tensors `[1, N]`, zero where the mask is false.
+            Two float32 tensors `[1, N]`, zero outside the mask.
         """
         layout_of = LAYOUTS.get(self.model.config._attn_implementation)
         layout = {"layout": layout_of(position_ids)} if layout_of else {}
-        # in the backward pass, when the block has ended, what a layer stores while it is recomputed stays on the device
+        # in the backward pass the block has ended, so what a layer stores while it is recomputed stays on the device
         with save_on_cpu(pin_memory=True) if self._offload_activations else contextlib.nullcontext():
             hidden = self.model.base_model(  # [1, T, H]
                 input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
@@ -206,31 +206,31 @@ class Policy(nn.Module):
     def checkpoint_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the model's parameters, without an adapter's, by their names in memory (see `in_checkpoint`).
 
-        A tied head is the embedding, and comes once.
+        A tied head is the embedding, and is yielded once.
         """
         return base_parameters(self.model)
 
     def checkpoint_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of a checkpoint that no gradient changes, such as a router's correction of its scores."""
+        """Yield the tensors of a checkpoint without gradients, such as a router's score correction."""
         for prefix, module in self.model.named_modules():
             for name, buffer in module.named_buffers(prefix, recurse=False):
                 if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
                     yield name, buffer
 
     def in_checkpoint(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return all tensors of the model by the names, and in the parts, that its checkpoint has.
+        """Return all tensors of the model, named and split as in its checkpoint.
 
-        transformers joins some while it loads, such as the experts of a layer; engines read checkpoints.
+        transformers joins some tensors while it loads, such as the experts of a layer; engines read checkpoints.
         """
         named = revert_weight_conversion(self.model, tensors)
         return {name: _alone(tensor) for name, tensor in named.items()}
 
     def adapter_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the adapter's parameters by their names in peft's file; nothing where there is no adapter."""
+        """Yield the adapter's parameters by their names in peft's file; yield nothing without an adapter."""
         return adapter_parameters(self.model)
 
     def without_adapter(self) -> contextlib.AbstractContextManager[None]:
-        """Switch the adapter off for the length of a block, in which the policy is the initial checkpoint."""
+        """Disable the adapter within a block, so that the policy is the initial checkpoint."""
         return switched_off(self.model)
 
 
@@ -240,7 +240,7 @@ def _scatter(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """The tensor in memory of its own: safetensors writes no parts of others."""
+    """Return the tensor in separate memory: safetensors does not write views of other tensors."""
     own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
     return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
 
@@ -248,7 +248,8 @@ def _alone(tensor: Tensor) -> Tensor:
 def attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:
     """Return the name of the attention for packed rows of this model on this machine.
 
-    It is that of `attention_for`, or transformers' plain attention if the model caps scores and the other cannot.
+    It is the attention from `attention_for`, or transformers' plain attention if the model caps scores and that
+    attention cannot.
     """
     name = attention_for(dtype)
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
@@ -256,13 +257,13 @@ def attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:
 
 
 def attention_for(dtype: torch.dtype) -> str:
-    """Return the name of the attention of packed rows on this machine, which transformers knows from now on.
+    """Return the name of the attention for packed rows on this machine, and register it with transformers.
 
-    It is `packed_attention` without a GPU, `varlen_attention` with one, and torch's own with a dense mask where the
-    GPU or the type has no kernel for that.
+    It is `packed_attention` without a GPU, `varlen_attention` with one, and torch's attention with a dense mask if that
+    kernel does not support the GPU or the type.
     """
     for known, function in ((attention.NAME, attention.packed_attention), (varlen.NAME, varlen.varlen_attention)):
-        # in compiled layers it stays as it is: loops over the sequences of a row would be compiled for each row
+        # not compiled within layers: loops over the sequences of a row would be compiled for each row
         AttentionInterface.register(known, torch.compiler.disable(function))
     if not torch.cuda.is_available():
         return attention.NAME

@@ -1,4 +1,4 @@
-"""The Ray actor of one learner rank: it finds the other ranks, and then answers calls with its `Trainer`."""
+"""Implements the Ray actor of one learner rank, which connects to the other ranks and runs its `Trainer`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LearnerRank:
     """A learner rank inside its Ray actor; the trainer exists from `setup` on."""
 
     def __init__(self, config: TrainingConfig, model_folder: str) -> None:
-        """Return at once: `setup` is the collective part. `model_folder`: of the initial checkpoint."""
+        """Return immediately: `setup` is the collective part. `model_folder` is the initial checkpoint's."""
         self._config = config
         self._folder = model_folder
         self._number = -1
@@ -32,18 +32,18 @@ class LearnerRank:
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer of this rank, once `setup` has returned."""
+        """The trainer of this rank, after `setup` has returned."""
         assert self._trainer is not None, "setup comes before every other call"
         return self._trainer
 
     def once(self, number: int, method: str, *arguments: Any) -> Any:
         """Call `setup`, or a method of the trainer, and return its result; a repeated call has no second effect.
 
-        Ray repeats a call whose answer was lost with a connection, and a step that is taken twice is another policy.
+        Ray repeats a call if its answer was lost with a connection, and repeating a step would change the policy.
 
         Args:
-            number: of the call; only the newest may come again.
-            method: its name.
+            number: number of the call; only the newest may be repeated.
+            method: name of the method.
             *arguments: its arguments.
         """
         if number != self._number:
@@ -51,7 +51,7 @@ class LearnerRank:
             try:
                 owner = self if method == "setup" else self.trainer
                 self._answer.set_result(getattr(owner, method)(*arguments))
-            except Exception as error:  # raised below, and again where the call comes again
+            except Exception as error:  # raised below, and again if the call is repeated
                 self._answer.set_exception(error)
         return self._answer.result()
 
@@ -64,16 +64,17 @@ class LearnerRank:
         return self.trainer.uploaded_files()
 
     def location(self) -> tuple[str, str]:
-        """Return this process's node, by Ray's id, and the number or name of its GPU there; empty: it has none."""
+        """Return Ray's id of this process's node, and the number or name of its GPU there, or "" without a GPU."""
         import ray
 
         context = ray.get_runtime_context()
         return context.get_node_id(), "".join(context.get_accelerator_ids()["GPU"])
 
     def address(self) -> tuple[str, int]:
-        """Return where other ranks find this one, which is rank 0: this node's address, and a port that is now its own.
+        """Return the address of this node and a port reserved on it, at which other ranks connect to this one (rank 0).
 
-        A port that is merely free may be taken before `setup` has imported what it needs, which takes seconds.
+        A port that is only free, not reserved, may be taken before `setup` has finished its imports, which take
+        seconds.
         """
         import ray
 
@@ -83,11 +84,11 @@ class LearnerRank:
         return ray.util.get_node_ip_address(), self._listening.getsockname()[1]
 
     def setup(self, rank: int, ranks: int, address: tuple[str, int]) -> RowOptions:
-        """Join the other ranks and make the trainer; return the rows that its model understands. Collective.
+        """Join the other ranks and create the trainer; return the kind of rows that its model supports. Collective.
 
         Args:
-            rank: this one's number, from 0.
-            ranks: their number.
+            rank: number of this rank, from 0.
+            ranks: number of ranks.
             address: the result of `address` on rank 0.
         """
         self._join(rank, ranks, address)
@@ -103,7 +104,7 @@ class LearnerRank:
         os.environ |= {
             "RANK": str(rank),
             "WORLD_SIZE": str(ranks),
-            "LOCAL_RANK": "0",  # Ray lets a rank see its own devices only
+            "LOCAL_RANK": "0",  # Ray shows a rank only its devices
             "MASTER_ADDR": address[0],
             "MASTER_PORT": str(address[1]),
         }
@@ -113,18 +114,18 @@ class LearnerRank:
 
         if self._config.learner.cpu_threads and not gpus:
             torch.set_num_threads(self._config.learner.cpu_threads)
-        # DeepSpeed would compile its own collectives for CPUs here and now, with a C++ compiler; gloo's need none.
+        # DeepSpeed would compile its collectives for CPUs now, with a C++ compiler; gloo's need none.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         store = self._store(*address) if self._listening else None
         if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(self._config.shares_of_gpu[1])  # an engine may have the rest
+            torch.cuda.set_per_process_memory_fraction(self._config.shares_of_gpu[1])  # an engine may use the rest
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
-        del store  # torch holds it by now
+        del store  # torch keeps a reference
 
     def _store(self, host: str, port: int) -> TCPStore:
-        """The store through which ranks find each other, on the port that `address` reserved.
+        """Return the store that ranks use to find each other, on the port that `address` reserved.
 
-        torch would open one on that port itself, and takes this one in its stead.
+        torch would open a store on that port itself, and uses this one instead.
         """
         from torch.distributed import TCPStore
 

@@ -1,4 +1,4 @@
-"""Stores learner ranks' files of checkpoints in the run folder, or on each rank's node and blob storage."""
+"""Stores learner ranks' checkpoint files in the run folder, or on each rank's node and blob storage."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from tasks.training.learner.universal import TAG, universal_in
 
 
 class RankNodes(Protocol):
-    """The nodes of learner ranks, as far as their files need them."""
+    """The interface of the learner ranks' nodes for storing files."""
 
     async def prepare_learner(self, nodes: set[str], run_folder: Path, *, needs_folder: bool) -> set[str]:
-        """Bring the model to the nodes, and return the ids of those that do not see the run folder.
+        """Copy the model to the nodes, and return the ids of the nodes that do not see the run folder.
 
         Raises:
-            NotSharedError: there is one, with `needs_folder`.
+            NotSharedError: `needs_folder` is set, and a node does not see the run folder.
             InfrastructureError: a node cannot be prepared.
         """
 
     async def bring(self, path: Path, nodes: set[str]) -> None:
-        """Copy a file or folder of the controller's node to the same path on other nodes, in place of what is there.
+        """Copy a file or folder from the controller's node to the same path on other nodes, replacing what is there.
 
         Raises:
-            InfrastructureError: a node does not get it.
+            InfrastructureError: copying to a node fails.
         """
 
     async def collect(self, path: Path, node: str) -> None:
-        """Move a file or folder of a node to the same path on the controller's, where nothing is.
+        """Move a file or folder of a node to the same path on the controller's node, which must not exist.
 
         Raises:
-            InfrastructureError: it does not arrive.
+            InfrastructureError: copying fails.
         """
 
     async def remove(self, path: Path, nodes: set[str]) -> None:
-        """Remove a file or folder from nodes; one that does not answer keeps it."""
+        """Remove a file or folder from nodes; nodes that do not answer keep it."""
 
     def keep_only(self, folder: Path, names: Collection[str]) -> None:
-        """Begin to remove everything from a folder but these names, on every node."""
+        """Start removing everything except these names from a folder, on every node."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The folder from which ranks load a checkpoint, on their own nodes.
+    """The folder from which ranks load a checkpoint, on each rank's node.
 
     Attributes:
         folder: its path, the same on every node.
-        fetched: what each rank has to fetch into it before, by rank; empty: nothing.
-        upload: name of the upload that holds these files.
-        copies: files and folders that were copied to nodes, and are of no use once they are loaded.
+        fetched: the files that each rank must fetch into it first, by rank, or empty if there are none.
+        upload: name of the upload that contains these files.
+        copies: files and folders that were copied to nodes, and are not needed after loading.
     """
 
     folder: Path
@@ -66,14 +66,14 @@ class Source:
 
 
 class RankFiles:
-    """The files of learner ranks in checkpoints: in the run folder, or of each rank on its own node and on storage.
+    """Stores checkpoint files of learner ranks: in the run folder, or on each rank's node and on blob storage.
 
-    They are in the run folder where the nodes of all ranks see it; otherwise, with storage, they are split.
+    They are in the run folder if the nodes of all ranks see it. Otherwise, if there is blob storage, they are split.
 
     Args:
         folder: the run folder.
-        storage: the run's address on blob storage; None: it has none.
-        nodes: the cluster's nodes; None: all ranks are on the controller's.
+        storage: the run's address on blob storage, or None if it has none.
+        nodes: the cluster's nodes. Optional. If None, all ranks are on the controller's node.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class RankFiles:
 
     @property
     def is_uploading(self) -> bool:
-        """Return True if the ranks upload what they were last asked to save."""
+        """Return True if the ranks upload the files of the last save."""
         return self._saving is not None
 
     async def prepare(self, by_rank: Sequence[str]) -> None:
-        """Prepare the nodes of the ranks, given by rank, and find out whether they see the run folder.
+        """Prepare the nodes of the ranks, given by rank, and check whether they see the run folder.
 
         Raises:
-            NotSharedError: one does not, and the run has no address on blob storage.
+            NotSharedError: a node does not see it, and the run has no address on blob storage.
             InfrastructureError: a node cannot be prepared.
         """
         self._by_rank = by_rank
@@ -105,7 +105,7 @@ class RankFiles:
             self._blind = await self._nodes.prepare_learner(set(by_rank), self._folder, needs_folder=needs_folder)
 
     def begin(self, learner: Path) -> tuple[str, Upload | None]:
-        """Return the folder that ranks save to, and the upload of what they write there; None: it stays there.
+        """Return the folder that ranks save to, and the upload of its files, or None if they are not uploaded.
 
         Args:
             learner: the learner's folder of the checkpoint.
@@ -131,14 +131,14 @@ class RankFiles:
         self._saving = None
 
     async def source(self, learner: Path) -> Source:
-        """Return where ranks load from, after the controller's files were copied to nodes that do not see them.
+        """Return where ranks load from, after copying the controller's files to nodes that do not see them.
 
         Args:
             learner: the learner's folder of the checkpoint.
 
         Raises:
             MistakeError: the files are on blob storage, and this run has no address there.
-            InfrastructureError: a node does not get its copy.
+            InfrastructureError: copying to a node fails.
         """
         universal = universal_in(learner)
         parts = None if universal.is_dir() else LearnerParts.read(learner)
@@ -157,7 +157,7 @@ class RankFiles:
         return Source(learner.absolute(), copies=copies)
 
     async def remove_copies(self, source: Source) -> None:
-        """Remove what was copied for loading, and is not used again."""
+        """Remove files that were only copied for loading."""
         if self._nodes:
             for path in source.copies:
                 await self._nodes.remove(path, self._blind)
@@ -165,10 +165,10 @@ class RankFiles:
             await asyncio.to_thread(shutil.rmtree, self._folder / PARTS, ignore_errors=True)
 
     async def fetch_export(self, folder: Path) -> None:
-        """Bring the folder of a policy, which rank 0 has written on its node, to the controller's.
+        """Move the folder of a policy, which rank 0 has written on its node, to the controller's node.
 
         Raises:
-            InfrastructureError: it does not arrive.
+            InfrastructureError: copying fails.
         """
         if self._blind and self._by_rank[0] in self._blind:
             assert self._nodes
@@ -180,6 +180,6 @@ class RankFiles:
         return Upload(self._storage, source.upload)
 
     def reject(self, learner: Path, source: Source) -> None:
-        """Remove a checkpoint whose parts are damaged, here and on the storage."""
+        """Remove a checkpoint with damaged shards, here and on the storage."""
         assert self._storage
         reject(learner, self._storage, source.upload)

@@ -1,4 +1,4 @@
-"""The reference policy of a KL penalty: the initial checkpoint, frozen, or moved towards the policy now and then."""
+"""Implements the reference policy of a KL penalty: the frozen initial checkpoint, optionally synced with the policy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.sharding import drop_copies, own_part, own_range
 
 FILES = "reference-{rank:05}-of-{ranks:05}.safetensors"
-"""Names of the files of a saved reference policy below a checkpoint's folder: one of each rank that holds a part."""
+"""Names of the files of a saved reference policy below a checkpoint's folder: one per rank that has a shard."""
 
 
 class WithoutAdapter:
-    """The reference policy of a LoRA training: the policy itself with its adapter switched off, at no extra memory.
+    """The reference policy of LoRA training: the policy with its adapter disabled, without extra memory.
 
     Attributes:
         passes: number of forward passes so far.
@@ -39,7 +39,7 @@ class WithoutAdapter:
 
 
 class Reference:
-    """A reference policy with weights of its own: whole on every rank, or sharded over them under ZeRO 3.
+    """A reference policy with separate weights: whole on every rank, or sharded over all ranks with ZeRO 3.
 
     Attributes:
         passes: number of forward passes so far.
@@ -50,8 +50,9 @@ class Reference:
 
         Args:
             policy: as `Policy.load` returns it.
-            device: that it is computed on.
-            sharding: DeepSpeed's configuration with which the policy was loaded sharded; None: it is whole.
+            device: device on which it is computed.
+            sharding: DeepSpeed's configuration with which the policy was loaded in shards. Optional. If None, it is
+                whole.
         """
         self._policy = policy.eval().requires_grad_(False)
         self._forward: nn.Module = self._policy
@@ -69,20 +70,21 @@ class Reference:
 
     @torch.no_grad()
     def logprobs(self, **row: Unpack[Row]) -> Tensor:
-        """Return log-probabilities `[1, N]`, nats, of one packed row. Collective where the reference is sharded."""
+        """Return log-probabilities `[1, N]`, nats, of one packed row. Collective if the reference is sharded."""
         self.passes += 1
         logprobs: Tensor = self._forward(**row)[0]
         return logprobs
 
     @torch.no_grad()
     def follow(self, policy: Policy, alpha: float) -> None:
-        """Set the weights to `alpha policy + (1 - alpha) self`, each rank those that it holds. Collective.
+        """Set the weights to `alpha policy + (1 - alpha) self`; each rank sets its shard. Collective.
 
-        Mixed weights are stored in float32: in 16 bits a share of a small difference would be rounded away each time.
+        Mixed weights are stored in float32: in 16 bits a fraction of a small difference would be rounded away each
+        time.
 
         Args:
-            policy: the current policy, sharded as the reference is.
-            alpha: share of the policy; 1 replaces the reference by it.
+            policy: the current policy, sharded like the reference.
+            alpha: weight of the policy; with 1, the policy replaces the reference.
         """
         ours = self._parts()
         for name, parameter in policy.checkpoint_parameters():
@@ -94,20 +96,20 @@ class Reference:
         drop_copies(self._policy)
 
     def weights(self) -> list[Tensor]:
-        """Return all tensors of its weights, exact ones in float32 included; their `data` may be moved."""
+        """Return all tensors of its weights, including the exact ones in float32; their `data` may be moved."""
         return [*self._policy.parameters(), *self._exact.values()]
 
     def file(self, rank: int) -> str | None:
-        """Return the name of the file to which learner rank `rank` saves `tensors`; None: rank 0 saves everything."""
+        """Return the name of the file to which learner rank `rank` saves `tensors`, or None if only rank 0 saves."""
         return FILES.format(rank=self._rank, ranks=self._ranks) if rank == self._rank else None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of this rank's weights in main memory: `[n]`, in the order of memory, by the model's names."""
+        """Return a copy of this rank's weights in main memory: `[n]`, in memory order, by the model's names."""
         return {name: self._exact.get(name, own).to("cpu", copy=True) for name, own in self._parts().items()}
 
     @torch.no_grad()
     def load(self, folder: str) -> None:
-        """Take the weights that any number of ranks have saved below `folder`. Collective where it is sharded.
+        """Load the weights that any number of ranks have saved below `folder`. Collective if it is sharded.
 
         Raises:
             RuntimeError: a rank's file is missing.
@@ -133,7 +135,7 @@ def _files_in(folder: Path) -> list[Path]:
     """Return the files of a saved reference policy, by rank.
 
     Raises:
-        RuntimeError: one is missing.
+        RuntimeError: a file is missing.
     """
     paths = sorted(folder.glob(FILES.format(rank=0, ranks=0).replace("00000", "*")))
     ranks = int(paths[0].stem.rpartition("-")[2]) if paths else 0
@@ -143,7 +145,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _numbers(parts: list[Any], start: int, stop: int) -> Tensor:
-    """Return the numbers from `start` to before `stop` of a parameter that lies in `parts`, one after the other."""
+    """Return the numbers from `start` to before `stop` of a parameter whose consecutive shards are `parts`."""
     taken, offset = [parts[0][0:0]], 0
     for part in parts:
         [length] = part.get_shape()

@@ -1,12 +1,12 @@
-"""A learner that replaces lost ranks: it reloads the newest checkpoint and takes the steps since then again.
+"""Replaces lost learner ranks: reloads the newest checkpoint and repeats the steps since then.
 
     rank lost, hangs, or step not finite ──► new ranks ──► load the checkpoint ──► steps since then ──► the call again
 
 The same steps on the same sequences lead to the same policy, up to the rounding of kernels that are not deterministic.
-So actors keep their weights, their samples and their version, and the controller sees a slow call and nothing else.
+So actors keep their weights, their samples and their version, and the controller only sees a slow call.
 
-Where learner and engines take turns on their GPUs, a call begins the learner's turn, and `leave_gpus` ends it. Lost
-ranks are replaced in the learner's turn, in which the GPUs hold nothing else.
+With time sharing of GPUs, a call begins the learner's turn, and `leave_gpus` ends it. Lost ranks are replaced during
+the learner's turn, while nothing else is on the GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class NotFiniteError(MistakeError):
-    """The loss or gradient of a step is NaN or infinite; the learner has been restored to the step before it."""
+    """The loss or gradient of a step is NaN or infinite; the learner has been restored to the state before the step."""
 
 
 class DivergedError(MistakeError):
@@ -59,13 +59,13 @@ class _Step:
 class RestartingLearner:
     """A `Learner` that restores itself when ranks are lost or a step is not finite.
 
-    It holds the sequences of all steps since the newest checkpoint in memory, in order to take them again.
+    It keeps the sequences of all steps since the newest checkpoint in memory, to repeat the steps.
 
     Args:
         learner: the learner whose ranks are replaced, not started.
-        config: the run's; read are `learner.max_restarts`, `learner.restart_window_seconds` and `stall_seconds`, after
-            which a call counts as hanging.
-        turns: the turns of engines and learner on their GPUs; None: they take none.
+        config: the run's options. It uses `learner.max_restarts`, `learner.restart_window_seconds` and `stall_seconds`,
+            after which a call counts as hanging.
+        turns: time sharing of GPUs between engines and learner. Optional. If None, time sharing is off.
     """
 
     def __init__(self, learner: RestartableLearner, config: TrainingConfig, turns: Turns | None = None) -> None:
@@ -75,8 +75,8 @@ class RestartingLearner:
         self._limit = Limit.of(config, "stall_seconds")
         self._checkpoint: Path | None = None
         self._steps: list[_Step] = []  # since `_checkpoint`
-        self._saved_steps = 0  # the number of `_steps` that are in the checkpoint that is being written
-        self._generation = self._saving_generation = 0  # of ranks: counts their replacements
+        self._saved_steps = 0  # number of `_steps` in the checkpoint that is being written
+        self._generation = self._saving_generation = 0  # counts replacements of the ranks
         self._restarts_without_progress = 0  # since the last step that was new
         self._restarts = 0  # since the last `take_figures`
         self._computed = 0.0  # seconds, since the last `take_figures`
@@ -88,8 +88,8 @@ class RestartingLearner:
         """Take an optimizer step, as `Learner.step` does.
 
         Raises:
-            NotFiniteError: the loss or the gradient is NaN or infinite. The learner is what it was before the step.
-            DivergedError: that has happened `max_restarts` times.
+            NotFiniteError: the loss or the gradient is NaN or infinite. The learner is in the state before the step.
+            DivergedError: this has happened `max_restarts` times.
         """
         step = _Step(sequences, denominator, learning_rate)
         report = await self._computing("updates", step.take)
@@ -123,15 +123,14 @@ class RestartingLearner:
         self._saved_steps, self._saving_generation = len(self._steps), self._generation
 
     async def wait_until_written(self) -> bool:
-        """Wait until the checkpoint is written, and uploaded where ranks do that themselves.
+        """Wait until the checkpoint is written and, if ranks upload their files, uploaded.
 
-        Return False where ranks were lost or replaced before it was. This call does not replace ranks: others, which
-        run beside it, do.
+        Return False if ranks were lost or replaced before that. This call does not replace ranks; concurrent calls do.
 
         Raises:
-            StalledError: writing takes longer than `stall_seconds`, and files that are still being written forbid a
+            StalledError: writing takes longer than `stall_seconds`, and files that are still being written prevent a
                 retry.
-            PartsError: the storage does not take it.
+            PartsError: the upload fails.
         """
         writing = "the learner writes its checkpoint"
         try:
@@ -153,7 +152,7 @@ class RestartingLearner:
         return written and self._saving_generation == self._generation
 
     def saved(self, folder: Path) -> None:
-        """Record that the last `save` is complete, and stays in `folder` until the next call of this method."""
+        """Record that the last `save` is complete, and is kept in `folder` until the next call of this method."""
         self._checkpoint = folder
         del self._steps[: self._saved_steps]
         self._saved_steps = 0
@@ -163,21 +162,21 @@ class RestartingLearner:
         await self._until_it_succeeds("loads its checkpoint", methodcaller("load", folder))
 
     async def leave_gpus(self) -> None:
-        """Let engines have the GPUs until the next call that needs them, where learner and engines take turns."""
+        """With time sharing, give the GPUs to the engines until the next call that needs them."""
         if self._turns.taken and self._turns.are_learners:
             await self._until_it_succeeds("moves its states to main memory", methodcaller("offload_states"))
             self._turns.give()
 
     async def _take_gpus(self) -> None:
-        """Begin the learner's turn, unless it is that already."""
+        """Begin the learner's turn, unless it has begun already."""
         if self._turns.taken and not self._turns.are_learners:
             await watched(self._turns.take(), "the learner waits until all engines have left its GPUs")
             await self._watched("brings its states to its GPUs", methodcaller("reload_states"))
 
     def take_figures(self, seconds: float) -> dict[str, float]:
-        """Return the metrics of the `seconds` since the last call, and begin to count anew.
+        """Return the metrics of the `seconds` since the last call, and reset the counts.
 
-        `learner_restarts` is the number of restarts; `learner_idle` is the share of the time in which the learner did
+        `learner_restarts` is the number of restarts; `learner_idle` is the share of time during which the learner did
         not compute. Publishing, saving and restarting are not computing.
         """
         figures = {"learner_restarts": float(self._restarts), "learner_idle": 1 - self._computed / seconds}
@@ -185,7 +184,7 @@ class RestartingLearner:
         return figures
 
     async def _computing(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
-        """Make a call whose time counts as computing; `doing` completes "the learner ..." in a log line."""
+        """Make a call and count its time as computing; `doing` completes "the learner ..." in a log line."""
 
         async def timed(learner: Learner) -> T:
             started = asyncio.get_running_loop().time()
@@ -196,7 +195,7 @@ class RestartingLearner:
         return await self._until_it_succeeds(doing, timed)
 
     async def _until_it_succeeds(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
-        """Make a call, and after each loss of ranks restore the learner and make it again."""
+        """Make a call; after each loss of ranks, restore the learner and repeat the call."""
         while True:
             try:
                 await self._take_gpus()
@@ -213,11 +212,11 @@ class RestartingLearner:
         )
 
     async def _restore(self, reason: LearnerLostError | NotFiniteError) -> None:
-        """Replace the ranks by new ones in the state that the old ones had before `reason`.
+        """Replace the ranks by new ranks, with the state of the old ranks before `reason`.
 
         Raises:
-            LearnerLostError, DivergedError: the restarts are used up; the first also where the cluster has no room for
-                new ranks.
+            LearnerLostError, DivergedError: no restarts are left. LearnerLostError is also raised if the cluster has no
+                resources for new ranks.
         """
         while True:
             self._use_a_restart(reason)
@@ -241,10 +240,10 @@ class RestartingLearner:
                 return
 
     def _use_a_restart(self, reason: LearnerLostError | NotFiniteError) -> None:
-        """Count one restart; raises `reason`, with the limit, where none is left."""
+        """Count one restart; raise `reason`, with the limit, if none is left."""
         now, budget = asyncio.get_running_loop().time(), self._budget
-        # A rank that hangs is noticed after `stall_seconds`, so that few restarts fall into the window however often it
-        # happens: restarts without a new step between them are limited as well.
+        # A hanging rank is detected after `stall_seconds`, so that only few restarts fall into the window, no matter
+        # how often it happens. So restarts without a new step between them are limited as well.
         if max(budget.used(now), self._restarts_without_progress) >= budget.limit:
             often = budget.used(now) >= budget.limit
             since = f"in {budget.window_seconds:g} s" if often else "without a new step between them"

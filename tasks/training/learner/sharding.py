@@ -1,7 +1,7 @@
-"""Models of which every rank holds a part from the first byte on: ZeRO 3 (Rajbhandari et al. 2020, arXiv:1910.02054).
+"""Loads models directly in shards, one per rank: ZeRO 3 (Rajbhandari et al. 2020, arXiv:1910.02054).
 
-DeepSpeed's `zero.Init` makes each parameter, keeps this rank's part and frees the rest. transformers then gathers the
-parameters of one module at a time, and fills them from the checkpoint.
+DeepSpeed's `zero.Init` creates each parameter, keeps this rank's shard and frees the rest. transformers then gathers
+the parameters of one module at a time, and fills them from the checkpoint.
 
     parameter [6, 3]: 18 numbers in a row     rank 0: 0 ... 8      rank 1: 9 ... 17
 """
@@ -22,23 +22,24 @@ _Load = Callable[[PreTrainedModel, dict[str, Tensor], Any], tuple[list[str], set
 _LOADER = "_load_state_dict_into_zero3_model"
 """Name of transformers' function that fills a sharded model from all tensors of a checkpoint."""
 _LAYER = re.compile(r".*?\.\d+\.")
-"""Beginning of the names of a layer's tensors, such as `model.layers.3.`."""
+"""Prefix of the names of a layer's tensors, such as `model.layers.3.`."""
 
 
 @contextlib.contextmanager
 def sharded_loading(config: Mapping[str, Any] | None) -> Iterator[None]:
-    """Let transformers load models sharded over all ranks for the length of a block. Collective.
+    """Let transformers load models sharded over all ranks within a block. Collective.
 
-    A rank's memory never holds more than its part of the model, the tensors of one layer, and those of one module.
+    A rank's memory never contains more than its shard of the model, the tensors of one layer, and the tensors of one
+    module.
 
     Args:
-        config: DeepSpeed's, with ZeRO 3; None: models are loaded whole.
+        config: DeepSpeed's configuration, with ZeRO 3. Optional. If None, models are loaded whole.
     """
     if config is None:
         yield
         return
     load: _Load = getattr(modeling_utils, _LOADER)
-    alive = HfDeepSpeedConfig(dict(config))  # transformers has a weak reference to it
+    alive = HfDeepSpeedConfig(dict(config))  # transformers keeps only a weak reference to it
     setattr(modeling_utils, _LOADER, _by_layer(load))
     try:
         yield
@@ -48,9 +49,9 @@ def sharded_loading(config: Mapping[str, Any] | None) -> Iterator[None]:
 
 
 def _by_layer(load: _Load) -> _Load:
-    """Return a `load` that is given a layer at a time: it joins the experts of all that it is given before it shards.
+    """Return a function that calls `load` for one layer at a time, since it joins the experts of all its tensors first.
 
-    The tensors of the checkpoint are files in the address space, which take no memory until they are joined or copied.
+    The tensors of the checkpoint are memory-mapped files, which take no memory until they are joined or copied.
     """
 
     def load_in_parts(
@@ -72,13 +73,13 @@ def _by_layer(load: _Load) -> _Load:
 
 
 def restore_buffers(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Compute the buffers anew that no checkpoint has, such as RoPE's frequencies, in the types that they should have.
+    """Recompute the buffers that no checkpoint contains, such as RoPE's frequencies, in the right types.
 
-    `zero.Init` rounds every number that a model makes for itself to the type of its weights.
+    `zero.Init` rounds every number that a model computes on initialisation to the type of its weights.
 
     Args:
-        model: loaded under `sharded_loading`; changed in place.
-        dtype: of its weights.
+        model: a model loaded within `sharded_loading`; changed in place.
+        dtype: type of its weights.
     """
     with torch.device("meta"):
         right = type(model)._from_config(model.config, dtype=dtype)
@@ -94,14 +95,14 @@ def restore_buffers(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def is_sharded(parameter: nn.Parameter) -> bool:
-    """Return whether DeepSpeed has made the parameter one of which a rank holds a part."""
+    """Return whether DeepSpeed has sharded the parameter."""
     return hasattr(parameter, "ds_tensor")
 
 
 def own_part(parameter: nn.Parameter) -> Tensor:
-    """Return this rank's part of a parameter, `[n]` in the order of memory; all of it where it is not sharded.
+    """Return this rank's shard of a parameter, `[n]` in memory order, or all of it if it is not sharded.
 
-    What is written to the part is written to the parameter, but for a copy of the whole that DeepSpeed may hold
+    Writing to the shard changes the parameter, but not a copy of the whole parameter that DeepSpeed may have
     (`drop_copies`).
     """
     if not is_sharded(parameter):
@@ -112,18 +113,18 @@ def own_part(parameter: nn.Parameter) -> Tensor:
 
 
 def own_range(parameter: nn.Parameter) -> tuple[int, int]:
-    """Return the first number of this rank's part in the order of memory, and the one after its last."""
+    """Return the indices of the first number of this rank's shard, in memory order, and of the one after its last."""
     if not is_sharded(parameter):
         return 0, parameter.numel()
     size, numbers = parameter.ds_tensor.ds_numel, parameter.ds_numel  # type: ignore[attr-defined]
-    start = min(torch.distributed.get_rank() * size, numbers)  # the last parts are padded
+    start = min(torch.distributed.get_rank() * size, numbers)  # the last shards are padded
     return start, min(start + size, numbers)
 
 
 def drop_copies(model: nn.Module) -> None:
-    """Make DeepSpeed forget the whole parameters that it holds, after parts were written. Collective.
+    """Make DeepSpeed drop its copies of whole parameters, after shards were written. Collective.
 
-    Small parameters, which stay whole on every rank, are gathered anew.
+    Small parameters, which are whole on every rank, are gathered again.
     """
     from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
@@ -139,10 +140,10 @@ def drop_copies(model: nn.Module) -> None:
 
 
 def gather_experts_together(model: nn.Module) -> None:
-    """Let ZeRO 3 gather a block of experts as one where every expert is a module of its own.
+    """Let ZeRO 3 gather all experts of a block together if every expert is a separate module.
 
-    Ranks choose different experts, and a collective call for an expert that one rank alone has chosen would never end.
-    Experts that are one tensor, which transformers makes of most, are gathered at once as it is.
+    Ranks choose different experts, and a collective call for an expert that only one rank has chosen would never end.
+    Experts in one tensor, as transformers stores most of them, are gathered together already.
     """
     from deepspeed.utils import set_z3_leaf_module
 

@@ -1,7 +1,7 @@
-"""The part of one learner rank that trains: its share of the model under DeepSpeed ZeRO.
+"""Trains one learner rank's shard of the model with DeepSpeed ZeRO.
 
 The gradient of the global batch is the sum over all micro-batches of all ranks: every micro-batch's loss is already
-divided by the global denominator. DeepSpeed averages over ranks, so each loss is multiplied by their number.
+divided by the global denominator. DeepSpeed averages over ranks, so each loss is multiplied by the number of ranks.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from tasks.training.learner.weight_files import as_readable_as_others, copy_all_
 from tasks.training.objective import LossInputs, policy_loss
 
 SHARD = "5GB"
-"""The largest safetensors file of an exported policy."""
+"""Maximum size of a safetensors file of an exported policy."""
 ENDING_SECONDS = 30.0
-"""Longest wait for the GPU's memory before states return to it, seconds: a killed engine gives its own back by then."""
+"""Longest wait for GPU memory before states return to it, seconds: enough for a killed engine to release its memory."""
 
 
 class Trainer:
     """One rank's policy, optimizer and reference policy; a collective method must be called on every rank.
 
     Attributes:
-        policy: the trained model; under ZeRO 3 this rank has only its shard of each parameter.
+        policy: the trained model; with ZeRO 3 this rank has only its shard of each parameter.
         engine: DeepSpeed's engine around `policy`.
-        reference: the reference policy, where `objective.kl.beta > 0`.
+        reference: the reference policy, if `objective.kl.beta > 0`.
     """
 
     def __init__(self, config: TrainingConfig, model_folder: str) -> None:
         """Load the initial checkpoint and build the engine. Collective.
 
-        `torch.distributed` must be initialised: the rank and the number of ranks are taken from it.
+        `torch.distributed` must be initialised: it provides the rank and the number of ranks.
 
         Args:
-            config: the run's.
+            config: the run's options.
             model_folder: Hugging Face folder of the initial checkpoint.
 
         Raises:
-            ModelError: the model is one that the learner cannot compute rightly.
-            DenseAttentionError: rows are too long for the attention that this GPU has for the learner's type.
+            ModelError: the learner cannot compute this model correctly.
+            DenseAttentionError: rows are too long for the attention that this GPU supports for the learner's type.
             MistakeError: `learner.liger` is true, and its kernel cannot compute the model's head.
         """
         options = config.learner
@@ -107,7 +107,7 @@ class Trainer:
         self._files = BackgroundCheckpointEngine(self.engine._config, copies=self._device.type != "cpu")
         self.engine.checkpoint_engine = self._files
         self._upload: Future[dict[str, StoredFile]] | None = None
-        self._offloaded = 0  # bytes that have left the GPU
+        self._offloaded = 0  # bytes moved from the GPU
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
             self.reference = WithoutAdapter(self.policy) if config.lora else Reference(load(), self._device, sharding)
@@ -116,9 +116,9 @@ class Trainer:
         """Take one optimizer step on this rank's micro-batches. Collective.
 
         Args:
-            micro_batches: as `pack` deals them: equally many on every rank.
-            denominator: of the global batch, from `ObjectiveConfig.denominator`.
-            learning_rate: of this step.
+            micro_batches: micro-batches from `pack`, the same number on every rank.
+            denominator: denominator of the global batch, from `ObjectiveConfig.denominator`.
+            learning_rate: learning rate of this step.
         """
         started = time.perf_counter()
         reports = [self._accumulate(batch, denominator) for batch in micro_batches]
@@ -138,7 +138,7 @@ class Trainer:
         )
 
     def _gpu(self) -> str:
-        """Return the name of this rank's GPU; empty without one, and in float32, whose peak is another."""
+        """Return the name of this rank's GPU, or "" without a GPU and in float32, which has a different peak."""
         return (
             ""
             if self.policy.model.dtype == torch.float32 or not torch.cuda.is_available()
@@ -150,7 +150,7 @@ class Trainer:
         kl = self._config.objective.kl
         row = self.row(batch)
         logprobs, entropy = self._forward(row)
-        # With a single update per batch, the weights of this forward pass are pi_old.
+        # With a single update per batch, this forward pass uses the weights of pi_old.
         old = logprobs.detach() if batch.old_logprobs is None else self._to_device(batch.old_logprobs)
         output = policy_loss(
             LossInputs(
@@ -192,24 +192,24 @@ class Trainer:
         }
 
     def _forward(self, row: Row) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropy, both `[1, N]`."""
+        """Return log-probabilities and entropy, both `[1, N]`."""
         logprobs, entropy = self.engine(**row, entropy_gradient=self._config.objective.entropy_coefficient > 0)
         return logprobs, entropy
 
     def _to_device(self, array: NDArray) -> Tensor:
-        # Ray hands arrays over read-only, which torch does not take
+        # Ray passes read-only arrays, which torch does not accept
         return torch.from_numpy(array.copy()).to(self._device)
 
     def _moving_reference(self) -> Reference | None:
-        """The reference where it follows the policy; one that stays the initial checkpoint need not be saved."""
+        """Return the reference if it follows the policy; a fixed reference need not be saved."""
         moves = self._config.objective.kl.sync_every is not None
         return self.reference if moves and isinstance(self.reference, Reference) else None
 
     def offload_states(self) -> None:
-        """Move everything that this rank holds on its GPU to main memory, for an engine; nothing without a GPU.
+        """Move everything that this rank has on its GPU to main memory, for an engine; do nothing without a GPU.
 
-        DeepSpeed moves weights that are trained, their gradients and the optimizer's state; frozen weights and those of
-        a reference policy it leaves.
+        DeepSpeed moves trained weights, their gradients and the optimizer's state, but neither frozen weights nor the
+        weights of a reference policy.
         """
         if self._device.type == "cuda":
             before = torch.cuda.memory_allocated()
@@ -220,7 +220,7 @@ class Trainer:
             self._offloaded = before - torch.cuda.memory_allocated()
 
     def reload_states(self) -> None:
-        """Bring back what `offload_states` moved; nothing where it moved nothing."""
+        """Move back what `offload_states` moved; do nothing if it moved nothing."""
         if self._device.type == "cuda":
             deadline = time.monotonic() + ENDING_SECONDS
             while torch.cuda.mem_get_info()[0] < self._offloaded and time.monotonic() < deadline:
@@ -231,15 +231,15 @@ class Trainer:
             self._offloaded = 0
 
     def _untrained(self) -> Iterator[Tensor]:
-        """Weights that no optimizer changes: frozen ones, and those of a reference policy of its own."""
+        """Yield weights that no optimizer changes: frozen weights, and the weights of a separate reference policy."""
         yield from (parameter for parameter in self.policy.parameters() if not parameter.requires_grad)
         if isinstance(self.reference, Reference):
             yield from self.reference.weights()
 
     def write_weights(self, path: str) -> Contents:
-        """Write the weights that actors load; a file or folder appears at `path` when it is complete.
+        """Write the weights that actors load. The file or folder appears at `path` when it is complete.
 
-        It is one safetensors file of the current policy or, with `lora`, the folder of the adapter. Collective; rank 0
+        It is one safetensors file of the current policy or, with `lora`, the adapter's folder. Collective; rank 0
         writes.
 
         Returns:
@@ -274,10 +274,10 @@ class Trainer:
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder with its tokenizer, in shards of 5 GB. Collective; rank 0 writes.
 
-        Weights have the learner's type, in which engines sampled with them: a run's changes are small, and most would
-        be rounded away in 16 bits where the learner has 32.
+        Weights have the learner's type, which engines also sampled with. A run changes weights only a little, and most
+        changes would be rounded away in 16 bits if the learner has 32.
 
-        With `lora` the adapter is merged into them, and stands beside them in `adapter/`.
+        With `lora` the adapter is merged into the weights, and is also written to `adapter/`.
         """
         from huggingface_hub import save_torch_state_dict
 
@@ -293,7 +293,7 @@ class Trainer:
             as_readable_as_others(Path(folder))
 
     def _whole_policy(self) -> dict[str, Tensor]:
-        """The policy's tensors on rank 0, as its checkpoint has them; an adapter is merged. {} on other ranks."""
+        """Return the policy's tensors on rank 0, as in its checkpoint, with an adapter merged, or {} on other ranks."""
         tensors = self._on_rank_0(self.policy.checkpoint_parameters())
         if self._config.lora:
             from tasks.training.learner.adapter import merged
@@ -305,10 +305,10 @@ class Trainer:
         return self.policy.in_checkpoint(tensors | buffers)
 
     def _on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Tensor]:
-        """Whole parameters in main memory of rank 0, gathered one at a time; {} on other ranks, which take part.
+        """Return whole parameters in main memory of rank 0, gathered one at a time, or {} on other ranks. Collective.
 
         Raises:
-            LearnerLostError: a weight is NaN or infinite, which no engine must be given.
+            LearnerLostError: a weight is NaN or infinite, which no engine must receive.
         """
         tensors: dict[str, Tensor] = {}
         wrong = []
@@ -316,23 +316,23 @@ class Trainer:
             full = self._gathered(parameter).detach()
             if self._rank == 0:
                 tensors[name] = full.to("cpu", copy=True).contiguous()
-                if not torch.stack(full.aminmax()).isfinite().all():  # several times as fast as a look at each number
+                if not torch.stack(full.aminmax()).isfinite().all():  # several times faster than checking each number
                     wrong.append(name)
         if wrong:
             raise LearnerLostError(f"the learner's weights are not finite: {wrong[0]} and {len(wrong) - 1} others")
         return tensors
 
     def _gathered(self, parameter: nn.Parameter) -> Tensor:
-        """The whole of a parameter, of which a rank has only a shard under ZeRO 3."""
+        """Return the whole parameter; with ZeRO 3 a rank has only a shard of it."""
         if self._config.learner.zero_stage < 3:
             return parameter.data
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.data.clone()
 
     def save(self, folder: str, upload: Upload | None = None) -> None:
-        """Write model, optimizer and reference below `folder`, as they are now, in the background. Collective.
+        """Write the current model, optimizer and reference below `folder`, in the background. Collective.
 
-        With `upload`, the files that this rank has written are uploaded then.
+        With `upload`, the files of this rank are then uploaded.
         """
         self._files.begin()
         frozen = self._config.lora is not None  # frozen weights are in the initial checkpoint
@@ -346,23 +346,23 @@ class Trainer:
             self._upload = self._files.after_writing(partial(upload.put, Path(folder)))
 
     def is_written(self) -> bool:
-        """Return whether this rank's part of the last `save` is on the disk; raises the error of a failed write."""
+        """Return whether this rank's shard of the last `save` is on the disk; raise the error of a failed write."""
         return self._files.is_written()
 
     def uploaded_files(self) -> dict[str, StoredFile] | None:
-        """Return the files of this rank that the last `save` has uploaded, by their paths; None: not all are there yet.
+        """Return this rank's uploaded files of the last `save`, by their paths, or None if not all are uploaded yet.
 
         Raises:
-            PartsError: the storage does not take one of them.
+            PartsError: a file could not be uploaded.
         """
         assert self._upload is not None
         return self._upload.result() if self._upload.done() else None
 
     def fetch(self, upload: Upload, folder: str, files: dict[str, StoredFile]) -> None:
-        """Bring files of an upload into a folder of this node, for `load`.
+        """Download files of an upload into a folder of this node, for `load`.
 
         Raises:
-            DamagedError: one is missing on the storage, or is not what was uploaded.
+            DamagedError: a file is missing on the storage, or differs from what was uploaded.
             StoreError: the storage does not answer.
         """
         upload.storage.fetch(upload.name, Path(folder), files)
@@ -370,16 +370,17 @@ class Trainer:
     def load(self, folder: str) -> None:
         """Restore what `save` wrote. Collective.
 
-        It was written by as many ranks, unless it was converted (`universal`): then it fits any number.
+        The checkpoint must be from the same number of ranks, unless it was converted (`universal`): then any number can
+        load it.
 
         Raises:
-            RuntimeError: the folder holds no checkpoint for this number of ranks.
+            RuntimeError: the folder has no checkpoint for this number of ranks.
         """
         if (universal := universal_in(Path(folder))).is_dir():
-            self.engine._config.load_universal_checkpoint = True  # DeepSpeed's option, known only now
+            self.engine._config.load_universal_checkpoint = True  # DeepSpeed's option; its value is known only now
             self._load(universal)
             for state in self.engine.optimizer.optimizer.state.values():
-                # DeepSpeed leaves it in main memory, and a fused Adam wants it beside the moments
+                # DeepSpeed leaves it in main memory, but a fused Adam requires it on the device of the moments
                 state["step"] = torch.as_tensor(state["step"], device=state["exp_avg"].device)
         else:
             self._load(Path(folder))

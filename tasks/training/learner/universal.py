@@ -1,9 +1,10 @@
-"""Learner state for another number of ranks: DeepSpeed's universal checkpoint (Lian et al. 2024, arXiv:2406.18820).
+"""Converts learner state for another number of ranks.
 
-Each rank saves its part of the optimizer's state. The universal form holds every parameter whole, with its moments,
-and any number of ranks takes its parts from that. A rank has no other state of its own: any number of ranks reads the
-files of a reference policy, nothing is drawn at random once the policy is built, and the order of the data is the
-controller's.
+It uses DeepSpeed's universal checkpoint (Lian et al. 2024, arXiv:2406.18820).
+
+Each rank saves its shard of the optimizer's state. The universal form contains every parameter whole, with its moments,
+and any number of ranks can load its shards from it. A rank has no other state: any number of ranks can read the files
+of a reference policy, nothing is random once the policy is built, and the controller determines the order of the data.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from tasks.failures import InfrastructureError
 from tasks.storage.durable import whole
 
 TAG = "rlvr"
-"""DeepSpeed's name ("tag") of a checkpoint in a folder; our folders hold one checkpoint, under this tag."""
+"""DeepSpeed's name ("tag") of a checkpoint in a folder; our folders contain one checkpoint, with this tag."""
 
 
 class ConversionError(InfrastructureError):
-    """A checkpoint could not be converted to its universal form: the disk is full, or the memory did not suffice."""
+    """A checkpoint could not be converted to its universal form: the disk is full, or there is too little memory."""
 
 
 def universal_in(learner: Path) -> Path:
@@ -33,22 +34,22 @@ def universal_in(learner: Path) -> Path:
 
 
 def convert(learner: Path) -> None:
-    """Make the universal form of a checkpoint, inside its folder, unless it exists.
+    """Create the universal form of a checkpoint, inside its folder, unless it exists.
 
-    Takes the memory of one rank's state.
+    It needs memory for one rank's state.
 
     Args:
         learner: the folder that ranks saved the checkpoint to.
 
     Raises:
-        ConversionError: DeepSpeed failed; the last line of its error.
+        ConversionError: DeepSpeed failed; the message is the last line of its error.
     """
     final = universal_in(learner)
     if final.is_dir():
         return
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
-    workers = ["--num_extract_workers", "1"]  # every worker holds one rank's state in memory
-    # More would be forks of a process in which torch has threads, and wait for these for ever.
+    workers = ["--num_extract_workers", "1"]  # every worker has one rank's state in memory
+    # More workers would be forks of a process with torch threads, and wait for these forever.
     workers += ["--num_merge_workers", "1"]
     with whole(final, durable=True) as partial:
         folders = ["--input_folder", str(learner / TAG), "--output_folder", str(partial / TAG)]

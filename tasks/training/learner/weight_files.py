@@ -1,4 +1,4 @@
-"""The files of a model folder that hold no weights, and go with every policy that is exported from it."""
+"""Copies the files of a model folder that contain no weights; every exported policy gets them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import shutil
 from pathlib import Path
 
 WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|gguf|ggml|h5|msgpack|onnx|onnx_data|ot|npz|tflite)(\.|$)")
-"""Names of files that hold weights, or an index of them."""
+"""Names of files that contain weights, or an index of them."""
 
 
 def as_readable_as_others(folder: Path) -> None:
     """Give the weights in a model folder the permissions of its `config.json`.
 
-    The library safetensors makes files that no one but their owner may read, whatever the umask.
+    The library safetensors creates files that only their owner may read, for any umask.
     """
     for path in folder.rglob("*.safetensors"):
         shutil.copymode(folder / "config.json", path)
 
 
 def copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:
-    """Copy the files of a Hugging Face folder but its weights, and name `dtype` as their type in `config.json`.
+    """Copy the files of a Hugging Face folder except its weights, and set `dtype` as their type in `config.json`.
 
-    Weights in other formats are those of the initial model, which a loader that prefers them would serve.
+    Weights in other formats are also left out: they are the initial model's, and a loader may prefer them.
     """
     for path in source.iterdir():
         if path.is_file() and not WEIGHTS.search(path.name):
             shutil.copy(path, destination / path.name)
     config = json.loads((source / "config.json").read_text())
-    config.pop("torch_dtype", None)  # its name in older files
+    config.pop("torch_dtype", None)  # the old name of the option
     (destination / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Runs a model in another type than that of its weights, casting one layer at a time to save memory."""
+"""Runs a model in a different type than its weights, casting one layer at a time to save memory."""
 
 from __future__ import annotations
 

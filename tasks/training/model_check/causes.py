@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tasks.training.model_check.learner import LearnerCheck
 
 LIKELY = "; the likely cause is"
-"""Start of the end of a message."""
+"""Beginning of the last part of an error message."""
 RANDOM = "dropout, or another part that is random in training"
 """Cause of a learner that differs from itself."""
 

@@ -1,4 +1,4 @@
-"""The check of a model before the first rollout: learner, engine and export must have the same policy."""
+"""Checks a model before the first rollout: learner, engine and export must have the same policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
 
     Args:
         folder: a Hugging Face model folder.
-        options: those of the run.
+        options: options of the run.
         engine: whether to start an engine.
 
     Returns:
@@ -38,8 +38,8 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
         ModelCheckError: two of them differ by more than rounding; the message names the likely cause.
         ModelError: the learner cannot compute the model.
         EngineOptionsError: vLLM does not serve the model, or its adapter.
-        WeightsNotTakenError: the engine has no use for a tensor, or got none for one of its weights.
-        EngineError: it died.
+        WeightsNotTakenError: the engine does not use a tensor, or got no tensor for one of its weights.
+        EngineError: the engine died.
     """
     dtypes = [precision.resolve(dtype, gpu=has_gpu()) for dtype in (options.learner.dtype, options.engine.dtype)]
     learner = LearnerCheck(
@@ -68,9 +68,9 @@ async def _sample(
     checking = asyncio.create_task(asyncio.to_thread(_check_learner, learner, export))
     if has_gpu():
         await checking
-        learner.leave_device()  # to the engine
+        learner.leave_device()  # for the engine
     else:
-        await asyncio.sleep(0)  # the thread begins: the engine loads beside it
+        await asyncio.sleep(0)  # the thread starts: the engine loads meanwhile
     adapter = served_adapter(folder, options.lora) if options.lora else None
     engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter)
     try:

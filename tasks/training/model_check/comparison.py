@@ -22,7 +22,7 @@ TIMES_PLAIN = 1.5
 Both are medians over 2,000 tokens. For ten tiny models and SmolLM2, with 40 texts each, the ratio is 0.83 to 1.08.
 """
 TIMES_PLAIN_OF_ENGINE = 2.0
-"""Largest error of an engine in 16 bits, as the same multiple; its kernels differ more from the model's.
+"""Largest error of an engine in 16 bits, as a multiple of the same error; its kernels differ more from the model's.
 
 For three models on a CPU the ratio is between 0.7 and 1.0. It was not measured on GPUs.
 """
@@ -78,7 +78,7 @@ class Figures(dict[str, Difference]):
             what: the two that were compared, such as "the learner and an engine".
             nats: their difference.
             tolerance: the largest difference that counts as rounding.
-            cause: returns the end of the error message.
+            cause: function that returns the end of the error message.
 
         Raises:
             ModelCheckError: the difference is larger, or not finite.

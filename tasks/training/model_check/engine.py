@@ -19,11 +19,12 @@ from tasks.training.model_check.learner import LearnerCheck
 from tasks.training.model_check.renewal import old_group
 
 RESPONSE = 16
-"""Tokens of each sampled response."""
+"""Number of tokens of each sampled response."""
 PROMPT = 8
-"""Tokens of a prompt."""
+"""Number of tokens of a prompt."""
 TOKENS = {"float32": 100, "bfloat16": 1024, "float16": 1024}
-"""Tokens that an engine samples in all. `renewal` needs many in 16 bits; in float32 any fault exceeds rounding."""
+"""Number of tokens that an engine samples in total. `renewal` needs many in 16 bits; in float32 any error exceeds
+rounding."""
 RECOMPUTED = "; the engine computes this model in another way"
 """End of the message if an engine differs before the update."""
 HEAD, EMBEDDING = "the tied head", "the tied embedding without the head"

@@ -3,7 +3,7 @@
     structure   in float32, learner, model and export must agree, before and after an update
     rounding    in 16 bits, the learner's distance from float32 must be about that of the model
 
-Faults of packing, RoPE, head, dropout or names are faults of structure. In float32 they are found even if they are a
+Errors of packing, RoPE, head, dropout or names are errors of structure. In float32 they are found even if they are a
 thousand times smaller than the rounding of 16 bits. The check needs one process with one copy of the model and its
 gradients, and no engine, Ray or DeepSpeed. It runs on a GPU if that has the memory, else on the CPU.
 """
@@ -54,26 +54,27 @@ STEP = 0.005
 LARGEST_STEP = 8 * STEP
 """Largest step of the update. A third of it is still more than the rounding of bfloat16."""
 SHORT, SHORTER = 24, 17
-"""Tokens of the short sequences."""
+"""Number of tokens of the short sequences."""
 LONGEST = 4200
-"""Tokens up to which a sequence longer than the original RoPE window is affordable."""
+"""Largest number of tokens at which a sequence longer than the original RoPE window is affordable."""
 LONGEST_PRODUCT = 1e13
 """Largest product of tokens and weights without a GPU: a minute of 64 cores."""
 ROUNDING_LENGTHS = (24, 48, 80, 17, 33, 64, 100)
-"""Tokens of the sequences that rounding is measured on."""
+"""Number of tokens of each sequence that is used to measure rounding."""
 ROUNDING_TOKENS = 2000
-"""Predicted tokens of these sequences in all. With this many, the median error varies by a tenth over texts."""
+"""Total number of predicted tokens of these sequences. With this many, the median error varies by a tenth over
+texts."""
 MEMORY = 3
-"""Free memory that a GPU must have to compute the check, in sizes of the weights: they, their gradients, the rest."""
+"""Free GPU memory that the check requires, as a multiple of the size of the weights: weights, gradients, the rest."""
 ADAPTER, INITIAL_ADAPTER = "adapter", "initial_adapter"
-"""Folders of the updated and of the initial adapter, in that of the export."""
+"""Names of the folders of the updated and of the initial adapter, inside the folder of the export."""
 
 
 class LearnerCheck:
     """Checks a model in the learner, without an engine.
 
     Attributes:
-        policy: the model as the learner has it; `check` leaves its weights updated.
+        policy: the model in the learner; after `check` its weights are the updated ones.
         dtype: the learner's type.
         figures: the measured differences, by what was compared.
     """
@@ -95,12 +96,12 @@ class LearnerCheck:
             tokens: token ids of a text; the check cuts it into sequences.
             dtype: the learner's type.
             longest: the context of the engines, tokens.
-            lora: the adapter that is trained in place of the weights.
+            lora: the adapter that is trained instead of the weights.
             gradient_checkpointing: the learner's option.
 
         Raises:
             ModelError: the learner cannot compute the model.
-            ModelCheckError: the tokenizer makes no tokens of the text.
+            ModelCheckError: the tokenizer returns no tokens for the text.
         """
         if not tokens:
             raise ModelCheckError(f"model {folder}: its tokenizer makes no tokens of a text")
@@ -346,7 +347,7 @@ class LearnerCheck:
                 parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the policy's tensors as its checkpoint has them, in main memory."""
+        """Return the policy's tensors as in its checkpoint, in main memory."""
         own = _in_memory(self.policy.checkpoint_parameters())
         if self._lora:
             own = merged(own, _in_memory(self.policy.adapter_parameters()), self._lora)
@@ -363,7 +364,7 @@ class LearnerCheck:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
     def _compare_names(self, ours: set[str]) -> None:
-        """Compare the names of the export with those of the initial checkpoint, which is what engines take."""
+        """Compare the names in the export with the names in the initial checkpoint, which engines load."""
         theirs: set[str] = set()
         for path in weight_files(self._folder):
             with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""The options of a run that decide how its model is checked."""
+"""Defines the options of a run that determine how its model is checked."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tasks.training.learner.config import LearnerConfig, LoraConfig
 
 
 class CheckedOptions(Config):
-    """The options of a run that its model is checked with."""
+    """The options of a run that are used to check its model."""
 
     learner: LearnerConfig = LearnerConfig()
     """The learner."""
     lora: LoraConfig | None = None
-    """The adapter that is trained. null: all weights are."""
+    """The adapter that is trained. If null, all weights are trained."""
     engine: EngineConfig = EngineConfig()
     """The engines of training."""
 
     @classmethod
     def of(cls, config: TrainingConfig) -> Self:
-        """Return the options of a recipe that count."""
+        """Return the options of a recipe that are relevant for the check."""
         return cls(learner=config.learner, lora=config.lora, engine=config.actors.engine)

@@ -2,7 +2,7 @@
 
 Let e be the engine's errors, one per token, and d_G the change of the exact log-probabilities if the tensors of group G
 get their old values back. If the engine uses old values of G, then e = d_G + rounding, so e and d_G correlate over many
-tokens. If it uses new values, e is rounding alone, which does not correlate with d_G.
+tokens. If it uses new values, e is only rounding, which does not correlate with d_G.
 """
 
 from __future__ import annotations

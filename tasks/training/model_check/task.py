@@ -1,4 +1,4 @@
-"""The check of a model as a Flyte task, before the first rollout."""
+"""Defines the check of a model before the first rollout as a Flyte task."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
 
     Args:
         model: the initial checkpoint.
-        options: those of the run's learner and engines.
+        options: options of the run's learner and engines.
 
     Raises:
         ModelCheckError, ModelError, EngineOptionsError, WeightsNotTakenError: the run would not train the policy that
-            samples; the message is one sentence with the likely cause.
+            samples; the message names the likely cause.
     """
     from tasks import charts
     from tasks.training.model_check.check import check_model as check

@@ -16,9 +16,10 @@ First, let x = 7 and y = -3. Then 2x + y^2 = 14 + 9 = 23, so the answer is 23. <
 """
 """Text with prose, mathematics, code, JSON and several scripts."""
 PROMPT = 4
-"""Tokens of a sequence that are not predicted."""
+"""Number of tokens of a sequence that are not predicted."""
 STRIDE = 37
-"""Tokens between the starts of two sequences. It is prime, so that the starts are spread over the text."""
+"""Number of tokens between the starts of two sequences. It is prime, so that the starts are distributed over the
+text."""
 
 
 def text_tokens(folder: Path) -> list[int]:
@@ -40,7 +41,7 @@ def cut(tokens: Sequence[int], length: int, start: int = 0) -> TokenSequence:
 
 
 def cuttings(tokens: Sequence[int], lengths: Sequence[int], total: int) -> list[TokenSequence]:
-    """Return sequences of these lengths, in turn, with at least `total` predicted tokens in all."""
+    """Return sequences that cycle through these lengths, with at least `total` predicted tokens in total."""
     sequences: list[TokenSequence] = []
     for number, length in enumerate(itertools.cycle(lengths)):
         if sum(len(sequence.response_ids) for sequence in sequences) >= total:

@@ -1,7 +1,7 @@
-"""The training objective: rewards and log-probabilities in, advantages, loss and metrics out.
+"""Computes advantages, loss and metrics from rewards and log-probabilities.
 
-Everything here is a pure function of tensors and an `ObjectiveConfig`. The configuration is imported eagerly and needs
-no torch, so that the command line parses recipes without it; the mathematics is imported on first use.
+All functions are pure functions of tensors and an `ObjectiveConfig`. The configuration is imported eagerly and needs no
+torch, so that the command line parses recipes without it. The computations are imported on first use.
 """
 
 from __future__ import annotations

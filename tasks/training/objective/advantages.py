@@ -1,8 +1,8 @@
-"""Advantages of rollouts from the rewards of their groups.
+"""Computes advantages of rollouts from the rewards of their groups.
 
-A group is the rollouts of one prompt: row `g` of `[groups, samples]`. Groups may differ in size: `present` is true for
-the samples that exist, and values at the others are not read. All arithmetic is in float64, so that a group's mean
-leaves no rounding noise for the optimizer to amplify.
+A group contains the rollouts of one prompt: row `g` of `[groups, samples]`. Groups may differ in size: `present` is
+true for the samples that exist, and other values are not read. All arithmetic is in float64, so that subtracting a
+group's mean leaves no rounding noise for the optimizer to amplify.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor
 from tasks.training.objective.config import ObjectiveConfig
 
 GROUP_STD_EPSILON = 1e-6
-"""Number that is added to a group's standard deviation before it divides."""
+"""Number added to a group's standard deviation before dividing by it."""
 GLOBAL_VARIANCE_FLOOR = 1e-8
-"""Least variance over a batch that divides, and so does its root, 1e-4, for a root mean square."""
+"""Smallest variance over a batch to divide by. Its square root, 1e-4, is the smallest root mean square to divide by."""
 
 
 def compute_advantages(
@@ -23,25 +23,25 @@ def compute_advantages(
 ) -> Tensor:
     """Compute one advantage per rollout; every token of the rollout shares it.
 
-    With r the rewards of a group and G its size, the number of samples that are present:
+    With r the rewards of a group and G its size (the number of present samples):
 
     - `group_mean` (OlmoRL, Dr GRPO): `r - mean(r)`;
     - `group_norm` (GRPO, DAPO): `(r - mean(r)) / (std(r) + 1e-6)` with the sample standard deviation (divisor G - 1).
-      The papers leave the divisor open; this is that of DAPO's published code;
+      The papers do not specify the divisor; this is the one in DAPO's published code;
     - `leave_one_out` (RLOO): `r_i - mean(r_j, j != i)`, which is `G / (G - 1)` times `group_mean`;
     - `reinforce_pp` (REINFORCE++): `r`, normalised over the batch;
     - `reinforce_pp_baseline` (REINFORCE++-baseline, ProRLv2): `r - mean(r)`, normalised over the batch.
 
-    "Normalised over the batch" is `(A - mean) / sqrt(max(var, 1e-8))`, both moments taken over all valid response
-    tokens, that is, with each rollout weighted by its length. `normalization` replaces the division of the estimator.
-    For `leave_one_out` that by the group is a division by `std(r_j, j != i) + 1e-6`, and none where these rewards are
-    all equal (NeMo RL's `GRPOAdvantageEstimator`, but with the sample standard deviation).
+    "Normalised over the batch" is `(A - mean) / sqrt(max(var, 1e-8))`, with both moments over all valid response
+    tokens, so each rollout is weighted by its length. `normalization` replaces the division of the estimator. For
+    `leave_one_out`, normalization by the group divides by `std(r_j, j != i) + 1e-6`, and does not divide if these
+    rewards are all equal (NeMo RL's `GRPOAdvantageEstimator`, but with the sample standard deviation).
 
     Args:
         rewards: `[groups, samples]`, floating point.
-        num_tokens: `[groups, samples]`, response tokens of each rollout.
+        num_tokens: `[groups, samples]`, number of response tokens of each rollout.
         config: only `advantage` and `normalization` are read.
-        present: `[groups, samples]`, bool; None: every group has all samples.
+        present: `[groups, samples]`, bool. Optional. If None, every group has all samples.
 
     Returns:
         `[groups, samples]` in the dtype of `rewards`. A group of equal rewards gets exactly 0 before any normalisation
@@ -49,7 +49,7 @@ def compute_advantages(
 
     Raises:
         ValueError: shapes are not `[groups, samples]` or differ; a group has no sample; a reward is not finite; a
-            length is negative; `leave_one_out` of groups of one.
+            length is negative; `leave_one_out` is used with groups of one.
     """
     _check_shapes(rewards, num_tokens)
     present = _checked(present, rewards.shape, rewards.device)
@@ -77,21 +77,22 @@ def compute_advantages(
 
 
 def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None = None) -> Tensor:
-    """Compute one advantage per rollout from several rewards, each normalised by itself (GDPO, Liu et al. 2026).
+    """Compute one advantage per rollout from several rewards, each normalised separately (GDPO, Liu et al. 2026).
 
     With r_k the k-th reward within a group: `A = sum_k w_k (r_k - mean(r_k)) / (std(r_k) + 1e-6)`, then divided by its
-    root mean square over the batch (floor 1e-4), whose mean is 0 already. So a reward of a large scale, or one that
-    rarely varies, does not drown the others.
+    root mean square over the batch (at least 1e-4); its mean is 0 already. So a reward with a large scale, or a reward
+    that rarely varies, does not dominate the others.
 
     Args:
-        rewards: `[groups, samples, rewards]`, floating point; NaN where a reward does not apply to a rollout, and
-            then counts neither in its mean and deviation nor for this rollout.
-        weights: `[groups, rewards]`; not read where a group's rewards are all NaN.
-        present: `[groups, samples]`, bool; None: every group has all samples. Only these count in the root mean square.
+        rewards: `[groups, samples, rewards]`, floating point; NaN if a reward does not apply to a rollout. It is then
+            excluded from the mean, the deviation and this rollout's advantage.
+        weights: `[groups, rewards]`; not read if a group's rewards are all NaN.
+        present: `[groups, samples]`, bool. Optional. If None, every group has all samples. Only present samples count
+            in the root mean square.
 
     Returns:
-        `[groups, samples]` in the dtype of `rewards`; exactly 0 in a group none of whose rewards varies, and for a
-        sample that is not present.
+        `[groups, samples]` in the dtype of `rewards`; exactly 0 in a group whose rewards do not vary, and for a sample
+        that is not present.
 
     Raises:
         ValueError: shapes do not fit, a group has no sample, or a reward is infinite.
@@ -119,13 +120,13 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None 
 
 
 def zero_variance(rewards: Tensor, present: Tensor | None = None) -> Tensor:
-    """Find the zero-variance groups, whose equal rewards give no gradient: `[groups, samples]` -> bool `[groups]`."""
+    """Find zero-variance groups, whose equal rewards give no gradient: `[groups, samples]` -> bool `[groups]`."""
     present = _checked(present, rewards.shape, rewards.device)
     highest, lowest = rewards.masked_fill(~present, -torch.inf), rewards.masked_fill(~present, torch.inf)
     return highest.amax(dim=1) == lowest.amin(dim=1)
 
 
-# Below, rewards are 0 where no sample is present, so that the sum over a row is that of its group.
+# Below, rewards of absent samples are 0, so that the sum over a row is the sum over its group.
 
 
 def _size(present: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ def _centre(r: Tensor, present: Tensor) -> Tensor:
 
 
 def _std(r: Tensor, present: Tensor) -> Tensor:
-    # [groups, 1]; a group of one has no spread, where the divisor G - 1 would make it NaN
+    # [groups, 1]; the deviation of a group of one is 0; the divisor G - 1 would make it NaN
     squares = _centre(r, present).square().sum(dim=1, keepdim=True)
     return (squares / (_size(present) - 1).clamp(min=1)).sqrt()
 
@@ -151,8 +152,8 @@ def _leave_one_out(r: Tensor, present: Tensor) -> Tensor:
 
 
 def _std_of_others(r: Tensor, present: Tensor) -> Tensor:
-    # [groups, samples]; exactly 0 where the other rewards are all equal, which their squares alone would not give.
-    # `others` is [groups, samples, samples]: of each sample, those that are not it.
+    # [groups, samples]; exactly 0 if the other rewards are all equal, which the sums of squares would not give.
+    # `others` is [groups, samples, samples]: for each sample, the other samples.
     others = present[:, None, :] & ~torch.eye(r.shape[1], dtype=torch.bool, device=r.device)
     count = others.sum(dim=2, keepdim=True)
     values = r[:, None, :].expand_as(others)

@@ -1,6 +1,6 @@
-"""Options of the training objective; the defaults give the OlmoRL objective.
+"""Defines the options of the training objective; the defaults give the OlmoRL objective.
 
-This module imports no torch: recipes are parsed where torch is not installed.
+This module does not import torch: recipes are also parsed on machines without torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis", "sequence_trun
 KLEstimator = Literal["k1", "k2", "k3"]
 
 PER_SEQUENCE = ("seq_mask_tis", "sequence_truncate", "sequence_mask")
-"""Kinds of correction whose bounds are on a whole sequence."""
+"""Kinds of correction with bounds on whole sequences."""
 
 _NORMALIZATION_OF: dict[Advantage, Normalization] = {
     "group_mean": "none",
@@ -49,28 +49,28 @@ class CorrectionConfig(Config):
 
     With `w = pi_old / pi_rollout`, the probability of a token under the learner over that under the engine:
 
-    - `none`: every token counts 1;
+    - `none`: every token has weight 1;
     - `tis`: `min(w, max)`, truncated importance sampling (Yao et al. 2025; the OlmoRL formula's rho is `max`);
-    - `icepop`: `w` where `min <= w <= max`, else 0 (IcePop, token-level mask);
-    - `seq_mask_tis`: `w` for sequences whose geometric-mean `w` lies in `[min, max]`, else 0 (NeMo RL, ProRL v2.1);
-    - `sequence_truncate`: `min(W, max)` on all tokens of a sequence, W the product of its `w` (TRL's
+    - `icepop`: `w` if `min <= w <= max`, else 0 (IcePop, token-level mask);
+    - `seq_mask_tis`: `w` for sequences with a geometric mean of `w` in `[min, max]`, else 0 (NeMo RL, ProRL v2.1);
+    - `sequence_truncate`: `min(W, max)` for all tokens of a sequence, with W the product of its `w` (TRL's
       `vllm_importance_sampling_mode`, whose `token_truncate` is `tis` and `token_mask` is `icepop` with `min: 0`;
       Axolotl's modes of these names have a lower bound too, `1 / max`);
-    - `sequence_mask`: `W` where `W <= max`, else 0 (likewise).
+    - `sequence_mask`: `W` if `W <= max`, else 0 (the same sources).
     """
 
     kind: CorrectionKind = "tis"
     """Kind of correction: `none`; per token `tis` (truncated importance sampling) or `icepop` (mask); per sequence
     `seq_mask_tis`, `sequence_truncate` or `sequence_mask`."""
     min: float | None = Field(default=None, ge=0)
-    """Lower bound of the importance weight; needed by `icepop` and `seq_mask_tis`, rejected by the other kinds."""
+    """Lower bound of the importance weight; required by `icepop` and `seq_mask_tis`, rejected by the other kinds."""
     max: float | None = Field(default=None, gt=0)
-    """Upper bound of the importance weight; 2.0 for `tis` unless given, rejected by `none`, needed by the other kinds.
+    """Upper bound of the importance weight; 2.0 by default for `tis`, rejected by `none`, required by the other kinds.
     """
     off_policy_threshold: float | None = Field(default=None, gt=0)
-    """Largest mean of `rollout_logprobs - logprobs` over a sequence of negative advantage, nats; one with a larger mean
-    leaves the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
-    `off_policy_mask_threshold`, for which it names 0.5 as a start). None: no sequence leaves it."""
+    """Largest mean of `rollout_logprobs - logprobs` over a sequence with negative advantage, nats. Sequences with a
+    larger mean are removed from the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
+    `off_policy_mask_threshold`, which suggests 0.5 as a start). If null, no sequence is removed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -94,28 +94,31 @@ class CorrectionConfig(Config):
 
 
 class KLConfig(Config):
-    """The penalty `beta * KL(policy || reference)`, taken in the loss or from the reward."""
+    """The penalty `beta * KL(policy || reference)`, in the loss or subtracted from the reward."""
 
     beta: float = Field(default=0.0, ge=0)
-    """Weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all. Above 0 every learner
-    rank holds the initial checkpoint once more, whole or (with `learner.zero_stage` 3) its part of it, and runs it
-    forward on every token; with `lora` it is the policy without its adapter, at no memory."""
+    """Weight of the penalty. If 0, as in OlmoRL, DAPO and Dr GRPO, no reference policy is loaded. Otherwise every
+    learner rank stores a second copy of the initial checkpoint (with `learner.zero_stage` 3, its shard of it) and runs
+    its forward pass on every token. With `lora` the reference is the policy without its adapter, and needs no
+    memory."""
     estimator: KLEstimator = "k3"
     """Estimator of the KL per token (Schulman 2020, "Approximating KL divergence"): `k1`, unbiased, of high
     variance; `k2`, biased, never negative; `k3`, unbiased and never negative, GRPO's choice."""
     in_reward: bool = False
-    """Subtract the penalty from the reward in place of a term of the loss: `beta` times the sum of the response's
-    per-token estimates under the policy before the first update. Advantages are computed from the difference;
-    zero-variance groups are determined without it. It is verl's `use_kl_in_reward` for GRPO, Dr GRPO and RLOO; for
-    REINFORCE++ verl sums from each token on, and NeMo RL subtracts each token's estimate from its advantage."""
+    """If true, subtract the penalty from the reward instead of adding a term to the loss: `beta` times the sum of the
+    response's per-token estimates under the policy before the first update. Advantages are computed from the penalised
+    reward; zero-variance groups are determined without the penalty. This is verl's `use_kl_in_reward` for GRPO, Dr GRPO
+    and RLOO. For REINFORCE++, verl sums from each token on, and NeMo RL subtracts each token's estimate from its
+    advantage."""
     importance_corrected: bool = False
-    """Multiply the KL estimate by `pi / pi_old`, gradient included, which makes the gradient of `k3` unbiased where the
-    tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's `use_bias_correction_kl`)."""
+    """If true, multiply the KL estimate by `pi / pi_old`, with its gradient. This makes the gradient of `k3` unbiased
+    if the old policy sampled the tokens (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's `use_bias_correction_kl`)."""
     sync_every: int | None = Field(default=None, ge=1)
-    """Optimizer steps between updates of the reference policy (TRL's TR-DPO; Axolotl's `sync_ref_model`). None: it
+    """Optimizer steps between updates of the reference policy (TRL's TR-DPO; Axolotl's `sync_ref_model`). If null, it
     stays frozen."""
     sync_alpha: float | None = Field(default=None, gt=0, le=1)
-    """Share of the policy in the new reference, `alpha policy + (1 - alpha) reference`; 1 replaces it."""
+    """Share of the policy in the new reference, `alpha policy + (1 - alpha) reference`; with 1, the policy replaces the
+    reference."""
 
     @property
     def in_loss(self) -> bool:
@@ -140,11 +143,11 @@ class OverlongConfig(Config):
     """DAPO's soft overlong punishment (section 3.4, eq. 13), added to the reward."""
 
     max_length: int = Field(gt=0)
-    """Response length from which on the penalty is full, tokens: DAPO's L_max."""
+    """Response length in tokens at which the penalty is full: DAPO's L_max."""
     cache: int = Field(gt=0)
-    """Tokens before `max_length` over which the penalty grows linearly from 0: DAPO's L_cache."""
+    """Number of tokens before `max_length` over which the penalty grows linearly from 0: DAPO's L_cache."""
     weight: float = Field(default=1.0, gt=0)
-    """Full penalty, which is subtracted from the reward; DAPO's is 1."""
+    """Full penalty, subtracted from the reward; 1 in DAPO."""
 
     @model_validator(mode="after")
     def _cache_fits(self) -> OverlongConfig:
@@ -154,17 +157,17 @@ class OverlongConfig(Config):
 
 
 class ShapingConfig(Config):
-    """Changes to a verifier's reward before training maximises it, and to truncated responses; by default none."""
+    """Changes to a verifier's reward before training maximises it, and to truncated responses. By default, none."""
 
     signed: bool = False
-    """Map rewards from [0, 1] to [-1, 1] by `2 r - 1` (DAPO, eq. 7)."""
+    """If true, map rewards from [0, 1] to [-1, 1] by `2 r - 1` (DAPO, eq. 7)."""
     stop_properly: float | None = Field(default=None, ge=0, le=1)
-    """Factor on the reward of a truncated response, from 0 (no reward; ProRLv2's "stop properly" penalty) to 1. None:
-    off."""
+    """Factor on the reward of a truncated response, from 0 (no reward; ProRLv2's "stop properly" penalty) to 1. If
+    null, it is off."""
     overlong: OverlongConfig | None = None
-    """Penalty on long responses that grows with the length (DAPO's soft overlong punishment). None: off."""
+    """Penalty on long responses that grows with the length (DAPO's soft overlong punishment). If null, it is off."""
     filter_truncated: bool = False
-    """Take truncated responses out of the loss, but leave them in their group (DAPO's overlong filtering)."""
+    """If true, remove truncated responses from the loss, but keep them in their group (DAPO's overlong filtering)."""
 
     @property
     def changes_rewards(self) -> bool:
@@ -190,47 +193,48 @@ class ObjectiveConfig(Config):
     """The objective of one training run: advantages, loss, correction and penalties."""
 
     advantage: Advantage = "group_mean"
-    """Computation of advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm` (GRPO, DAPO),
-    `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2)."""
+    """Estimator that computes advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm`
+    (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2)."""
     normalization: Normalization | None = None
-    """Divisor of the advantages in place of the estimator's own: `none`; `group`, the standard deviation of the group's
-    rewards, for `leave_one_out` that of the other rewards; `batch`, mean and deviation over all tokens of the batch, as
-    REINFORCE++ has it. `leave_one_out` with `group` is NeMo RL's `use_leave_one_out_baseline` and `normalize_rewards`.
-    None: that of the estimator: `group` for `group_norm`, `batch` for both of REINFORCE++'s, else `none`."""
+    """Normalisation of the advantages instead of the estimator's default: `none`; `group`, the standard deviation of
+    the group's rewards, or of the other rewards for `leave_one_out`; `batch`, mean and deviation over all tokens of the
+    batch, as in REINFORCE++. `leave_one_out` with `group` is NeMo RL's `use_leave_one_out_baseline` and
+    `normalize_rewards`. If null, the estimator's default: `group` for `group_norm`, `batch` for both REINFORCE++
+    estimators, else `none`."""
     reward_aggregation: RewardAggregation = "sum_then_normalize"
-    """Use of several rewards of one prompt: `sum_then_normalize` computes advantages from their weighted sum;
-    `normalize_then_sum` (GDPO, Liu et al. 2026) normalises each by its deviation within the group first, and so needs
-    `advantage: group_norm`."""
+    """Method of combining several rewards of one prompt: `sum_then_normalize` computes advantages from their weighted
+    sum; `normalize_then_sum` (GDPO, Liu et al. 2026) first normalises each by its deviation within the group, and
+    requires `advantage: group_norm`."""
     shaping: ShapingConfig = Field(default_factory=ShapingConfig)
     """Changes to the rewards, before advantages are computed."""
     aggregation: Aggregation = "token"
-    """Divisor of a token's term: `token`, the tokens of the global batch (DAPO, OlmoRL); `sequence`, its sequence's
-    tokens times the sequences of the global batch (GRPO); `constant`, `constant_length` times the sequences of the
-    global batch (Dr GRPO)."""
+    """Divisor of a token's loss term: `token`, the number of tokens in the global batch (DAPO, OlmoRL); `sequence`, the
+    number of tokens in its sequence times the number of sequences in the global batch (GRPO); `constant`,
+    `constant_length` times the number of sequences in the global batch (Dr GRPO)."""
     constant_length: int | None = Field(default=None, gt=0)
     """Divisor per sequence of `aggregation: constant`, tokens; rejected by the other aggregations."""
     surrogate: Surrogate = "ppo"
     """Surrogate objective: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy
     gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
-    arXiv:2507.18071), which needs `aggregation: sequence`."""
+    arXiv:2507.18071), which requires `aggregation: sequence`."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
-    """Distance below 1 at which the importance ratio is clipped: where the advantage is negative, a ratio below
+    """Distance below 1 at which the importance ratio is clipped: if the advantage is negative, a ratio below
     `1 - clip_low` has no gradient."""
     clip_high: float = Field(default=0.28, ge=0)
-    """Distance above 1 at which the importance ratio is clipped: where the advantage is positive, a ratio above
+    """Distance above 1 at which the importance ratio is clipped: if the advantage is positive, a ratio above
     `1 + clip_high` has no gradient. The default is DAPO's (section 4.1)."""
     dual_clip: float | None = Field(default=None, gt=1)
-    """Bound c of dual-clip PPO (Ye et al. 2020, arXiv:1912.09729, eq. 5): where the advantage A is negative, a token's
-    term is at least `c A`. None: unbounded."""
+    """Bound c of dual-clip PPO (Ye et al. 2020, arXiv:1912.09729, eq. 5): if the advantage A is negative, a token's
+    term is at least `c A`. If null, it is unbounded."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus in the objective, which is aggregated as the surrogate is; 0 in every source."""
+    """Weight of the entropy bonus in the objective, which is aggregated like the surrogate; 0 in all sources."""
     correction: CorrectionConfig = Field(default_factory=CorrectionConfig)
     """Correction for the difference between the engine's and the learner's probabilities."""
     kl: KLConfig = Field(default_factory=KLConfig)
     """Penalty on the divergence from a reference policy."""
     force_on_policy_ratio: bool = False
-    """Take the policy's own detached log-probabilities as the old ones in the importance ratio, which is then 1 and
-    never clipped (NeMo RL, ProRL v2.1). Only right for one update per rollout."""
+    """If true, use the policy's detached log-probabilities as the old ones in the importance ratio, which is then 1 and
+    never clipped (NeMo RL, ProRL v2.1). Only correct with one update per rollout."""
 
     @model_validator(mode="after")
     def _length_matches_aggregation(self) -> ObjectiveConfig:
@@ -278,19 +282,20 @@ class ObjectiveConfig(Config):
 
     @property
     def normalized_by(self) -> Normalization:
-        """The divisor of the advantages: `normalization`, or that of the estimator where it is None."""
+        """The normalisation of the advantages: `normalization`, or the estimator's default if it is None."""
         return self.normalization or _NORMALIZATION_OF[self.advantage]
 
     def denominator(self, num_tokens: Iterable[int]) -> float:
         """Return the divisor of the loss of a global batch, for `LossInputs.denominator`.
 
         Args:
-            num_tokens: trained tokens of every sequence of the global batch, over all micro-batches and ranks; of an
-                episode begun anew, those of all its pieces together. A sequence without any has left the loss and is
-                not counted.
+            num_tokens: number of trained tokens of every sequence of the global batch, over all micro-batches and
+                ranks. For an episode with a restarted conversation, the sum over all its sequences. A sequence without
+                trained tokens is not in the loss and is not counted.
 
         Returns:
-            Tokens for `token`, sequences for `sequence`, sequences times `constant_length` for `constant`.
+            Number of tokens for `token`, of sequences for `sequence`, of sequences times `constant_length` for
+            `constant`.
         """
         trained = [n for n in num_tokens if n > 0]
         if self.aggregation == "token":

@@ -1,4 +1,4 @@
-"""Importance weights for the difference between the engine's probabilities, which sampled, and the learner's."""
+"""Computes importance weights for the difference between the engine's and the learner's probabilities."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Correction(NamedTuple):
     weights: Tensor
     """Factor on each token's term of the objective; carries no gradient."""
     out_of_bounds: Tensor
-    """bool; true if the weight was truncated (`tis`, `sequence_truncate`) or the token dropped (the other kinds)."""
+    """bool; True if the weight was truncated (`tis`, `sequence_truncate`) or the token dropped (the other kinds)."""
     off_policy: Tensor
-    """bool; true if the token's sequence was dropped by `off_policy_threshold`."""
+    """bool; True if the token's sequence was dropped by `off_policy_threshold`."""
 
 
 @torch.no_grad()
@@ -41,7 +41,7 @@ def correction(
         old_logprobs: `[batch, seq]`, nats, under the learner's policy before the first update on the batch.
         rollout_logprobs: `[batch, seq]`, nats, as the engine reported them.
         advantages: `[batch, seq]`; their signs are used for `off_policy_threshold` only.
-        mask: bool `[batch, seq]`, trained tokens; sums and means over a sequence are over these.
+        mask: bool `[batch, seq]`, trained tokens; sums and means over a sequence use only these.
         sequence_ids: `[batch, seq]` for packed rows, else None.
         config: kind and bounds, both inclusive.
     """
@@ -56,7 +56,7 @@ def correction(
 def _weights(
     log_weights: Tensor, mask: Tensor, sequence_ids: Tensor | None, config: CorrectionConfig
 ) -> tuple[Tensor, Tensor]:
-    """The weights, and a bool tensor that is true where they are out of bounds; both `[batch, seq]`."""
+    """Return the weights, and a bool tensor that marks the ones out of bounds; both `[batch, seq]`."""
     weights, least, most = bounded_exp(log_weights), config.min or 0.0, config.max or inf
     match config.kind:
         case "none":

@@ -1,4 +1,4 @@
-"""Per-token estimators of KL(policy || reference) (Schulman 2020, "Approximating KL divergence")."""
+"""Estimates KL(policy || reference) per token (Schulman 2020, "Approximating KL divergence")."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tasks.training.objective.ratios import bounded_exp
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
     """Estimate KL(policy || reference) per token, from `d = log pi_ref - log pi` of a token sampled from the policy.
 
-    - `k1`: `-d`. Unbiased, of high variance, negative at times; as a loss its expected gradient is zero.
-    - `k2`: `d^2 / 2`. Biased, never negative; its gradient is that of the true divergence.
+    - `k1`: `-d`. Unbiased, with high variance, sometimes negative; as a loss its expected gradient is zero.
+    - `k2`: `d^2 / 2`. Biased, never negative; its gradient is the gradient of the true divergence.
     - `k3`: `exp(d) - d - 1`. Unbiased and never negative; GRPO's choice.
 
     Args:
-        logprobs: `[batch, seq]`, nats; the gradient flows through these.
+        logprobs: `[batch, seq]`, nats; the gradient flows through them.
         ref_logprobs: `[batch, seq]`, nats.
         estimator: one of the above.
 
@@ -42,8 +42,8 @@ def kl_of_responses(logprobs: Sequence[ArrayLike], ref_logprobs: Sequence[ArrayL
     """Estimate the KL of whole responses, for `KLConfig.in_reward`: the sum over a response's tokens.
 
     Args:
-        logprobs, ref_logprobs: `[n]` for each response of n tokens, nats; equal where a token is not trained, which so
-            adds 0.
+        logprobs, ref_logprobs: `[n]` for each response of n tokens, nats. They are equal for tokens that are not
+            trained, which add 0.
         config: only `estimator` is read.
 
     Returns:

@@ -1,6 +1,6 @@
-"""The policy-gradient loss, padded or packed.
+"""Computes the policy-gradient loss of padded or packed batches.
 
-The OlmoRL objective, of which every option is a variation (`surrogate`, `correction`, `kl`):
+The options `surrogate`, `correction` and `kl` are variations of the OlmoRL objective:
 
     J = 1 / sum_i |y_i|  *  sum_i sum_t  w_it * min(r_it A_it, clip(r_it, 1 - clip_low, 1 + clip_high) A_it)
 
@@ -8,7 +8,7 @@ The OlmoRL objective, of which every option is a variation (`surrogate`, `correc
     w = min(pi_old / pi_rollout, rho)    the difference between the learner's numerics and the engine's
 
 and the loss is -J. The denominator counts the whole global batch, so that the losses (and gradients) of its
-micro-batches add up to its own, however it was cut.
+micro-batches add up to the loss (and gradient) of the batch, however it is split.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tasks.training.objective.surrogate import clipped, importance_ratio, surrog
 class LossInputs:
     """One micro-batch. Every tensor is `[batch, seq]` and describes the predicted tokens.
 
-    Log-probabilities are in nats, of the sampled token. Values outside the mask are never read, and may be NaN. A value
-    at a trained position that is not finite is a fault upstream, and makes the loss or `mismatch` not finite.
+    Log-probabilities are in nats, of the sampled token. Values outside the mask are never read, and may be NaN. A
+    non-finite value at a trained position is an upstream error, and makes the loss or `mismatch` non-finite.
     """
 
     logprobs: Tensor
-    """Log-probabilities under the policy that is being trained; the gradient flows through these."""
+    """Log-probabilities under the policy that is being trained; the gradient flows through them."""
     old_logprobs: Tensor
     """Log-probabilities under the learner's policy before the first update on this rollout batch."""
     rollout_logprobs: Tensor
@@ -46,23 +46,24 @@ class LossInputs:
     mask: Tensor
     """1 or True on trained response tokens."""
     entropy: Tensor | None = None
-    """Entropy of the policy's distribution, nats, differentiable; needed where `entropy_coefficient > 0`."""
+    """Entropy of the policy's distribution, nats, differentiable; required if `entropy_coefficient > 0`."""
     ref_logprobs: Tensor | None = None
-    """Log-probabilities under the reference policy; needed where `kl.in_loss`."""
+    """Log-probabilities under the reference policy; required if `kl.in_loss`."""
     denominator: float | Tensor | None = None
-    """Divisor of the sum over the global batch, from `ObjectiveConfig.denominator`. None: this micro-batch is the whole
-    batch, and its own is computed."""
+    """Divisor of the sum over the global batch, from `ObjectiveConfig.denominator`. Optional. If None, this micro-batch
+    is the whole batch, and the divisor is computed from it."""
     sequence_ids: Tensor | None = None
-    """Integers that tell the sequences of a packed row apart, -1 on padding. None: each row is one sequence. A sequence
-    may not be spread over rows or micro-batches."""
+    """Integers that identify the sequences of a packed row, -1 on padding. Optional. If None, each row is one sequence.
+    A sequence may not be split over rows or micro-batches."""
     sample_tokens: Tensor | None = None
-    """Integers: trained tokens of the token's sample, where a sample may be several sequences (pieces of an episode
-    whose conversation was begun anew), also in other micro-batches. None: each sequence is a sample."""
+    """Integers: number of trained tokens of the token's sample. A sample may consist of several sequences (from an
+    episode with a restarted conversation), also in other micro-batches. Optional. If None, each sequence is a
+    sample."""
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """The loss of one micro-batch, and its metrics."""
+    """Contains the loss of one micro-batch and its metrics."""
 
     loss: Tensor
     """0-d; call `backward` on it."""
@@ -74,10 +75,10 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     """Compute loss and metrics of one micro-batch.
 
     The loss is `sum(share * (-w * surrogate + beta * kl - entropy_coefficient * entropy)) / denominator`. `share` is 1,
-    but for `sequence` aggregation, where it is one over the trained tokens of the token's sample.
+    except with `sequence` aggregation: there it is one over the number of trained tokens of the token's sample.
 
     Args:
-        inputs: the micro-batch; arithmetic is in its own precision, but at least float32.
+        inputs: the micro-batch; arithmetic is in its precision, but at least float32.
         config: the objective.
 
     Returns:
@@ -85,7 +86,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
         trained token is zero.
 
     Raises:
-        ValueError: shapes differ, `kl.in_loss` without `ref_logprobs`, or `entropy_coefficient > 0` without `entropy`.
+        ValueError: shapes differ, `kl.in_loss` has no `ref_logprobs`, or `entropy_coefficient > 0` has no `entropy`.
     """
     _check(inputs, config)
     mask = inputs.mask.bool()
@@ -133,14 +134,14 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
 
 
 def _trained(values: Tensor, mask: Tensor) -> Tensor:
-    # Selecting before any arithmetic is what keeps NaN and infinity at other positions out of the gradient:
-    # multiplying by the mask afterwards would leave 0 * inf.
+    # Select before any arithmetic, to keep NaN and infinity at other positions out of the gradient: multiplying by the
+    # mask afterwards would give 0 * inf.
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     return torch.where(mask, values, 0.0)
 
 
 def _sample_share(mask: Tensor, inputs: LossInputs, dtype: torch.dtype) -> Tensor:
-    """Return one over the trained tokens of the token's sample, 0 outside the mask: its sum counts samples."""
+    """Return one over the trained tokens of the token's sample, 0 outside the mask; its sum counts samples."""
     tokens = inputs.sample_tokens
     if tokens is None:
         tokens = sum_per_sequence(mask.to(dtype), inputs.sequence_ids)
@@ -151,7 +152,7 @@ def _denominator(given: float | Tensor | None, mask: Tensor, sample_share: Tenso
     if given is None:
         given = _units(mask, sample_share, config.aggregation) * (config.constant_length or 1)
     count = torch.as_tensor(given, dtype=sample_share.dtype, device=mask.device)
-    # a global batch without a trained token has nothing to divide
+    # avoids 0 / 0 for a global batch without trained tokens
     return torch.where(count == 0, 1.0, count)
 
 

@@ -1,8 +1,8 @@
-"""Metrics of the loss, as sums and counts that add up exactly over micro-batches and ranks.
+"""Computes metrics of the loss from sums and counts that add up exactly over micro-batches and ranks.
 
-A loss reports sums and counts (`measure`); `summarize` joins any number of them and divides once. Sums run over trained
-tokens. With `w` the correction's weight, `r` the importance ratio and `d = old_logprobs - rollout_logprobs` (learner
-less engine), `LOSS_METRICS` holds the definitions.
+Each loss reports sums and counts (`measure`); `summarize` adds up any number of them and divides once. Sums are over
+trained tokens. `LOSS_METRICS` contains the definitions, with `w` the correction's weight, `r` the importance ratio and
+`d = old_logprobs - rollout_logprobs` (learner minus engine).
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ LOSS_METRICS = (
     Metric("num_tokens", "tokens", "trained tokens; recorded as `trained_tokens`"),
     Metric("num_sequences", "sequences", "sequences that have any; the pieces of an episode begun anew are one"),
 )
-"""Metrics of the loss of a step. A is the advantage; w, r and d are those of the module's docstring."""
+"""Metrics of the loss of a step. A is the advantage; w, r and d are defined in the module's docstring."""
 
 TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "entropy_loss", "num_tokens", "num_sequences"})
 """Metrics that are sums over micro-batches."""
 MAXIMA = frozenset({"ratio_max", "importance_weight_max", "mismatch_max", "clip_high_probability_max"})
-"""Metrics that are maxima over micro-batches; those in neither set are means."""
+"""Metrics that are maxima over micro-batches; metrics in neither set are means."""
 OOB_COUNT = "is_oob_count"
 """Divisor of `is_oob_ratio`: tokens or sequences; `summarize` removes it."""
 OFF_POLICY = "off_policy"
@@ -82,7 +82,7 @@ OFF_POLICY = "off_policy"
 
 @dataclass(frozen=True)
 class Measured:
-    """Detached per-token quantities of one loss, all `[batch, seq]`, from which `measure` makes the metrics."""
+    """Detached per-token quantities of one loss, all `[batch, seq]`, from which `measure` computes the metrics."""
 
     probability: Tensor
     """Probability of the token under the policy before the first update."""
@@ -98,7 +98,7 @@ class Measured:
     off_policy: Tensor
     """bool, as in `Correction`."""
     kl: Tensor | None
-    """Estimate of KL(policy || reference), nats; None where there is no such term in the loss."""
+    """Estimate of KL(policy || reference), nats, or None if the loss has no such term."""
     mask: Tensor
     """bool, trained tokens."""
     sample_share: Tensor
@@ -155,7 +155,7 @@ def _jensen_shannon(d: Tensor) -> Tensor:
 
 
 def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]:
-    """Join the metrics of the micro-batches, of all ranks, of one global batch.
+    """Combine the metrics of all micro-batches, on all ranks, of one global batch.
 
     Args:
         parts: `LossOutput.metrics` of every micro-batch; tensors or numbers, all with the same names.
@@ -170,7 +170,7 @@ def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]
     if not rows:
         raise ValueError("there are no metrics to summarize")
     totals = {name: (max if name in MAXIMA else sum)(row[name] for row in rows) for name in rows[0]}
-    # A count of samples is a sum of shares, of which a micro-batch may hold a part of a sample.
+    # The count of samples is a sum of shares, since a micro-batch may contain only a part of a sample.
     totals |= {name: float(round(totals[name])) for name in ("num_sequences", OOB_COUNT)}
     oob_count = totals.pop(OOB_COUNT)
 

@@ -1,4 +1,4 @@
-"""Probability ratios from differences of log-probabilities."""
+"""Computes probability ratios from differences of log-probabilities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOG_RATIO_BOUND = 20.0
-"""Largest absolute log-ratio, nats, that is exponentiated: 5e8 is past every bound in use, and far from overflow."""
+"""Largest absolute log-ratio, nats, that is exponentiated: 5e8 exceeds all bounds in use, and is far from overflow."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Sums and means over the sequences of a batch, padded or packed.
+"""Computes sums and means over the sequences of a padded or packed batch.
 
-A padded batch holds one sequence a row. A packed one holds several, told apart by `sequence_ids`; the same id in
-another row is another sequence.
+A padded batch contains one sequence per row. A packed batch contains several, identified by `sequence_ids`; the same id
+in another row is another sequence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def sum_per_sequence(values: Tensor, sequence_ids: Tensor | None) -> Tensor:
 
     Args:
         values: `[batch, seq]`.
-        sequence_ids: `[batch, seq]`, -1 on padding; None: each row is one sequence.
+        sequence_ids: `[batch, seq]`, -1 on padding. Optional. If None, each row is one sequence.
 
     Returns:
         `[batch, seq]`. All padding of a row counts as one sequence.
@@ -37,7 +37,7 @@ def mean_per_sequence(values: Tensor, mask: Tensor, sequence_ids: Tensor | None)
     Args:
         values: `[batch, seq]`.
         mask: bool `[batch, seq]`.
-        sequence_ids: `[batch, seq]`, -1 on padding; None: each row is one sequence.
+        sequence_ids: `[batch, seq]`, -1 on padding. Optional. If None, each row is one sequence.
 
     Returns:
         `[batch, seq]`.

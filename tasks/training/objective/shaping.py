@@ -1,4 +1,4 @@
-"""Reward shaping: changes to a verifier's reward before it is compared with those of its group. Imports no torch."""
+"""Shapes a verifier's reward before advantages are computed within its group. Does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tasks.training.objective.config import OverlongConfig, ShapingConfig
 
 
 def shaped_reward(reward: float, length: int, truncated: bool, config: ShapingConfig) -> float:
-    """Return the reward that training maximises, from the verifier's.
+    """Return the reward that training maximises, computed from the verifier's reward.
 
     With r the verifier's reward, in this order:
 

@@ -1,4 +1,4 @@
-"""The surrogate objective of each token, before correction and aggregation: importance ratio and clipping."""
+"""Computes each token's surrogate objective, before correction and aggregation: importance ratio and clipping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.training.objective.segments import mean_per_sequence
 
 
 class Clipped(NamedTuple):
-    """Tokens whose gradient a bound of the surrogate stops; bool `[batch, seq]` each."""
+    """Tokens that have no gradient because of a bound of the surrogate; bool `[batch, seq]` each."""
 
     low: Tensor
     """The ratio is below `1 - clip_low`."""
@@ -28,11 +28,11 @@ def importance_ratio(
 ) -> Tensor:
     """Return the importance ratio `r = pi / pi_old`, `[batch, seq]`; the gradient flows through `logprobs`.
 
-    It is `exp(logprobs - old_logprobs)` of each token. For `gspo` it is that of the sequence,
-    `exp(mean_t(logprobs - old_logprobs))`, on each of its tokens, in the form in which every token carries its own part
-    of the gradient (GSPO-token, Zheng et al. 2025, arXiv:2507.18071, eq. 14): summed over the tokens with shares of one
-    over the length, its value is that of the sequence's ratio (eq. 7), and so is its gradient where all tokens of a
-    sequence have the same off-policy weight. With `force_on_policy_ratio` it is 1.
+    It is `exp(logprobs - old_logprobs)` of each token. For `gspo` it is the ratio of the sequence,
+    `exp(mean_t(logprobs - old_logprobs))`, for each of its tokens, with a separate gradient for every token
+    (GSPO-token, Zheng et al. 2025, arXiv:2507.18071, eq. 14). Summed over the tokens with weights of one over the
+    length, its value equals the sequence's ratio (eq. 7), and so does its gradient if all tokens of a sequence have the
+    same off-policy weight. With `force_on_policy_ratio` it is 1.
 
     Args:
         logprobs: `[batch, seq]`, nats, under the policy that is being trained.
@@ -52,11 +52,11 @@ def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objec
 
     With `clip(r)` for r clamped to `[1 - clip_low, 1 + clip_high]`:
 
-    - `ppo`, and `gspo` with its own r: `min(r A, clip(r) A)`. With `dual_clip` c, where A < 0 no less than `c A`
-      (dual-clip PPO, Ye et al. 2020, arXiv:1912.09729, eq. 5), so that a token that has become far likelier cannot
-      dominate the batch;
+    - `ppo`, and `gspo` with its own r: `min(r A, clip(r) A)`. With `dual_clip` c, if A < 0, at least `c A` (dual-clip
+      PPO, Ye et al. 2020, arXiv:1912.09729, eq. 5), so that a token that has become much more likely cannot dominate
+      the batch;
     - `cispo`: `clip(r) A log pi`, no gradient through `clip(r)` (MiniMax-M1, arXiv:2506.13585, eq. 4): a clipped token
-      keeps a gradient of bounded weight. The paper leaves the lower bound open, which is `clip_low: 1`.
+      keeps a gradient of bounded weight. The paper sets no lower bound, which is `clip_low: 1`.
     """
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     if config.surrogate == "cispo":
@@ -69,9 +69,9 @@ def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objec
 
 @torch.no_grad()
 def clipped(ratio: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
-    """Find the tokens whose gradient a bound of `surrogate` stops; all arguments are `[batch, seq]`."""
+    """Find the tokens that have no gradient because of a bound of `surrogate`; all arguments are `[batch, seq]`."""
     low, high = ratio < 1 - config.clip_low, ratio > 1 + config.clip_high
-    if config.surrogate == "cispo":  # its weights are clipped whatever the advantage
+    if config.surrogate == "cispo":  # its weights are clipped for any advantage
         return Clipped(low, high, torch.zeros_like(low))
     negative, beyond = advantages < 0, config.dual_clip is not None and ratio > config.dual_clip
     return Clipped(negative & low, (advantages > 0) & high, negative & beyond)

@@ -1,7 +1,7 @@
-"""Simulated actors and a simulated learner: they take the time that real ones would, and compute nothing.
+"""Simulates actors and a learner: they take as much time as real ones, and compute nothing.
 
-An engine that runs n sequences makes a token of each in `step_seconds + sequence_seconds * n`: reading the weights
-costs the same for any batch, and attention and sampling cost something for each sequence.
+An engine with n running sequences generates a token of each in `step_seconds + sequence_seconds * n`: reading the
+weights takes the same time for any batch, and attention and sampling take time for each sequence.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class EngineClock:
     """The speed of a simulated engine.
 
     Attributes:
-        step_seconds: time of one decoding step, whatever the number of sequences.
+        step_seconds: time of one decoding step, independent of the number of sequences.
         sequence_seconds: additional time of one step for each sequence.
-        max_num_seqs: sequences that run at a time; others queue in the engine.
-        update_seconds: time for which it generates nothing while it takes new weights.
-        prefill_tokens_per_second: rate at which it computes a KV cache again that an update has dropped.
-        start_seconds: time from its start until it takes requests.
-        sleep_seconds, wake_seconds: time in which its weights leave the GPU, and return.
+        max_num_seqs: number of sequences that run at a time; others queue in the engine.
+        update_seconds: time of a weight update, during which it generates nothing.
+        prefill_tokens_per_second: rate at which it recomputes a KV cache that an update has dropped.
+        start_seconds: time from its start until it accepts requests.
+        sleep_seconds, wake_seconds: time to move its weights off the GPU, and back.
     """
 
     step_seconds: float
@@ -57,7 +57,7 @@ class EngineClock:
 
 @dataclass(order=True)
 class _Request:
-    ends_at: float  # in tokens that each sequence of this engine has made
+    ends_at: float  # value of `_made` at which it ends
     order: int
     tokens: int = field(compare=False)
     began_at: float = field(compare=False)
@@ -66,10 +66,10 @@ class _Request:
 
 
 class ClockActor:
-    """A simulated actor (`actors.process.Actor`), whose responses have drawn lengths and no content.
+    """A simulated actor (`actors.process.Actor`). Its responses have random lengths and no content.
 
-    All sequences that run share the engine's speed: `_made` is the number of tokens that one
-    would have which has run from the beginning.
+    All running sequences have the engine's speed: `_made` is the number of tokens of a sequence that has run from the
+    beginning.
     """
 
     def __init__(self, clock: EngineClock, draw_tokens: Callable[[], int]) -> None:
@@ -77,7 +77,7 @@ class ClockActor:
         self._draw_tokens = draw_tokens
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, _Request] = {}  # by `order`
-        self._ends: list[_Request] = []  # a heap: the next to end first, and some that do not run any more
+        self._ends: list[_Request] = []  # a heap: the next to end first, including some that no longer run
         self._queued: dict[int, _Request] = {}
         self._numbers = itertools.count()
         self._made = 0.0
@@ -89,7 +89,7 @@ class ClockActor:
         self.busy_seconds = 0.0
 
     async def placed(self) -> str:
-        """Return at once: a simulated actor needs no machine."""
+        """Return immediately: a simulated actor needs no machine."""
         return ""
 
     async def start(self) -> None:
@@ -98,7 +98,7 @@ class ClockActor:
         self._at = self._loop.time()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """Return a completion of drawn length, without text, after the time that it takes beside the others."""
+        """Return a completion of random length, without text, after the time that it takes together with the others."""
         tokens = min(self._draw_tokens(), sampling.max_tokens)
         request = _Request(0.0, next(self._numbers), tokens, 0.0, [], self._loop.create_future())
         self._queued[request.order] = request
@@ -113,13 +113,13 @@ class ClockActor:
             raise
         self._close_span(request)
         reason = "length" if tokens >= sampling.max_tokens else "stop"
-        ids: Any = range(tokens)  # as long as a response, and no memory
+        ids: Any = range(tokens)  # as long as a response, without memory
         return Completion("", ids, ids, reason, request.spans)
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> WeightUpdate:
-        """Stand still for the time of an update, and of computing the cache again unless `keep_cache`.
+        """Pause for the time of an update, and of recomputing the cache unless `keep_cache`.
 
-        An engine that sleeps wakes besides, and has no cache to keep.
+        A sleeping engine also wakes, and has no cache to keep.
         """
         self._pause()
         seconds = self._clock.update_seconds
@@ -135,13 +135,13 @@ class ClockActor:
         return WeightUpdate(seconds, seconds, NOTHING)
 
     async def sleep(self) -> None:
-        """Stand still from now on; take the time in which the weights leave the GPU."""
+        """Pause from now on; take the time to move the weights off the GPU."""
         self._pause()
         self._sleeps = True
         await asyncio.sleep(self._clock.sleep_seconds)
 
     async def wake(self) -> None:
-        """Go on after the time in which weights return, and the cache is computed again."""
+        """Continue after the time to move the weights back and to recompute the cache."""
         if self._sleeps:
             await asyncio.sleep(self._clock.wake_seconds + self._recompute_seconds())
             self._resume()
@@ -161,12 +161,12 @@ class ClockActor:
         return context / self._clock.prefill_tokens_per_second
 
     async def statistics(self) -> EngineStatistics:
-        """Return tokens generated so far, and the numbers of running and queued sequences."""
+        """Return the number of tokens generated so far, and of running and queued sequences."""
         self.advance()
         return EngineStatistics(int(self.generated_tokens), len(self._running), len(self._queued))
 
     async def kill(self) -> None:
-        """Generate nothing more."""
+        """Stop generating."""
         if self._timer:
             self._timer.cancel()
 
@@ -190,7 +190,7 @@ class ClockActor:
         return self._clock.step_seconds + self._clock.sequence_seconds * len(self._running)
 
     def _go_on(self) -> None:
-        """Finish the sequences that have ended, begin queued ones, and set a timer for the next end."""
+        """Finish the sequences that have ended, start queued ones, and set a timer for the next end."""
         self.advance()
         while self._ends and (self._ends[0].order not in self._running or self._ends[0].ends_at <= self._made + 1e-6):
             request = heapq.heappop(self._ends)
@@ -216,9 +216,9 @@ class ClockLearner:
     Attributes:
         tokens_per_second: trained tokens/s.
         step_seconds: additional time of a step.
-        publish_seconds: time in which it writes its weights.
-        offload_seconds, reload_seconds: time in which its states leave its GPUs, and return.
-        busy_seconds: time in which it has computed so far.
+        publish_seconds: time to write its weights.
+        offload_seconds, reload_seconds: time to move its states off its GPUs, and back.
+        busy_seconds: time during which it has computed so far.
     """
 
     tokens_per_second: float
@@ -229,7 +229,7 @@ class ClockLearner:
     busy_seconds: float = 0.0
 
     async def start(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
     async def step(self, sequences: list[Sequence], denominator: float, learning_rate: float) -> StepReport:
         """Take the time of an optimizer step on the tokens of `sequences`; report a loss of 0."""
@@ -239,7 +239,7 @@ class ClockLearner:
         return StepReport({"num_tokens": float(sum(sequence.num_trained for sequence in sequences)), "loss": 0.0})
 
     async def logprobs(self, sequences: list[Sequence]) -> list[Floats]:
-        """Let the virtual time of a forward pass go by, a third of a step's; return zeros."""
+        """Take the virtual time of a forward pass, a third of a step's; return zeros."""
         seconds = sum(sequence.length for sequence in sequences) / self.tokens_per_second / 3
         await asyncio.sleep(seconds)
         self.busy_seconds += seconds
@@ -275,7 +275,7 @@ class ClockLearner:
         """Load nothing: the learner has no state."""
 
     async def restart(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
     async def offload_states(self) -> None:
         """Take `offload_seconds`."""
@@ -287,31 +287,31 @@ class ClockLearner:
 
 
 class ChanceJudge:
-    """A simulated judge: half of the responses pass, by chance, and none where the ground truth is None."""
+    """A simulated verifier: a random half of the responses pass, and none if the ground truth is None."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
     async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
-        """Return a passing score with a chance of one half; never where the ground truth is None."""
+        """Return a passing score with a probability of one half, but never if the ground truth is None."""
         return Score.binary(ground_truth is not None and self._chance.random() < 0.5, "")
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
-        """Refuse: a simulation runs no programs."""
+        """Raise an error: a simulation runs no programs."""
         raise CannotJudge("a simulation runs no programs")
 
     async def figures(self) -> dict[str, float]:
-        """Return nothing: it keeps no counters."""
+        """Return nothing: the simulation has no counters."""
         return {}
 
 
 def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: float = 0.8) -> Callable[[], int]:
-    """Return a function that draws response lengths, tokens: log-normal, cut at `longest`, with `mean` after the cut.
+    """Return a function that samples response lengths: log-normal, cut at `longest`, with `mean` after the cut.
 
     Args:
         chance: the source of randomness.
-        mean: tokens, at most `longest`.
-        longest: tokens.
+        mean: mean number of tokens, at most `longest`.
+        longest: largest number of tokens.
         spread: standard deviation of the logarithm.
     """
     if mean >= longest:
@@ -329,7 +329,7 @@ def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: floa
 def mean_context(draw_tokens: Callable[[], int], samples: int = 20_000) -> float:
     """Return the mean number of tokens that a response in flight has so far: E[L^2] / 2 E[L], for lengths L.
 
-    More than half of the mean length E[L], as a long response is in flight for longer.
+    It is more than half of the mean length E[L], since a long response is in flight for longer.
     """
     drawn = np.array([draw_tokens() for _ in range(samples)], float)
     return float((drawn**2).sum() / (2 * drawn.sum()))

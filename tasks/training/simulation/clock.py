@@ -1,4 +1,4 @@
-"""An event loop in virtual time: instead of waiting, it moves its clock to the time of the next event.
+"""Implements an event loop in virtual time: instead of waiting, it moves its clock to the time of the next event.
 
 A run of hours takes only the time of its computations. Nothing outside the loop may be awaited.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TURN_SECONDS = 1e-6
-"""Virtual seconds of one turn of the loop, so that no rate is divided by 0."""
+"""Virtual seconds of one iteration of the loop, to avoid division by 0 in rates."""
 
 
 class NothingToDoError(RuntimeError):
@@ -22,7 +22,7 @@ class NothingToDoError(RuntimeError):
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """In place of waiting for `timeout` seconds, it moves the clock forward by them."""
+    """Moves the clock forward by `timeout` seconds instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Seconds since the loop began."""
+        """Return the seconds since the loop began."""
         return self._jumping.now
 
     def run_in_executor(  # type: ignore[override]
@@ -66,7 +66,7 @@ def run_in_virtual_time(main: Awaitable[T]) -> T:
     """Run `main` as `asyncio.run` does, in a loop in virtual time.
 
     Raises:
-        NothingToDoError: `main` would wait for ever.
+        NothingToDoError: `main` would wait forever.
     """
 
     async def awaited() -> T:

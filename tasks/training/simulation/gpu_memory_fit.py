@@ -1,4 +1,4 @@
-"""Memory of learner ranks and engines on a GPU: what they need and have, and with which `placement` they fit."""
+"""Computes the GPU memory that learner ranks and engines need and have, and the values of `placement` that fit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
 from tasks.training.simulation.roofline import GB, WEIGHT, Architecture, Gpu, kv_room
 
 RESERVED = 0.1
-"""Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
+"""Share of a GPU's memory that a learner rank leaves for libraries, buffers and fragmentation."""
 ADAPTER = LoraConfig(rank=32, alpha=64)
-"""Adapter that is assumed for a recipe that trains all weights, to compute what would fit with one."""
+"""Adapter that is assumed for a recipe that trains all weights, to compute what would fit with an adapter."""
 
 
 class PlanError(MistakeError):
-    """A recipe cannot work on the given machines; the message names the reason and a way out."""
+    """A recipe cannot work on the given machines; the message names the reason and a remedy."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Need:
     """Memory of a learner rank or of an engine, bytes.
 
     Attributes:
-        needed: what it cannot do without.
-        room: what it may take.
+        needed: minimum that it needs.
+        room: maximum that it may use.
     """
 
     needed: float
@@ -37,26 +37,26 @@ class Need:
 
     @property
     def fits(self) -> bool:
-        """Return whether there is room for what is needed."""
+        """Return whether the memory needed is available."""
         return self.needed <= self.room
 
 
 def learner_room(config: TrainingConfig, gpu: Gpu) -> float:
-    """Return the bytes that a learner rank may take of its GPU."""
+    """Return the number of bytes that a learner rank may use on its GPU."""
     return (1 - RESERVED) * config.shares_of_gpu[1] * gpu.memory
 
 
 def cache_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
-    """Return the bytes for an engine's KV cache; below 0 where not even the weights fit."""
+    """Return the number of bytes for an engine's KV cache, below 0 if not even the weights fit."""
     gpus = config.actors.engine.gpus_of_replica
     return kv_room(model, gpu, gpus=gpus, utilization=config.shares_of_gpu[0])
 
 
 def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, Need]:
-    """Return the memory of a learner rank, and that of an engine: its weights and one sequence of the longest kind.
+    """Return the memory of a learner rank, and of an engine with its weights and one sequence of maximum length.
 
     Raises:
-        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
+        DenseAttentionError: rows are too long for the attention that GPUs support for the learner's type.
     """
     if config.learner.dtype == "float32":
         check_dense_attention(config.learner)
@@ -67,10 +67,10 @@ def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, 
 
 
 def fitting(config: TrainingConfig, model: Architecture, gpu: Gpu) -> list[PlacementOption]:
-    """Return the placements other than `auto` with which ranks and engines fit into the memory of their GPUs.
+    """Return the placements other than `auto` that let ranks and engines fit into the memory of their GPUs.
 
-    `actors.engine.gpu_memory_utilization` counts for the recipe's own placement, and for all where that is `auto`; for
-    others it is the default.
+    `actors.engine.gpu_memory_utilization` applies to the recipe's placement, and to all placements if that is `auto`.
+    Other placements use the default.
     """
     return [
         placement
@@ -95,12 +95,12 @@ def _refused(config: TrainingConfig) -> str:
 
 
 def with_adapter(config: TrainingConfig, *, lora: bool) -> TrainingConfig:
-    """Return `config` where an adapter is trained, or where all weights are."""
+    """Return `config` with training of an adapter, or of all weights."""
     return config.model_copy(update={"lora": (config.lora or ADAPTER) if lora else None})
 
 
 def on_one_gpu(config: TrainingConfig, model: Architecture, gpu: Gpu) -> str:
-    """Return with which placements a model fits on GPUs of a kind, all weights and with an adapter, in words."""
+    """Return a text that lists the placements that fit on this GPU, when training all weights or an adapter."""
     ways = []
     for what, lora in (("all weights", False), ("LoRA", True)):
         placements = fitting(with_adapter(config, lora=lora), model, gpu)
@@ -109,12 +109,12 @@ def on_one_gpu(config: TrainingConfig, model: Architecture, gpu: Gpu) -> str:
 
 
 def check_memory(config: TrainingConfig, model: Architecture, gpu: Gpu) -> None:
-    """Check that a learner rank, and an engine with one sequence, fit into the memory that they have.
+    """Check that a learner rank, and an engine with one sequence, fit into their memory.
 
     Raises:
-        PlanError: one does not; names the option that would help and, where every rank can have an engine on its GPU,
-            what fits on this kind of GPU.
-        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
+        PlanError: one does not fit. The message names the option that would help and, if every rank can have an engine
+            on its GPU, what fits on this kind of GPU.
+        DenseAttentionError: rows are too long for the attention that GPUs support for the learner's type.
     """
     rank, engine = needs(config, model, gpu)
     reason = ""

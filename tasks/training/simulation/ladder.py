@@ -1,13 +1,15 @@
-"""OlmoRL's ladder of throughput, rung by rung, in virtual time (Olmo 3, table of infrastructure improvements).
+"""Simulates OlmoRL's throughput improvements, one by one (Olmo 3, table of infrastructure improvements).
 
-Each rung is a configuration of the real controller and fleet. Engines are clocks of one size, responses have the
-paper's mean and limit, and the learner is as fast as leaves it idle three quarters of the time on the last rung.
+Each rung is a configuration of the real controller and fleet, in virtual time. All engines have the same simulated
+speed, responses have the paper's mean length and limit, and the learner's speed leaves it idle three quarters of the
+time on the last rung.
 
-Where it differs from the paper's 1 : 1.11 : 1.54 : 3.35, which does not say how large the batch of its first rung is:
-beside a synchronous batch as wide as the others' window (64 groups) they are at 1.13, 1.37 and 2.10, beside one of a
-quarter at 2.5, 3.1 and 4.7. Continuous batching and threading are as in the paper at equal windows; in-flight updates
-are above draining by a factor of 1.5 in the place of 2.2. Part of that is that a drained actor here begins its next
-responses at once, with what it has in stock: without (`prefetch: 0`) draining is at 1.16, and the factor 1.8.
+The paper's ratios are 1 : 1.11 : 1.54 : 3.35, but it does not give the batch size of its first rung. Compared with a
+synchronous batch as wide as the others' window (64 groups), the simulated ratios are 1.13, 1.37 and 2.10; compared with
+a quarter of that batch, 2.5, 3.1 and 4.7. Continuous batching and threading match the paper at equal windows. In-flight
+updates are faster than draining by a factor of 1.5 instead of 2.2. Part of the difference is that a drained actor here
+starts its next responses immediately, with prefetched samples: without them (`prefetch: 0`) draining is at 1.16, and
+the factor is 1.8.
 """
 
 from __future__ import annotations
@@ -33,16 +35,20 @@ MEAN_TOKENS, LONGEST = 14_628, 32_768
 
 ENGINES = 8
 ENGINE = EngineClock(step_seconds=0.0095, sequence_seconds=0.00003, max_num_seqs=32, update_seconds=1.0)
-"""31 sequences in 10.5 ms: what 2,949 tokens/s at 43% of a GPU's memory bandwidth come to, for 15.2 GB of weights."""
+"""31 sequences in 10.5 ms: this corresponds to 2,949 tokens/s at 43% of a GPU's memory bandwidth, for 15.2 GB of
+weights."""
 BATCH, WINDOW = 16, 64
 """Groups of 8 samples in a batch, and in the window."""
 LEARNER = (80_000.0, 2.0)
-"""Speed of the learner, tokens/s, and seconds that writing its weights takes."""
+"""Speed of the learner, tokens/s, and the time to write its weights, seconds."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One configuration and its simulated throughput; `window` counts the groups drawn and not trained."""
+    """One configuration and its simulated throughput.
+
+    `window` is the number of groups that are sampled and not yet trained on.
+    """
 
     name: str
     window: int
@@ -50,10 +56,10 @@ class Rung:
 
 
 def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
-    """Return the rungs in their order, and before them the synchronous one with a window as large as the others'.
+    """Return the rungs in order, preceded by the synchronous rung with a window as large as the others'.
 
-    Synchronous training has one batch in flight, and nothing while it learns. Given a batch of four times the size,
-    for four optimizer steps, its engines are as full as the others' can be: `synchronous, wide`.
+    Synchronous training has one batch in flight, and nothing while it learns. With a batch of four times the size, for
+    four optimizer steps, its engines are as full as the others' can be: `synchronous, wide`.
     """
     return [_rung(name, options, steps, seed) for name, options in rungs(BATCH, WINDOW // BATCH, steps).items()]
 

@@ -1,8 +1,8 @@
-"""A capacity plan: memory, speed, idle shares and duration of a recipe on given machines, computed without them.
+"""Computes a capacity plan of a recipe on given machines: memory, speed, idle shares and duration.
 
-Memory comes from ZeRO's formula, the speeds of engines and learner from the roofline (`roofline`), and how each waits
-for the other from a run in virtual time with the real controller and fleet (`run`). No figure is measured, and the time
-that takes to move what is offloaded to main memory is not counted.
+Memory is computed by ZeRO's formula, and the speeds of engines and learner by a roofline model (`roofline`). A run in
+virtual time with the real controller and fleet (`run`) shows how long each waits for the other. Nothing is measured.
+The time to move data that is offloaded to main memory is not counted.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ RESPONSES = 40_000
 STEPS = (4, 24)
 """Smallest and largest number of optimizer steps that are simulated."""
 SHARED_PACE = 0.5
-"""Share of its pace alone at which a learner rank, or an engine, computes while the other computes on the same GPU."""
+"""Relative speed of a learner rank or an engine while the other also computes on the same GPU."""
 SPLITS = 3
-"""Number of splits of the nodes that are simulated, the best by the roofline."""
+"""Number of simulated splits of the nodes: the best ones by the roofline model."""
 
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines of a plan, and how well they are used.
+    """The machines of a plan, and their utilization.
 
     Attributes:
         gpu: datasheet of each GPU.
-        gpus_per_node: GPUs of a machine.
-        mfu: share of a GPU's operations that the learner reaches.
-        mbu: share of a GPU's bandwidth that an engine reaches while it decodes.
+        gpus_per_node: number of GPUs of a machine.
+        mfu: fraction of a GPU's peak operations that the learner reaches.
+        mbu: fraction of a GPU's bandwidth that an engine reaches during decoding.
         storage: bytes/s at which the learner writes weights into its node's shared memory, and at which an engine loads
-            them from that of its own node; neither waits for the way between nodes.
-        host: bytes/s at which states leave a GPU for main memory, and at which they return, where learner and engine
-            take turns. On an H200's machine 14 and 43 GB/s were measured; 20 is what PCIe 4 allows.
-        layer_seconds: of each layer in a decoding step, for launching kernels and joining GPUs: eagerly, and as graphs.
-            Orders of magnitude, not measurements: an engine's own step time is better.
+            them from the shared memory of its node. Transfers between nodes are not counted.
+        host: bytes/s at which states leave a GPU for main memory, and at which they return, with time sharing. On a
+            machine with an H200, 14 and 43 GB/s were measured; 20 is what PCIe 4 allows.
+        layer_seconds: seconds per layer in a decoding step, for launching kernels and synchronizing GPUs: eagerly, and
+            as graphs. These are orders of magnitude, not measurements: an engine's measured step time is better.
     """
 
     gpu: Gpu
@@ -62,11 +62,11 @@ class Machines:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The responses that are expected.
+    """The expected responses.
 
     Attributes:
-        mean_tokens: mean length of a response; None: `MEAN_SHARE` of the limit.
-        zero_variance: share of the groups whose scores are all equal, and which are replaced.
+        mean_tokens: mean length of a response. Optional. If None, `MEAN_SHARE` of the limit.
+        zero_variance: share of the groups that are replaced because all their scores are equal.
     """
 
     mean_tokens: float | None = None
@@ -84,12 +84,12 @@ class Prompts:
         return mean
 
     def lengths(self, longest: int, seed: int) -> Callable[[], int]:
-        """Return a function that draws lengths of responses of at most `longest` tokens."""
+        """Return a function that samples lengths of responses of at most `longest` tokens."""
         chance = random.Random(seed)
         return drawn_lengths(chance, self.mean(longest), longest)
 
     def context(self, longest: int) -> float:
-        """Return the mean number of tokens that a response in flight has."""
+        """Return the mean number of tokens of a response in flight."""
         return mean_context(self.lengths(longest, seed=0))
 
 
@@ -98,16 +98,16 @@ class Plan:
     """The computed needs and speeds of a recipe.
 
     Attributes:
-        learner, learner_room: memory that a rank needs, and has, bytes.
-        weights, kv_room: memory of an engine that holds its weights, and that is left for its KV cache, bytes.
-        sequences: that an engine holds at a time, each as long as one in flight is on average.
-        engine: its clock.
-        learner_rate: tokens/s of the learner while it computes.
-        moved, turn_seconds: bytes of the learner's states that leave the GPU for the engine's turn, and the time from
-            the end of one turn to the end of the next in which neither computes; 0 where they take no turns.
+        learner, learner_room: memory that a rank needs, and may use, bytes.
+        weights, kv_room: memory of an engine for its weights, and for its KV cache, bytes.
+        sequences: number of sequences that an engine runs at a time, each with the mean length of sequences in flight.
+        engine: speed of the engine.
+        learner_rate: speed of the learner while it computes, tokens/s.
+        moved, turn_seconds: bytes of the learner's states that leave the GPU for the engine's turn, and the time to
+            switch from one side to the other and back, during which neither computes; 0 without time sharing.
         simulated: throughput, idle shares and staleness of the run in virtual time.
-        judgements: responses/s that are judged.
-        days, gpu_hours: of all steps.
+        judgements: number of scored responses per second.
+        days, gpu_hours: duration of all steps.
     """
 
     config: TrainingConfig
@@ -128,12 +128,12 @@ class Plan:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the learner and of all engines."""
+        """Number of GPUs of the learner and of all engines."""
         return self.config.gpus
 
     @property
     def bottleneck(self) -> str:
-        """The side that sets the pace, generation or learning, and what the other side waits for."""
+        """The side that limits the speed, generation or learning, and what the other side waits for."""
         if self.simulated.learner_idle > self.simulated.actors_idle:
             return "generation: the learner waits for groups"
         return "learning: actors wait for room in the window"
@@ -143,7 +143,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     """Return the plan of `config` on `machines`, with the learner ranks and the actors of the recipe.
 
     Raises:
-        PlanError: it does not fit, or most of what is generated is too old when its turn comes.
+        PlanError: the recipe does not fit, or most groups are too old by the time they would be trained on.
         DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
     """
     check_memory(config, model, machines.gpu)
@@ -177,7 +177,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
 
 
 def _nodes(config: TrainingConfig, per_node: int) -> int:
-    """Return the number of machines: one where all GPUs are on it, else learner and actors have their own."""
+    """Return the number of machines: one if all GPUs are on it, otherwise learner and actors have separate machines."""
     learner = ceil(config.learner.ranks / per_node)
     if config.shares_gpus or config.gpus <= per_node:
         return learner
@@ -185,14 +185,14 @@ def _nodes(config: TrainingConfig, per_node: int) -> int:
 
 
 def _pace(config: TrainingConfig) -> float:
-    """Return the share of its own pace that a process has on a GPU: half, where an engine and a rank compute on it."""
+    """Return the relative speed of a process on a GPU: one half if an engine and a rank both compute on it."""
     return SHARED_PACE if config.placement == "shared" else 1.0
 
 
 def _engine(
     config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts
 ) -> tuple[float, EngineClock]:
-    """Return the bytes for an engine's KV cache, and its speed."""
+    """Return the number of bytes for an engine's KV cache, and the engine's speed."""
     engine = config.actors.engine
     gpus, context = engine.gpus_of_replica, prompts.context(config.sampling.max_tokens)
     cache = cache_room(config, model, machines.gpu)
@@ -240,10 +240,11 @@ def best_split(
 ) -> Plan:
     """Return the plan with the shortest steps among the splits of `nodes` between learner and actors.
 
-    Learner's and actors' rates are balanced by the roofline first; the best few of these splits are simulated.
+    First the rates of learner and actors are balanced by the roofline model; then the best few of these splits are
+    simulated.
 
     Raises:
-        PlanError: no split works; the reason of the last.
+        PlanError: no split works; the message is the reason of the last one.
     """
     if config.shares_gpus:
         raise PlanError(
@@ -316,7 +317,7 @@ def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearne
             simulated = simulate(config, engine, learner, workload, config.seed)
     except InfrastructureError as error:
         raise PlanError(f"the run would not go on: {error}") from None
-    if simulated.stale > 0.5 and not config.samples_in_rounds:  # the surplus of a round may well be discarded
+    if simulated.stale > 0.5 and not config.samples_in_rounds:  # the surplus of a round may be discarded
         raise PlanError(
             f"{simulated.stale:.0%} of the groups would be older than max_staleness = {config.max_staleness} when "
             "their turn comes: raise it, or lower async_steps"
@@ -326,7 +327,7 @@ def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearne
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Switch off the warnings of a simulated run, which waits for hours of virtual time."""
+    """Disable the warnings of a simulated run, which waits for hours of virtual time."""
     logging.disable(logging.WARNING)
     try:
         yield

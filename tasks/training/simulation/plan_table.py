@@ -1,4 +1,4 @@
-"""A capacity plan as text for a terminal."""
+"""Formats a capacity plan as text for a terminal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PUBLISHED = {
     "olmo3_think_32b": "8 learner and 20 inference nodes of H100s, the learner waiting for 75% of its time; no days",
     "olmo3_think_7b": "no days; the recipe has as many steps as its launch script allows, not as the run took",
 }
-"""Published figures of a recipe's run, to compare a plan with, by the recipe's name (OlmoRL, compute resources)."""
+"""Published numbers of a recipe's run, for comparison with a plan, by the recipe's name (OlmoRL, compute resources)."""
 
 CARDS = ("L4", "L40S", "H100")
-"""GPUs of 24, 48 and 80 GB, for which the table has the placements that fit."""
+"""GPUs with 24, 48 and 80 GB. The table contains the placements that fit on them."""
 
 
 def _count(number: int, unit: str) -> str:
@@ -25,12 +25,12 @@ def _count(number: int, unit: str) -> str:
 
 
 def figure(number: float) -> str:
-    """Format a number in two significant digits below ten, and as a whole number from there on."""
+    """Format a number with two significant digits below ten, and as a whole number otherwise."""
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _duration(days: float) -> str:
-    """Format days in the largest unit of which there is one."""
+    """Format days in the largest unit that gives at least one."""
     hours = 24 * days
     if days >= 1:
         return f"{days:,.1f} days"
@@ -38,13 +38,13 @@ def _duration(days: float) -> str:
 
 
 def _price(plan: Plan, cluster: ClusterConfig) -> str:
-    """Return the price of the GPU hours as the end of a sentence; empty without `cluster.price_per_gpu_hour`."""
+    """Return the price of the GPU hours as the end of a line, or an empty text without `cluster.price_per_gpu_hour`."""
     price = cluster.price_per_gpu_hour
     return "" if price is None else f", {price * plan.gpu_hours:,.2f} at {price:g} an hour"
 
 
 def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
-    """Return the rows on the controller's pod: its memory where it is a head, and the time that it has to judge."""
+    """Return the rows on the controller's pod: its memory if it is a head, and the time available for scoring."""
     pod = controller_pod(plan.config, cluster)
     cores = pod.cpu or 1
     workers = plan.config.rewards.workers or cores
@@ -63,7 +63,7 @@ def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
 
 
 def _turns(plan: Plan) -> list[tuple[str, str]]:
-    """Return the row on the moves between turns, where there are any."""
+    """Return the row on the moves between turns, if there is time sharing."""
     if not plan.config.takes_turns:
         return []
     return [
@@ -76,7 +76,7 @@ def _turns(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _placements(plan: Plan, gpu: str, model: Architecture) -> list[tuple[str, str]]:
-    """Return a row for each size of GPU, with the placements that fit, where every rank can have an engine."""
+    """Return a row for each size of GPU, with the placements that fit, if every rank can have an engine."""
     config = plan.config
     if config.placement == "apart" or not config.as_many_engines_as_ranks:
         return []
@@ -88,14 +88,14 @@ def _placements(plan: Plan, gpu: str, model: Architecture) -> list[tuple[str, st
 
 
 def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: ClusterConfig) -> str:
-    """Return the plan as lines of text, and beside it what is published about the recipe's run.
+    """Return the plan as lines of text, next to published numbers of the recipe's run.
 
     Args:
         recipe: name or path of the recipe.
-        gpu: name of the GPU, of `roofline.GPUS`.
-        model: the policy's shape.
-        plan: what was computed for them.
-        cluster: the recipe's machines, for the pod in which responses are judged.
+        gpu: name of the GPU, a key of `roofline.GPUS`.
+        model: shape of the policy.
+        plan: the plan that was computed for them.
+        cluster: the recipe's machines, for the pod that scores responses.
     """
     config, simulated, memory = plan.config, plan.simulated, plan.learner
     engine = config.actors.engine

@@ -1,12 +1,12 @@
-"""The memory of a learner rank, by its use: ZeRO's formula, and what was measured of activations.
+"""Computes the memory of a learner rank, by use: ZeRO's formula, and measured activations.
 
     stage   weights and reference   gradients        optimizer
     1       2 P                     4 P              12 P / ranks
     2       2 P                     4 P / ranks      12 P / ranks
     3       2 P / ranks             4 P / ranks      12 P / ranks     and the parameters that are gathered
 
-`P` is the number of parameters, those of all experts included. What is offloaded to main memory does not count; of the
-gradients that is so at stage 3 alone, since DeepSpeed adds them up on the GPU at the others.
+`P` is the number of parameters, including all experts. Data that is offloaded to main memory does not count. Gradients
+are only offloaded at stage 3, since DeepSpeed adds them up on the GPU at the other stages.
 """
 
 from __future__ import annotations
@@ -17,46 +17,47 @@ from tasks.training.config import TrainingConfig
 from tasks.training.simulation.roofline import WEIGHT, Architecture
 
 OPTIMIZER = 12
-"""Bytes a parameter: float32 master weight, and AdamW's two moments (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
+"""Bytes per parameter: float32 master weight, and AdamW's two moments (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
 GRADIENT = 4
-"""Bytes a parameter: gradients are summed in float32 (`learner.deepspeed_config`); 2 in the ZeRO paper."""
+"""Bytes per parameter: gradients are summed in float32 (`learner.deepspeed_config`); 2 in the ZeRO paper."""
 MIXED = 4
-"""Bytes a parameter of a reference policy that follows the policy: its exact weights, in float32 (`reference`)."""
+"""Bytes per parameter of a reference policy that follows the policy: its exact weights, in float32 (`reference`)."""
 LIVE_PARAMETERS = 1e9
-"""Parameters of which DeepSpeed's ZeRO 3 holds the whole at a time, at most (`stage3_max_live_parameters`)."""
+"""Largest number of whole parameters in memory at a time with DeepSpeed's ZeRO 3 (`stage3_max_live_parameters`)."""
 STORED = (22, 8)
-"""Bytes a token and a layer that wait for the backward pass: for a hidden unit, and for a unit of the gated MLP.
+"""Bytes stored for the backward pass, per token and layer: for a hidden unit, and for a unit of the gated MLP.
 
-Of the MLP, in 16 bits: gate, up projection, activation of the gate, product. Attention and norms were measured: 22 on
-an H200 with torch 2.11 (`gpu_check`). Of an MLP without gates and with dropout it is 34 for a hidden unit in all
+The MLP stores, in 16 bits: gate, up projection, activation of the gate, product. Attention and norms were measured: 22
+on an H200 with torch 2.11 (`gpu_check`). With an MLP without gates and with dropout, the total is 34 for a hidden unit
 (Korthikanti et al. 2022, table 2).
 """
 BACKWARD = (8, 6)
-"""Bytes a token that the backward pass of one layer needs besides: for a hidden unit, and for a unit of the MLP."""
+"""Additional bytes per token for the backward pass of one layer: for a hidden unit, and for a unit of the MLP."""
 ROUTED = (4, 4)
-"""Bytes for a hidden unit of a token, and for each expert that it passes: those that wait, and those besides.
+"""Bytes per hidden unit of a token and per expert chosen for it: stored bytes, and additional bytes in the backward
+pass.
 
-In 16 bits, the expert's input and output wait (measured, with the grouped kernel that transformers takes of itself),
-and the backward pass has a gradient of both.
+In 16 bits, the expert's input and output are stored (measured, with the grouped kernel that transformers uses by
+default), and the backward pass has a gradient of both.
 """
 ON_THE_WAY = 2
-"""Layers whose inputs are on the GPU at a time where they are offloaded: one that computes, and one that is copied."""
+"""Number of layers whose inputs are on the GPU at a time with offloading: one is computed, and one is copied."""
 LOGITS = 12
-"""Bytes a logit: the logits, their softmax and their gradient in float32."""
+"""Bytes per logit: the logits, their softmax and their gradient in float32."""
 
 
 @dataclass(frozen=True)
 class LearnerMemory:
-    """Memory of one learner rank, bytes, by its use.
+    """Memory of one learner rank, bytes, by use.
 
     Attributes:
-        weights, gradients, optimizer: of the policy, as far as they are this rank's.
-        gathered: whole parameters under ZeRO 3, for the modules that compute or will next.
-        reference: weights of the reference policy, as far as they are this rank's.
-        mixed: float32 copies of these, of a reference policy that follows the policy.
-        activations: what waits for the backward pass, and what that needs besides for a layer.
-        logits: what they need beyond the room of a layer's backward pass.
-        offloaded: what the rank keeps in main memory instead, which is no part of the total.
+        weights, gradients, optimizer: this rank's shards for the policy.
+        gathered: whole parameters with ZeRO 3, for the modules that are computed now or next.
+        reference: this rank's shard of the reference policy's weights.
+        mixed: float32 copies of the reference weights, if the reference policy follows the policy.
+        activations: stored activations, and what the backward pass needs in addition for one layer.
+        logits: memory of logits that exceeds the memory of a layer's backward pass.
+        offloaded: what the rank keeps in main memory instead. It is not part of the total.
     """
 
     weights: float
@@ -71,7 +72,7 @@ class LearnerMemory:
 
     @property
     def uses(self) -> dict[str, float]:
-        """The bytes of the rank's own memory, by their use."""
+        """The bytes of the rank's memory, by use."""
         return {name: size for name, size in vars(self).items() if name != "offloaded"}
 
     @property
@@ -86,12 +87,12 @@ class LearnerMemory:
 
 
 def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = True) -> LearnerMemory:
-    """Return the memory of a rank of the learner that a recipe describes.
+    """Return the memory of a learner rank of a recipe.
 
     Args:
         model: the shape of policy and reference.
-        config: the run's.
-        gpu: whether ranks have GPUs; without them, main memory holds what is offloaded as well.
+        config: the run's options.
+        gpu: whether ranks have GPUs; without them, main memory also contains what is offloaded.
     """
     learner, kl = config.learner, config.objective.kl
     zero = learner.deepspeed.get("zero_optimization", {})
@@ -126,25 +127,25 @@ def rank_memory(
     offload_activations: bool = False,
     live_parameters: float = LIVE_PARAMETERS,
 ) -> LearnerMemory:
-    """Return the memory of a rank under ZeRO.
+    """Return the memory of a rank with ZeRO.
 
-    Stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights of policy and reference too, and gathers
-    them for the modules that compute. Loading needs no more than that: it comes before gradients and activations.
+    Stage 1 shards the optimizer's state, 2 also the gradients, 3 also the weights of policy and reference, which it
+    gathers for the current modules. Loading does not need more: it comes before gradients and activations.
 
-    With `checkpointing`, activations are the inputs of all layers and everything of the one that is recomputed; logits
-    count as far as they exceed what a layer needs for its backward pass, which begins when they are gone. Of a `frozen`
-    model an adapter is trained, whose own state is left out.
+    With `checkpointing`, activations are the inputs of all layers and all activations of the layer that is recomputed.
+    Logits count as far as they exceed what a layer needs for its backward pass, which begins after they are freed. With
+    a `frozen` model an adapter is trained; the adapter's state is not counted.
 
     Args:
         model: the shape of policy and reference.
-        ranks: of the learner.
+        ranks: number of learner ranks.
         zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing: options of the learner.
-        reference: whether there is a reference policy with weights of its own.
-        following: whether that follows the policy by a share of less than 1.
-        frozen: whether an adapter is trained in place of the weights.
+        reference: whether there is a reference policy with separate weights.
+        following: whether the reference follows the policy with a weight of less than 1.
+        frozen: whether an adapter is trained instead of the weights.
         offload_optimizer: whether DeepSpeed keeps the optimizer's state in main memory.
-        offload_activations: whether the inputs of layers wait there, with `checkpointing`.
-        live_parameters: parameters that ZeRO 3 gathers at a time, at most; a layer's own are more where it is larger.
+        offload_activations: whether the inputs of layers are also kept in main memory, with `checkpointing`.
+        live_parameters: largest number of parameters that ZeRO 3 gathers at a time, unless a single layer has more.
     """
     referred = model.parameters if reference else 0
     share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
@@ -152,7 +153,7 @@ def rank_memory(
     live = min(model.parameters, max(live_parameters, model.largest_layer))
     layers = _layers(model, micro_batch_tokens)
     backward = max(layer.backward for layer in layers)
-    inputs = 0.0  # of layers, in main memory
+    inputs = 0.0  # bytes of the inputs of layers, in main memory
     if checkpointing:
         of_one = max(layer.stored + layer.backward for layer in layers)
         on_gpu = min(ON_THE_WAY, model.layers) if offload_activations else model.layers
@@ -181,7 +182,7 @@ def rank_memory(
 
 @dataclass(frozen=True)
 class _Layer:
-    """The activations of each of `count` layers that are alike, bytes: what waits, and what its backward pass needs."""
+    """Activations of each of `count` identical layers, bytes: stored ones, and more for the backward pass."""
 
     count: int
     stored: float
@@ -189,7 +190,7 @@ class _Layer:
 
 
 def _layers(model: Architecture, tokens: int) -> list[_Layer]:
-    """Return the kinds of layers, without experts and with them, as far as the model has some."""
+    """Return the kinds of layers of the model: without experts, and with experts."""
     experts = model.experts
     kinds = [(model.layers - (experts.layers if experts else 0), model.intermediate, 0)]
     if experts:

@@ -1,4 +1,4 @@
-"""The cost of a model on GPUs: bytes, seconds and utilisation, from its shape and the datasheet.
+"""Computes the cost of a model on GPUs from its shape and the datasheet: bytes, seconds and utilisation.
 
 Sizes are bytes, rates per second. `P` is the number of parameters, bfloat16 weights are 2 P bytes.
 """
@@ -21,12 +21,12 @@ WEIGHT = 2
 
 
 class ShapeError(MistakeError):
-    """The shape of a model is not known, or is not that of a decoder that `Architecture` describes."""
+    """The shape of a model is not known, or `Architecture` cannot describe it."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU by its datasheet: memory in bytes, bandwidth in bytes/s, dense bfloat16 operations/s."""
+    """A GPU's datasheet: memory in bytes, bandwidth in bytes/s, dense bfloat16 operations/s."""
 
     memory: float
     bandwidth: float
@@ -41,28 +41,28 @@ GPUS: Mapping[str, Gpu] = {
     "L40S": Gpu(48 * GB, 864 * GB, 362e12),
     "L4": Gpu(24 * GB, 300 * GB, 121e12),
 }
-"""NVIDIA's datasheets, of the SXM form where there are several."""
+"""NVIDIA's datasheets, for the SXM form if there are several."""
 
 OTHER_FORMS = frozenset({"PCIe", "PCIE", "NVL", "MIG", "40GB"})
-"""Words in a GPU's name by which its memory or its clocks are other ones than those in `GPUS`."""
+"""Words in a GPU's name that indicate a different memory or clock than in `GPUS`."""
 
 
 def gpu_called(name: str) -> Gpu | None:
-    """Return the datasheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3"; None: not known."""
+    """Return the datasheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3", or None."""
     words = set(re.split(r"[\s-]+", name))
     return None if words & OTHER_FORMS else next((gpu for known, gpu in GPUS.items() if known in words), None)
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a mixture: gated MLPs, of which a router chooses some for each token.
+    """The experts of a mixture: gated MLPs. A router chooses some of them for each token.
 
     Attributes:
-        layers: that have experts; the others have the MLP of a dense model.
-        count: experts of such a layer.
-        chosen: experts that a token passes.
-        intermediate: width of one.
-        shared: width of the MLP beside them that every token passes; 0: there is none.
+        layers: number of layers with experts; other layers have a dense MLP.
+        count: number of experts of such a layer.
+        chosen: number of experts that are chosen for a token.
+        intermediate: width of one expert.
+        shared: width of the shared MLP that is used for every token, or 0 if there is none.
     """
 
     layers: int
@@ -73,11 +73,11 @@ class Experts:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Experts | None:
-        """Read the experts from a model's `config.json`, by the names of Qwen, Mixtral and DeepSeek; None: it has none.
+        """Read the experts from a model's `config.json` (Qwen, Mixtral and DeepSeek names), or None if it has none.
 
         Raises:
-            KeyError: it does not say how many are chosen.
-            ValueError: layers with and without experts follow each other in another way than those models'.
+            KeyError: the number of chosen experts is missing.
+            ValueError: the order of layers with and without experts differs from these models.
         """
         count = next((config[name] for name in EXPERTS if config.get(name)), 0)
         if count < 2:
@@ -98,13 +98,14 @@ class Experts:
 
     @property
     def width(self) -> int:
-        """Sum of the widths of all MLPs that a token passes in a layer."""
+        """Sum of the widths of all MLPs that are used for a token in a layer."""
         return self.chosen * self.intermediate + self.shared
 
     def read(self, sequences: float) -> float:
-        """Return the number of a layer's experts that a decoding step of `sequences` reads, if each chooses at random.
+        """Return the number of a layer's experts that a decoding step of `sequences` reads, if each chooses randomly.
 
-        A sequence leaves an expert out with a probability of 1 - chosen / count; one that all leave out is not read.
+        A sequence does not choose an expert with a probability of 1 - chosen / count; an expert that none chooses is
+        not read.
         """
         return self.count * (1 - (1 - self.chosen / self.count) ** sequences)
 
@@ -115,9 +116,9 @@ class Architecture:
 
     Attributes:
         intermediate: width of the MLP in layers without experts.
-        window: tokens that layers with sliding-window attention attend to; None: there are no such layers.
-        full_layers: layers that attend to all; None: every one.
-        qk_norm: True: a norm over each head's queries, and one over its keys.
+        window: number of tokens that layers with sliding-window attention attend to, or None without such layers.
+        full_layers: number of layers that attend to all tokens, or None for all layers.
+        qk_norm: whether there is a norm over each head's queries, and another over its keys.
     """
 
     layers: int
@@ -139,9 +140,9 @@ class Architecture:
         """Read the shape from a model's `config.json`.
 
         Raises:
-            KeyError, ValueError: it is not that of such a decoder.
+            KeyError, ValueError: the model is not such a decoder.
         """
-        if config.get("kv_lora_rank"):  # DeepSeek's latent attention has another cache and other operations
+        if config.get("kv_lora_rank"):  # DeepSeek's latent attention has a different cache and different operations
             raise ValueError(f"kv_lora_rank = {config['kv_lora_rank']}")
         heads = config["num_attention_heads"]
         window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
@@ -171,7 +172,7 @@ class Architecture:
 
     @property
     def active_parameters(self) -> int:
-        """Number of parameters that a token passes: all, but of a layer's experts those that are chosen."""
+        """Number of parameters used for a token: all, but only the chosen ones of a layer's experts."""
         return round(self._parameters(self.experts.chosen if self.experts else 0))
 
     def read_parameters(self, sequences: float) -> float:
@@ -179,7 +180,7 @@ class Architecture:
         return self._parameters(self.experts.read(sequences) if self.experts else 0)
 
     def _parameters(self, experts: float) -> float:
-        """Return the number of parameters with a number of experts in every layer that has some."""
+        """Return the number of parameters, counting this number of experts in every layer with experts."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         mixed = self.experts.layers if self.experts else 0
         dense = (self.layers - mixed) * 3 * self.hidden * self.intermediate
@@ -194,7 +195,7 @@ class Architecture:
         return projections + 2 * self.head_size * self.qk_norm + 2 * self.hidden
 
     def _mixture(self, experts: float) -> float:
-        """Return the number of parameters of a layer's router, of a number of experts, and of the shared MLP."""
+        """Return the number of parameters of a layer's router, of this number of experts, and of the shared MLP."""
         if self.experts is None:
             return 0
         return self.hidden * (self.experts.count + 3 * (experts * self.experts.intermediate + self.experts.shared))
@@ -207,7 +208,7 @@ class Architecture:
         return self._attention + round(max(mlp, mixture))
 
     def attended(self, context: float) -> float:
-        """Return how many of `context` tokens a layer attends to and has in its cache, mean over layers."""
+        """Return how many of `context` tokens a layer attends to and has in its cache, averaged over layers."""
         if self.window is None or self.full_layers is None:
             return context
         windowed = self.layers - self.full_layers
@@ -218,9 +219,9 @@ class Architecture:
         return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT * self.attended(context)
 
     def forward_flops(self, context: float) -> float:
-        """Return the floating point operations of one token after `context` others.
+        """Return the number of floating point operations for one token after `context` others.
 
-        They are 2 for each parameter that it passes, and for attention 4 for each layer, unit of width and position.
+        It is 2 for each parameter used and, for attention, 4 for each layer, unit of width and position.
         """
         return 2 * self.active_parameters + 4 * self.layers * self.heads * self.head_size * self.attended(context)
 
@@ -240,14 +241,14 @@ KNOWN: Mapping[str, Architecture] = {
     "DeepSeek-R1-Distill-Qwen-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, attention_bias=True),
     "Qwen3-30B-A3B": Architecture(48, 2048, 6144, 32, 4, 128, 151936, qk_norm=True, experts=_QWEN3_EXPERTS),
 }
-"""Shapes of models, from their `config.json`, by the beginning of their name on the hub or of a package's file."""
+"""Shapes of models, from their `config.json`, by the prefix of their name on the hub or of a package's file."""
 
 
 def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:
-    """Return the shape of the model that a recipe names, or that of a `config.json`.
+    """Return the shape of the model that a recipe names, or the shape in a `config.json`.
 
     Raises:
-        ShapeError: it is not known, or that of another kind of model.
+        ShapeError: the shape is not known, or `Architecture` cannot describe it.
     """
     if config is None and source.get("kind") == "folder":
         config = Path(source["path"]) / "config.json"
@@ -264,7 +265,7 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
 
 
 def known_architecture(folder: Path) -> Architecture | None:
-    """Return the shape of the model in a folder; None: it is not one that `Architecture` describes."""
+    """Return the shape of the model in a folder, or None if `Architecture` cannot describe it."""
     try:
         return architecture({"kind": "folder", "path": folder}, None)
     except ShapeError:
@@ -275,7 +276,7 @@ def tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
     """Return the mean number of tokens before a token of a response, in prompt and response.
 
     Args:
-        lengths: tokens of the prompt and of the response, of each response; at least one has a token.
+        lengths: numbers of tokens of prompt and response, for each response; at least one response has a token.
     """
     before = total = 0
     for prompt, response in lengths:
@@ -285,7 +286,7 @@ def tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
 
 
 def kv_room(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
-    """Return the bytes for the KV cache of one engine on `gpus`; below 0 where not even the weights fit."""
+    """Return the number of bytes for the KV cache of one engine on `gpus`, below 0 if not even the weights fit."""
     return gpus * gpu.memory * utilization - WEIGHT * model.parameters
 
 
@@ -294,8 +295,9 @@ def decode_seconds(
 ) -> tuple[float, float]:
     """Return the seconds of a decoding step of n sequences, a + b n, as `(a, b)`.
 
-    Reading the weights takes a; each sequence reads its KV cache of `context` tokens, or computes if that takes longer.
-    Of a mixture's experts, those are read that `sequences` of them choose: fewer sequences would read fewer.
+    Reading the weights takes a. Each sequence takes b, to read its KV cache of `context` tokens, or to compute if that
+    takes longer. For a mixture, the experts that `sequences` sequences choose are read; fewer sequences would read
+    fewer.
     """
     bandwidth, flops = gpus * gpu.bandwidth * efficiency, gpus * gpu.flops * efficiency
     reading = model.kv_cache(context) / bandwidth
@@ -315,10 +317,10 @@ def learner_tokens_per_second(
 ) -> float:
     """Return the trained tokens/s of the learner.
 
-    A token takes the operations of three forward passes, of one more where activations are recomputed, and of one more
-    with a reference policy.
+    A token needs the operations of three forward passes, one more if activations are recomputed, and one more with a
+    reference policy.
 
-    `context` is the mean number of tokens before one.
+    `context` is the mean number of tokens before a token.
     """
     passes = 3 + checkpointing + reference
     return ranks * gpu.flops * mfu / (passes * model.forward_flops(context))
@@ -334,12 +336,12 @@ def model_flops_utilization(
     training: bool = False,
     frozen: bool = False,
 ) -> float:
-    """Return the MFU: operations that the tokens need over those that the GPUs could do.
+    """Return the MFU: operations that the tokens need, divided by the GPUs' peak.
 
-    The definition is PaLM's (Chowdhery et al. 2022, appendix B). Training takes three forward passes; with `frozen`
-    weights, of which an adapter is trained, it takes two, since no gradient of them is computed.
+    The definition is PaLM's (Chowdhery et al. 2022, appendix B). Training needs the operations of three forward passes,
+    or of two with `frozen` weights and an adapter, since no gradients of frozen weights are computed.
 
-    What is computed again does not count. `context` is the mean number of tokens before one.
+    Recomputation does not count. `context` is the mean number of tokens before a token.
     """
     passes = (2 if frozen else 3) if training else 1
     return passes * model.forward_flops(context) * tokens_per_second / (gpus * gpu.flops)
@@ -348,10 +350,10 @@ def model_flops_utilization(
 def model_bandwidth_utilization(
     tokens_per_second: float, model: Architecture, gpu: Gpu, *, gpus: int, sequences: float, context: float
 ) -> float:
-    """Return the MBU: bytes that decoding must read over those that the GPUs could (Databricks 2023).
+    """Return the MBU: bytes that decoding must read, divided by the GPUs' peak (Databricks 2023).
 
-    A step makes a token of each of `sequences`, reads the weights once, of experts those that are chosen, and the KV
-    cache of all sequences.
+    A step generates one token for each of `sequences`. It reads the weights once, only the chosen ones of the experts,
+    and the KV cache of all sequences.
     """
     steps = tokens_per_second / sequences
     read = WEIGHT * model.read_parameters(sequences) + sequences * model.kv_cache(context)

@@ -1,4 +1,4 @@
-"""A training run in virtual time: the real controller, window and fleet, with simulated actors and learner."""
+"""Simulates training in virtual time: the real controller, window and fleet, with simulated actors and learner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workload:
     """The prompts and responses of a simulated run.
 
     Attributes:
-        draw_tokens: returns the length of the next response, tokens.
+        draw_tokens: function that returns the length of the next response, tokens.
         prompt_tokens: length of every prompt.
         zero_variance: share of prompts for which no response passes.
         prompts: number of prompts.
@@ -49,17 +49,17 @@ class Workload:
 
 @dataclass(frozen=True)
 class Simulated:
-    """The measurements of a simulated run over its second half, in which its beginning has no part.
+    """The measurements of a simulated run over its second half, without its beginning.
 
     Attributes:
-        tokens_per_second: of finished responses, of all engines.
-        trained_tokens_per_second: of responses that the learner took.
-        learner_idle: share of the time in which the learner did not compute.
-        actors_idle: share of the time in which an engine had nothing to generate, or stood still, mean over engines.
-        staleness: mean age of what is trained on, in versions.
-        staleness_max: the oldest.
-        stale: share of the judged groups that were dropped, because they were older than `max_staleness`.
-        step_seconds: mean.
+        tokens_per_second: tokens/s of finished responses, of all engines together.
+        trained_tokens_per_second: tokens/s of responses that the learner trained on.
+        learner_idle: share of the time during which the learner did not compute.
+        actors_idle: share of the time during which an engine had nothing to generate, or paused, averaged over engines.
+        staleness: mean age of the tokens trained on, in versions.
+        staleness_max: maximum age.
+        stale: share of the scored groups that were dropped because they were older than `max_staleness`.
+        step_seconds: mean duration of a step.
     """
 
     tokens_per_second: float
@@ -73,11 +73,11 @@ class Simulated:
 
 
 class EnoughError(Exception):
-    """Enough steps are measured, and the simulated run is ended."""
+    """Enough steps are measured, so the simulated run ends."""
 
 
 class _Metrics:
-    """The metrics of a run of `steps`, with the busy seconds of learner and actors up to each step."""
+    """Collects the metrics of a run of `steps` steps, and the busy seconds of learner and actors up to each step."""
 
     def __init__(self, steps: int, at_step: Callable[[], tuple[float, float]]) -> None:
         self._steps = steps
@@ -92,17 +92,17 @@ class _Metrics:
             raise EnoughError
 
     def add_validation(self, figures: dict[str, float]) -> None:
-        """No plan begins at its last step."""
+        """Ignore the metrics: no plan begins at its last step."""
 
     def sync(self) -> int:
         return 0
 
 
 def centred_scores(batch: Sequence[JudgedGroup], _: list[float], config: TrainingConfig) -> list[list[float]]:
-    """Return the scores less their mean, by group: they are 0 where the objective's advantages are.
+    """Return the scores minus their mean, by group: they are 0 for the same responses as the advantages.
 
-    That is all that a step's duration depends on, and it needs no torch. The mean is that of the group, and for
-    `reinforce_pp` that of the batch.
+    A step's duration depends on nothing else, and this needs no torch. The mean is over the group or, for
+    `reinforce_pp`, over the batch.
     """
     groups = [group.scores for group in batch]
     overall = statistics.fmean(score for scores in groups for score in scores)
@@ -121,7 +121,7 @@ def play(
     seed: int = 0,
     keep_rollouts: bool = False,
 ) -> None:
-    """Run `config` in virtual time and a folder of its own, to its end or until `metrics` raises `EnoughError`."""
+    """Run `config` in virtual time and in a temporary folder, to its end or until `metrics` raises `EnoughError`."""
     trained, validated = split_validation(prompts, config)
 
     async def run(folder: Path) -> None:
@@ -158,11 +158,11 @@ def simulate(
     """Run `config` in virtual time, and return what was measured over the second half.
 
     Args:
-        config: the run's options; `steps` are simulated.
-        engine: speed of every engine; or a function from an engine's index to its speed or to the simulated engine.
+        config: the run's options; `steps` steps are simulated.
+        engine: speed of every engine, or a function from an engine's index to its speed or to the simulated engine.
         learner: the simulated learner.
         workload: prompts and response lengths.
-        seed: of prompts and judgements.
+        seed: seed of prompts and scores.
     """
     chance = random.Random(seed)
     actors: list[ClockActor] = []
@@ -184,8 +184,8 @@ def simulate(
         for number in range(workload.prompts)
     ]
 
-    # At its end a run waits for its last validation, which is no part of a step.
-    endless = config.model_copy(update={"steps": 1_000_000, "log_completions": 0})  # nothing is said
+    # At its end a run waits for its last validation, which is not part of a step.
+    endless = config.model_copy(update={"steps": 1_000_000, "log_completions": 0})  # no output
     play(endless, prompts, make_actor, ChanceJudge(chance), learner, metrics, seed=seed)
     half = len(metrics.rows) // 2
     rows = metrics.rows[half:]
