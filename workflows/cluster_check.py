@@ -1,4 +1,4 @@
-"""Check, in minutes, that a cluster has what a recipe's run will need: images, GPUs, network, storage, judge, secrets.
+"""Checks in minutes that a cluster has what a recipe needs: images, GPUs, network, storage, judge, secrets.
 
 pyflyte run workflows/cluster_check.py cluster_check [--training FILE] [--data FILE]
 """
@@ -23,7 +23,7 @@ def check_for(data: DataFile, training: Recipe) -> StageSummary:
     """Check the pods that the recipe's run will have: the machines of training, and one pod of the data stages.
 
     Args:
-        data: the data file, for how responses are judged, and for its pods.
+        data: the data file, for its verifiers and its pods.
         training: the recipe, with its machines.
     """
     holding = training, training.cluster, judge_gpus(data, training.benchmarks), stored_models(training, data)
@@ -38,11 +38,11 @@ def check_for(data: DataFile, training: Recipe) -> StageSummary:
 def cluster_check(
     data: DataFile = FILES[0], training: Recipe = FILES[1], evaluation: EvaluationFile = FILES[2]
 ) -> StageSummary:
-    """Check what the recipe's run will need, one sentence for each check; it fails where a check failed.
+    """Check what the recipe's run will need. Prints one message per check, and fails if a check failed.
 
     Args:
         data: the data file.
         training: the recipe, with its machines.
-        evaluation: the evaluation file, which every launch brings; nothing of it is checked.
+        evaluation: the evaluation file, which every launch includes. It is not checked.
     """
     return check_for(data=data, training=training)

@@ -1,4 +1,4 @@
-"""Make the training mixture from the sources: read, clean, roll out, select, mix.
+"""Makes the training mixture from the sources: read, clean, roll out, select, mix.
 
 pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE] [--evaluation FILE]
 """
@@ -35,11 +35,11 @@ from workflows.questions import sourced_questions
 FILES = quickstart()
 
 ANY_LENGTH = 2**40
-"""Largest number of characters in a question of an evaluation set: no limit in effect."""
+"""Maximum number of characters in a question of an evaluation set, which is effectively unlimited."""
 
 
 class Curated(NamedTuple):
-    """The tables that the data stages make, with the columns of `tasks.tables.schemas`, and the stages' summaries."""
+    """The output tables of the data stages, with the columns of `tasks.tables.schemas`, and the stages' summaries."""
 
     prompts: Parquet
     rollouts: Parquet
@@ -63,17 +63,17 @@ def compose_data(
     training: Annotated[Recipe, RESULT],
     evaluation: Annotated[EvaluationFile, RESULT],
 ) -> Curated:
-    """Make the training mixture and the held-out prompts; every stage on the way is cached on its own.
+    """Make the training mixture and the held-out prompts. Every stage is cached separately.
 
     Args:
         model: the initial checkpoint, whose pass rates measure difficulty.
         data: the data file.
         training: the recipe, whose `cluster` decides whether pods have GPUs.
-        evaluation: the evaluation file: the prompts that hold a question of its benchmarks, or of those of the
-            recipe's validation, are counted, and stay.
+        evaluation: the evaluation file. Prompts that contain a question of its benchmarks, or of the recipe's
+            validation benchmarks, are counted but kept.
     """
-    # Nodes have numbers, not the names in the file: where `data-0-` and a node's name have more than 20 characters
-    # together, Flyte puts a hash in their place, and its console never knows the node's state.
+    # Nodes have numbers, not the names in the file: if `data-0-` and a node's name have more than 20 characters
+    # together, Flyte replaces them with a hash, and its console never knows the node's state.
     data = sampled_as_trained(data, training)
     benchmarks = _benchmarks(training, evaluation)
     difficulty = data.difficulty or unfiltered(training)
@@ -110,7 +110,7 @@ def compose_data(
     )
 
     def split_by_length(suffix: str, checkpoint: Any, spec: Any) -> Any:
-        """Add the node that divides the prompts that fit into shards; return its outputs."""
+        """Add the node that splits the prompts that fit into shards, and return its outputs."""
         split = split_prompts(
             prompts=merged.prompts,
             model=checkpoint,
@@ -127,9 +127,9 @@ def compose_data(
         return split
 
     def rolled_out(suffix: str, checkpoint: Any, spec: Any, *, stops: bool = False) -> tuple[Any, Any]:
-        """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all.
+        """Add the nodes that sample and grade rollouts; return the shards of prompts, and the graded rollouts.
 
-        `stops` tells whether verdicts may end the sampling of a prompt (`spec.stop_at`).
+        `stops` says whether verdicts may end the sampling of a prompt early (`spec.stop_at`).
         """
         split = split_by_length(suffix, checkpoint, spec)
         judging = judging_digest(data.verifiers, "initial") if stops else ""
@@ -208,12 +208,12 @@ def data(
 
 
 def _sources(data: DataFile) -> list[SourceSpec]:
-    """Return the sources of the prompts, and those of the evaluation sets."""
+    """Return the sources of the prompts and of the evaluation sets."""
     return [*data.used_sources, *(known.source for known in data.evaluation_sets)]
 
 
 def _benchmarks(training: Recipe, evaluation: EvaluationFile) -> list[BenchmarkFile]:
-    """Return the benchmarks of both files; two that ask the same questions are one."""
+    """Return the benchmarks of both files. Benchmarks with the same questions are listed once."""
     by_source: dict[str, BenchmarkFile] = {}
     for benchmark in (*evaluation.benchmarks, *training.benchmarks):
         by_source.setdefault(benchmark.source.model_dump_json(), benchmark)
@@ -221,7 +221,7 @@ def _benchmarks(training: Recipe, evaluation: EvaluationFile) -> list[BenchmarkF
 
 
 def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> Any:
-    """Add the nodes that read, screen and merge all sources; return the outputs of `merge_sources`."""
+    """Add the nodes that read, screen and merge all sources, and return the outputs of `merge_sources`."""
     pod = overrides(data.pod)
     evaluated = [
         source_prompts(batch=batch, content=config_digest(batch), max_prompt_chars=ANY_LENGTH).with_overrides(

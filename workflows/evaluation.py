@@ -1,4 +1,4 @@
-"""Evaluate policies on the same held-out prompts and benchmarks, and compare them.
+"""Evaluates policies on the same held-out prompts and benchmarks, and compares them.
 
 pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --heldout FILE [--evaluation FILE]
 """
@@ -28,9 +28,9 @@ FILES = quickstart()
 
 
 class Comparison(NamedTuple):
-    """The outputs of an evaluation; tables have the columns of `tasks.tables.schemas`.
+    """The outputs of an evaluation. Tables have the columns of `tasks.tables.schemas`.
 
-    `benchmarks` is a folder with a page for people on each benchmark.
+    `benchmarks` is a folder with an HTML page for each benchmark.
     """
 
     evaluation: Parquet
@@ -53,12 +53,12 @@ def compose_evaluation(
     """Sample and score the initial checkpoint, the trained policy and any others, and compare them.
 
     Args:
-        model: the initial checkpoint, which is also the judge where `data` says so.
+        model: the initial checkpoint, which is also the judge if `data` says so.
         policy: the trained policy.
         heldout: prompts that no policy was trained on.
-        data: the data file, for how responses are judged.
+        data: the data file, for its verifiers.
         training: the recipe, whose `cluster` decides whether pods have GPUs.
-        evaluation: what policies are asked, how they are sampled, and which others there are.
+        evaluation: the benchmarks, the sampling options, and the other policies.
     """
     check_server(evaluation)
     sources = [benchmark.source for benchmark in evaluation.benchmarks]
@@ -67,7 +67,7 @@ def compose_evaluation(
     pod = overrides(evaluation_pod(data, training, evaluation))
     sourced = sourced_questions(evaluation.benchmarks, overrides(data.pod))
     questions = [known.prompts for known in sourced]
-    # Names of nodes are short, because `evaluation-0-` stands before them, and have numbers: see `workflows.data`.
+    # Names of nodes are short, because they are prefixed with `evaluation-0-`, and have numbers: see `workflows.data`.
     handed = hand_to_evaluation(
         model=model,
         policy=policy,
@@ -154,7 +154,7 @@ def evaluation(
 
 
 def _checkpoints(model: Any, policy: Any, training: Recipe, evaluation: EvaluationFile) -> dict[str, Any]:
-    """Return the model folder of every policy by name; one of two names with the same model is enough."""
+    """Return the model folder of every policy by name. If several names have the same model, one of them suffices."""
     others = {
         name: prepare_model(spec=spec).with_overrides(node_name=f"load-{number}").model
         for number, (name, spec) in enumerate(evaluation.policies.items())

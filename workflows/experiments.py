@@ -1,9 +1,9 @@
-"""An experiment: variants of a recipe, each the whole pipeline, and one page that compares them.
+"""Runs an experiment: the whole pipeline for each variant of a recipe, and one page that compares them.
 
 pyflyte run workflows/experiments.py experiment [--experiment FILE]
 
-The variants are launched by the pipeline's launch plan, so that each is an execution of its own on a cluster. What they
-share, such as the difficulty of the same prompts, comes from the cache.
+The variants are launched with the pipeline's launch plan, so that each is a separate execution on a cluster. Stages
+that they share, such as the difficulty of the same prompts, come from the cache.
 """
 
 from typing import NamedTuple
@@ -19,12 +19,12 @@ from tasks.reporting.task import report_experiment
 from workflows.rlvr import rlvr
 
 PIPELINE = LaunchPlan.get_or_create(rlvr)
-"""The launch plan of the pipeline, which has its name."""
+"""The launch plan of the pipeline, with the same name."""
 QUICKSTART = quickstart_experiment()
 
 
 class Experimented(NamedTuple):
-    """The outputs of an experiment: the page, and the figures of the trained policies, named as their variants."""
+    """The outputs of an experiment: the page, and the results of the trained policies, named after their variants."""
 
     report: Html
     evaluation: Parquet
@@ -32,12 +32,12 @@ class Experimented(NamedTuple):
 
 @uncached_composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), node_dependency_hints=[PIPELINE])
 def run_variants(experiment: Experiment) -> Experimented:
-    """Run the pipeline with the files of every variant, and compare what they trained.
+    """Run the pipeline with the files of every variant, and compare the trained policies.
 
     Args:
         experiment: the experiment, whose files have been checked.
     """
-    # Nodes have numbers, and not the variants' names, whose length is the user's: see `workflows.data`.
+    # Nodes have numbers, and not the variants' names, which may be too long: see `workflows.data`.
     results = [
         PIPELINE(data=files.data, training=files.training, evaluation=files.evaluation).with_overrides(
             node_name=f"variant-{number}"
@@ -62,6 +62,6 @@ def run_variants(experiment: Experiment) -> Experimented:
 
 @workflow
 def experiment(experiment: Experiment = QUICKSTART) -> Experimented:
-    """Train the variants of an experiment and compare them; without arguments, one of the quickstart's size."""
+    """Train the variants of an experiment and compare them. The default is the quickstart experiment."""
     checked = check_variants(experiment=experiment).with_overrides(node_name="check")
     return run_variants(experiment=checked).with_overrides(node_name="variants")

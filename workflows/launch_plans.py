@@ -1,10 +1,11 @@
-"""A launch plan for every recipe: the pipeline with the recipe, its data and its evaluation, launched by name.
+"""Defines a launch plan for every recipe: the pipeline with the recipe, its data and its evaluation, launched by name.
 
-One more, `cluster_check`, checks what a recipe's run will need; it is launched with `--training`.
+The additional launch plan `cluster_check` checks what a recipe's run will need. It is launched with `--training`.
 
-The executions of a launch plan carry the names of its three files as labels, and so do their pods.
+The executions of a launch plan, and their pods, have the names of its three files as labels.
 
-In a module of its own: only registering loads it, since each one takes a tenth of a second to make.
+This is a separate module that is only loaded for registration, because each launch plan takes a tenth of a second to
+create.
 """
 
 from flytekit import LaunchPlan
@@ -15,7 +16,7 @@ from workflows.cluster_check import cluster_check
 from workflows.rlvr import rlvr
 
 FILES = ("data", "training", "evaluation")
-"""Names of the inputs that are files of the user."""
+"""Names of the inputs that are YAML files of the user."""
 
 
 def _launch_plan(recipe: str) -> LaunchPlan:

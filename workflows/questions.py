@@ -1,4 +1,4 @@
-"""The nodes that read the questions of benchmarks, for all workflows that ask or count them."""
+"""Adds the nodes that read the questions of benchmarks, for all workflows that use or count them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from tasks.sourcing.task import source_prompts
 
 
 def sourced_questions(benchmarks: Sequence[BenchmarkFile], pod: dict[str, Any]) -> list[Any]:
-    """Add the nodes that read the benchmarks' questions, in pods with these overrides; return their outputs."""
+    """Add the nodes that read the benchmarks' questions, in pods with these overrides, and return their outputs."""
     return [
         source_prompts(
             batch=batch, content=config_digest(batch), max_prompt_chars=benchmark.max_prompt_chars

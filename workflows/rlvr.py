@@ -1,8 +1,8 @@
-"""The whole pipeline: preflight, model, model check, data, train, evaluation, report.
+"""Runs the whole pipeline: preflight, model, model check, data, train, evaluation, report.
 
 pyflyte run workflows/rlvr.py rlvr [--data FILE] [--training FILE] [--evaluation FILE]
 
-Where the project is installed from its wheel, the folder is `python -c "import workflows; print(*workflows.__path__)"`.
+If the project is installed from its wheel, the folder is `python -c "import workflows; print(*workflows.__path__)"`.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ DATA, TRAINING, EVALUATION = quickstart()
 
 
 class Results(NamedTuple):
-    """The outputs of a run; tables have the columns of `tasks.tables.schemas`."""
+    """The outputs of a run. Tables have the columns of `tasks.tables.schemas`."""
 
     report: Html
     summary: FlyteFile
@@ -54,7 +54,7 @@ def rlvr(
     training: Recipe = TRAINING,
     evaluation: EvaluationFile = EVALUATION,
 ) -> Results:
-    """Train a model with verifiable rewards and report what it gained; without arguments, the quickstart."""
+    """Train a model with verifiable rewards and report its gain. The default is the quickstart."""
     checked = preflight(data=data, training=training, evaluation=evaluation).with_overrides(node_name="preflight")
     files = {"data": checked.data, "training": checked.training}
     initial = prepare_model(spec=checked.model).with_overrides(node_name="model")

@@ -1,4 +1,4 @@
-"""Train a policy on the machines that a recipe asks for.
+"""Trains a policy on the machines that a recipe requests.
 
 pyflyte run workflows/training.py train --model FOLDER --mixture FILE [--data FILE] [--training FILE]
 """
@@ -30,12 +30,12 @@ def compose_training(
     data: Annotated[DataFile, RESULT],
     training: Annotated[Recipe, RESULT],
 ) -> Trained:
-    """Train the initial checkpoint on the mixture as the recipe says.
+    """Train the initial checkpoint on the mixture according to the recipe.
 
     Args:
         model: the initial checkpoint.
         mixture: the prompts to train on.
-        data: the data file, for how responses are judged.
+        data: the data file, for its verifiers.
         training: the recipe, with its machines.
     """
     sources = [benchmark.source for benchmark in training.benchmarks]

@@ -1,4 +1,4 @@
-"""The checks of a cluster, in their order: those of the machines of training, and those of a single pod."""
+"""Lists the checks of a cluster in their order: checks of the training machines, and checks of a single pod."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 Check = Callable[[Findings], None]
-"""A check: it writes what it finds into `Findings`."""
+"""A check, which writes its results into `Findings`."""
 
 PROBE_SECONDS = 300.0
-"""Longest time that all nodes may take to give their facts, seconds."""
+"""Timeout for collecting the facts of all nodes, seconds."""
 
 
 class ClusterCheckError(MistakeError):
-    """A cluster lacks what a run would need; the message has the sentences of the checks that failed."""
+    """Raised if a cluster lacks something that a run needs. The message contains the messages of the failed checks."""
 
 
 def node_facts(*, sandbox: bool) -> list[NodeFacts]:
-    """Return the facts of all nodes of the Ray cluster, first those of this process's own.
+    """Return the facts of all nodes of the Ray cluster, starting with this process's node.
 
     Args:
         sandbox: whether to start a sandbox on this node.
@@ -53,12 +53,12 @@ def node_facts(*, sandbox: bool) -> list[NodeFacts]:
 
 
 def needs_sandbox(data: DataFile) -> bool:
-    """Return whether programs are run on the node that judges."""
+    """Return whether programs are run on the node that grades responses."""
     return data.verifiers.code.remote is None and any("code" in source.verifiers for source in data.used_sources)
 
 
 def needed_gpus(data: DataFile, training: Recipe) -> int:
-    """Return the GPUs of learner, engines and a judge that training serves itself; 0: it has none."""
+    """Return the number of GPUs for the learner, the engines and the judge if training serves it. 0 means no GPUs."""
     if not training.cluster.gpus_per_node:
         return 0
     as_few = training.shares_gpus or (training.placement == "auto" and training.as_many_engines_as_ranks)
@@ -66,10 +66,10 @@ def needed_gpus(data: DataFile, training: Recipe) -> int:
 
 
 def pods_on(machines: Sequence[NodeFacts], data: DataFile, training: Recipe) -> list[PodNeed]:
-    """Return the pod of training on each machine, and its need; none if the size of the model is not known.
+    """Return the training pod on each machine with its disk need, or no pods if the size of the model is not known.
 
-    The first machine is that of the controller. Another holds actors if the name of its pod, as KubeRay makes it, has
-    that of their group, and else learner ranks.
+    The first machine runs the controller. Any other machine runs actors if the name of its pod, as KubeRay builds it,
+    contains the name of their group, and learner ranks otherwise.
     """
     needs = {need.name: need for need in training_needs(data, training)}
     if not needs:
@@ -94,8 +94,8 @@ def machine_checks(
         data: the data file.
         training: the recipe.
         machines: the facts of the machines.
-        storage: file system and folder in which the run is kept.
-        on_this_machine: True: the stages of a run are not pods.
+        storage: file system and folder that the run is stored in.
+        on_this_machine: whether the stages run on this machine and not in pods.
     """
     working = [node for node in machines if node.gpus] or list(machines)
     models = stored_models(training, data)
@@ -138,18 +138,18 @@ def pod_checks(data: DataFile, training: Recipe, pod: NodeFacts) -> dict[str, Ch
 
 
 def carried_out(checks: Mapping[str, Check]) -> str:
-    """Carry out checks one after the other, and return their results as JSON."""
+    """Run the checks one after the other, and return their results as JSON."""
     return json.dumps([asdict(carry_out(name, check)) for name, check in checks.items()])
 
 
 def results_of(texts: Sequence[str]) -> list[Result]:
-    """Return the results in texts that `carried_out` returned."""
+    """Parse the results that `carried_out` returned."""
     rows: list[dict[str, Any]] = [row for text in texts for row in json.loads(text)]
     return [Result(**row) for row in rows]
 
 
 def deck_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return the rows of the deck's table: a check, its status, its seconds and its sentence."""
+    """Return the rows of the deck's table, each with a check, its status, its seconds and its message."""
     return [
         {"check": result.name, "status": result.status, "seconds": round(result.seconds, 1), "result": result.reason}
         for result in results
@@ -157,7 +157,7 @@ def deck_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def require_all(results: Sequence[Result]) -> None:
-    """Raise `ClusterCheckError` where a check failed, with the names and sentences of those that did."""
+    """Raise `ClusterCheckError` if a check failed, with the names and messages of all failed checks."""
     failed = [result for result in results if result.status == "failed"]
     if failed:
         sentences = "; ".join(f"{result.name}: {result.reason.rstrip('.')}" for result in failed)

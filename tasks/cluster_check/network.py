@@ -1,4 +1,4 @@
-"""Bandwidth of an all-reduce over a run's learner ranks, and the network by which it goes."""
+"""Measures the bandwidth of an all-reduce over a run's learner ranks, and finds the network that it uses."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tasks.machine.groups import LEARNER, group_of
 from tasks.training.gpu_check.results import Findings, SkippedError
 
 REPEATS = 5
-"""All-reduces that are timed, after one that is not."""
+"""Number of timed all-reduces, after one warm-up."""
 
 BYTES = {"nccl": 256 << 20, "gloo": 16 << 20}
-"""Bytes of an all-reduce, by the library that computes it."""
+"""Size of an all-reduce in bytes, by the library that computes it."""
 
 LIMIT_SECONDS = 300.0
-"""Longest time that the ranks may take to find each other and to reduce, seconds."""
+"""Timeout for the ranks to connect and to reduce, seconds."""
 
 LEAST_BANDWIDTH = 1e9
-"""Bytes/s of a GPU in an all-reduce, below which the learner would mostly wait for its network."""
+"""Minimum all-reduce bandwidth of a GPU, bytes/s. Below it, the learner would mostly wait for its network."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Reduction:
     """A measured all-reduce.
 
     Attributes:
-        ranks, nodes: processes that took part, and nodes that they are on.
-        size: bytes that each of them gave.
+        ranks, nodes: numbers of processes and nodes that took part.
+        size: bytes contributed by each process.
         seconds: median time of the slowest rank.
         library: `nccl` on GPUs, `gloo` on CPUs.
-        network: by which NCCL goes between nodes (`network_of`); empty: it does not say.
+        network: the network that NCCL uses between nodes (`network_of`), or empty if it is not reported.
     """
 
     ranks: int
@@ -51,15 +51,16 @@ class Reduction:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s that a rank sends and receives: 2 (n - 1) / n of the size, as NCCL's own tests count."""
+        """Bytes/s that a rank sends and receives: 2 (n - 1) / n of the size, as NCCL's own tests define it."""
         return 2 * (self.ranks - 1) / self.ranks * self.size / self.seconds
 
 
 def network_of(log: str) -> str:
     """Return the network in a log of `NCCL_DEBUG=INFO`: `NET/IB/GDRDMA`, `NET/IB`, `NET/Socket`, or a plugin's.
 
-    The way of a channel decides, as in "via NET/IB/0/GDRDMA"; without one, the network that NCCL chose. Several ranks'
-    logs may follow one another: the slowest network counts. Empty: the log names none.
+    The network is read from a channel, as in "via NET/IB/0/GDRDMA", or else from the network that NCCL chose. The log
+    may contain the logs of several ranks, in which case the slowest network is returned. Returns an empty string if the
+    log names no network.
     """
     channels = {f"NET/{kind}{'/GDRDMA' if direct else ''}" for kind, direct in _CHANNEL.findall(log)}
     chosen = channels or {f"NET/{kind}" for kind in _CHOSEN.findall(log)}
@@ -71,10 +72,10 @@ _CHOSEN = re.compile(r"(?:Using network|Assigned NET plugin) (\w+)")
 
 
 class ReducingRank:
-    """One process of an all-reduce, as a Ray actor."""
+    """A Ray actor that runs one process of an all-reduce."""
 
     def address(self) -> tuple[str, int]:
-        """Return this node's address, and a port that is free on it."""
+        """Return this node's address, and a free port on it."""
         import ray
 
         with socket.create_server(("", 0)) as listening:
@@ -84,7 +85,7 @@ class ReducingRank:
         """Return the median seconds of an all-reduce, the library that computed it, and NCCL's log. Collective.
 
         Args:
-            rank: of this process, from 0.
+            rank: rank of this process, from 0.
             ranks: number of processes.
             address: the result of `address` on rank 0.
         """
@@ -114,9 +115,9 @@ class ReducingRank:
 
 
 def reduction(ranks: int, gpus: bool) -> Reduction:
-    """Measure an all-reduce of as many ranks on the Ray cluster, each on a GPU where the ranks have GPUs.
+    """Measure an all-reduce of `ranks` ranks on the Ray cluster, with one GPU each if `gpus` is true.
 
-    Ranks fill one node after the other, as the learner's do.
+    Ranks fill one node after the other, as the learner's ranks do.
 
     Raises:
         TimeoutError: it took longer than `LIMIT_SECONDS`.
@@ -152,17 +153,17 @@ def reduction(ranks: int, gpus: bool) -> Reduction:
 
 
 def places_of(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> list[str]:
-    """Return the node of each rank: nodes are filled one after the other, those with the most GPUs first.
+    """Return the node of each rank. Nodes are filled one after the other, starting with the nodes with the most GPUs.
 
-    If some nodes are machines of the learner's group, ranks are on these alone.
+    If some nodes are machines of the learner's group, only these are used.
 
     Args:
         ranks: number of ranks.
         nodes: resources of each node, by its id.
-        gpus: True: a rank takes a GPU; False: ranks are dealt to the nodes in turn.
+        gpus: whether a rank takes a GPU. If false, ranks are assigned to the nodes round-robin.
 
     Raises:
-        SkippedError: there are fewer GPUs than ranks, or a single rank, which reduces with no other.
+        SkippedError: there are fewer GPUs than ranks, or there is only one rank.
     """
     if ranks < 2:
         raise SkippedError("The learner has one rank, which reduces with no other.")
@@ -179,7 +180,7 @@ def places_of(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> 
 
 
 def check_network(findings: Findings, measured: Reduction, nodes: Sequence[NodeFacts]) -> None:
-    """Check that NCCL uses the RDMA devices of the nodes, and that its bandwidth is not that of a broken network."""
+    """Check that NCCL uses the RDMA devices of the nodes, and that its bandwidth is at least `LEAST_BANDWIDTH`."""
     bandwidth, devices = measured.bandwidth, sorted({device for node in nodes for device in node.rdma})
     findings.figures["GB/s a rank"] = bandwidth / 1e9
     where = f"{measured.ranks} ranks on {measured.nodes} node{'' if measured.nodes == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Facts of the nodes of a cluster, and the checks that compare them with what a run needs.
+"""Collects facts about the nodes of a cluster, and checks them against the needs of a run.
 
 each node:   facts() ──► NodeFacts ─┐
 each node:   facts() ──► NodeFacts ─┴─► check_images, check_gpus, check_shared_memory, check_disk, check_sandbox
@@ -32,21 +32,21 @@ LIBRARIES = ("torch", "vllm", "ray", "deepspeed", "transformers")
 """Distributions whose versions must be the same on all nodes."""
 
 DRIVERS = {"12": 525, "13": 580}
-"""Oldest major version of NVIDIA's driver by the major version of CUDA that torch is built for (CUDA's release notes).
+"""Minimum major version of NVIDIA's driver by the major version of CUDA that torch is built for (CUDA's release notes).
 """
 
 TASK = "tasks.cluster_check.task"
-"""Module whose digest stands for the code of an image."""
+"""Module whose digest identifies the code of an image."""
 
 RDMA = Path("/sys/class/infiniband")
-"""Folder with an entry for each RDMA device that a machine, or a pod, has."""
+"""Folder with an entry for each RDMA device of the machine or pod."""
 
 DRIVER = Path("/proc/driver/nvidia/version")
-"""File in which NVIDIA's kernel module gives its version."""
+"""File with the version of NVIDIA's kernel module."""
 
 
 class Disk(NamedTuple):
-    """A disk as a process sees it: the system's number of its file system, and its free bytes."""
+    """A disk as seen by a process: the device number of its file system, and its free bytes."""
 
     device: int
     free: int
@@ -54,19 +54,19 @@ class Disk(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """Facts of one node or pod that a run depends on.
+    """Facts about one node or pod that a run depends on.
 
     Attributes:
-        name: of the machine or pod.
+        name: name of the machine or pod.
         code: digest of the project's code there.
-        versions: of `LIBRARIES`, those that are installed.
+        versions: versions of the installed `LIBRARIES`.
         gpus: names of the GPUs that torch can use.
-        cuda: version of CUDA that torch is built for; empty: it is built for CPUs.
-        driver: version of NVIDIA's driver; empty: there is none.
+        cuda: version of CUDA that torch is built for, or empty if torch is built for CPUs.
+        driver: version of NVIDIA's driver, or empty if there is none.
         shared_memory: size of `/dev/shm`, bytes.
-        disks: number and free bytes of the disk that holds each folder of `tasks.training.cluster.disk.FOLDERS`.
+        disks: device number and free bytes of the disk of each folder in `tasks.training.cluster.disk.FOLDERS`.
         rdma: names of the RDMA devices.
-        sandbox: why programs cannot be run there; empty: they can.
+        sandbox: the reason why programs cannot be run there, or empty if they can.
     """
 
     name: str
@@ -82,7 +82,7 @@ class NodeFacts:
 
 
 def facts(*, sandbox: bool = False) -> NodeFacts:
-    """Return the facts of the machine or pod of this process; imports torch where it is installed.
+    """Return the facts of the machine or pod of this process. Imports torch if it is installed.
 
     Args:
         sandbox: whether to start a sandbox for programs, which takes a second.
@@ -113,13 +113,13 @@ def _gpus() -> tuple[tuple[str, ...], str]:
 
 
 def disk_of(folder: Path) -> Disk:
-    """Return the disk that holds a folder, or will hold it once it is made."""
+    """Return the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return Disk(existing.stat().st_dev, shutil.disk_usage(existing).free)
 
 
 def written_folders() -> dict[Folder, Path]:
-    """Return the folders of this process to which a pod writes."""
+    """Return the folders that this process writes to in a pod."""
     cache = Path.home() / ".cache" / "huggingface"
     return {
         "runs": folder_of("").absolute(),
@@ -129,7 +129,7 @@ def written_folders() -> dict[Folder, Path]:
 
 
 def driver_version() -> str:
-    """Return the version of NVIDIA's driver, from its kernel module or from `nvidia-smi`; empty: there is none."""
+    """Return the version of NVIDIA's driver from its kernel module or `nvidia-smi`, or an empty string if none."""
     if DRIVER.is_file() and (version := re.search(r"Kernel Module\s.*?(\d+\.\d[\d.]*)", DRIVER.read_text())):
         return version[1]
     if (program := shutil.which("nvidia-smi")) is None:
@@ -140,12 +140,12 @@ def driver_version() -> str:
 
 
 def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str | None = None) -> None:
-    """Compare code and libraries of all nodes with those of the first, and the code with the registered one.
+    """Compare the code and libraries of all nodes with the first node's, and the code with the registered code.
 
     Args:
-        findings: takes faults and note.
-        nodes: of which the first is the one of the task.
-        registered: digest of the code that the task was registered with; None: it was not registered.
+        findings: receives the faults and the note.
+        nodes: facts of all nodes, starting with the task's node.
+        registered: digest of the code that the task was registered with, or None if it was not registered.
     """
     first = nodes[0]
     if registered is not None and registered != first.code:
@@ -168,7 +168,7 @@ def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str
 
 
 def check_accelerator(findings: Findings, gpus: int) -> None:
-    """Check that engines of this pod's image run on the machines of a recipe that asks for `gpus` GPUs."""
+    """Check that the engines in this pod's image run on the machines of a recipe that requests `gpus` GPUs."""
     try:
         check_image(gpus, f"the recipe asks for {gpus} GPUs")
     except ImageError as error:
@@ -179,12 +179,12 @@ def check_gpus(findings: Findings, nodes: Sequence[NodeFacts], needed: int) -> N
     """Check that torch can use as many GPUs as are needed on all nodes together, and that drivers are new enough.
 
     Args:
-        findings: takes faults and note.
-        nodes: all of them.
-        needed: GPUs of learner, engines and judge.
+        findings: receives the faults and the note.
+        nodes: facts of all nodes.
+        needed: number of GPUs of the learner, engines and judge.
 
     Raises:
-        SkippedError: none is needed.
+        SkippedError: no GPU is needed.
     """
     if not needed:
         raise SkippedError("The recipe trains without GPUs (cluster.gpus_per_node is 0).")
@@ -209,14 +209,14 @@ def check_gpus(findings: Findings, nodes: Sequence[NodeFacts], needed: int) -> N
 
 
 def check_shared_memory(findings: Findings, nodes: Sequence[NodeFacts], weights_gib: float | None) -> None:
-    """Check that `/dev/shm` of each node holds three versions of the weights and 1 GiB for each GPU.
+    """Check that `/dev/shm` of each node has room for three versions of the weights and 1 GiB per GPU.
 
-    On a node that is the only one, weights go through the run folder instead if there is no room for them.
+    If there is only one node and the weights do not fit, they are passed through the run folder instead.
 
     Args:
-        findings: takes faults and note.
-        nodes: those that hold learner ranks or engines.
-        weights_gib: size of the policy's weights; None: it is not known, or only an adapter is trained.
+        findings: receives the faults and the note.
+        nodes: nodes with learner ranks or engines.
+        weights_gib: size of the policy's weights, or None if it is not known or only an adapter is trained.
     """
     versions = VERSIONS * (weights_gib or 0)
     is_alone = len(nodes) == 1
@@ -237,15 +237,15 @@ def check_shared_memory(findings: Findings, nodes: Sequence[NodeFacts], weights_
 
 
 def check_disk(findings: Findings, nodes: Sequence[NodeFacts], pods: Sequence[PodNeed], *, limited: bool) -> None:
-    """Compare what each pod stores with the free disk of its node, volumes included, and with the pod's limit.
+    """Compare what each pod stores with the free disk of its node, including volumes, and with the pod's limit.
 
-    The limit of a pod with a template by name is not compared: it may mount volumes.
+    The limit is not checked for a pod that names a pod template, because the template may mount volumes.
 
     Args:
-        findings: takes faults and note.
-        nodes: all of them.
+        findings: receives the faults and the note.
+        nodes: facts of all nodes.
         pods: the pod of each node, and its need.
-        limited: whether the nodes are pods, whose limit is what they request.
+        limited: whether the nodes are pods, whose limit equals their request.
 
     Raises:
         SkippedError: the size of the model is not known.
@@ -279,10 +279,10 @@ def check_disk(findings: Findings, nodes: Sequence[NodeFacts], pods: Sequence[Po
 
 
 def check_sandbox(findings: Findings, node: NodeFacts, needed: bool) -> None:
-    """Check that programs in responses can be run on the node that judges.
+    """Check that programs in responses can be run on the node that grades them.
 
     Raises:
-        SkippedError: no source has programs to judge, or a server elsewhere runs them.
+        SkippedError: no source has programs to run, or a remote server runs them.
     """
     if not needed:
         raise SkippedError(

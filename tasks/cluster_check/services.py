@@ -1,4 +1,4 @@
-"""Checks of what a run reaches beside its own nodes: storage, hub, judge, secrets, and KubeRay."""
+"""Checks the services that a run uses: storage, the hub, the judge, secrets, and KubeRay."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 STORAGE_BYTES = 256 << 20
-"""Bytes that are written to storage and read back."""
+"""Number of bytes written to storage and read back."""
 
 PIECE = 8 << 20
-"""Bytes of one write."""
+"""Size of one write, bytes."""
 
 LEAST_SPEED = 10e6
-"""Bytes/s of storage, below which checkpoints and models would take hours."""
+"""Minimum speed of storage, bytes/s. Below it, checkpoints and models would take hours."""
 
 KUBERAY_TAGS = "RAY_USAGE_STATS_EXTRA_TAGS"
-"""Environment variable of a head's pod in which KubeRay gives its version, as `kuberay_version=v1.5.0;...`."""
+"""Environment variable of the head's pod that contains KubeRay's version, as `kuberay_version=v1.5.0;...`."""
 
 OLDEST_KUBERAY = (1, 5)
-"""Oldest version of KubeRay that ends a job whose head has crashed; an older one leaves it running for ever."""
+"""Minimum version of KubeRay. It ends a job whose head has crashed; older versions leave the job running forever."""
 
 
 class HubName(NamedTuple):
-    """A repository of the hub: `model` or `dataset`, its id, and its revision, None for the default branch."""
+    """A repository on the hub: `model` or `dataset`, its id, and its revision, or None for the default branch."""
 
     kind: str
     name: str
@@ -51,11 +51,11 @@ def check_storage(
     """Write a file to storage, read it back and remove it.
 
     Args:
-        findings: takes figures, faults and note.
+        findings: receives the measurements, the faults and the note.
         system: file system of the storage.
-        location: folder in which runs are kept there; it is made where it does not exist.
-        size: bytes of the file.
-        least: bytes/s below which the storage is at fault.
+        location: folder of the runs there. It is created if it does not exist.
+        size: size of the file, bytes.
+        least: minimum speed, bytes/s. A slower storage is a fault.
     """
     piece, path = os.urandom(PIECE), f"{location.rstrip('/')}/cluster-check-{uuid.uuid4().hex}"
     pieces = [piece] * max(1, size // PIECE)
@@ -92,7 +92,7 @@ def check_storage(
 
 
 def hub_names(data: DataFile, training: Recipe) -> list[HubName]:
-    """Return the repositories of the hub that the recipe's model, the sources and the evaluation sets come from."""
+    """Return the hub repositories of the recipe's model, the sources and the evaluation sets."""
     names = []
     if isinstance(source := training.model.source, HubModel):
         names.append(HubName("model", source.name, source.revision))
@@ -106,7 +106,7 @@ def hub_names(data: DataFile, training: Recipe) -> list[HubName]:
 
 
 def check_hub(findings: Findings, names: Sequence[HubName]) -> None:
-    """Ask the hub for each repository, as a pod with its own network and token does.
+    """Query the hub for each repository, with the network and token of this pod.
 
     Raises:
         SkippedError: nothing comes from the hub.
@@ -120,7 +120,7 @@ def check_hub(findings: Findings, names: Sequence[HubName]) -> None:
         try:
             HfApi().repo_info(name, revision=revision, repo_type=kind, timeout=30)
             asked += 1
-        except Exception as error:  # of the network or of the hub: one sentence for each repository
+        except Exception as error:  # from the network or the hub: one message per repository
             sentence = " ".join(str(error).split())
             findings.faults.append(f"The hub does not give {kind} {name}: {type(error).__name__}: {sentence[:200]}.")
     seconds = time.perf_counter() - began
@@ -128,7 +128,7 @@ def check_hub(findings: Findings, names: Sequence[HubName]) -> None:
 
 
 def needed_secrets(data: DataFile, training: Recipe, registered: str = "") -> dict[str, str]:
-    """Return the environment variables with keys that a run reads, each with the option that names it.
+    """Return the environment variables with secrets that a run reads, each with the option that names it.
 
     Args:
         data: the data file.
@@ -148,10 +148,10 @@ def needed_secrets(data: DataFile, training: Recipe, registered: str = "") -> di
 
 
 def check_secrets(findings: Findings, needed: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
-    """Check that each variable of `needed_secrets` has a value here; the values are not shown.
+    """Check that each variable of `needed_secrets` has a value here. The values are not shown.
 
     Raises:
-        SkippedError: none is needed.
+        SkippedError: no secrets are needed.
     """
     if not needed:
         raise SkippedError("No option names a secret, and RLVR_SECRETS is empty.")
@@ -184,10 +184,10 @@ def check_endpoint(findings: Findings, data: DataFile, *, on_this_machine: bool)
 
 
 def check_kuberay(findings: Findings, environment: Mapping[str, str] | None = None) -> None:
-    """Check the version of KubeRay, which it gives to the head's pod.
+    """Check the version of KubeRay, which it passes to the head's pod.
 
     Raises:
-        SkippedError: this is no pod of KubeRay's, or it does not say its version.
+        SkippedError: this pod was not created by KubeRay, or its version is not given.
     """
     tags = (os.environ if environment is None else environment).get(KUBERAY_TAGS, "")
     stated = re.search(r"kuberay_version=v?(\d+)\.(\d+)[\w.-]*", tags)

@@ -1,4 +1,4 @@
-"""The check of a cluster as Flyte tasks: in the pods of training, in one of the data stages, and their verdict."""
+"""Defines the Flyte tasks that check a cluster in the training pods and a data pod, and combine the results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ STAGE = "cluster check"
 """Name of the stage."""
 
 FOLDER = "cluster-check"
-"""Name, beside those of runs, of the folder that storage is checked in."""
+"""Name of the folder, next to the folders of runs, that is used to check storage."""
 
 
 @uncached_stage(container_image=TRAINING, task_config=CLUSTER, requests=Resources(cpu="4", mem="32Gi"))
 def check_machines(data: DataFile, training: Recipe) -> str:
-    """Check the machines that training would have, and what they reach; return the results as JSON.
+    """Check the machines that training would use and the services they reach, and return the results as JSON.
 
-    A check that fails is a result and no error, so that `conclude` has those of all pods.
+    A failed check is a result and not an error, so that `conclude` gets the results of all pods.
 
     Args:
         data: the data file, for the verifiers and the judge.
-        training: the recipe, whose machines these are.
+        training: the recipe that requests these machines.
     """
     state = FlyteContextManager.current_context().execution_state
     is_local = state is not None and state.is_local_execution()
@@ -40,10 +40,10 @@ def check_machines(data: DataFile, training: Recipe) -> str:
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def check_pod(data: DataFile, training: Recipe) -> str:
-    """Check what a pod of the data stages has and reaches; return the results as JSON.
+    """Check the pod of a data stage and the services it reaches, and return the results as JSON.
 
     Args:
-        data: the data file, for what its sources and judges name.
+        data: the data file, for its sources and judges.
         training: the recipe, for its model and trackers.
     """
     from tasks.cluster_check.nodes import facts
@@ -59,7 +59,7 @@ def conclude(results: list[str]) -> StageSummary:
         results: what the checking tasks returned.
 
     Raises:
-        ClusterCheckError: a check failed; the sentences are in the message.
+        ClusterCheckError: a check failed. The message contains the messages of the failed checks.
     """
     from tasks import charts
 

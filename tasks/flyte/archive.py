@@ -1,10 +1,10 @@
-"""Choose the files of a working directory that are sent to a cluster as its archive of code.
+"""Selects the files of a working directory that are sent to a cluster as its code archive.
 
     pyflyte run --remote --copy all ...   the working directory, without what is hidden or ignored (`archived_files`)
         ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, next to the archive
                                           ──► the other nodes of a Ray cluster: the same files (`ray_job.copy_code`)
 
-A user's modules, packages and small files are among them.
+The archive includes the user's modules, packages and small files.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from flytekit.tools.ignore import FlyteIgnore, IgnoreGroup, StandardIgnore
 from tasks.failures import MistakeError
 
 MOST_MB = 50
-"""Largest size in megabytes of the files of an archive: every pod of a run fetches it."""
+"""Maximum total size of the files in an archive, in megabytes. Every pod of a run downloads the archive."""
 ARCHIVES = "fast*.tar.gz"
-"""The name that flytekit gives an archive, as a pattern."""
+"""Pattern of the names that flytekit gives to archives."""
 SHOWN = 5
-"""Entries that the refusal of an archive names."""
+"""Maximum number of entries named in the error message."""
 
 
 class ArchiveError(MistakeError):
-    """The files that would be sent to a cluster have too many megabytes."""
+    """Raised if the files to send to a cluster are too large."""
 
 
 def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[..., tuple[list[str], str]]:
-    """Patch flytekit's `ls_files`: an archive of all files contains `archived_files`, and is refused if too large."""
+    """Patch flytekit's `ls_files` so that an archive of all files contains `archived_files`, up to `MOST_MB`."""
 
     @wraps(list_files)
     def listed(source: str, style: Any, *args: Any, **kwargs: Any) -> tuple[list[str], str]:
@@ -69,7 +69,7 @@ def files_of(root: Path) -> list[Path]:
 def archived_files(root: Path) -> list[Path]:
     """Return the files of a folder that are sent to a cluster.
 
-    They are `files_of` without what is hidden, which may be a secret (`.env`), and what `.flyteignore` names.
+    They are `files_of` without hidden files, which may be secrets (`.env`), and without files in `.flyteignore`.
     """
     ignored = IgnoreGroup(str(root), [StandardIgnore, FlyteIgnore])
     shown = (path for path in files_of(root) if not any(name[0] == "." for name in path.relative_to(root).parts))
@@ -77,10 +77,10 @@ def archived_files(root: Path) -> list[Path]:
 
 
 def check_size(root: Path, paths: list[Path]) -> None:
-    """Check that files are not too large to be sent together.
+    """Check that the total size of the files is not too large.
 
     Raises:
-        ArchiveError: they are; its message names the largest entries of the folder `root`.
+        ArchiveError: it is too large. The message names the largest entries of the folder `root`.
     """
     sizes: Counter[str] = Counter()
     for path in paths:
@@ -96,7 +96,7 @@ def check_size(root: Path, paths: list[Path]) -> None:
 
 
 def unpacked_files(folder: Path) -> list[Path] | None:
-    """Return the paths in a folder of the files that an archive put there, or None if no archive was unpacked."""
+    """Return the paths of the files unpacked from an archive into a folder, or None if there is no archive."""
     archives = sorted(folder.glob(ARCHIVES), key=lambda path: path.stat().st_mtime)
     if not archives:
         return None

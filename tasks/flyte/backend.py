@@ -1,6 +1,6 @@
-"""The backend that a command reaches, and one sentence on what keeps it from doing so.
+"""Connects to a Flyte backend, and turns connection errors into one-line messages.
 
-Flytekit's own message on any of these is a traceback of a hundred lines, the last of which names an archive.
+For these errors, flytekit itself prints a traceback of a hundred lines, the last of which names an archive.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
 URL = "FLYTE_PLATFORM_URL"
-"""Flytekit's environment variable with the backend's address, which stands before that of a file."""
+"""Flytekit's environment variable with the backend's address. It overrides the address in a configuration file."""
 
 AWAY = frozenset(
     {"flytekit.exceptions.system.FlyteSystemUnavailableException", "flytekit.exceptions.user.FlyteTimeout"}
 )
-"""Full names of the errors of a backend that does not answer."""
+"""Full names of the errors raised if a backend does not answer."""
 
 REFUSED = frozenset(
     {
@@ -35,22 +35,22 @@ REFUSED = frozenset(
         "flytekit.exceptions.user.FlyteAuthenticationException",
     }
 )
-"""Full names of the errors of a login that is absent, expired or not accepted."""
+"""Full names of the errors raised if the login is missing, expired or rejected."""
 
 
 class BackendError(InfrastructureError):
-    """A Flyte backend, or the storage behind it, does not answer or refuses access."""
+    """Raised if a Flyte backend or its storage does not answer or refuses access."""
 
 
 def connect(project: str, domain: str, config: str | None = None) -> FlyteRemote:
-    """Return a client of the backend that the configuration file names; None: the file that flytekit looks for."""
+    """Return a client of the backend in the configuration file. If None, flytekit searches for the file."""
     from flytekit.remote import FlyteRemote
 
     return FlyteRemote(Config.auto(config), default_project=project, default_domain=domain)
 
 
 def address() -> str:
-    """Return the address of the backend of the running command, and what names it, for a message."""
+    """Return the backend's address for the running command, and the source of the address, for a message."""
     context = click.get_current_context(silent=True)
     given = context.find_root().params.get("config") if context else None
     file = get_config_file(given)
@@ -62,7 +62,7 @@ def address() -> str:
 
 
 def backend_error(error: BaseException) -> BackendError | None:
-    """Return the sentence on a backend that is away or refuses the login; None: `error` has another cause."""
+    """Return an error for a backend that is unavailable or refuses the login, or None if `error` has another cause."""
     chain = list(_chain(error))
     known = next((one for one in chain if isinstance(one, BackendError)), None)
     if known is not None:
@@ -84,7 +84,7 @@ def backend_error(error: BaseException) -> BackendError | None:
 
 
 def upload_error(error: Exception) -> BackendError | None:
-    """Return the sentence on a file that could not be uploaded; None: the cause is neither backend nor storage."""
+    """Return an error for a failed upload, or None if the cause is neither the backend nor its storage."""
     if "requests.exceptions.RequestException" in names_of_kinds(error):
         request: Any = getattr(error, "request", None)
         return storage_error(getattr(request, "url", None) or "", f"does not answer ({type(error).__name__})")
@@ -92,8 +92,8 @@ def upload_error(error: Exception) -> BackendError | None:
 
 
 def storage_error(url: str, problem: str) -> BackendError:
-    """Return the sentence on storage that takes no file, which is named by a signed address."""
-    parts = urlsplit(url)  # its query is a signature
+    """Return an error for storage that does not accept a file. `url` is the signed address."""
+    parts = urlsplit(url)  # the query contains a signature
     storage = f"{parts.scheme}://{parts.netloc}" if parts.netloc else "that the backend names"
     return BackendError(
         f"a file cannot be uploaded: the storage {storage} {problem}; its address and credentials are those of the "
@@ -102,7 +102,7 @@ def storage_error(url: str, problem: str) -> BackendError:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, then what it was raised from or while handling."""
+    """Yield an error and its chain of causes and contexts."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -111,6 +111,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _details(error: BaseException) -> str | None:
-    """Return the text that a server sent with a gRPC error; None for another error."""
+    """Return the text that a server sent with a gRPC error, or None for other errors."""
     details = getattr(error, "details", None)
     return details() if callable(details) and callable(getattr(error, "code", None)) else None

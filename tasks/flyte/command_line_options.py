@@ -1,4 +1,4 @@
-"""Types and callbacks of the options of `pyflyte run`: YAML files, lists of files, addresses of outputs."""
+"""Defines types and callbacks for the options of `pyflyte run`: YAML files, lists of files, addresses of outputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tasks.flyte.labels import GIVEN
 from tasks.flyte.literals import config_class
 
 QUICKSTART = "quickstart"
-"""Name of the recipe that is taken if a command line gives none."""
+"""Name of the default recipe."""
 
 
 class ConfigFile(click.ParamType):
-    """The type of a command line's option that takes a YAML file, or the text of one, as a model of `Config`."""
+    """A command-line option type for a YAML file, or its text, that is parsed into a subclass of `Config`."""
 
     name = "yaml"
 
@@ -27,7 +27,7 @@ class ConfigFile(click.ParamType):
         self.model = model
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value as the model; click calls it with the user's text, or with the default as JSON."""
+        """Return the value as the model. Click calls it with the user's text, or with the default as JSON."""
         if isinstance(value, self.model):
             return value
         if ctx and param and param.name and (name := self._name(value, ctx.get_parameter_source(param.name))):
@@ -38,14 +38,14 @@ class ConfigFile(click.ParamType):
             raise SpecError(f"{param.opts[0] if param else 'the value'}: {error}") from None
 
     def _name(self, value: Any, source: ParameterSource | None) -> str | None:
-        """Return the name of the file that the user gave, or None for the text of a file and for a default."""
+        """Return the name of the file that the user gave, or None if the value is a file's text or the default."""
         if source is ParameterSource.DEFAULT:
             return QUICKSTART if issubclass(self.model, RecipeFile) else None
         return value if isinstance(value, str) and not value.lstrip().startswith("{") else None
 
 
 class ListOf(click.ParamType):
-    """The type of an option that takes a JSON list, such as `["a.parquet", "b.parquet"]`, whose items are of a type."""
+    """An option type for a JSON list of items of one type, such as `["a.parquet", "b.parquet"]`."""
 
     name = "json list"
 
@@ -53,7 +53,7 @@ class ListOf(click.ParamType):
         self.item = item
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the items as their type makes them; one path alone, not in brackets, is a list of one."""
+        """Return the converted items. A single path without brackets is a list with one item."""
         if isinstance(value, str):
             try:
                 value = json.loads(value) if value.lstrip().startswith("[") else [value]
@@ -63,7 +63,7 @@ class ListOf(click.ParamType):
 
 
 def config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
-    """Give an option that takes a `Config` the type `ConfigFile`, and one that takes a list of files `ListOf`."""
+    """Use the type `ConfigFile` for options that take a `Config`, and `ListOf` for lists of files."""
 
     @wraps(literal_type_to_click_type)
     def click_type(literal_type: Any, python_type: Any) -> Any:
@@ -77,19 +77,19 @@ def config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[...
 
 
 def as_given(_: click.Context, __: click.Parameter, value: Any) -> Any:
-    """Return the value of an option as its type made it: a callback of click.
+    """Return the value of an option unchanged, as a click callback.
 
-    It stands where flytekit's callback would make a literal of the value, with `--remote`, before the callbacks of the
-    other options run (`companion_callback` looks for a recipe). The client makes the same literal when it launches.
+    It replaces flytekit's callback, which with `--remote` would turn the value into a literal before the callbacks of
+    the other options run (`companion_callback` looks for a recipe). The client makes the same literal at launch.
     """
     return value
 
 
 def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback of click that reads the data or evaluation file which the given recipe names.
+    """Return a click callback that reads the data or evaluation file named by the recipe.
 
-    It does so where the user gave no such file. Click handles options that were given before those that were not, so
-    the recipe is already read.
+    The callback does so if the user gave no such file. Click handles given options before defaults, so the recipe has
+    already been read.
     """
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -101,7 +101,7 @@ def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Param
 
 
 def short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
-    """Describe a `ConfigFile` option by the first sentence of its model, and let the recipe give its default."""
+    """Describe a `ConfigFile` option by its model's first docstring paragraph, and take its default from the recipe."""
 
     @wraps(to_click_option)
     def option(*args: Any, **kwargs: Any) -> click.Option:
@@ -121,7 +121,7 @@ def short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., cl
 
 
 def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
-    """Let an option that takes a file or folder take the address of an execution's output, resolved before any task."""
+    """Let file and folder options accept the address of an execution's output, resolved before any task runs."""
 
     @wraps(convert)
     def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:

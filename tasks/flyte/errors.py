@@ -1,4 +1,4 @@
-"""Errors of tasks as one sentence: on the terminal of a local run, and in Flyte's console."""
+"""Shows errors of tasks as short messages, on the terminal of a local run and in Flyte's console."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tasks.flyte.backend import backend_error
 from tasks.machine.error_report import report
 
 _IMAGE_WITHOUT_NAME = re.compile(r"Image Config with name (\w+) not found in the configuration")
-"""Flytekit's words where a task's image has a name that no `--image` gives."""
+"""Flytekit's message if a task's image has a name that no `--image` option gives."""
 
 LAST_LINES = 10
-"""Lines at the end of a driver's log that Ray gives as the message of a job that failed; Flyte's console shows them."""
+"""Number of last lines of a driver's log that Ray uses as the message of a failed job. Flyte's console shows them."""
 
 _TASK_PREFIX = re.compile(r"^Error: (Error encountered while [^\n]*:\n  )+")
-"""Flytekit's words before the message of an error that a task raised on this machine."""
+"""Flytekit's prefix to the message of an error that a task raised on this machine."""
 
 
 def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that prints an error as its sentence (`error_report.report`), for flytekit's that prints it.
+    """Patch flytekit's `pretty_print_exception` to print an error as a short message (`error_report.report`).
 
-    Errors of click itself, such as an option that does not exist, are left to click.
+    Click handles its own errors, such as an unknown option.
     """
 
     @wraps(pretty_print_exception)
@@ -44,7 +44,7 @@ def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[...
 
 
 def _missing_image(error: Exception) -> MistakeError | None:
-    """Return the mistake of whoever packages or registers without images; None for another error."""
+    """Return the user error for packaging or registering without images, or None for any other error."""
     name = _IMAGE_WITHOUT_NAME.search(str(error))
     if name is None:
         return None
@@ -55,9 +55,9 @@ def _missing_image(error: Exception) -> MistakeError | None:
 
 
 def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
-    """Return a function that makes a sentence of a pod's error, for flytekit's that makes a traceback of it.
+    """Patch flytekit's `get_traceback_str` to return a short message instead of a traceback for a pod's error.
 
-    The traceback of what is not the user's mistake is in the log of the pod, whose last lines are the sentence.
+    If it is not a user error, the traceback is in the log of the pod. The last line of the log is the message.
     """
 
     @wraps(get_traceback_str)
@@ -65,7 +65,7 @@ def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
         if mistake_in(error) is None:
             traceback.print_exception(error, file=sys.stderr)
         sentence = sentence_on(error)
-        # Flytekit logs more lines before the process ends, in which the sentence stands between quotes, or wrapped.
+        # Flytekit logs more lines before the process ends, which contain the message in quotes or wrapped.
         atexit.register(end_log, sentence)
         return sentence
 
@@ -73,5 +73,5 @@ def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
 
 
 def end_log(sentence: str) -> None:
-    """Print a sentence as one line, after which the last lines of the log are it and empty ones before it."""
+    """Print a message as one line after empty lines, so that they fill the last lines of the log."""
     print("\n" * (LAST_LINES - 1) + one_line(sentence, LONGEST), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Executions on a backend, from the command line: their outputs brought here, and registered launch plans launched."""
+"""Downloads the outputs of executions on a backend, and launches registered launch plans, for the command line."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 File = TypeVar("File", bound=Config)
 
 LINK_LIFETIME = timedelta(hours=1)
-"""Time for which a download link is valid."""
+"""Validity period of a download link."""
 BLOCK = 1 << 20
-"""Bytes that are read from a link at a time."""
+"""Number of bytes read from a link at a time."""
 TIMEOUT = 60.0
-"""Seconds without a byte after which a download fails."""
+"""Timeout of a download without any data, seconds."""
 
 
 logger = logging.getLogger(__name__)
 
 
 class ExecutionError(MistakeError):
-    """An execution, an output or a launch plan that does not exist, or an execution that has no outputs yet."""
+    """Raised if an execution, an output or a launch plan does not exist, or if an execution has no outputs yet."""
 
 
 class Output(NamedTuple):
-    """A file or folder that an execution has as an output.
+    """A file or folder that is an output of an execution.
 
     Attributes:
-        name: the output's.
-        address: on blob storage.
+        name: name of the output.
+        address: address on blob storage.
         is_folder: whether it is a folder.
-        file_name: the name that a local run gives the file or folder.
+        file_name: the name that a local run gives to the file or folder.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Output(NamedTuple):
 
 
 class Execution(NamedTuple):
-    """An execution that has ended well: its start, its inputs, and its outputs that are files or folders, by name."""
+    """A successful execution: its start, its inputs, and its file and folder outputs, by name."""
 
     began: datetime
     inputs: LiteralMap
@@ -64,7 +64,7 @@ def find(remote: FlyteRemote, name: str) -> Execution:
     """Return the execution called `name` in the project and domain of `remote`.
 
     Raises:
-        ExecutionError: it does not exist, or has no outputs: it runs, or has failed.
+        ExecutionError: it does not exist, or has no outputs because it is running or has failed.
     """
     from flytekit.exceptions.user import FlyteEntityNotExistException
     from flytekit.models.core.execution import WorkflowExecutionPhase
@@ -100,7 +100,7 @@ def _output(name: str, literal: Literal) -> Output | None:
 
 
 def chosen(execution: Execution, names: tuple[str, ...]) -> list[Output]:
-    """Return the outputs called `names`, or all without any.
+    """Return the outputs called `names`, or all outputs if no names are given.
 
     Raises:
         SpecError: the execution has no such file or folder.
@@ -111,14 +111,14 @@ def chosen(execution: Execution, names: tuple[str, ...]) -> list[Output]:
 
 
 def download(remote: FlyteRemote, output: Output, target: Path) -> None:
-    """Write the file or folder of an output to `target`, through links that the backend signs.
+    """Download the file or folder of an output to `target`, with links signed by the backend.
 
-    So this machine needs no credentials of the storage, except for a folder without a manifest
+    This machine therefore needs no credentials for the storage, except for a folder without a manifest
     (`tasks.tables.content_digest.seal`), whose files have to be listed.
 
     Raises:
-        BackendError: the storage does not answer or refuses.
-        ExecutionError: the file is no longer there.
+        BackendError: the storage does not answer or refuses access.
+        ExecutionError: the file no longer exists.
     """
     if not output.is_folder:
         _fetch(remote, output.address, target)
@@ -135,10 +135,10 @@ def download(remote: FlyteRemote, output: Output, target: Path) -> None:
 
 
 def _listed(remote: FlyteRemote, output: Output, target: Path) -> None:
-    """Download a folder as flytekit does, with this machine's credentials of the storage."""
+    """Download a folder as flytekit does, with this machine's credentials for the storage."""
     try:
         remote.file_access.get_data(output.address, str(target), is_multipart=True)
-    except Exception as error:  # fsspec's file systems share no kind of error
+    except Exception as error:  # fsspec's file systems have no common error class
         raise BackendError(
             f"{output.address}: this machine cannot list the folder ({type(error).__name__}): it needs credentials of "
             "the storage (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of an S3), or the folder is gone"
@@ -149,7 +149,7 @@ def _fetch(remote: FlyteRemote, location: str, target: Path) -> None:
     import requests
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    if "://" not in location:  # a backend whose storage is a folder of this machine
+    if "://" not in location:  # the backend's storage is a folder on this machine
         shutil.copy(location, target)
         return
     link = remote.client.get_download_signed_url(location, LINK_LIFETIME).signed_url
@@ -166,9 +166,9 @@ def _fetch(remote: FlyteRemote, location: str, target: Path) -> None:
 
 
 def input_files(execution: Execution, kinds: Mapping[str, type[File]]) -> Iterator[tuple[str, File]]:
-    """Yield the names and values of those inputs that are specifications of `kinds`.
+    """Yield the names and values of the inputs that are specifications of `kinds`.
 
-    One that this code cannot read, because other code was registered, is left out with a warning.
+    An input that this code cannot read, because different code was registered, is skipped with a warning.
     """
     from flytekit import FlyteContextManager
     from flytekit.core.type_engine import TypeEngine, TypeTransformerFailedError
@@ -196,12 +196,12 @@ def launch(
     overwrite_cache: bool = False,
     environment: Mapping[str, str] = {},
 ) -> str:
-    """Launch the registered launch plan `name` with these inputs in the place of its own; return the console's address.
+    """Launch the registered launch plan `name` with these inputs instead of its defaults, and return the console's URL.
 
-    Flytekit would make Python types of the registered JSON schemas, which it cannot; the inputs have this project's.
+    The inputs use this project's Python types, because flytekit cannot derive types from the registered JSON schemas.
 
     Raises:
-        ExecutionError: nothing is registered by this name, or it has no such input.
+        ExecutionError: nothing is registered under this name, or it has no such input.
     """
     from flytekit.exceptions.user import FlyteEntityNotExistException, FlyteValueException
     from flytekit.models.common import Labels

@@ -1,4 +1,4 @@
-"""The labels of an execution and its pods: the names of the recipe, the data file and the evaluation file."""
+"""Computes the labels of an execution and its pods: the names of the recipe, the data file and the evaluation file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import PurePath
 from tasks.config import RecipeFile
 
 LONGEST = 63
-"""Characters of a label's value, at most, as Kubernetes has it; it begins and ends with a letter or a digit."""
+"""Maximum length of a label's value in Kubernetes. A value must begin and end with a letter or a digit."""
 LABELS = {"recipe": "training", "data": "data", "evaluation": "evaluation"}
-"""The input whose file each label names."""
+"""The input that each label is taken from."""
 GIVEN = "rlvr.files"
-"""Key in click's `meta` of the names of files that a command line gives, by the name of the input."""
+"""Key in click's `meta` for the names of the files given on the command line, by the name of the input."""
 
 _REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -23,7 +23,7 @@ def labels_of(given: Mapping[str, str], recipe: RecipeFile | None) -> dict[str, 
 
     Args:
         given: names or paths of the files that it is launched with, by the name of the input.
-        recipe: the one among them, which names the others unless they are given.
+        recipe: the recipe, which names the other files unless they are given.
     """
     companions = {name: getattr(recipe, name) for name in ("data", "evaluation") if hasattr(recipe, name)}
     names = {**companions, **given}
@@ -32,5 +32,5 @@ def labels_of(given: Mapping[str, str], recipe: RecipeFile | None) -> dict[str, 
 
 
 def fit(name: str) -> str:
-    """Return a name as Kubernetes takes it for the value of a label; an empty text if it has no letter or digit."""
+    """Convert a name to a valid Kubernetes label value, which is empty if the name has no letter or digit."""
     return _REFUSED.sub("-", name).strip("_.-")[:LONGEST].rstrip("_.-")

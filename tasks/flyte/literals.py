@@ -1,4 +1,4 @@
-"""Read Flyte's literals as this project's specifications, and report what cannot be read in one sentence."""
+"""Reads Flyte's literals as this project's specifications, with short error messages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tasks.config import Config, SpecError, explain
 from tasks.failures import mistake_in, one_line
 
 _FAILED_INPUT = re.compile(r"Error converting input '(\w+)':")
-"""Beginning of flytekit's message on an input that it cannot read; the whole literal follows."""
+"""Beginning of flytekit's message on an input that it cannot read. The rest is the whole literal."""
 
 
 def config_class(python_type: Any) -> type[Config] | None:
-    """Return the subclass of `Config` that a type of an input is, without its annotations; None for another type."""
+    """Return the type of an input without annotations if it is a subclass of `Config`, else None."""
     kind = get_underlying_type(python_type)
     return kind if isinstance(kind, type) and issubclass(kind, Config) else None
 
 
 def json_values(struct: Struct) -> dict[str, Any]:
-    """Return the content of a protobuf `Struct`, as the console's forms send it, with whole numbers as `int`.
+    """Return the content of a protobuf `Struct`, as sent by the console's forms, with whole numbers as `int`.
 
     A `Struct` has no integers: 24 comes back as 24.0. An option that is a float takes an `int` as well.
     """
@@ -41,10 +41,10 @@ def _whole_numbers(value: Any) -> Any:
 
 
 def input_error(error: TypeTransformerFailedError, types: dict[str, Any]) -> Exception:
-    """Return the error to raise for an input that flytekit could not read: a sentence that names input and key.
+    """Return the error to raise for an input that flytekit could not read. Its message names the input and the key.
 
     Args:
-        error: flytekit's, whose message holds the whole literal.
+        error: flytekit's error, whose message contains the whole literal.
         types: the Python types of the inputs, by name.
     """
     failed, cause = _FAILED_INPUT.match(str(error)), error.__context__

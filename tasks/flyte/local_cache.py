@@ -1,8 +1,8 @@
-"""Keep the cache of this machine right: a result whose files are gone or have changed is computed again.
+"""Validates the local cache: a result whose files are gone or have changed is computed again.
 
-A cached result names files; others may delete them, write to them, or lose them in a crash. Their sizes and times when
-the result was cached are therefore part of its entry, and so is the time of its last use. A database that is damaged is
-set aside, and an empty one made.
+A cached result refers to files, which may be deleted, changed, or lost in a crash. Their sizes and modification times
+are therefore stored in the cache entry, together with the time of its last use. A damaged database is renamed and
+replaced by an empty one.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from diskcache import Cache
 
 STATES = "{key} states"
-"""Key of the entry with the states of the files of a result, by that of the result; its tag is the time of the result's
-last use, in seconds since 1970."""
+"""Key of the entry with the states of a result's files, derived from the key of the result. Its tag is the time of the
+result's last use, in seconds since 1970."""
 
 DAMAGED = "-damaged-"
-"""Text between the name of the cache and the time in the name of a damaged one that was set aside."""
+"""Text between the name of the cache and the time in the name of a damaged database."""
 
 logger = logging.getLogger(__name__)
 
 
 class CacheError(MistakeError):
-    """The cache of this machine cannot be written or read."""
+    """Raised if the local cache cannot be written or read."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache of this machine, which lies beside the outputs that it points at."""
+    """Return the folder of the local cache, which is next to the outputs that it refers to."""
     return Path(local_cache.CACHE_LOCATION)
 
 
 def miss_changed_results(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
-    """Make a look-up a miss if a file or folder of the cached result is gone, or is not as it was.
+    """Make a cache look-up a miss if a file or folder of the cached result is gone or has changed.
 
-    The look-up of a task that only backends cache is always a miss.
+    The look-up is always a miss for a task that only backends cache.
     """
 
     @wraps(get)
@@ -68,14 +68,14 @@ def miss_changed_results(get: Callable[..., LiteralMap | None]) -> staticmethod[
         states = _states(cached)
         if None in states or states_then != json.dumps(states):
             return None
-        _set_states(key, states)  # with the time of this use
+        _set_states(key, states)  # updates the time of the last use
         return cached
 
     return staticmethod(unchanged)
 
 
 def keep_file_states(set_result: Callable[..., None]) -> staticmethod[..., None]:
-    """Keep the states of a result's files with it."""
+    """Store the states of a result's files with the result."""
 
     @wraps(set_result)
     def keep(
@@ -94,7 +94,7 @@ def _set_states(key: str, states: list[Any]) -> None:
 
 
 def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], None]:
-    """Set a database aside that is damaged, and make an empty one."""
+    """Rename a damaged database, and create an empty one."""
 
     @wraps(initialize)
     def open_cache() -> None:
@@ -115,12 +115,12 @@ def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], No
 
 
 class CachedResult(NamedTuple):
-    """A result in the cache of this machine.
+    """A result in the local cache.
 
     Attributes:
-        key: of its entry.
-        paths: its files and folders on this machine; None for an entry that cannot be read.
-        used: time of its last use in seconds since 1970; 0 for one that is never used again, as it has no states.
+        key: key of its entry.
+        paths: its files and folders on this machine, or None if the entry cannot be read.
+        used: time of its last use in seconds since 1970. It is 0 for a result without states, which is never used.
     """
 
     key: str
@@ -129,7 +129,7 @@ class CachedResult(NamedTuple):
 
 
 def cached_results() -> list[CachedResult]:
-    """Return all results in the cache of this machine; none if there is no cache.
+    """Return all results in the local cache, which are none if there is no cache.
 
     Raises:
         CacheError: the cache cannot be read.
@@ -141,7 +141,7 @@ def cached_results() -> list[CachedResult]:
 
 
 def forget(keys: Iterable[str]) -> None:
-    """Remove results from the cache, so that they are computed again; their files are left.
+    """Remove results from the cache, so that they are computed again. Their files are kept.
 
     Raises:
         CacheError: the cache cannot be written.
@@ -169,7 +169,7 @@ def _results(cache: Cache) -> Iterator[CachedResult]:
 
 
 def _paths_in(entry: Any) -> list[Path] | None:
-    """Return the files and folders that the entry of a result names; None: it is no result."""
+    """Return the files and folders in a cache entry, or None if the entry is not a result."""
     message = literals_pb2.LiteralMap()
     try:
         message.ParseFromString(entry)
@@ -179,10 +179,10 @@ def _paths_in(entry: Any) -> list[Path] | None:
 
 
 def _working(call: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of a call of the database.
+    """Return the result of a database call.
 
     Raises:
-        CacheError: the database is damaged, or the system does not let it be used: a full disk, say.
+        CacheError: the database is damaged or cannot be used, for example because the disk is full.
     """
     try:
         return call(*args)
@@ -196,7 +196,7 @@ def _working(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Return whether an error is of a damaged database; its subclasses are of locks, of the disk and of permissions."""
+    """Return whether an error means a damaged database. Subclasses mean locks, disk errors and permissions."""
     return type(error) is sqlite3.DatabaseError
 
 
@@ -211,13 +211,13 @@ def _unusable(error: sqlite3.DatabaseError) -> CacheError:
 
 
 def _states(result: LiteralMap) -> list[Any]:
-    """Return size and time of change of each file of a result on this machine, and None for a file that is gone."""
+    """Return the size and modification time of each local file of a result, and None for a missing file."""
     files = [file for path in _paths(result) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     return [_state(file) for file in files if not file.is_dir()]
 
 
 def _paths(result: LiteralMap) -> list[Path]:
-    """Return the files and folders of a result on this machine."""
+    """Return the local files and folders of a result."""
     is_remote = FlyteContextManager.current_context().file_access.is_remote
     literals = [literal for _, literal in sorted(result.literals.items())]
     return [Path(address) for each in literals for address in _addresses(each) if not is_remote(address)]

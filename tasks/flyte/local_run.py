@@ -1,4 +1,4 @@
-"""Publish and print the results of a task or workflow that `pyflyte run` calls on this machine."""
+"""Publishes and prints the results of a task or workflow that `pyflyte run` runs on this machine."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from tasks.tables.schemas import StageSummary
 PUBLISHER = "tasks.reporting.parts:publish"
 """Name of the function that publishes a `PartRun`.
 
-A name and not an import: reporting stands above this package, and no stage's result depends on it.
+It is a name and not an import, because reporting depends on this package, and no stage's result depends on reporting.
 """
 
 INTERRUPTED = "interrupted: finished stages and sampled responses are cached; the same command goes on from them"
-"""The line that is printed when Ctrl-C ends a run."""
+"""Message printed when a run is ended by Ctrl-C."""
 
 PUBLISHED_BY_ITSELF = "report"
-"""Name of the output by which a workflow is known whose last stage publishes all results."""
+"""Name of the output that identifies a workflow whose last stage publishes all results."""
 
 
 @dataclass(frozen=True)
 class PartRun:
-    """A part of the pipeline that ran by itself on this machine, a single stage or several.
+    """A part of the pipeline, of one or more stages, that ran alone on this machine.
 
     Attributes:
-        name: of the task, without its module.
-        title: the name of the data file, where the part takes one.
+        name: name of the task, without its module.
+        title: the name of the data file, if the part takes one.
         run: the name of this run (`tasks.flyte.stages.run_id`).
         began: the start of this process.
-        given: paths of the files and folders that the part was given, by the name of the input.
-        files: paths of the files and folders that it made, by the name of the output.
-        summaries: of its stages, in pipeline order.
+        given: paths of the input files and folders, by the name of the input.
+        files: paths of the output files and folders, by the name of the output.
+        summaries: summaries of its stages, in pipeline order.
         values: all other outputs, by name.
-        specs: the files that it was given, such as the recipe, by the name of the input.
+        specs: the specifications among its inputs, such as the recipe, by the name of the input.
     """
 
     name: str
@@ -62,7 +62,7 @@ class PartRun:
 
 
 class LocalRun:
-    """A task or workflow as `pyflyte run` calls it: the result of a call is the text to print."""
+    """Wraps a task or workflow for `pyflyte run`. Calling it returns the text to print."""
 
     def __init__(self, entity: Any) -> None:
         self.name = entity.name
@@ -70,7 +70,7 @@ class LocalRun:
         self._entity = entity
 
     def __call__(self, **inputs: Any) -> str:
-        """Run the entity, publish what it made, and return the lines that name its results, and the size of all."""
+        """Run the entity, publish its outputs, and return the lines that list its results and the total size."""
         with at_work():
             lines = self._run(inputs)
         with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ class LocalRun:
         from tasks.flyte.stages import run_id
 
         name = self.name.rpartition(".")[-1]
-        # Flytekit's handler ends the process by `exit`, so that nothing is told what is left of a run.
+        # Flytekit's handler exits the process at once, without a message about the interrupted run.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             made = self._entity(**inputs)
@@ -112,16 +112,16 @@ def _is_summary_or_file(value: Any) -> bool:
 
 
 def _items(value: Any) -> list[Any]:
-    """Return the items of an output that is a list, and any other output as the only one."""
+    """Return the items of an output that is a list, and wrap any other output in a list."""
     return value if isinstance(value, list) else [value]
 
 
 def _paths(named: Mapping[str, Any], *, downloaded: bool = False) -> dict[str, Path]:
-    """Return the paths on this machine of the files and folders among inputs or outputs; those of a list have numbers.
+    """Return the local paths of the files and folders among inputs or outputs. Items of a list are numbered.
 
     Args:
         named: the inputs or outputs by name.
-        downloaded: True: those on blob storage are downloaded; False: they are left out.
+        downloaded: whether to download files on blob storage. If false, they are left out.
     """
     is_remote = FlyteContextManager.current_context().file_access.is_remote
     paths = {}
@@ -136,7 +136,7 @@ def _paths(named: Mapping[str, Any], *, downloaded: bool = False) -> dict[str, P
 
 
 def published_results(run_command: Callable[..., Any]) -> Callable[..., Any]:
-    """Have `pyflyte run` publish and name the results of a run on this machine: a patch of flytekit's `run_command`."""
+    """Patch flytekit's `run_command` so that `pyflyte run` publishes and lists the results of a local run."""
 
     @wraps(run_command)
     def command(ctx: Any, entity: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Outputs that Flyte's cache still names and blob storage no longer has: a lifecycle rule of the bucket deletes them.
+"""Reports outputs that are in Flyte's cache but no longer on blob storage, such as after a lifecycle rule deleted them.
 
-A stage finds that out when it opens an input, and a dynamic task when it passes one on. The local cache of flytekit
-looks for its files before it counts as a hit (`tasks.flyte.patches`); a backend's does not.
+A stage notices this when it opens an input, and a dynamic task when it passes an input on. With the patches in
+`tasks.flyte.patches`, flytekit's local cache checks for the files before a hit. The cache of a backend does not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GONE = frozenset(
         "flytekit.exceptions.user.FlyteDataNotFoundException",
     }
 )
-"""Full names of the errors of a file or folder that does not exist."""
+"""Full names of the errors raised if a file or folder does not exist."""
 
 WRITERS = {
     "model": "tasks/generation/task.py prepare_model",
@@ -42,30 +42,30 @@ WRITERS = {
     "evaluation_rollouts.parquet": "tasks/evaluation/task.py compare_policies",
     "benchmarks": "tasks/evaluation/task.py compare_policies",
 }
-"""The module and the task that write an output, by the name of its file or folder, where one task alone does."""
+"""The module and the task that write an output, by the name of its file or folder, if only one task does."""
 
 COMPOSE_AGAIN = "pyflyte run --remote tasks/inputs/composed_again.py compose_again"
-"""The command after which the parts of the pipeline are composed again, from stages that are cached."""
+"""The command that makes a backend compose the parts of the pipeline again, from cached stages."""
 
 _POD = re.compile(r"/([a-z][a-z0-9-]*-\d+)/[^/]+/[^/]+$")
-"""The end of an address of Flyte's: the pod's name (execution, node and attempt), a hash, and the output's name."""
+"""The end of a Flyte address: the pod's name (execution, node and attempt), a hash, and the output's name."""
 
 
 class LostOutputError(MistakeError):
-    """An input of a stage was the output of an earlier one, and is no longer on blob storage."""
+    """Raised if an input of a stage is the output of an earlier stage and is no longer on blob storage."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
         self._sentence = sentence
 
     def __str__(self) -> str:
-        return self._sentence  # flytekit writes the name of a variable before the arguments of an error
+        return self._sentence  # flytekit adds the name of a variable before the arguments of an error
 
 
 def opens(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Let a function that opens the Flyte file or folder which is its first argument report one that is gone.
+    """Decorate a function whose first argument is a Flyte file or folder to report missing ones.
 
-    The function that is returned raises `LostOutputError` where that file or folder is remote and does not exist.
+    The returned function raises `LostOutputError` if the file or folder is remote and does not exist.
     """
 
     @wraps(function)
@@ -82,7 +82,7 @@ def opens(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
 
 
 def sentence(location: str) -> str:
-    """Return the sentence on an output that is gone from the address `location`."""
+    """Return the message about an output that no longer exists at the address `location`."""
     pod, task = _POD.search(location), WRITERS.get(PurePosixPath(location).name)
     writer = f", which pod {pod[1]} wrote," if pod else ""
     alone = (

@@ -1,7 +1,8 @@
-"""Every place where this project reaches into flytekit, as one table: `PATCHES`.
+"""Patches flytekit. All patches are in one table, `PATCHES`.
 
 Flytekit has no hooks for these. Each function here takes the function that it replaces, and calls it for everything
-that is not ours. `install` is called by `tasks.flyte.stages`, which every module with a task imports.
+that is not specific to this project. `install` is called by `tasks.flyte.stages`, which every module with a task
+imports.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tasks.pod_templates import with_resources
 from tasks.storage.locations import sandbox_folder
 
 CHECKED_VERSION = "1.16.31"
-"""The release of flytekit that the table was checked against."""
+"""The flytekit release that the table was checked against."""
 
 RESOURCES = {
     Resources.ResourceName.CPU: "cpu",
@@ -41,11 +42,11 @@ RESOURCES = {
     Resources.ResourceName.GPU: "nvidia.com/gpu",
     Resources.ResourceName.EPHEMERAL_STORAGE: "ephemeral-storage",
 }
-"""Kubernetes' names of the resources in Flyte's messages."""
+"""Kubernetes' names for the resources in Flyte's messages."""
 
 
 class PatchError(RuntimeError):
-    """The installed flytekit lacks a function that this project replaces."""
+    """Raised if the installed flytekit lacks a function that this project replaces."""
 
 
 class Patch(NamedTuple):
@@ -53,9 +54,9 @@ class Patch(NamedTuple):
 
     Attributes:
         target: the attribute, as `module:name` or `module:class.name`.
-        replacement: takes what flytekit has there, and returns what takes its place.
-        reason: a sentence on what would be wrong without it.
-        upstream: the address of flytekit's issue or pull request on the subject.
+        replacement: takes flytekit's original, and returns the replacement.
+        reason: what would go wrong without the patch.
+        upstream: URL of the related flytekit issue or pull request.
     """
 
     target: str
@@ -65,10 +66,10 @@ class Patch(NamedTuple):
 
 
 def _types_without_schemas(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
-    """Make Flyte's type of a model of this project without the description of its fields.
+    """Create Flyte's type for a model of this project without the schema of its fields.
 
-    They are described in `workflows/schemas` and `docs/options`. In an interface nothing reads them: forms of the
-    console show JSON, and no workflow takes a field of a promise.
+    The fields are described in `workflows/schemas` and `docs/options`. Nothing reads them in an interface: forms of the
+    console show JSON, and no workflow accesses a field of a promise.
     """
 
     @wraps(get_literal_type)
@@ -82,7 +83,7 @@ def _types_without_schemas(get_literal_type: Callable[..., LiteralType]) -> Call
 
 
 def _whole_numbers_of_forms(to_python_value: Callable[..., Any]) -> Callable[..., Any]:
-    """Read a model that a form of the console sent with its whole numbers as integers."""
+    """Read whole numbers as integers in a model sent by a form of the console."""
 
     @wraps(to_python_value)
     def python_value(self: Any, ctx: Any, literal: Literal, python_type: type[BaseModel]) -> BaseModel:
@@ -95,7 +96,7 @@ def _whole_numbers_of_forms(to_python_value: Callable[..., Any]) -> Callable[...
 
 
 def _sentences_on_inputs(literal_map_to_kwargs: Callable[..., dict[str, Any]]) -> staticmethod[..., dict[str, Any]]:
-    """Report an input that cannot be read as a sentence on its key."""
+    """Report an input that cannot be read with a short message about its key."""
 
     @wraps(literal_map_to_kwargs)
     def kwargs(
@@ -110,7 +111,7 @@ def _sentences_on_inputs(literal_map_to_kwargs: Callable[..., dict[str, Any]]) -
 
 
 def _whole_description(long_description: property) -> property:
-    """Make the long description of a docstring all of its text but arguments and results."""
+    """Extend the long description of a docstring to all of its text except arguments and results."""
 
     def text(docstring: Any) -> str | None:
         paragraphs = docstring.short_description, long_description.__get__(docstring)
@@ -120,7 +121,7 @@ def _whole_description(long_description: property) -> property:
 
 
 def _templates_by_name(with_overrides: Callable[..., Node]) -> Callable[..., Node]:
-    """Let a node be given a pod template by name: that of its task, as this process serializes it, is replaced."""
+    """Support pod templates by name in `with_overrides`: replace the template of the node's task in this process."""
 
     @wraps(with_overrides)
     def overriding(self: Node, *args: Any, **kwargs: Any) -> Node:
@@ -136,7 +137,8 @@ def _templates_by_name(with_overrides: Callable[..., Node]) -> Callable[..., Nod
 def _templates_as_mappings(serialize: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """Write an inline pod template whose spec is a mapping into Flyte's message, without Kubernetes' client.
 
-    The primary container has the image, command and environment of the task's, and its resources beside its own.
+    The primary container gets the image, command and environment of the task's container, and its resources in addition
+    to the template's.
     """
 
     @wraps(serialize)
@@ -155,7 +157,7 @@ def _templates_as_mappings(serialize: Callable[..., dict[str, Any]]) -> Callable
 
 
 def _of_the_task(own: dict[str, Any], container: Container) -> dict[str, Any]:
-    """Return a template's primary container as that of the task."""
+    """Return a template's primary container, merged with the container of the task."""
     amounts = container.resources
     requests, limits = (
         {RESOURCES[entry.name]: entry.value for entry in entries} for entries in (amounts.requests, amounts.limits)
@@ -171,7 +173,7 @@ def _of_the_task(own: dict[str, Any], container: Container) -> dict[str, Any]:
 
 
 def _cache_of_this_project(_: str) -> str:
-    """Return the folder of the local cache: beside the outputs that it points at."""
+    """Return the folder of the local cache, next to the outputs that it refers to."""
     return str(sandbox_folder() / "cache")
 
 
@@ -315,11 +317,11 @@ PATCHES = (
         NONE_KNOWN,
     ),
 )
-"""Every attribute of flytekit that this project replaces."""
+"""All attributes of flytekit that this project replaces."""
 
 
 def owner_of(patch: Patch) -> tuple[Any, str]:
-    """Return the module or class that holds the target of `patch`, and the attribute's name there.
+    """Return the module or class that contains the target of `patch`, and the attribute's name.
 
     Raises:
         PatchError: the installed flytekit has no such attribute.
@@ -339,10 +341,10 @@ def owner_of(patch: Patch) -> tuple[Any, str]:
 
 @cache
 def install() -> None:
-    """Replace the target of every patch; a second call does nothing.
+    """Apply all patches. A second call does nothing.
 
     Raises:
-        PatchError: a target does not exist; then none is replaced.
+        PatchError: a target does not exist. In that case no patch is applied.
     """
     for (owner, name), patch in [(owner_of(patch), patch) for patch in PATCHES]:
         setattr(owner, name, patch.replacement(getattr(owner, name)))

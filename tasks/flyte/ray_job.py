@@ -1,7 +1,7 @@
-"""A task on a Ray cluster of its own, as Flyte's task type `ray`.
+"""Implements Flyte's task type `ray`, for tasks that get their own Ray cluster.
 
-It registers what `flytekitplugins-ray` registers. That distribution requires Ray's wheels, and nobody could register or
-launch without them; here a job is Flyte's own message and nothing else, and Ray is imported by the task that runs.
+It registers the same plugin as `flytekitplugins-ray`. That distribution requires Ray's wheels even to register or
+launch a task. Here a job is only Flyte's message, and Ray is imported when the task runs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tasks.machine.local_ray import start_ray
 from tasks.pod_templates import primary, with_resources
 
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
-"""Names that Kubernetes has for the fields of `Resources`."""
+"""Kubernetes' names for the fields of `Resources`."""
 
 
 @dataclass
 class HeadNodeConfig:
-    """The node where the task's own process runs; its request is also its limit.
+    """The node on which the task's own process runs. Its request is also its limit.
 
-    Its `pod_template` is laid over the pod that Flyte makes for the task; the pod spec in it is a mapping.
+    `pod_template` is merged into the pod that Flyte creates for the task. Its pod spec is a mapping.
     """
 
     requests: Resources
@@ -45,10 +45,10 @@ class HeadNodeConfig:
 
 @dataclass
 class WorkerNodeConfig:
-    """A group of equal nodes: its name, its number of nodes, and the resources of one, both request and limit.
+    """A group of equal nodes: its name, the number of nodes, and the resources (request and limit) of each.
 
-    Its `pod_template` is laid over the pod that Flyte makes for the task; the pod spec in it is a mapping.
-    `ray_resources` are further resources that Ray counts on each node: amounts by our own names.
+    `pod_template` is merged into the pod that Flyte creates for the task. Its pod spec is a mapping. `ray_resources`
+    are custom Ray resources of each node: amounts by name.
     """
 
     group_name: str
@@ -63,9 +63,9 @@ class RayJobConfig:
     """The Ray cluster of a task.
 
     Attributes:
-        head_node_config: the head.
+        head_node_config: the head node.
         worker_node_config: the groups of workers.
-        shutdown_after_job_finishes: whether the nodes are given back when the task ends.
+        shutdown_after_job_finishes: whether the nodes are released when the task ends.
     """
 
     head_node_config: HeadNodeConfig
@@ -74,13 +74,13 @@ class RayJobConfig:
 
 
 class RayJobTask(PythonFunctionTask[RayJobConfig]):
-    """A task whose function runs with Ray initialised: on its cluster, or locally where it has none."""
+    """A task whose function runs with Ray initialised, on its cluster or locally if it has none."""
 
     def __init__(self, task_config: RayJobConfig, task_function: Callable, **kwargs: Any) -> None:
         super().__init__(task_config, task_function, task_type="ray", **kwargs)
 
     def pre_execute(self, user_params: ExecutionParameters | None) -> ExecutionParameters | None:
-        """Join the cluster with this folder's code as that of all nodes; flytekit calls it before the function."""
+        """Join the cluster, and send this folder's code to all nodes. Flytekit calls it before the function."""
         import ray
 
         state = FlyteContextManager.current_context().execution_state
@@ -94,7 +94,7 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
         return user_params
 
     def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
-        """Return the job as Flyte's message; flytekit calls it when the task is registered."""
+        """Return the job as Flyte's message. Flytekit calls it when the task is registered."""
         job = self.task_config
         workers = [
             ray_pb2.WorkerGroupSpec(
@@ -118,11 +118,11 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
 
 
 def copy_code(source: Path, target: Path) -> int:
-    """Copy the code of a working directory into the folder `target`; return its size in bytes.
+    """Copy the code of a working directory into the folder `target`, and return its size in bytes.
 
-    Code are the files of the archive that was unpacked there. Where the image holds the code, they are the modules in
-    the directory, and its folders that hold a module, with all files in these: it may be the home folder, and caches,
-    models and outputs are not code, nor is what is hidden.
+    If an archive was unpacked in the directory, the code is the files of the archive. If the code comes with the image,
+    it is the modules in the directory and all files in its subfolders that contain a module. Other files are excluded,
+    because the directory may be the home folder with caches, models and outputs. So are hidden files.
     """
     files = unpacked_files(source)
     for path in _code_of_image(source) if files is None else files:
@@ -147,22 +147,25 @@ def _is_no_code(name: str) -> bool:
 
 
 def _start_params(resources: dict[str, float]) -> dict[str, str]:
-    """Return the parameters of `ray start` on a node with these resources; none if it has no resources of our own.
+    """Return the parameters of `ray start` on a node with these custom resources, or none without resources.
 
-    They take the place of the plugin's defaults, so that its default of no usage statistics is given, too; it adds the
-    node's address to any parameters.
+    They replace the plugin's defaults, so the default that disables usage statistics is repeated here. The plugin adds
+    the node's address to any parameters.
     """
     if not resources:
         return {}
-    # KubeRay writes the value into a line of a shell. It also takes the quotes off and parses the rest as JSON, which
-    # the backslashes in the double quotes of its documents are not: such a node is started without --num-gpus. It
-    # quotes by single quotes itself. Without spaces the value is one word of a shell in any case.
+    # KubeRay writes the value into a shell command. It also strips the quotes and parses the rest as JSON, which fails
+    # for the double quotes with backslashes in its documentation: such a node is started without --num-gpus. KubeRay
+    # itself uses single quotes. Without spaces, the value is one shell word in any case.
     amounts = json.dumps(resources, separators=(",", ":"))
     return {"resources": f"'{amounts}'", "disable-usage-stats": "true"}
 
 
 def _pod(container: str, resources: Resources, template: PodTemplate | None) -> K8sPod:
-    """Return a node's pod as Flyte lays it over that of the task: containers merge by name, lists are joined."""
+    """Return a node's pod, which Flyte merges into the task's pod.
+
+    Containers are merged by name, and lists are concatenated.
+    """
     asked = {KUBERNETES[amount.name]: getattr(resources, amount.name) for amount in fields(resources)}
     given = {name: amount for name, amount in asked.items() if amount is not None}
     assert not any(isinstance(amount, (list, tuple)) for amount in given.values()), "a node has one amount of each"

@@ -1,4 +1,4 @@
-"""The environment that a task is registered with: the digest of its code, the address of runs, and secrets."""
+"""Defines the environment that a task is registered with: the digest of its code, the address of runs, and secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.lineage.code_digest import code_digest
 from tasks.storage.locations import RUNS
 
 CODE = "RLVR_CODE"
-"""Environment variable of a pod that holds the digest of the code its task was registered with."""
+"""Environment variable of a pod with the digest of the code that its task was registered with."""
 
 SECRETS = "RLVR_SECRETS"
 """Environment variable, set where tasks are registered, that names the cluster's secrets for the pods.
@@ -20,7 +20,7 @@ SECRETS = "RLVR_SECRETS"
 
 
 class OtherCodeError(MistakeError):
-    """A pod's image holds other code than its task was registered with, so its result would get the wrong cache key."""
+    """Raised if a pod's code differs from its task's registered code, so that the cache key would be wrong."""
 
 
 def options(module: str) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def options(module: str) -> dict[str, Any]:
     from flytekit import Secret
 
     environment, secrets = {CODE: code_digest(module)}, []
-    if "://" in (runs := os.environ.get(RUNS, "")):  # a folder of this machine is none in a pod
+    if "://" in (runs := os.environ.get(RUNS, "")):  # a local folder does not exist in a pod
         environment[RUNS] = runs
     if given := os.environ.get(SECRETS):
-        # A dynamic task declares in its pod what it starts, and gives it the same secrets.
+        # A dynamic task declares its tasks in its pod, with the same secrets.
         environment[SECRETS] = given
         for text in given.split():
             variable, _, address = text.partition("=")
@@ -47,7 +47,7 @@ def options(module: str) -> dict[str, Any]:
 
 
 def check_code(module: str) -> None:
-    """Raise an error in a pod whose code is not that which the task of `module` was registered with.
+    """Raise an error in a pod whose code differs from the code that the task of `module` was registered with.
 
     Raises:
         OtherCodeError: the digests differ.

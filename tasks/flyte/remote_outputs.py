@@ -1,4 +1,4 @@
-"""Outputs of an earlier execution on a backend, by the address that Flyte's console shows for each of them."""
+"""Resolves outputs of earlier executions on a backend from the addresses that Flyte's console shows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
 FORM = "flyte://v1/PROJECT/DOMAIN/EXECUTION/NODE/o/OUTPUT"
-"""Form of an output's address in the console. An input has `i` instead of `o`; an attempt may follow the node."""
+"""Format of an output's address in the console. An input has `i` instead of `o`. An attempt may follow the node."""
 
 _ADDRESS = re.compile(r"flyte://v1(/[^/]+){4}(/\d+)?/[io]/[^/]+")
 
 
 class AddressError(MistakeError):
-    """The address of an output is malformed, unknown to the backend, or of another kind than the option takes."""
+    """Raised if the address of an output is malformed, unknown to the backend, or of the wrong kind for the option."""
 
 
 def is_output(value: object) -> bool:
@@ -27,10 +27,10 @@ def is_output(value: object) -> bool:
 
 
 def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
-    """Return the address on blob storage of the file or folder that an execution's output holds.
+    """Return the address on blob storage of the file or folder in an execution's output.
 
     Raises:
-        AddressError: the address is malformed, the backend has no such output, or that is neither a file nor, where
+        AddressError: the address is malformed, the backend has no such output, or the output is neither a file nor, if
             `folder` is true, a folder.
     """
     from flytekit.exceptions.user import FlyteEntityNotExistException, FlyteInvalidInputException
@@ -59,6 +59,6 @@ def _endpoint(remote: FlyteRemote) -> str:
 
 
 def _details(error: Exception) -> str:
-    """Return the backend's details on an error after a colon, or nothing."""
+    """Return a colon and the backend's details on an error, or an empty text."""
     details = getattr(error.__cause__, "details", None)
     return f": {details()}" if callable(details) and details() else ""

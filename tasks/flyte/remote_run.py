@@ -1,4 +1,4 @@
-"""Check and label what `pyflyte run --remote` launches on a backend."""
+"""Checks and labels the launches of `pyflyte run --remote` on a backend."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from tasks.flyte.archive import archived_files
 from tasks.flyte.labels import GIVEN, labels_of
 
 CHECK_SENT = "tasks.inputs.user_modules:check_sent"
-"""Name of the function that checks that the archive of a launch has the user's modules; this package is below it."""
+"""Name of the function that checks that a launch's archive has the user's modules.
+
+It is not imported, because its package depends on this one."""
 SEND_FILES = "tasks.inputs.sending:with_sent_files"
-"""Name of the function that sends the files which the inputs of a launch name."""
+"""Name of the function that uploads the files named in the inputs of a launch."""
 
 
 def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
-    """Patch flytekit's `run_command`: a launch is checked before anything is uploaded, and sends the files it names.
+    """Patch flytekit's `run_command` to check a launch before anything is uploaded, and to upload the files it names.
 
-    Addresses among its inputs are read with the storage that `--config` names.
+    Addresses among its inputs are read with the storage options of `--config`.
     """
 
     @wraps(run_command)
@@ -53,7 +55,7 @@ def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def labelled_executions(run_remote: Callable[..., Any]) -> Callable[..., Any]:
-    """Patch flytekit's `run_remote`: an execution gets the labels of its files, unless `--labels` sets them."""
+    """Patch flytekit's `run_remote` to label executions by their files, unless `--labels` sets the labels."""
 
     @wraps(run_remote)
     def run(

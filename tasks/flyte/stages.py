@@ -1,4 +1,4 @@
-"""The parts that all Flyte tasks of this project share: types of files, the cache, decks and summaries."""
+"""Provides what all Flyte tasks of this project share: types of files, caching, decks and summaries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ patches.install()
 
 @opens
 def content_digest(value: Any) -> str:
-    """Return the content digest of a Flyte file or folder; a remote one without a stored digest is downloaded."""
+    """Return the content digest of a Flyte file or folder. Downloads a remote one that has no stored digest."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     if not access.is_remote(address):
         return file_digest(address)
@@ -53,7 +53,7 @@ def content_digest(value: Any) -> str:
         return digest
     if value.remote_source:
         return file_digest(value.download())
-    # As the command line gives it, which has no use for a copy.
+    # A value from the command line, for which no local copy is kept.
     with tempfile.TemporaryDirectory() as folder:
         copy = str(Path(folder) / "copy")
         access.get_data(address, copy, is_multipart=isinstance(value, FlyteDirectory))
@@ -64,7 +64,7 @@ def content_digest(value: Any) -> str:
 def stored_digest(value: Any) -> str:
     """Return the content digest of a Flyte file or folder without downloading it.
 
-    Of a remote one without a stored digest it is a digest of names and checksums as the storage reports them.
+    For a remote one without a stored digest, it is a digest of the names and checksums reported by the storage.
     """
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     if not access.is_remote(address):
@@ -86,7 +86,7 @@ def footer(value: Any) -> dict[str, Any]:
 
 @opens
 def read_members(folder: Any, names: Iterable[str]) -> dict[str, str]:
-    """Return the text of those of the files `names` that a Flyte folder has, by name, without its other files."""
+    """Return the texts of the files `names` in a Flyte folder, as far as they exist, without reading other files."""
     address, access = str(folder.remote_source or folder.path), FlyteContextManager.current_context().file_access
     system = access.get_filesystem_for_path(address)
     paths = {name: f"{address.rstrip('/')}/{name}" for name in names}
@@ -99,7 +99,7 @@ def config_digest(config: Config) -> str:
 
 
 RESULT = HashMethod(config_digest)
-"""Annotation of a configuration that a stage takes or returns: its run-time options have no part in cache keys."""
+"""Annotation of a configuration that a stage takes or returns. Its run-time options are not part of cache keys."""
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -107,21 +107,21 @@ if TYPE_CHECKING:
     Parquet = Html = JsonLines = HandedTable = FlyteFile
     Folder = HandedFolder = FlyteDirectory
 else:
-    # Hashing content, not addresses, is what lets a stage hit its cache when an earlier one ran again to the same
-    # result, and what lets a file given on the command line stand for the output of an earlier run.
+    # Content is hashed instead of addresses, so that a stage hits its cache if an earlier stage ran again with the same
+    # result, or if a file on the command line equals the output of an earlier run.
     Parquet = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(content_digest)]
     Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(content_digest)]
     JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(content_digest)]
     Folder = Annotated[FlyteDirectory, HashMethod(content_digest)]
-    # The same for stages that only hand on, and download nothing for the hash (`tasks.inputs.handed_on`).
+    # The same types for intermediate stages, which must not download anything for the hash (`tasks.inputs.handed_on`).
     HandedFolder = Annotated[FlyteDirectory, HashMethod(stored_digest)]
     HandedTable = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(stored_digest)]
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a task's function: failures of the infrastructure are raised as the error that makes Flyte retry.
+    """Wrap a task's function to raise infrastructure failures as the error that makes Flyte retry.
 
-    Other errors pass unchanged. The function refuses to run in a pod whose code is not the registered one.
+    Other errors are unchanged. The function refuses to run in a pod whose code is not the registered code.
     """
 
     @wraps(function)
@@ -140,9 +140,9 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def recoverable(error: Exception) -> FlyteRecoverableException | MemoryLimitError:
-    """Return the error that makes Flyte try a stage again, which failed with `error`.
+    """Return the error that makes Flyte retry a stage that failed with `error`.
 
-    Where a process of the stage was killed for memory, or did not start, the message says so, and the second attempt is
+    If a process of the stage was killed for memory, or did not start, the message says so, and the second attempt is
     the last.
     """
     message = sentence_on(error, sys.maxsize)
@@ -162,11 +162,11 @@ def stage(
     ignored_inputs: tuple[str, ...] = (),
     **given: Any,
 ) -> Any:
-    """Make a task whose result is cached for as long as its inputs and all code that it depends on stay the same.
+    """Declare a task whose result is cached as long as its inputs and all the code it depends on stay the same.
 
-    Flyte retries it where the infrastructure failed (`tasks.failures`), on a cluster alone. `ignored_code` names
-    packages whose code does not affect the result; they are left out of the cache version. `ignored_inputs` change how
-    the stage works and not its result; they have no part in cache keys.
+    On a cluster, Flyte retries it after infrastructure failures (`tasks.failures`). `ignored_code` names packages whose
+    code does not affect the result. They are not part of the cache version. `ignored_inputs` affect how the stage runs
+    but not its result. They are not part of the cache key.
     """
     if function is None:
         return partial(stage, retries=retries, ignored_code=ignored_code, ignored_inputs=ignored_inputs, **given)
@@ -175,7 +175,7 @@ def stage(
 
 
 def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any) -> Any:
-    """Declare a task without a cache, because it looks at the world outside its inputs, or at the run itself."""
+    """Declare an uncached task, because it depends on more than its inputs, such as files or the run itself."""
     if function is None:
         return partial(uncached_stage, make=make, **given)
     return make(_guarded(function), **options(function.__module__), **given)
@@ -184,10 +184,10 @@ def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable
 def cached_by_backends(
     function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any
 ) -> Any:
-    """Declare a task that a backend caches as it does a stage, and that always runs on this machine.
+    """Declare a task that backends cache like a stage, but that always runs in local runs.
 
-    It returns the outputs of other stages. The cache of this machine would still name their files after they were
-    deleted, and the stages would not make them again.
+    It returns the outputs of other stages. The local cache would still refer to their files after they were deleted,
+    and the stages would not make them again.
     """
     if function is None:
         return partial(cached_by_backends, make=make, **given)
@@ -196,22 +196,23 @@ def cached_by_backends(
 
 
 composed = partial(cached_by_backends, make=dynamic)
-"""Declare a dynamic task, which composes stages once its inputs are known, as one box of the graph.
+"""Declare a dynamic task, which composes stages once its inputs are known, and is one node in the graph.
 
-It starts only cached stages and reads only its inputs. Preflight has put the digests of all that they name into them.
+It starts only cached stages and reads only its inputs, to which preflight has added the digests of everything they
+name.
 """
 
 uncached_composed = partial(uncached_stage, make=dynamic)
-"""Declare a dynamic task that composes others and is never cached, such as one that starts executions."""
+"""Declare a dynamic task that is never cached, such as one that starts executions."""
 
 
 shown_stage = partial(stage, enable_deck=True, deck_fields=())
-"""Declare a stage with a deck that holds the stage's own page alone; the console lists inputs and outputs itself."""
+"""Declare a stage whose deck contains only the stage's own page. The console already lists inputs and outputs."""
 
 
 @opens
 def local(value: Any) -> Path:
-    """Return the local path of a Flyte file or directory, downloaded when it is remote."""
+    """Return the local path of a Flyte file or directory, and download it if it is remote."""
     return Path(value.download() if value.remote_source else value.path)
 
 
@@ -221,17 +222,17 @@ def scratch(name: str) -> Path:
 
 
 def input_schema(file: FlyteFile, schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with the columns that users have added to the table in `file` (`with_user_columns`)."""
+    """Return `schema` with the user's additional columns of the table in `file` (`with_user_columns`)."""
     return with_user_columns(schema, columns_of(local(file)))
 
 
 def read_input(file: FlyteFile, schema: pa.Schema) -> pa.Table:
-    """Read the table that a stage was given (`tasks.tables.parquet.read_table`)."""
+    """Read an input table of a stage (`tasks.tables.parquet.read_table`)."""
     return read_table(local(file), schema)
 
 
 def read_input_batches(file: FlyteFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read the table that a stage was given in parts (`tasks.tables.parquet.read_batches`)."""
+    """Read an input table of a stage in batches (`tasks.tables.parquet.read_batches`)."""
     return read_batches(local(file), schema)
 
 
@@ -242,21 +243,21 @@ def write_output(
     lineage: Mapping[str, Any],
     last: Callable[[], Mapping[str, Any]] = dict,
 ) -> FlyteFile:
-    """Write a table, or one that comes in parts, as an output of the stage.
+    """Write a table, or the batches of a table, as an output of the stage.
 
     Args:
-        name: of the file.
-        tables: all of the table, or its parts in their order.
+        name: name of the file.
+        tables: the whole table, or its batches in order.
         schema: the columns of the table.
         lineage: the inputs and options that it was made from (`tasks.lineage.provenance.made_from`), for its footer.
-        last: gives further metadata that is known only once all parts were taken.
+        last: returns additional metadata that is only known after all batches.
     """
     parts = [tables] if isinstance(tables, pa.Table) else tables
     return FlyteFile(str(write_batches(scratch(name), parts, schema, lineage, last)))
 
 
 def output_folder(folder: Path) -> FlyteDirectory:
-    """Return a folder as an output of the stage, whose address on blob storage ends in its name, as a file's does."""
+    """Return a folder as an output of the stage. Its address on blob storage ends in its name, as for a file."""
     context = FlyteContextManager.current_context()
     if context.execution_state is None or context.execution_state.is_local_execution():
         return FlyteDirectory(str(folder))
@@ -265,14 +266,14 @@ def output_folder(folder: Path) -> FlyteDirectory:
 
 
 def storage_location(name: str) -> tuple[AbstractFileSystem, str]:
-    """Return the file system that stores `name` (`tasks.storage.locations`), and its path or address there."""
+    """Return the file system that stores `name` (`tasks.storage.locations`), and the path or address there."""
     access = FlyteContextManager.current_context().file_access
     location = address_of(name, access.raw_output_prefix) or str(folder_of(name))
     return access.get_filesystem_for_path(location), location
 
 
 def run_id() -> str:
-    """Return the name of this run: the execution's on a cluster, else one made of process id and start time."""
+    """Return the name of this run: the execution's name on a cluster, or else the process id and start time."""
     context = current_context()
     execution = context.execution_id
     if execution is None or execution.project in ("local", ""):
@@ -281,7 +282,7 @@ def run_id() -> str:
 
 
 class Stopwatch:
-    """A clock that starts with a stage and makes the stage's summary at its end."""
+    """Measures the time of a stage, and creates the stage's summary at its end."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -292,9 +293,9 @@ class Stopwatch:
         """Return the summary of the stage up to now.
 
         Args:
-            headline: one sentence on the result, for people.
-            before: seconds that earlier attempts of the same work took.
-            on: the machine or cluster it ran on; None: the cores of this process.
+            headline: one human-readable sentence about the result.
+            before: time spent by earlier attempts at the same work, seconds.
+            on: the machine or cluster it ran on. If None, the cores of this process.
             facts: named values for the report and for programs.
         """
         machine = on or process_cores()
@@ -312,11 +313,11 @@ class Stopwatch:
 
 
 def show(name: str, html: str) -> None:
-    """Put `html` on the task's deck, and publish the deck as it stands so far; an item of a mapped task has none."""
+    """Put `html` on the task's deck, and publish the current deck. Items of a mapped task have no deck."""
     if not current_context().enable_deck:
         return
     decks = current_context().decks
-    decks[:] = [deck for deck in decks if deck.name != name]  # a deck can only be appended to: the new one replaces it
+    decks[:] = [deck for deck in decks if deck.name != name]  # decks can only be appended to, so the deck is replaced
     Deck(name, html)
     with contextlib.suppress(FileNotFoundError):
         Deck.publish()
@@ -324,7 +325,7 @@ def show(name: str, html: str) -> None:
 
 @contextlib.contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """Show the progress of a stage and its time left; yields `advance` (`tasks.machine.progress.track_progress`)."""
+    """Show the progress and remaining time of a stage. Yields `advance` (`tasks.machine.progress.track_progress`)."""
     from tasks.machine.progress import track_progress
 
     with track_progress(description, total) as advance:
@@ -332,10 +333,10 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 ATTEMPT = "FLYTE_ATTEMPT_NUMBER"
-"""Environment variable of a pod that holds the number of its attempt, from 0."""
+"""Environment variable of a pod with the number of its attempt, starting at 0."""
 
 DECK_SECONDS = 30.0
-"""Least seconds between two drawings of a live deck, because drawing takes time."""
+"""Minimum interval between two renderings of a live deck, seconds."""
 
 
 @contextlib.contextmanager
@@ -347,10 +348,10 @@ def sampling_progress(
     Args:
         description: the stage and its unit of work.
         prompts: a table of `PROMPTS`.
-        responses: number of responses to all of them together.
+        responses: total number of responses to all prompts.
 
     Yields:
-        A function to call with every judged row.
+        A function to call with every graded row.
     """
     from tasks import charts
 

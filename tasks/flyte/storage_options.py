@@ -1,4 +1,4 @@
-"""Flytekit's configuration of blob storage, for what is not Flyte's own file access."""
+"""Reads flytekit's configuration of blob storage, for file access outside of Flyte."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from flytekit.core.data_persistence import get_fsspec_storage_options
 
 
 def configured(protocol: str) -> dict[str, Any]:
-    """Return fsspec's options of the storage with a protocol; none if flytekit has no configuration of it.
+    """Return fsspec's options for a storage protocol, which are empty if flytekit has no configuration for it.
 
-    It is that of the context: of `FLYTE_AWS_...` and the like in a pod, and of `--config` on the command line.
+    The configuration is taken from the context: from `FLYTE_AWS_...` etc. in a pod, and from `--config` on the command
+    line.
     """
     data_config = FlyteContextManager.current_context().file_access.data_config
     options = get_fsspec_storage_options(protocol, data_config)

@@ -1,4 +1,4 @@
-"""Send files to the storage of a backend, through links that it signs; what is there already is not sent again."""
+"""Uploads files to the storage of a backend with signed links. Files that are already there are not uploaded again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
 TIMEOUT = 60.0
-"""Seconds without a byte after which a transfer fails."""
+"""Timeout of a transfer without any data, seconds."""
 
 
 def upload(
@@ -26,15 +26,16 @@ def upload(
     domain: str | None = None,
     root: str | None = None,
 ) -> tuple[bytes, str, bool]:
-    """Send a file, and return its MD5, its address, and whether it had to be sent.
+    """Upload a file, and return its MD5, its address, and whether it had to be uploaded.
 
     Args:
         remote: the client of the backend.
         path: the file, which need not be writable.
         name: the name of the copy.
-        project: Flyte's project, or None for that of the client.
-        domain: Flyte's domain, or None for that of the client.
-        root: the folder of the copy. By default the backend names it by the MD5, so that equal files have one address.
+        project: Flyte project. If None, the client's project.
+        domain: Flyte domain. If None, the client's domain.
+        root: the folder of the copy. By default, the backend names it after the MD5, so that equal files have the same
+            address.
 
     Raises:
         BackendError: the backend or its storage does not answer, or refuses the file.
@@ -74,7 +75,7 @@ def upload(
 
 
 def sent_once(upload_file: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace flytekit's `FlyteRemote.upload_file`, which wants to write to the file, and always sends it."""
+    """Patch flytekit's `FlyteRemote.upload_file`, which opens the file for writing and always uploads it."""
 
     @wraps(upload_file)
     def send(
@@ -90,7 +91,7 @@ def sent_once(upload_file: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_there(remote: FlyteRemote, address: str, size: int, verify: bool | str | None) -> bool:
-    """Return whether a whole file is at an address. A backend that cannot tell says that it is not."""
+    """Return whether the complete file is at an address. Returns false if the backend cannot tell."""
     import grpc
     import requests
     from flytekit.exceptions.base import FlyteException

@@ -66,6 +66,7 @@ def load(
     if not has_gpu():
         # vLLM cannot rewind a request's CPU generator after a partial prefill, so seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
+        options["kv_cache_memory_bytes"] = round(config.cpu_kv_cache_gib * 2**30)
     if can_sleep and has_gpu():  # without a GPU a sleeping engine only pauses, for which vLLM needs no option
         options["enable_sleep_mode"] = True
     if adapter is not None:

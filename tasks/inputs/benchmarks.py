@@ -1,4 +1,4 @@
-"""Benchmark files: published questions with the protocol by which policies answer them."""
+"""Defines benchmark files, which contain published questions and the protocol for answering them."""
 
 from __future__ import annotations
 
@@ -20,40 +20,44 @@ from tasks.storage.sent_files import FilePath
 
 
 class BenchmarkFile(Extendable):
-    """A benchmark: questions, their verifier, and the sampling of responses."""
+    """A benchmark: its questions, their verifier, and the sampling options."""
 
     folder: ClassVar[Path] = Path(__file__).parents[2] / "data_specs" / "benchmarks"
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Name of the benchmark, without spaces. Where a data file names it in `evaluation_sets`, the name of no source."""
+    """Name of the benchmark, without spaces. It must differ from the sources of a data file with it in
+    `evaluation_sets`.
+    """
     card: str = Field(pattern=r"^https?://\S+$")
     """Address of the public page that describes the questions."""
     licence: str = Field(min_length=1)
-    """Licence of the questions, as the card has it; `unknown` where it has none."""
+    """Licence of the questions, as stated on the card; `unknown` if the card does not state one."""
     rows: int | None = Field(default=None, ge=1)
-    """Questions that the card counts; what is read without `where` and `limit` is compared with it. None: not known."""
+    """Optional. Number of questions according to the card, which is compared with the number of rows that are read
+    without `where` and `limit`. If null, the number is not known."""
     source: SourceSpec
-    """The questions, as a source of a data file (loader, verifier, domain, mode, columns and all else). It has the
-    benchmark's `name`, and need not repeat it."""
+    """The questions, with the same options as a source of a data file (loader, verifier, domain, mode, columns etc.).
+    `name` is optional, and defaults to the benchmark's name."""
     max_prompt_chars: int = Field(default=100_000, ge=1)
-    """Characters of all messages of a prompt, at most; a longer prompt is set aside."""
+    """Maximum number of characters in all messages of a prompt. Longer prompts are dropped."""
     sampling: SamplingConfig
-    """Options of the sampling: `samples` responses to each question (n), the same for every policy. All of vLLM's are
-    permitted, as in `vllm: {repetition_penalty: 1.1}`. `vllm: {thinking_token_budget: 4096}` ends the thinking of a
-    response after so many tokens; it needs `engine.vllm.reasoning_parser` of the evaluation file. No verifier reads
-    thinking, whether or not it has a budget."""
+    """Sampling options, the same for every policy, with `samples` responses to each question (n). All of vLLM's options
+    are supported, as in `vllm: {repetition_penalty: 1.1}`. `vllm: {thinking_token_budget: 4096}` ends the thinking of a
+    response after 4,096 tokens, and requires `engine.vllm.reasoning_parser` in the evaluation file. Verifiers never see
+    the thinking, with or without a budget."""
     majority: list[Annotated[int, Field(ge=1)]] = []  # noqa: RUF012 (pydantic copies defaults)
-    """The k of majority@k: the pass rate of the answer that most of k responses give. Each is at most
-    `sampling.samples`; for the verifier math alone, whose answers can be counted."""
+    """Values of k for majority@k, the pass rate of the most common answer among k responses. Each is at most
+    `sampling.samples`. Only the verifier `math` supports it, because its answers can be counted."""
     length_control: InFile[FilePath | None] = None
-    """For `mode: pairwise`: the file of instructions' difficulties and of the baseline's comparisons with itself, as
-    AlpacaEval's authors publish it (`df_gamed.csv`), by which `length_controlled_win_rate` is computed; a path or an
-    address as fsspec reads it, such as `hf://datasets/...`. None: there is a `win_rate` alone."""
+    """Optional, for `mode: pairwise`. The file published by the authors of AlpacaEval (`df_gamed.csv`) with the
+    difficulties of the instructions and the baseline's comparisons with itself, which is used to compute
+    `length_controlled_win_rate`. It is a path or an fsspec URL, such as `hf://datasets/...`. If null, only `win_rate`
+    is computed."""
     fingerprint: str | None = None
-    """Digest of that file where it is a local one, which is filled in before a run."""
+    """Digest of that file if it is local. It is filled in before a run."""
     margin: float | None = Field(default=None, ge=0, le=1)
-    """Points of pass rate, in [0, 1]: a policy has maintained the benchmark where the interval of its difference from
-    the baseline lies above -margin. None: this is not tested."""
+    """Optional. Non-inferiority margin of the pass rate, in [0, 1]. A policy has maintained the benchmark if the
+    confidence interval of its difference from the baseline lies above -margin. If null, this is not tested."""
 
     @field_validator("source", mode="before")
     @classmethod
@@ -89,7 +93,7 @@ class BenchmarkFile(Extendable):
 
     @property
     def evaluation_set(self) -> EvaluationSet:
-        """The questions without answers, all of them, for the decontamination of a data file's prompts."""
+        """Return all questions without answers, for the decontamination of a data file's prompts."""
         source = self.source
         return EvaluationSet(
             name=source.name,
@@ -101,12 +105,12 @@ class BenchmarkFile(Extendable):
 
     @property
     def asked(self) -> AskedBenchmark:
-        """The benchmark as a policy answers it."""
+        """Return the part of the benchmark that is needed to sample from a policy."""
         return AskedBenchmark(name=self.name, sampling=self.sampling, has_majority=bool(self.majority))
 
     @property
     def compared(self) -> ComparedBenchmark:
-        """The benchmark as policies are compared on it."""
+        """Return the part of the benchmark that is needed to compare policies."""
         is_whole = not self.source.where and self.source.limit is None
         return ComparedBenchmark(
             name=self.name,
@@ -121,7 +125,7 @@ class BenchmarkFile(Extendable):
 
 
 def questions(benchmark: BenchmarkFile) -> pa.Table:
-    """Return the questions of a benchmark, a table of `schemas.PROMPTS`, read here and not by a stage of a pipeline.
+    """Read the questions of a benchmark into a table of `schemas.PROMPTS`, outside of any pipeline stage.
 
     Raises:
         SpecError: they cannot be read.
@@ -132,10 +136,10 @@ def questions(benchmark: BenchmarkFile) -> pa.Table:
 
 
 def check_names(names: Sequence[str], reserved: Collection[str]) -> None:
-    """Check that no two benchmarks of a file have one name, and none has one of the reserved names.
+    """Check that the benchmarks of a file have distinct names, none of which is reserved.
 
     Raises:
-        ValueError: one has.
+        ValueError: a name is reserved or occurs twice.
     """
     for name in names:
         if names.count(name) > 1 or name in reserved:
@@ -144,12 +148,13 @@ def check_names(names: Sequence[str], reserved: Collection[str]) -> None:
 
 
 def check_engine(benchmarks: Sequence[BenchmarkFile], engine: EngineConfig, option: str) -> None:
-    """Check that an engine can answer benchmarks: with a response and a prompt in its context, and within budgets.
+    """Check that the engine's context has room for each benchmark, and that the engine supports thinking budgets.
 
     `option` is the name of the engine's `max_model_len`, for messages.
 
     Raises:
-        ValueError: it holds no prompt beside a benchmark's longest response, or cannot end thinking at a budget.
+        ValueError: the context has no room for a prompt next to a benchmark's longest response, or the engine cannot
+            end thinking at a budget.
     """
     for benchmark in benchmarks:
         if benchmark.sampling.max_tokens >= engine.max_model_len:
@@ -161,34 +166,34 @@ def check_engine(benchmarks: Sequence[BenchmarkFile], engine: EngineConfig, opti
 
 
 def benchmark_called(name: str, beside: Path = Path(), where: str = "") -> BenchmarkFile:
-    """Return the benchmark that a user names: one that ships, by its file's name, or a path that ends in .yaml.
+    """Return the benchmark that a user names, by the name of a built-in benchmark or by a path that ends in .yaml.
 
     Args:
         name: the name or the path.
         beside: the folder that a path is relative to.
-        where: what begins the message where no benchmark of that name ships; by default the name.
+        where: beginning of the error message if there is no built-in benchmark of that name. Defaults to the name.
 
     Raises:
-        SpecError: no such benchmark ships, or the file cannot be read or is no benchmark.
+        SpecError: there is no such built-in benchmark, or the file cannot be read or is not a benchmark.
     """
     return load_yaml(BenchmarkFile, file_called(name, BenchmarkFile, beside, where))
 
 
 def _questions(known: Any) -> Any:
-    """Return the evaluation set of the benchmark that a text names; anything else as it is."""
+    """Return the evaluation set of a benchmark given by name, and any other value unchanged."""
     if not isinstance(known, str):
         return known
     return benchmark_called(known, where=f"evaluation_sets = {known!r}").evaluation_set
 
 
 NamedQuestions = Annotated[EvaluationSet, BeforeValidator(_questions, json_schema_input_type=EvaluationSet | str)]
-"""The type of an evaluation set that may be given by the name, or the path, of a benchmark file."""
+"""The type of an evaluation set that may also be given as the name or path of a benchmark file."""
 
 
 def _benchmark(known: Any) -> Any:
-    """Return the benchmark that a text names; anything else as it is."""
+    """Return the benchmark given by name, and any other value unchanged."""
     return benchmark_called(known, where=f"benchmarks = {known!r}") if isinstance(known, str) else known
 
 
 NamedBenchmark = Annotated[BenchmarkFile, BeforeValidator(_benchmark, json_schema_input_type=BenchmarkFile | str)]
-"""The type of a benchmark that may be given by the name, or the path, of its file."""
+"""The type of a benchmark that may also be given as the name or path of its file."""

@@ -1,9 +1,9 @@
-"""Make a backend compose the parts of the pipeline again, with their stages from the cache.
+"""Makes a backend run the dynamic tasks of the pipeline again, with their stages from the cache.
 
 pyflyte run --remote tasks/inputs/composed_again.py compose_again
 
-`--overwrite-cache` would run a dynamic task and all stages in it again. Here a mark on the storage changes the cache
-keys of the dynamic tasks alone: preflight reads it into the data file.
+`--overwrite-cache` would run a dynamic task and all stages in it again. Instead, a mark on the storage changes only the
+cache keys of the dynamic tasks: preflight reads the mark into the data file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tasks.failures import MistakeError
 from tasks.flyte.stages import storage_location, uncached_stage
 
 NAME = "composed_again"
-"""The name of the file with the mark, among the runs."""
+"""Name of the file with the mark, in the folder of runs."""
 
 
 def last_mark() -> str | None:
-    """Return the last mark that `compose_again` left on the storage, or None if there is none."""
+    """Return the last mark that `compose_again` wrote to the storage, or None if there is none."""
     system, location = storage_location(NAME)
     try:
         return str(system.cat_file(location).decode())
@@ -31,10 +31,10 @@ def last_mark() -> str | None:
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def compose_again() -> str:
-    """Leave a new mark, after which each part of the pipeline is composed once more from cached stages.
+    """Write a new mark, after which each part of the pipeline is composed again from cached stages.
 
     Raises:
-        MistakeError: the task runs on this machine, which caches no parts.
+        MistakeError: the task runs on this machine, where dynamic tasks are not cached.
     """
     state = FlyteContextManager.current_context().execution_state
     if state is not None and state.is_local_execution():

@@ -1,4 +1,4 @@
-"""The disk that the pods of a recipe need, if its models are known, and the options that give them too little."""
+"""Computes the disk that the pods of a recipe need, if its models are known, and checks the options against it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 ONE_POD, HEAD = "training", "training: head"
-"""Names of the pod that holds all of training, and of the controller's pod if there are several."""
+"""Names of the pod that runs all of training, and of the controller's pod if there are several."""
 
 
 class PodNeed(NamedTuple):
-    """The disk that a pod needs: name of the pod, the option with its `PodConfig`, that, and its need."""
+    """The disk that a pod needs: the pod's name, the option with its `PodConfig`, the `PodConfig`, and the need."""
 
     name: str
     option: str
@@ -36,11 +36,11 @@ class PodNeed(NamedTuple):
 
 
 def stored_models(training: Recipe, data: DataFile | None = None) -> disk.StoredModels | None:
-    """Return the sizes of a run's models, or None if the shape of the policy is not known before it is downloaded.
+    """Return the sizes of a run's models, or None if the policy's shape is not known before it is downloaded.
 
     Args:
         training: the recipe, for the policy.
-        data: the data file, for the judge and the reward models. None for a pod that serves neither.
+        data: the data file, for the judge and the reward models, or None for a pod that serves neither.
     """
     try:
         shape = roofline.architecture(training.model.source.model_dump(), None)
@@ -50,21 +50,21 @@ def stored_models(training: Recipe, data: DataFile | None = None) -> disk.Stored
 
 
 def rollouts_need(training: Recipe, difficulty: DifficultySpec, models: disk.StoredModels) -> disk.DiskNeed:
-    """Return the need of a pod of difficulty: it samples from the initial model or from one that is compared."""
+    """Return the disk need of a pod of difficulty, which samples from the initial model or from a compared model."""
     compared = (variant.model for variant in difficulty.compared.values())
     sampled = _largest_gib(model for model in compared if model)
     return disk.engine_pod(training, models, gpus=bool(training.cluster.gpus_per_node), sampled_gib=sampled)
 
 
 def evaluation_need(training: Recipe, evaluation: EvaluationFile, models: disk.StoredModels) -> disk.DiskNeed:
-    """Return the need of a pod of evaluation: it samples from the trained policy, or from one that the file names."""
+    """Return the disk need of a pod of evaluation, which samples from the trained policy or a model of the file."""
     sampled = _largest_gib(evaluation.policies.values())
     gpus = bool(training.cluster.gpus_per_node)
     return disk.engine_pod(training, models, gpus=gpus, trained=True, sampled_gib=sampled)
 
 
 def training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
-    """Yield the need of each kind of pod of training; of none if the size of the model is not known."""
+    """Yield the disk need of each kind of training pod, or nothing if the size of the model is not known."""
     if (models := stored_models(training, data)) is None:
         return
     cluster = training.cluster
@@ -82,7 +82,7 @@ def training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
 
 
 def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Iterator[PodNeed]:
-    """Yield the need of each kind of pod that loads a model of known size."""
+    """Yield the disk need of each kind of pod that loads a model of known size."""
     if (models := stored_models(training, data)) is None:
         return
     yield from training_needs(data, training)
@@ -95,10 +95,11 @@ def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> I
 def check_disk(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
     """Check that pods get enough disk for what they store outside of mounted volumes.
 
-    Volumes of a template by name cannot be read, and few runs are resumed by other learner ranks: both are warnings.
+    It is only a warning if the pod uses a template by name, whose volumes cannot be read, or if the disk is too small
+    only when a run is resumed by other learner ranks, which is rare.
 
     Raises:
-        SpecError: a pod would be evicted; names the option, the GiB, and what they are for.
+        SpecError: a pod would be evicted. The message names the option, the GiB, and what they are needed for.
     """
     for name, option, pod, whole in pod_needs(data, training, evaluation):
         need, given = whole.without_volumes(pod.template), pod.disk_gib
@@ -129,7 +130,7 @@ def check_disk(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> 
 
 
 def _judge_gib(data: DataFile) -> float:
-    """Return the GiB of the judge and the reward models that are served and come from the hub, as far as known."""
+    """Return the size of the judge and reward models that are served and come from the hub, as far as known, GiB."""
     verifiers = data.verifiers
     names = [model.model for model in verifiers.reward_models.values()]
     if verifiers.judge is not None and getattr(verifiers.judge, "url", None) is None:
@@ -139,7 +140,7 @@ def _judge_gib(data: DataFile) -> float:
 
 
 def _largest_gib(models: Iterable[ModelSpec]) -> float:
-    """Return the size in 16 bits of the largest model whose shape is known, GiB."""
+    """Return the size in 16-bit precision of the largest model whose shape is known, GiB."""
     sizes = [0.0]
     for model in models:
         try:

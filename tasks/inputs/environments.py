@@ -1,7 +1,7 @@
-"""Plays the environment of a source on its first row with made-up turns, before anything is sampled.
+"""Runs the environment of a source on its first row with dummy turns, before anything is sampled.
 
-An environment runs as in every stage, in a process of its own; only the policy's turns are made up. A policy may say
-any of them, but an environment may rightly refuse one: it is refused when all of its episodes fail.
+An environment runs in a separate process, as in every stage. Only the policy's turns are dummies. A policy could say
+any of them, but an environment may have good reason to reject one, so a source is only refused if all episodes fail.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from tasks.verifiers.scores import CannotJudge
 logger = logging.getLogger(__name__)
 
 TURNS = ("42", "I do not know.", "```python\nprint(42)\n```")
-"""The made-up turns; each episode begins with another one."""
+"""The dummy turns. Each episode begins with a different one."""
 
 
 def check_environment(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -> None:
-    """Play the environment of a source, if it has one, on its first usable row.
+    """Run the environment of a source, if it has one, on its first usable row.
 
     Args:
         source: the source.
         rows: its first rows.
-        data: the data file, for its name and the bounds of processes.
+        data: the data file, for its name and the limits of processes.
 
     Raises:
-        SpecError: the environment fails in every episode; the sentence has its name, its exception and the line.
+        SpecError: the environment fails in every episode. The message contains its name, the exception and the line.
     """
     if source.environment is None:
         return
@@ -81,7 +81,7 @@ def _first(source: SourceSpec, rows: list[loaders.Row]) -> tuple[EnvironmentSpec
 
 
 async def _play(spec: EnvironmentSpec, messages: Sequence[Mapping[str, str]], data: DataFile) -> list[Completion]:
-    spec = replace(spec, tool_parser=None)  # which reads with the policy's tokenizer: a pod of preflight has none
+    spec = replace(spec, tool_parser=None)  # a tool parser needs the policy's tokenizer, which preflight's pod lacks
     player = EpisodePlayer(EnvironmentPool(data.verifiers.environments), _NoTemplate())
     try:
         return [
@@ -97,11 +97,11 @@ async def _play(spec: EnvironmentSpec, messages: Sequence[Mapping[str, str]], da
 
 
 class _NoTemplate:
-    """A conversation without tokens."""
+    """A chat template without tokens."""
 
     @property
     def control_tokens(self) -> Sequence[str]:
-        """Return no token."""
+        """Return no tokens."""
         return ()
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
@@ -114,18 +114,18 @@ class _NoTemplate:
 
 
 class _Speaker:
-    """A policy that says made-up turns, one after the other."""
+    """A policy that says the dummy turns one after the other."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = cycle(texts)
 
     async def generate(self, token_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """Say the next turn."""
+        """Return the next turn."""
         return Completion(next(self._texts), np.zeros(1, np.int32), np.zeros(1, np.float32), "stop", [])
 
 
 class _NoServices:
-    """Services that judge nothing right, and whose programs have no output."""
+    """Dummy services: every score is 0, and programs have no output."""
 
     async def judge(self, text: str, earlier: list[dict[str, str]]) -> Score:
         """Return a score of 0."""

@@ -1,4 +1,4 @@
-"""Checks the benchmarks of an evaluation file and a recipe against the data file, and reads what the first names."""
+"""Checks the benchmarks of an evaluation file and a recipe against the data file, and adds digests to the former."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tasks.tables.content_digest import file_digest
 
 
 def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
-    """Check that benchmarks can be judged as the data file says, and that their names are theirs alone.
+    """Check that benchmarks can be scored with the data file's verifiers, and that their names are unique.
 
-    They are those of the evaluation, and those of the recipe's validation.
+    This covers the benchmarks of the evaluation and of the recipe's validation.
 
     Raises:
-        SpecError: a benchmark of chat without a judge, one with the name of a domain, or a server for several policies.
+        SpecError: a chat benchmark has no judge, a benchmark has the name of a domain, or one server is given for
+            several policies.
     """
     check_server(evaluation)
     domains = {domain for source in data.used_sources for domain in source.domains}
@@ -33,10 +34,10 @@ def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFil
 
 
 def with_digests(evaluation: EvaluationFile) -> EvaluationFile:
-    """Return the evaluation file with digests of what it names here: the harness's task files, data of win rates.
+    """Add digests of the harness's task files and the data of win rates to the evaluation file.
 
     Raises:
-        SpecError: a folder or file that does not exist.
+        SpecError: a folder or file does not exist.
     """
     benchmarks = []
     for known in evaluation.benchmarks:

@@ -1,4 +1,4 @@
-"""Experiment files: a recipe, the variants of it that are compared, and on what."""
+"""Defines experiment files, which contain a recipe, its data and evaluation, and the variants to compare."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from tasks.config_fields import YAML, Arguments, AsWritten, InItsOrder, NameOrFi
 from tasks.inputs.files import ROOT, DataFile, EvaluationFile, Recipe
 
 MODELS: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
-"""The types of the three files of a run, by the options that hold changes of them."""
+"""The types of the three files of a run, by the options that contain changes to them."""
 
 
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""The name of a variant: it stands in tables, and in the names of files."""
+"""The name of a variant, which is used in tables and in file names."""
 
 
 class Changes(Config):
-    """Changes of a run's three files: options that are merged over theirs.
+    """Changes to a run's three files: options that are merged over the files' options.
 
-    A dotted key is short for a mapping in a mapping, a path is relative to this file, and `extends` names another file
-    to begin with.
+    A dotted key is short for nested mappings, a path is relative to this file, and `extends` names another file to
+    start from.
     """
 
     data: AsWritten[Arguments] = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Changes of the data file: another mixture, say."""
+    """Changes to the data file, such as another mixture."""
     training: AsWritten[Arguments] = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Changes of the recipe: of the objective, say, or of the initial checkpoint."""
+    """Changes to the recipe, such as another objective or initial checkpoint."""
     evaluation: AsWritten[Arguments] = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Changes of the evaluation file: benchmarks, say."""
+    """Changes to the evaluation file, such as other benchmarks."""
 
 
 class ExperimentFile(Extendable, Changes):
-    """An experiment: variants of a recipe that are trained alike and compared with one another.
+    """An experiment: variants of a recipe that are trained and compared with each other.
 
-    Its own changes are those of all variants.
+    The experiment's own changes apply to all variants.
     """
 
     folder: ClassVar[Path] = ROOT / "workflows" / "variants"
@@ -54,16 +54,16 @@ class ExperimentFile(Extendable, Changes):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the experiment."""
     recipe: NameOrFile[str]
-    """The recipe, with its data and evaluation file: a path that ends in .yaml, relative to this file, or the name of
-    one that ships."""
+    """The recipe, with its data and evaluation file: a path that ends in .yaml, relative to this file, or the name of a
+    built-in recipe."""
     variants: InItsOrder[dict[VariantName, Changes]] = Field(min_length=2)
-    """The variants by name, each with its changes; `{}` is the recipe as it is."""
+    """The variants by name, each with its changes. `{}` is the unchanged recipe."""
     baseline: str | None = None
-    """Name of the variant from which the differences of all others are taken. null: the first."""
+    """Optional. Name of the variant that all others are compared with. If null, the first variant is used."""
 
     @classmethod
     def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the content of a file in `folder` as `Extendable.resolved` does, the changes' options included."""
+        """Return the content of a file in `folder` as `Extendable.resolved` does, including options in the changes."""
         content = super().resolved(data, folder)
         variants = content.get("variants")
         if isinstance(variants, dict):
@@ -80,7 +80,7 @@ class ExperimentFile(Extendable, Changes):
         """Return the three files of a variant.
 
         Raises:
-            SpecError: they cannot be read, or with these changes they are no such files.
+            SpecError: they cannot be read, or are invalid with these changes.
         """
         changes, where = self.variants[variant], f"{self.name}: variants.{variant}"
         recipe = str(file_called(self.recipe, Recipe, where=f"{self.name}: recipe = {self.recipe!r}"))
@@ -98,7 +98,7 @@ class ExperimentFile(Extendable, Changes):
 
 
 def _resolved(holder: Any, folder: Path) -> Any:
-    """Return changes with dotted keys as mappings, and paths of their options as seen from here."""
+    """Return changes with dotted keys as nested mappings, and paths relative to the working directory."""
     if not isinstance(holder, dict):
         return holder
     result = dict(holder)
@@ -125,24 +125,24 @@ class Variant(Config):
 
 
 class Experiment(Composed):
-    """An experiment with the files of all its variants, as an experiment file stands for it."""
+    """An experiment with the files of all its variants, made from an experiment file."""
 
     written: ClassVar[type[Extendable]] = ExperimentFile
 
     name: str
     """Name of the experiment."""
     baseline: str
-    """Name of the variant from which the differences of all others are taken."""
+    """Name of the variant that all others are compared with."""
     variants: InItsOrder[dict[str, Variant]]
     """The variants by name."""
 
     @classmethod
     def of(cls, file: ExperimentFile) -> Self:
-        """Return the experiment of a file; raises `SpecError` where the files of a variant cannot be made."""
+        """Return the experiment of a file. Raises `SpecError` if the files of a variant cannot be made."""
         variants = {name: file.files_of(name) for name in file.variants}
         return cls(name=file.name, baseline=file.baseline or next(iter(variants)), variants=variants)
 
 
 def quickstart_experiment() -> Experiment:
-    """Return the experiment of the quickstart's size, which is the workflow's default."""
+    """Return the quickstart experiment, which is the workflow's default."""
     return Experiment.of(load_yaml(ExperimentFile, ExperimentFile.folder / "quickstart.yaml"))

@@ -1,4 +1,4 @@
-"""The three files that a user writes: data, training recipe and evaluation, composed of the stages' options."""
+"""Defines the three files that a user writes (data, training recipe and evaluation) from the options of the stages."""
 
 from __future__ import annotations
 
@@ -31,50 +31,52 @@ DATA_SPECS = ROOT / "data_specs"
 
 
 class DataFile(Extendable, DataSpec):
-    """The data file: sources, their cleaning, the judging of responses, the difficulty filter, and the mixture."""
+    """The data file: sources, their cleaning, the verification of responses, the difficulty filter, and the mixture."""
 
     folder: ClassVar[Path] = DATA_SPECS
     named_by_recipe: ClassVar[bool] = True
 
     evaluation_sets: NameOrFile[list[NamedQuestions]] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Questions that must not be among the prompts: each is a set, or the name of a benchmark that ships, or the path
-    of a benchmark's file, which ends in .yaml and is relative to this one."""
+    """Questions that must not be among the prompts (decontamination). Each item is a set, the name of a built-in
+    benchmark, or the path of a benchmark file, which ends in .yaml and is relative to this file."""
     cleaning: CleaningSpec = CleaningSpec()
     verifiers: VerifiersConfig = VerifiersConfig()
     difficulty: DifficultySpec | None = DifficultySpec()
-    """The difficulty filter. null: the data is filtered already, or is not to be; nothing is sampled, and all prompts
-    that fit are kept, without pass rates. Left out: 8 rollouts of a prompt, sampled as training does."""
+    """The difficulty filter. By default, 8 rollouts per prompt are sampled with the sampling options of training. If
+    null, the data is not filtered: nothing is sampled, and all prompts that fit are kept, without pass rates."""
     mixture: MixtureSpec = MixtureSpec()
     pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
-    """The pods on a cluster in which sources are read and prompts are cleaned, selected and mixed."""
+    """The pods on a cluster that read sources and clean, select and mix prompts."""
     available: list[str] | None = None
-    """Packages and NLTK data of checkers that the data image has, which is filled in before a run."""
+    """Packages and NLTK data that the data image has for checkers. It is filled in before a run."""
     composed_again: str | None = None
-    """Mark that `compose_again` left last, which is filled in before a run: with another one, parts of the pipeline are
-    not taken from the cache."""
+    """The last mark of `compose_again`, which is filled in before a run. If it changes, parts of the pipeline are not
+    taken from the cache."""
 
     @property
     def sourcing(self) -> DataSpec:
-        """The options of the sources alone, so that a changed mixture does not change their cache keys."""
+        """Return only the options of the sources, so that a changed mixture does not change their cache keys."""
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
 
 
 class EvaluationFile(Extendable, EvaluationSpec):
-    """The evaluation file: what policies are asked, how they are sampled, and which of them are compared."""
+    """The evaluation file: the benchmarks, the sampling options, and the policies to compare."""
 
     folder: ClassVar[Path] = EVALUATIONS
     named_by_recipe: ClassVar[bool] = True
 
     benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Benchmarks that every policy answers beside the held-out prompts. Each is the name of one that ships, or the path
-    of a file of your own, which ends in .yaml, is relative to this one, and may extend one that ships."""
+    """Benchmarks that every policy is evaluated on in addition to the held-out prompts. Each item is the name of a
+    built-in benchmark, or the path of a benchmark file, which ends in .yaml, is relative to this file, and may extend a
+    built-in benchmark."""
     harness: list[HarnessBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Benchmarks that the package lm-eval (lm-evaluation-harness) asks every policy, as in `{name: mmlu, tasks: [mmlu],
-    num_fewshot: 5}`; they are compared as the others are."""
+    """Benchmarks that the package lm-eval (lm-evaluation-harness) runs on every policy, as in `{name: mmlu, tasks:
+    [mmlu], num_fewshot: 5}`. They are compared like the others."""
     policies: InItsOrder[dict[str, ModelSpec]] = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Models by name that are evaluated beside `before`, the initial checkpoint, and `after`, the trained policy."""
+    """Additional models to evaluate, by name. `before` is the initial checkpoint, and `after` the trained policy.
+    """
     baseline: str = BEFORE
-    """Name of the policy from which the differences of all others are taken."""
+    """Name of the policy that all others are compared with."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:
@@ -88,29 +90,29 @@ class EvaluationFile(Extendable, EvaluationSpec):
 
     @property
     def names_of_policies(self) -> list[str]:
-        """The names of all policies, in the order of tables of results."""
+        """Return the names of all policies, in the order of the result tables."""
         return [BEFORE, AFTER, *self.policies]
 
     @property
     def names_of_benchmarks(self) -> list[str]:
-        """The names of all benchmarks, those of the harness last."""
+        """Return the names of all benchmarks. Benchmarks of the harness come last."""
         return [*(benchmark.name for benchmark in self.benchmarks), *(one.name for one in self.harness)]
 
     def same_as(self, name: str, initial: ModelSpec) -> str:
-        """Return the first name of the model that policy `name` is, where `initial` is the one that `before` is.
+        """Return the first name of the model that policy `name` uses, given that `before` is the model `initial`.
 
-        A model under two names is evaluated once.
+        A model with two names is evaluated once.
         """
         sources = {BEFORE: initial.source, **{name: model.source for name, model in self.policies.items()}}
         return next((other for other, source in sources.items() if source == sources.get(name)), name)
 
     def evaluated(self, initial: ModelSpec) -> list[str]:
-        """Return the policies that are evaluated: the first name of each model."""
+        """Return the policies to evaluate, by the first name of each model."""
         return [name for name in self.names_of_policies if self.same_as(name, initial) == name]
 
     @property
     def of_a_policy(self) -> EvaluationSpec:
-        """The options of the evaluation of one policy, without the names of policies and benchmarks."""
+        """Return the options for evaluating one policy, without the names of policies and benchmarks."""
         return EvaluationSpec(**{name: getattr(self, name) for name in EvaluationSpec.model_fields})
 
     @property
@@ -126,11 +128,11 @@ class EvaluationFile(Extendable, EvaluationSpec):
 
 
 class ValidationOptions(ValidationConfig):
-    """Validation while training, in a recipe: the options of the run, and the benchmarks that policies answer."""
+    """Validation during training, in a recipe: the options of the run, and the benchmarks to validate on."""
 
     benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Benchmarks that the validated policy answers beside the prompts that are taken out of training, with their own
-    sampling. Each is the name of one that ships, or the path of a file of your own, as in an evaluation file."""
+    """Benchmarks to validate on in addition to the prompts held out of training, each with its own sampling options.
+    Each item is the name of a built-in benchmark or the path of a benchmark file, as in an evaluation file."""
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:
@@ -141,27 +143,27 @@ class ValidationOptions(ValidationConfig):
 
 
 class Recipe(RecipeFile, TrainingConfig):
-    """The training recipe: the initial checkpoint, how it is trained, and on which machines."""
+    """The training recipe: the initial checkpoint, the training options, and the machines."""
 
     folder: ClassVar[Path] = RECIPES
 
     data: NameOrFile[str] = "quickstart"
-    """The data file that goes with the recipe, where the command line gives no other: a path that ends in .yaml,
-    relative to this file, or the name of one that ships."""
+    """The default data file of the recipe, which the command line can override: a path that ends in .yaml, relative to
+    this file, or the name of a built-in data file."""
     evaluation: NameOrFile[str] = "quickstart"
-    """The evaluation file that goes with the recipe, where the command line gives no other: a path that ends in .yaml,
-    relative to this file, or the name of one that ships."""
+    """The default evaluation file of the recipe, which the command line can override: a path that ends in .yaml,
+    relative to this file, or the name of a built-in evaluation file."""
     model: ModelSpec = ModelSpec()
     """The initial checkpoint."""
     cluster: RunTime[ClusterConfig] = ClusterConfig()
-    """The machines that training gets on a cluster."""
+    """The machines that training uses on a cluster."""
     validation: ValidationOptions | None = None
-    """Validation on prompts that are never trained on, and on benchmarks. null: no validation."""
-    # No run-time option here, as it is of training: it decides whether `checking` starts a stage.
+    """Optional. Validation on prompts that are never trained on, and on benchmarks. If null, there is no validation."""
+    # Not a run-time option here, as it is in training, because it decides whether `checking` starts a stage.
     model_check: bool = True
-    """Compare learner, model and engine before the first rollout; a difference beyond rounding ends the run
-    (`docs/troubleshooting.md`). false: they are not compared, for a model whose differences are known and accepted.
-    Neither choice trains again."""
+    """Compare learner, model and engine before the first rollout. A difference beyond rounding ends the run
+    (`docs/troubleshooting.md`). Use false for a model whose differences are known and accepted. Changing this option
+    does not rerun training."""
 
     @model_validator(mode="after")
     def _fits_its_cluster(self) -> Self:
@@ -175,22 +177,22 @@ class Recipe(RecipeFile, TrainingConfig):
 
     @property
     def benchmarks(self) -> list[BenchmarkFile]:
-        """The benchmarks that validation asks."""
+        """Return the benchmarks of validation."""
         return [] if self.validation is None else self.validation.benchmarks
 
     @property
     def asked(self) -> AskedBenchmarks:
-        """The benchmarks as the policy answers them in validation."""
+        """Return the parts of the benchmarks that are needed to sample from the policy in validation."""
         return AskedBenchmarks(benchmarks=[benchmark.asked for benchmark in self.benchmarks])
 
     def companion(self, model: type[Companion]) -> Companion:
-        """Return the data or evaluation file that the recipe names; raises `SpecError` where it cannot be read."""
+        """Return the data or evaluation file that the recipe names. Raises `SpecError` if it cannot be read."""
         name = self.data if model is DataFile else self.evaluation
         return load_yaml(model, file_called(name, model))
 
     @property
     def run(self) -> TrainingConfig:
-        """The options of training alone; the model and the benchmarks are inputs of training, and no options of it."""
+        """Return only the options of training. The model and the benchmarks are inputs of training, not options."""
         options = {name: getattr(self, name) for name in TrainingConfig.model_fields}
         if self.validation is not None:
             shared = {name: getattr(self.validation, name) for name in ValidationConfig.model_fields}
@@ -199,11 +201,11 @@ class Recipe(RecipeFile, TrainingConfig):
 
 
 def quickstart() -> tuple[DataFile, Recipe, EvaluationFile]:
-    """Return the three files of the quickstart, which are the pipeline's defaults."""
+    """Return the three files of the quickstart, the pipeline's defaults."""
     return with_companions("quickstart")
 
 
 def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationFile]:
-    """Return the three files of a recipe that ships, by the recipe's name."""
+    """Return the three files of a built-in recipe, by the recipe's name."""
     training = load_yaml(Recipe, RECIPES / f"{recipe}.yaml")
     return training.companion(DataFile), training, training.companion(EvaluationFile)

@@ -1,4 +1,4 @@
-"""Identifies the content of models that the files name, so that a changed one misses the cache."""
+"""Identifies the content of the models that the files name, so that a changed model misses the cache."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tasks.verifiers.chat.config import ClassifierConfig, JudgeConfig
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
-    """Return the model with its content identified: by a digest of local files, a commit, or a package's version.
+    """Return the model with its content identified by a digest of local files, a commit, or a package version.
 
-    A package of weights lies in the image of the stage that loads it, and not in this task's image: its version is the
-    one in the pins of the images, and that stage checks the file before a rollout is sampled.
+    A package of weights is in the image of the stage that loads it, and not in this task's image. Its version is taken
+    from the pins of the images, and that stage checks the file before a rollout is sampled.
 
     Raises:
-        ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
-        SpecError: a repository of the hub that cannot be read.
+        ModelError: a model folder is not usable, or neither this machine nor an image contains the package.
+        SpecError: a repository on the hub cannot be read.
     """
     source = spec.source
     if isinstance(source, HubModel):
@@ -38,15 +38,15 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
 
 
 def is_pinned(spec: ModelSpec) -> bool:
-    """Return whether a model is one of `fingerprinted_model`."""
+    """Return whether a model was returned by `fingerprinted_model`."""
     source = spec.source
     return bool(COMMIT.fullmatch(source.revision)) if isinstance(source, HubModel) else spec.fingerprint is not None
 
 
 def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
-    """Return `verifiers` with a digest of each model in a folder, of a judge or a reward model.
+    """Return `verifiers` with a digest of each judge or reward model that is a local folder.
 
-    A changed one is another input.
+    A changed model is then a different input.
     """
     models = {name: model.model_copy(update=_digest(model)) for name, model in verifiers.reward_models.items()}
     judge = verifiers.judge and verifiers.judge.model_copy(update=_digest(verifiers.judge))
@@ -54,7 +54,7 @@ def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
 
 
 def _digest(model: JudgeConfig | ClassifierConfig) -> dict[str, str]:
-    """Return the field that identifies a model in a folder; nothing for another, and where it is known."""
+    """Return the field that identifies a model in a folder, or nothing for other models or if it is already known."""
     is_elsewhere = getattr(model, "url", None) is not None
     is_known = model.fingerprint is not None or is_elsewhere or not Path(model.model).is_dir()
     return {} if is_known else {"fingerprint": file_digest(model.model)}

@@ -1,12 +1,14 @@
-"""Hand inputs of a composing task on to its stages, each with the hash of its content.
+"""Passes inputs of a dynamic task to its stages, each with the hash of its content.
 
-A composing task holds its inputs as values, and Flyte's binding of a value to an input has no field for a hash: a stage
-that is given one has its address and its run-time options in its cache key. The output of a node has a hash.
+A dynamic task has its inputs as values, and Flyte's binding of a value to an input has no field for a hash. A stage
+that gets such a value would have its address and its run-time options in its cache key. The output of a node has a
+hash.
 
     composing task ──► model, config ──► hand_to_... ──► model and config with hashes ──► stage
                        `contents`, their digests ──┘
 
-`contents` is part of the key of the stage in between, because another file may have been written to the address.
+`contents` is part of the cache key of the intermediate stage, because another file may have been written to the
+address.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from tasks.training.model_check.options import CheckedOptions
 from tasks.verifiers.config import VerifiersConfig
 
 handing = partial(cached_by_backends, container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), retries=2)
-"""Declare a stage that hands on. On this machine it is not cached: a cached address may hold other content by now."""
+"""Declare an intermediate stage. It is not cached locally, because the content at a cached address may have changed.
+"""
 
 
 def contents_of(*files: Any) -> list[str]:
-    """Return the digests of Flyte files and folders, for `contents` of a stage here."""
+    """Return the digests of Flyte files and folders, for the input `contents` of the stages here."""
     return [stored_digest(file) for file in files]
 
 
@@ -65,7 +68,7 @@ class Evaluated(NamedTuple):
 
 @handing
 def hand_to_check(model: HandedFolder, options: CheckedOptions, contents: list[str]) -> Checked:
-    """Return what the model check is given."""
+    """Return the inputs of the model check."""
     return Checked(model, options)
 
 
@@ -73,7 +76,7 @@ def hand_to_check(model: HandedFolder, options: CheckedOptions, contents: list[s
 def hand_to_difficulty(
     model: HandedFolder, spec: RolloutSpec, verifiers: VerifiersConfig, contents: list[str]
 ) -> Measured:
-    """Return what the stages of data are given."""
+    """Return the inputs of the difficulty stages."""
     return Measured(model, spec, verifiers)
 
 
@@ -85,7 +88,7 @@ def hand_to_training(
     verifiers: VerifiersConfig,
     contents: list[str],
 ) -> Trained:
-    """Return what training is given."""
+    """Return the inputs of training."""
     return Trained(model, mixture, config, verifiers)
 
 
@@ -98,19 +101,19 @@ def hand_to_evaluation(
     verifiers: VerifiersConfig,
     contents: list[str],
 ) -> Evaluated:
-    """Return what the stages of evaluation are given."""
+    """Return the inputs of the evaluation stages."""
     return Evaluated(model, policy, heldout, config, config.engine, verifiers)
 
 
 @handing
 def hand_on_rollouts(spec: RolloutSpec) -> Annotated[RolloutSpec, RESULT]:
-    """Return the options of a variant's rollouts."""
+    """Return the rollout options of a variant."""
     return spec
 
 
 @handing
 def hand_on_screening(spec: ScreeningSpec) -> Annotated[ScreeningSpec, RESULT]:
-    """Return the options of the screening of prompts."""
+    """Return the options for screening prompts."""
     return spec
 
 

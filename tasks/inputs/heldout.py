@@ -1,4 +1,4 @@
-"""Refuses a mixture that holds every prompt out, where the sources' sizes are known before they are read."""
+"""Refuses a mixture that holds out every prompt, if the sizes of the sources are known before they are read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tasks.sourcing.spec import SourceSpec
 
 
 def check_heldout(data: DataFile, first_rows: Mapping[str, Sequence[Row]]) -> None:
-    """Check that some domain may have more prompts than are held out of it.
+    """Check that at least one domain can have more prompts than are held out of it.
 
-    It may have where a source's size is unknown, or where a share is held out. Cleaning and difficulty can still leave
-    fewer prompts than are held out; mixing refuses these.
+    This is assumed if a source's size is unknown, or if a fraction is held out. Cleaning and difficulty can still leave
+    fewer prompts than are held out. The mixing stage refuses these.
 
     Args:
         data: the data file.
         first_rows: the first rows of each source that is read, by its name.
 
     Raises:
-        SpecError: the held-out prompts of every domain are as many as its sources can have at most.
+        SpecError: in every domain, all prompts that its sources can have would be held out.
     """
     most = {source.name: most_prompts(source, first_rows[source.name]) for source in data.used_sources}
     shares = {str(name): share.heldout for name, share in data.mixture.domains.items()}
@@ -38,14 +38,14 @@ def check_heldout(data: DataFile, first_rows: Mapping[str, Sequence[Row]]) -> No
 
 
 def most_prompts(source: SourceSpec, first_rows: Sequence[Row]) -> int | None:
-    """Return the largest number of prompts that a source can give; None: unknown before it is read.
+    """Return the maximum number of prompts of a source, or None if it is unknown before the source is read.
 
     Args:
         source: the source.
-        first_rows: its first rows, as `loaders.check` returns them: fewer than `PEEK` are all that it has.
+        first_rows: its first rows, as `loaders.check` returns them. If there are fewer than `PEEK`, these are all rows.
     """
     bounds = [source.limit]
-    if source.transform is None:  # one may make several rows of one
+    if source.transform is None:  # a transform may turn one row into several
         bounds.append(getattr(source.loader, "size", None))
     if not source.where and len(first_rows) < PEEK:
         bounds.append(len(first_rows))

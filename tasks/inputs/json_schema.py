@@ -1,4 +1,4 @@
-"""JSON schemas of the files that users write, for their editors: `python -m tasks.inputs.json_schema FOLDER`."""
+"""Writes JSON schemas of the users' YAML files, for editors: `python -m tasks.inputs.json_schema FOLDER`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FILES: dict[str, type[Extendable]] = {
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of `model`: options with their docstrings, models with the first paragraph of theirs.
+    """Return the schema of `model`. Options are described by their docstrings, models by the first paragraph of theirs.
 
-    A file that may extend another takes dotted keys, and requires nothing, in its own mappings neither.
+    A file that may extend another accepts dotted keys and has no required keys, including in its nested mappings.
     """
     schema = model.model_json_schema()
     for part in (schema, *schema.get("$defs", {}).values()):

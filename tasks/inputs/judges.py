@@ -1,4 +1,4 @@
-"""Checks, before anything is paid for, whether servers answer, and whether checkers have their data."""
+"""Checks that servers answer and that checkers have their data, before a run spends money."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tasks.verifiers import VerifiersConfig, missing_resources, verifiers_of
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 5.0
-"""Longest time that a connection to the endpoint may take, seconds."""
+"""Timeout for connecting to the endpoint, seconds."""
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -36,16 +36,16 @@ _WAYS_OUT = (
 
 
 def check_judge(verifiers: VerifiersConfig, where: str, *, on_this_machine: bool) -> None:
-    """Connect to the endpoint that `verifiers.judge.url` names; do nothing where there is none.
+    """Connect to the endpoint `verifiers.judge.url`, if there is one.
 
     Args:
         verifiers: the options of the verifiers.
         where: the name of the data file, which begins the message.
-        on_this_machine: whether the stages that call the judge run on this machine too, and not in pods of their own.
+        on_this_machine: whether the stages that call the judge also run on this machine, and not in separate pods.
 
     Raises:
-        SpecError: nothing accepts a connection there, or the address is that of this machine alone and stages run
-            elsewhere.
+        SpecError: the endpoint does not accept connections, or its address is only reachable from this machine and the
+            stages run elsewhere.
     """
     url, judge = getattr(verifiers.judge, "url", None), verifiers.judge
     if judge is None or url is None:
@@ -55,7 +55,7 @@ def check_judge(verifiers: VerifiersConfig, where: str, *, on_this_machine: bool
 
 
 def check_policy_server(engine: EngineConfig, where: str, *, on_this_machine: bool) -> None:
-    """Connect to the server that `engine.server` names; do nothing where there is none.
+    """Connect to the server `engine.server`, if there is one.
 
     Args:
         engine: the options of difficulty's engine.
@@ -72,14 +72,14 @@ def check_policy_server(engine: EngineConfig, where: str, *, on_this_machine: bo
 
 
 def _check_answers(url: str, option: str, what: str, ways_out: str, *, on_this_machine: bool) -> None:
-    """Raise `SpecError` where nothing accepts a connection at `url`, or where a pod would reach only itself."""
+    """Raise `SpecError` if nothing accepts a connection at `url`, or if a pod would connect to itself."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     begin = f"{option} = {url!r}"
     if not on_this_machine and _is_loopback(host):
         raise SpecError(f"{begin}: on a cluster this is the pod itself, where no {what} runs; {ways_out}")
     if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
-        return  # a proxy makes the connection, which this machine cannot make itself
+        return  # connections go through a proxy, and this machine cannot connect directly
     try:
         socket.create_connection((host, port), TIMEOUT).close()
     except OSError as error:
@@ -96,16 +96,17 @@ def _is_loopback(host: str) -> bool:
 
 
 def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]]) -> dict[str, int]:
-    """Log the sources whose rows have constraints that need data or packages that this machine lacks.
+    """Log the sources whose rows have constraints that need data or packages missing on this machine.
 
-    The difficulty stage sets such rows aside, and refuses a source of no others; it may run in another environment.
+    The difficulty stage, which may run in another environment, drops such rows, and refuses a source if all of its rows
+    are dropped.
 
     Args:
         data: the data file.
         first_rows: the first rows of its sources, by name.
 
     Returns:
-        The number of such rows among the first of each source, by name; 0 for a source without any.
+        The number of such rows among the first rows of each source, by name. It is 0 for a source without any.
     """
     lacking = {source.name: 0 for source in data.used_sources}
     for source in data.used_sources:
@@ -125,7 +126,7 @@ def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]])
 
 
 def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None:
-    """Return what this machine lacks to judge a row, as text that may be empty; None for a row that is unusable."""
+    """Return what this machine lacks for scoring a row, which may be an empty text, or None if the row is unusable."""
     if isinstance(row.content, Malformed):
         return None
     try:
@@ -138,10 +139,11 @@ def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None
 
 
 def check_reward_models(data: DataFile, benchmarks: Sequence[BenchmarkFile]) -> None:
-    """Check that sources and benchmarks name reward models of the data file, which each have a model and are named.
+    """Check that all reward models that are named are in the data file and vice versa, and that each has a model.
 
     Raises:
-        SpecError: one is unknown, is named nowhere, or is neither a folder nor a hub id with a revision.
+        SpecError: a reward model is unknown, is not used by any source or benchmark, or is neither a folder nor a hub
+            id with a revision.
     """
     models = data.verifiers.reward_models
     named = {source.name: source.reward_models for source in data.sources}
@@ -162,10 +164,10 @@ def check_reward_models(data: DataFile, benchmarks: Sequence[BenchmarkFile]) -> 
 
 
 def check_has_judge(source: SourceSpec, data: DataFile) -> None:
-    """Check that the data file names a judge where a source is of chat, and one that does what the source asks of it.
+    """Check that the data file has a judge if the source is a chat source, and that it supports the source's mode.
 
     Raises:
-        SpecError: it does not.
+        SpecError: there is no judge, or it does not support the mode.
     """
     if source.verifiers & set(VERIFIERS_OF["chat"]) and data.verifiers.judge is None:
         raise SpecError(

@@ -1,6 +1,6 @@
-"""Computes the memory that training without GPUs needs before anything starts, and refuses a pod that is too small.
+"""Estimates the memory that training without GPUs needs, and refuses a pod that is too small before anything starts.
 
-Every process is a constant and what grows with the model and the options:
+The memory of a process is a constant plus terms that grow with the model and the options:
 
     learner rank     LEARNER + weights, gradients, optimizer (`rank_memory`) + the larger of what a step adds
                      (activations, logits) and of the weights, which are copied before they are published
@@ -10,13 +10,14 @@ Every process is a constant and what grows with the model and the options:
     the rest         REST: the engine's actor, the reward process, workers of verifiers, the judge's HTTP server
     /dev/shm         three versions of the weights
 
-Weights and activations have 2 bytes a number in bfloat16 and 4 in float32. The constants are those of the quickstart in
-float32, measured under the limit of its pod (`tests/workflows/test_pod_memory.py`, which compares the formula with a
-run).
+Weights and activations take 2 bytes per number in bfloat16 and 4 in float32. The constants were measured with the
+quickstart in float32 under the limit of its pod (`tests/workflows/test_pod_memory.py`, which compares the formula with
+a run).
 
-Ray's monitor kills processes at `RAYS_SHARE` of the limit, and counts `/dev/shm` and all but what the kernel can drop.
+Ray's monitor kills processes at `RAYS_SHARE` of the limit. It counts `/dev/shm`, and all memory except what the kernel
+can drop.
 
-Of training with GPUs the head of a Ray cluster is checked alone, by what the controller holds in it
+For training with GPUs, only the head of a Ray cluster is checked, for the memory of the controller
 (`tasks.training.cluster.sizes`).
 """
 
@@ -40,23 +41,29 @@ from tasks.training.simulation.rank_memory import learner_memory
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
 LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 1.7, 1.8
-"""GiB of the processes of training that do not depend on the model and the options."""
+"""Constant terms of the training processes, independent of the model and the options, GiB."""
 
 RAYS_SHARE = 0.95
-"""Share of the memory at which Ray's monitor begins to kill, unless `RAY_memory_usage_threshold` is another."""
+"""Share of the memory at which Ray's monitor starts killing processes, unless `RAY_memory_usage_threshold` is set."""
 
 ON_THIS_MACHINE = 0.75
-"""Share of the computed need below which a machine of the user's own is refused: it may have swap, and it may be that
-only the files are to be checked. A pod is refused below all of it, as what it asks for is its limit."""
+"""Share of the estimated need below which the user's machine is refused. It is below 1 because the machine may have
+swap, or the user may only want to check the files. A pod must have the full need, because its request is also its
+limit."""
+
+BLOCK_TOKENS = 128
+"""Number of tokens in a block of vLLM's KV cache on a CPU."""
+
+_BLOCKS = re.compile(r"--num-gpu-blocks-override[= ](\d+)")
 
 
 def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str, float]:
-    """Return the GiB that each process of training needs on a machine without GPUs, by the process's name.
+    """Return the memory in GiB that each training process needs on a machine without GPUs, by the process's name.
 
     Args:
         data: the data file, for the judge.
         training: the recipe.
-        dtype: the type that `auto` stands for there, `bfloat16` or `float32`.
+        dtype: the type that `auto` resolves to there, `bfloat16` or `float32`.
 
     Raises:
         ShapeError: the shape of the model is not known.
@@ -66,7 +73,7 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
     memory = learner_memory(model, training, gpu=False)
     wider = _bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
     weights, activations = ((1 + wider) * stored for stored in (memory.weights, memory.activations))
-    reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights are exact as they are
+    reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights need no copies
     states = weights + memory.gradients + memory.optimizer + reference + (1 + wider) * memory.gathered
     published = 0 if training.lora else weights
     rank = states + max(activations + memory.logits, published)
@@ -86,20 +93,20 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
 def check_memory(
     data: DataFile, training: Recipe, *, on_this_machine: bool, machine: MemoryLimit | None = None, dtype: str = ""
 ) -> None:
-    """Check that training without GPUs fits into its pod, or on this machine where all stages run on it.
+    """Check that training without GPUs fits into its pod, or on this machine if all stages run on it.
 
-    Where the recipe has GPUs, the head of a Ray cluster is checked alone, as the controller holds steps in it. Nothing
-    is checked where the model's shape is not known before it is downloaded.
+    If the recipe has GPUs, only the head of a Ray cluster is checked, because the controller keeps steps in memory
+    there. Nothing is checked if the model's shape is not known before it is downloaded.
 
     Args:
         data: the data file.
         training: the recipe.
         on_this_machine: whether training runs on this machine, and not in a pod.
-        machine: the limit of this machine; None: it is read.
-        dtype: the type that `auto` stands for; empty: that of this processor.
+        machine: the memory limit of this machine. If None, it is detected.
+        dtype: the type that `auto` resolves to. If empty, the type for this processor.
 
     Raises:
-        SpecError: it does not fit; with the processes and the options that make the largest of them smaller.
+        SpecError: it does not fit. The message lists the processes, and the options that reduce the largest of them.
     """
     if training.cluster.gpus_per_node:
         _check_head(data, training)
@@ -128,10 +135,10 @@ def check_memory(
 
 
 def _check_head(data: DataFile, training: Recipe) -> None:
-    """Check that the head of a Ray cluster has the memory for what the controller holds; of one pod nothing.
+    """Check that the head of a Ray cluster has enough memory for the controller. A single pod is not checked.
 
     Raises:
-        SpecError: it has not; with the parts, and the options that make the largest of them smaller.
+        SpecError: it does not. The message lists the parts, and the options that reduce the largest of them.
     """
     cluster = training.cluster
     if is_in_one_pod(training, cluster, judge_gpus(data, training.benchmarks)):
@@ -147,33 +154,33 @@ def _check_head(data: DataFile, training: Recipe) -> None:
 
 
 def judge_gpus(data: DataFile, benchmarks: Sequence[BenchmarkFile] = ()) -> int:
-    """Return the GPUs of the judge and the reward models that a stage serves itself, if its machines have GPUs.
+    """Return the number of GPUs of the judge and reward models that a stage serves itself, if its machines have GPUs.
 
-    `benchmarks`: those that the stage asks beside prompts of the data file.
+    `benchmarks` are the benchmarks that the stage runs in addition to the prompts of the data file.
     """
     sources = (*data.used_sources, *(benchmark.source for benchmark in benchmarks))
     return data.verifiers.gpus({name for source in sources for name in source.verifiers})
 
 
 def _in(training: Recipe, auto: str) -> str:
-    """Return the learner's type, in words for a message."""
+    """Return a description of the learner's dtype for a message."""
     return f"{auto} (learner.dtype: auto)" if training.learner.dtype == "auto" else training.learner.dtype
 
 
 def _bytes(option: str, auto: str) -> int:
-    """Return the bytes of a number of the type that an option names; `auto` is the type that the option `auto` is."""
+    """Return the bytes per number of the dtype in an option. `auto` is the dtype that the value `auto` resolves to."""
     return 4 if (auto if option == "auto" else option) == "float32" else 2
 
 
 def served_judge(data: DataFile) -> JudgeConfig | None:
-    """Return the judge that training serves itself; None: it needs none, or an endpoint or a reward model judges."""
+    """Return the judge that training serves, or None if there is none or an endpoint or a reward model is used."""
     judge = data.verifiers.judge
     is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in data.used_sources)
     return judge if is_needed and isinstance(judge, JudgeConfig) and judge.url is None else None
 
 
 def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> float:
-    """Return the GiB of the weights and the KV cache of a judge that is served; only the cache of an unknown model."""
+    """Return the size of a served judge's weights (if known) and KV cache, GiB."""
     width = _bytes(judge.server.dtype, dtype)
     model = policy if judge.model == INITIAL else shape_of(judge.model)
     weights = 0.0 if model is None else model.parameters * width / GIB

@@ -1,4 +1,4 @@
-"""The options of a file that are not at their defaults, as the content of a file that gives the same run."""
+"""Reduces a file to its non-default options, as the content of a shorter file that gives the same run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from tasks.storage.sent_files import SentFile
 
 
 def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any]:
-    """Return the options of `spec` that are not at their defaults, those of the files that it extends included.
+    """Return the non-default options of `spec`, including options from the files that it extends.
 
-    A specification does not know which options the user wrote, as Flyte hands all of them to every task. Files that a
-    launch has sent have the user's paths again.
+    A specification does not know which options the user wrote, because Flyte passes all of them to every task. For
+    files that a launch has sent, the user's original paths are returned.
 
     Args:
         spec: the specification.
-        absolute: True: relative paths are made absolute, so that a file with these options gives the same specification
-            wherever it lies on this machine; False: they stay, as those of a pod are of no use elsewhere.
+        absolute: whether to make relative paths absolute, so that a file with these options gives the same
+            specification anywhere on this machine. If false, they are unchanged, because absolute paths in a pod are of
+            no use elsewhere.
     """
     spec = with_changed_files(spec, _as_named)
     options: dict[str, Any] = _not_default(spec)
     if type(spec).model_validate(options) != spec:
-        # An option may count as given although it has its default, such as a source's seed beside that of the file.
+        # An option can be meaningful although it has its default, such as a source's seed that overrides the file's
+        # seed.
         options = spec.model_dump(mode="json")
     if not absolute:
         return options
@@ -35,7 +37,7 @@ def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any
 
 
 def _as_named(_: str, mark: PathMark, value: Any) -> Any:
-    """Return an option as the user named its files."""
+    """Return an option with the file paths that the user gave."""
     if isinstance(value, SentFile):
         return value.named
     if not isinstance(value, list) or not any(isinstance(file, SentFile) for file in value):
@@ -48,7 +50,7 @@ def _not_default(value: Any) -> Any:
         return {
             name: _not_default(getattr(value, name))
             for name, field in type(value).model_fields.items()
-            # The kind of a mapping that may be one of several always stays.
+            # The `kind` of a union member is always kept.
             if name == "kind" or getattr(value, name) != field.get_default(call_default_factory=True)
         }
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Reference pages of all options of the files: `python -m tasks.inputs.options_reference FOLDER`."""
+"""Writes reference pages of all options of the files: `python -m tasks.inputs.options_reference FOLDER`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _BOUNDS = {
     annotated_types.MinLen: ("min_length", "length ≥"),
     annotated_types.MaxLen: ("max_length", "length ≤"),
 }
-"""The bounds of an option's value: for each kind, its attribute and its sign on the page."""
+"""The bounds of an option's value, with the attribute of each and its sign on the page."""
 
 
 class Section(NamedTuple):
-    """One model of a file, as a section of its page.
+    """A model of a file, as a section of its page.
 
     Attributes:
         model: the model whose fields are the section's options.
-        paths: the keys under which a file can hold the model; empty for the file itself.
-        run_time: true where the whole model stands below a run-time option.
+        paths: the keys under which a file can contain the model, or empty for the file itself.
+        run_time: whether the whole model is below a run-time option.
     """
 
     model: type[BaseModel]
@@ -53,19 +53,19 @@ class Section(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The heading of the section."""
+        """Return the heading of the section."""
         return self.model.__name__ + (" (run-time)" if self.run_time else "")
 
     @property
     def anchor(self) -> str:
-        """The name that GitHub's Markdown gives the heading in links."""
+        """Return the anchor that GitHub's Markdown generates for the heading."""
         return self.model.__name__.lower() + ("-run-time" if self.run_time else "")
 
 
 def sections(root: type[BaseModel]) -> list[Section]:
-    """Return `root` and every model below it, each once, in the order in which the options name them.
+    """Return `root` and every model below it, each once, in the order of the options.
 
-    A model that stands below run-time options and below others has a section for either.
+    A model that occurs below both run-time and other options has a section for each.
     """
     sections: dict[tuple[type[BaseModel], bool], Section] = {}
 
@@ -88,7 +88,7 @@ def page(name: str, root: type[BaseModel], folder: str) -> str:
     Args:
         name: the option of the pipeline that takes the file.
         root: the model of the file.
-        folder: the folder of the files that ship.
+        folder: the folder of the built-in files.
     """
     parts = [_HEAD.format(name=name, folder=folder)]
     for section in sections(root):
@@ -121,7 +121,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _type(annotation: Any, metadata: Iterable[Any] = (), run_time: bool = False) -> str:
-    """Return a type with its bounds as a reader of YAML knows it; models are links to their sections."""
+    """Return a description of a type and its bounds in terms of YAML. Models are links to their sections."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         text = _type(_given(arguments), arguments[1:], run_time)
@@ -143,7 +143,7 @@ def _type(annotation: Any, metadata: Iterable[Any] = (), run_time: bool = False)
 
 
 def _given(arguments: tuple[Any, ...]) -> Any:
-    """Return the type that a file may give for an annotated one: another, where a validator says what it takes."""
+    """Return the type that a file may contain for an annotated type: a different one if a validator accepts it."""
     validators = [mark for mark in arguments[1:] if isinstance(mark, BeforeValidator)]
     taken = [mark.json_schema_input_type for mark in validators]
     return next((given for given in taken if given is not PydanticUndefined), arguments[0])
@@ -168,7 +168,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as a cell of a Markdown table: in one line, its bars escaped."""
+    """Return a text as a cell of a Markdown table, on one line and with bars escaped."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -1,9 +1,9 @@
-"""Tries the verifiers of a user's own on a source's first rows and made-up responses, before anything is sampled.
+"""Tests user-defined verifiers on a source's first rows and dummy responses, before anything is sampled.
 
-Their modules are imported and their functions' signatures compared with the calls. They check the ground truths of the
-first rows, and judge made-up responses as every stage has them judge: in locked-up processes, under the limits of the
-data file. A verifier is refused when it refuses every ground truth, or when none of the made-up responses to a row
-could be judged within the limits: then its imports, its result's form or its code is wrong.
+Their modules are imported and the signatures of their functions are compared with the calls. They check the ground
+truths of the first rows, and score dummy responses as in every stage: in sandboxed processes, under the limits of the
+data file. A verifier is refused if it rejects every ground truth, or if none of the dummy responses to a row could be
+scored within the limits. In that case its imports, its return value or its code is wrong.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Row(NamedTuple):
-    """A row as a verifier gets it: its ground truth, and the prompt."""
+    """A row as passed to a verifier: its ground truth and its prompt."""
 
     truth: dict[str, Any]
     messages: Messages
 
 
 def check_own_verifiers(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -> None:
-    """Try the verifiers of the user's own that judge a source.
+    """Test the user-defined verifiers of a source.
 
     Args:
         source: the source.
@@ -47,8 +47,8 @@ def check_own_verifiers(source: SourceSpec, rows: list[loaders.Row], data: DataF
         data: the data file, for its name and the limits of the verifiers.
 
     Raises:
-        SpecError: a verifier's module cannot be imported or lacks a function, or the verifier fails as above; the
-            sentence has its name and the reason.
+        SpecError: a verifier's module cannot be imported or lacks a function, or the verifier fails as above. The
+            message contains its name and the reason.
     """
     names = sorted(filter(is_own, source.verifiers))
     if not names:
@@ -64,7 +64,7 @@ def check_own_verifiers(source: SourceSpec, rows: list[loaders.Row], data: DataF
 
 
 def _usable(name: str, source: SourceSpec, rows: list[loaders.Row], where: str) -> list[_Row]:
-    """The first rows whose ground truths a verifier takes, `ROWS` at most; raises `CannotJudge` where it is unfit."""
+    """Return up to `ROWS` first rows whose ground truths a verifier accepts. Raises `CannotJudge` if it is unusable."""
     own_verifier(name).load()
     usable: list[_Row] = []
     refused: UnusableError | None = None
@@ -88,7 +88,7 @@ def _usable(name: str, source: SourceSpec, rows: list[loaders.Row], where: str) 
 
 
 def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
-    """Have a verifier judge responses to further rows while it fails on all; raises `SpecError` where it never ends."""
+    """Score responses to row after row until the verifier succeeds on one. Raises `SpecError` if it always fails."""
     problems: list[str] = []
     for row in rows:
         outcomes = [_problem(name, pool.submit(*call).result()) for call in _calls(name, row)]
@@ -110,7 +110,7 @@ def _calls(name: str, row: _Row) -> Iterator[Call]:
 
 
 def _problem(name: str, score: Score) -> str | None:
-    """Return why a made-up response could not be judged within the limits; None: it could."""
+    """Return the reason why a dummy response could not be scored within the limits, or None if it could."""
     if score.timed_out or score.detail.startswith((TOO_LARGE, ENDED)):
         return f"verifier {name}: {score.detail}"
     return score.error

@@ -1,4 +1,4 @@
-"""Pin the files of a part of the pipeline that is started by itself, as preflight does for the whole pipeline."""
+"""Pins the files of a part of the pipeline that is started alone, as preflight does for the whole pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.inputs.pinning import (
 )
 
 pinning = partial(uncached_stage, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
-"""Declare a task that is never cached, because it looks at what the files name."""
+"""Declare a task that is never cached, because it reads the files and repositories that the specifications name."""
 
 
 class PinnedFiles(NamedTuple):
@@ -37,7 +37,7 @@ class PinnedTraining(NamedTuple):
 
 @pinning
 def pin_data(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> PinnedFiles:
-    """Pin the sources, and the benchmarks whose questions are counted among them.
+    """Pin the sources, and the benchmarks whose questions are counted among their prompts.
 
     Raises:
         SpecError: something that a file names cannot be read.
@@ -52,7 +52,7 @@ def pin_data(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Pi
 
 @pinning
 def pin_training(data: DataFile, training: Recipe) -> PinnedTraining:
-    """Pin the judges, and the benchmarks of validation; sources are not read.
+    """Pin the judges and the benchmarks of validation. Sources are not read.
 
     Raises:
         SpecError: something that a file names cannot be read.
@@ -62,7 +62,7 @@ def pin_training(data: DataFile, training: Recipe) -> PinnedTraining:
 
 @pinning
 def pin_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> PinnedFiles:
-    """Pin the judges, and the benchmarks and policies of the evaluation; nothing else of the files is read.
+    """Pin the judges, and the benchmarks and policies of the evaluation. Nothing else is read.
 
     Raises:
         SpecError: something that a file names cannot be read.

@@ -1,12 +1,12 @@
-"""Puts into the three files what names in them stand for: commits, and digests of all that the stages will read.
+"""Pins the three files: adds commits, and digests of everything that the stages will read.
 
     branch of the hub               its commit
     files, functions, environments  `fingerprint` of the source that names them
     models in folders               `fingerprint` of the model
     packages of checkers            `available` of the data file
 
-The parts of the pipeline are cached by backends, and read nothing but these files: what is not in a digest could change
-without being seen.
+The parts of the pipeline are cached by backends and take only these files as inputs. Anything without a digest could
+change without being noticed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def of_all_sources(data: DataFile, call: Callable[[SourceSpec], Result]) -> list
     """Return the results of `call` for all sources that are read.
 
     Raises:
-        SpecError: the mistakes of all sources for which `call` raises it, and the option that leaves these out.
+        SpecError: `call` raised it for some sources. The message contains all their errors, and the option that skips
+            these sources.
     """
     results, mistakes = [], {}
     for source in data.used_sources:
@@ -52,10 +53,10 @@ def of_all_sources(data: DataFile, call: Callable[[SourceSpec], Result]) -> list
 
 
 def with_commits(data: DataFile) -> DataFile:
-    """Return the data file, without the sources that are left out, with commits of the hub in place of branches.
+    """Return the data file without skipped sources, and with commits instead of branches of the hub.
 
     Raises:
-        SpecError: a repository of the hub that cannot be read.
+        SpecError: a repository on the hub cannot be read.
     """
     return data.model_copy(
         update={
@@ -67,19 +68,19 @@ def with_commits(data: DataFile) -> DataFile:
 
 
 def pinned_recipe(training: Recipe) -> Recipe:
-    """Return the recipe with commits of the hub in place of branches in the benchmarks of its validation.
+    """Return the recipe with commits instead of branches of the hub in its validation benchmarks.
 
     Raises:
-        SpecError: a repository of the hub that cannot be read.
+        SpecError: a repository on the hub cannot be read.
     """
     return _with_benchmarks(training, [_pinned(benchmark) for benchmark in training.benchmarks])
 
 
 def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
-    """Return the evaluation file with commits of the hub in place of branches, and with a digest of local models.
+    """Return the evaluation file with commits instead of branches of the hub, and with a digest of each local model.
 
     Raises:
-        SpecError: a repository of the hub that cannot be read.
+        SpecError: a repository on the hub cannot be read.
         ModelError: as `fingerprinted_model` raises it.
     """
     evaluation = with_digests(evaluation)
@@ -92,7 +93,7 @@ def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
 
 
 def fingerprinted_data(data: DataFile) -> DataFile:
-    """Return the data file of `with_commits` with the digests of all that its stages will read.
+    """Add the digests of everything that the data stages will read to the data file of `with_commits`.
 
     Raises:
         SpecError: something that it names cannot be read.
@@ -117,12 +118,12 @@ def with_judges(data: DataFile) -> DataFile:
 
 
 def fingerprinted_recipe(training: Recipe) -> Recipe:
-    """Return the recipe with digests of the questions of its benchmarks, and of the code of yours that judges them."""
+    """Return the recipe with digests of its benchmarks' questions, and of the user's code that scores them."""
     return _with_benchmarks(training, _fingerprinted(training.benchmarks))
 
 
 def fingerprinted_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
-    """Return the evaluation file with digests of the questions of its benchmarks, and of the code that judges them."""
+    """Return the evaluation file with digests of its benchmarks' questions, and of the user's code that scores them."""
     return evaluation.model_copy(update={"benchmarks": _fingerprinted(evaluation.benchmarks)})
 
 
@@ -133,17 +134,17 @@ def check_pinned(
     models: Iterable[ModelSpec] = (),
     others: Mapping[str, bool] | None = None,
 ) -> None:
-    """Check that all that a part of the pipeline reads outside of its inputs has a digest in them.
+    """Check that the inputs of a part of the pipeline contain digests of everything else that the part reads.
 
     Args:
-        workflow: the one that fills the digests in and then starts this part.
+        workflow: the workflow that fills in the digests and then starts this part.
         verifiers: options of the verifiers, whose judges may be local models.
         sources: the sources that the part reads.
         models: the models that it loads.
-        others: whether the digest of something else is missing, by its name in the message.
+        others: whether other digests are missing, by their name in the message.
 
     Raises:
-        SpecError: a digest is missing, so that the result would be cached under a key that knows nothing of a change.
+        SpecError: a digest is missing, so that the result would be cached under a key that does not reflect changes.
     """
     lacking = [f"source {source.name!r}" for source in sources if source.fingerprint is None]
     lacking += [f"model {model.name!r}" for model in models if not is_pinned(model)]
@@ -177,7 +178,7 @@ def _with_benchmarks(training: Recipe, benchmarks: list[BenchmarkFile]) -> Recip
 
 
 def _with_variants(difficulty: DifficultySpec | None) -> DifficultySpec | None:
-    """Return the difficulty filter, the models of the variants that it compares with a digest of their content."""
+    """Return the difficulty filter with a digest of the content of each compared model."""
     if difficulty is None:
         return None
     compared = {

@@ -1,4 +1,4 @@
-"""The pods of a run as a table for a terminal: what each requests of a cluster."""
+"""Formats the pods of a run and their resource requests as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HEAD = ("pods on a cluster", "number", "cores", "memory", "disk", SHARED_MEMORY,
 
 
 def pod_table(requests: Sequence[PodRequest]) -> str:
-    """Return the table: a line for each pod, sizes in GiB; `-` stands for the cluster's default."""
+    """Return the table with a line for each pod and sizes in GiB. `-` means the cluster's default."""
     rows = [HEAD, *((request.name, request.number, *_amounts(request.pod)) for request in requests)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     return "\n".join("  " + "  ".join(_cells(row, widths)).rstrip() for row in rows)
 
 
 def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the cells of a row, padded: the first two, which are words, on the right, and numbers on the left."""
+    """Return the padded cells of a row. The first two contain words and are left-aligned, numbers are right-aligned."""
     return [
         cell.ljust(width) if column < 2 else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))

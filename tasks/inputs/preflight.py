@@ -1,4 +1,4 @@
-"""The pipeline's first task: it finds, in seconds, whatever would fail later because of what the user gave."""
+"""Defines the pipeline's first task, which finds user errors in seconds that would otherwise fail a run later."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ SAMPLING_OF_TRAINING = (
     "chat_template_kwargs",
     "vllm",
 )
-"""Sampling options that decide a prompt's pass rate, and that difficulty and training must therefore share."""
+"""Sampling options that affect a prompt's pass rate, and must therefore be equal in difficulty and training."""
 
 
 class CheckedFiles(NamedTuple):
-    """The three files after the checks, with the revisions and digests of what they name, as the other tasks take them.
+    """The three files after the checks, with the revisions and digests that the other tasks need.
 
     Attributes:
-        data: the data file; branches of the hub are commits, and sources and models have a digest of their content.
-        training: the recipe; the same holds for the sources of its benchmarks.
-        evaluation: the evaluation file; the same holds for its benchmarks and models.
+        data: the data file. Branches of the hub are replaced by commits, and sources and models have a digest.
+        training: the recipe. The sources of its benchmarks are pinned likewise.
+        evaluation: the evaluation file. Its benchmarks and models are pinned likewise.
         model: the recipe's model with a digest of its content.
-        written: by `data`, `training` and `evaluation`: the options that are not at their defaults.
+        written: the non-default options, under `data`, `training` and `evaluation`.
     """
 
     data: Annotated[DataFile, RESULT]
@@ -94,17 +94,17 @@ class CheckedFiles(NamedTuple):
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=())
 def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> CheckedFiles:
-    """Check the three files against each other and against what they name, and pass them on.
+    """Check the three files against each other and against the data and models they name, and return them.
 
-    The task is never cached: it looks at files and folders, whose digests it passes on, and asks the hub for the commit
-    of every branch, so that the other tasks see commits.
+    The task is never cached, because it reads files and folders to compute their digests, and queries the hub for the
+    commit of every branch. The other tasks only see digests and commits.
     """
     from tasks import charts
 
     check_registered()
     as_given = training, evaluation
     data = sampled_as_trained(data, training)
-    check_together(data, training, evaluation)  # before the hub is asked for anything
+    check_together(data, training, evaluation)  # before any request to the hub
     check_images(data, training, evaluation)
     on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
     if on_this_machine:
@@ -148,7 +148,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def check_variants(experiment: Experiment) -> Experiment:
-    """Check the files of all variants before the first of them is run, and pass the experiment on.
+    """Check the files of all variants before the first of them runs, and return the experiment.
 
     Raises:
         SpecError: as `preflight.check` raises it, after the variant's name.
@@ -165,19 +165,19 @@ def check_variants(experiment: Experiment) -> Experiment:
 
 
 def _runs_on_this_machine() -> bool:
-    """Return whether the other stages run on this machine too, and not in pods of their own."""
+    """Return whether the other stages also run on this machine, and not in separate pods."""
     state = FlyteContextManager.current_context().execution_state
     return state is not None and state.is_local_execution()
 
 
 def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, list[loaders.Row]]:
-    """Raise an error for the first part of the three files that would fail later; return sources' first rows by name.
+    """Raise an error for the first problem that would fail a run later, and return sources' first rows by name.
 
     Raises:
-        SpecError: a missing file or column, a repository of the hub that cannot be read, a reward function or verifier
-            of the user's own that cannot be imported or fails on every made-up response, chat without a judge, a
-            mixture that names an unknown source or domain, a response length that one stage cannot hold.
-        ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
+        SpecError: a file or column is missing, a repository on the hub cannot be read, a user-defined reward function
+            or verifier cannot be imported or fails on every dummy response, a chat source has no judge, a mixture names
+            an unknown source or domain, or a response length does not fit into the context of a stage.
+        ModelError: a model folder is not usable, or neither this machine nor an image contains a package.
     """
     check_together(data, training, evaluation)
     names = [source.name for source in data.used_sources]
@@ -192,7 +192,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
 
 
 def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
-    """Return the first rows of a source, once its functions, verifiers and environment have been tried on them."""
+    """Return the first rows of a source, after testing its functions, verifiers and environment on them."""
     rows = loaders.check(source)
     check_own_verifiers(source, rows, data)
     check_environment(source, rows, data)
@@ -201,7 +201,7 @@ def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
 
 
 def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
-    """Raise `SpecError` where the three files contradict one another or themselves; nothing that they name is opened.
+    """Raise `SpecError` if the three files contradict each other or themselves. Nothing that they name is opened.
 
     Raises:
         SpecError: as in `check`.
@@ -245,9 +245,9 @@ def _check_judge_pods(data: DataFile, training: Recipe) -> None:
 
 
 def _check_alike(name_of_data: str, difficulty: DifficultySpec, training: Recipe) -> None:
-    """Raise `SpecError` where difficulty samples otherwise than training, unless the data file allows it.
+    """Raise `SpecError` if difficulty samples differently from training, unless the data file allows it.
 
-    Only equal sampling makes the measured pass rates those of training (OlmoRL, data construction step 2).
+    The measured pass rates only apply to training if sampling is the same (OlmoRL, data construction step 2).
     """
     if difficulty.unlike_training:
         return
@@ -267,7 +267,7 @@ def _check_alike(name_of_data: str, difficulty: DifficultySpec, training: Recipe
 
 
 def sampled_as_trained(data: DataFile, training: Recipe) -> DataFile:
-    """Return the data file; where it leaves `difficulty` out, with training's sampling and context for its rollouts."""
+    """Return the data file. If `difficulty` has its default, rollouts use training's sampling options and context."""
     if data.difficulty != DifficultySpec():
         return data
     sampling = training.sampling.model_copy(update={"samples": data.difficulty.sampling.samples})
@@ -277,13 +277,13 @@ def sampled_as_trained(data: DataFile, training: Recipe) -> DataFile:
 
 
 def unfiltered(training: TrainingConfig) -> DifficultySpec:
-    """Return what stands for a difficulty filter that the data file leaves out, for the length of prompts alone."""
+    """Return the substitute for a difficulty filter that is null, which only limits the length of prompts."""
     template = training.sampling.chat_template_kwargs
     return DifficultySpec(sampling=SamplingConfig(chat_template_kwargs=template))
 
 
 def longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) -> tuple[int, str]:
-    """Return the most tokens a prompt may have in both difficulty and training, and a text that names the bound."""
+    """Return the maximum number of prompt tokens in both difficulty and training, and a text that names the bound."""
     measured = (
         {"difficulty.engine.max_model_len": (difficulty.engine.max_model_len, difficulty.sampling.max_tokens)}
         if difficulty is not None
@@ -303,7 +303,7 @@ def longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) 
 
 
 def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
-    """Return the headline figures of the run that follows, for the deck."""
+    """Return the key facts about the run, for the deck."""
     return {
         "data": data.name,
         "model": training.model.name,
@@ -321,7 +321,7 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> di
 
 
 def _sources(data: DataFile, lacking: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the deck's table of sources, a row for each; `lacking` counts first rows that cannot be judged here."""
+    """Return the deck's table of sources, one row each. `lacking` counts first rows that cannot be scored here."""
     return [
         {
             "source": source.name,

@@ -1,13 +1,13 @@
-"""Calls the reward functions of a source on made-up responses to its first rows, before anything is sampled.
+"""Calls the reward functions of a source on dummy responses to its first rows, before anything is sampled.
 
-A function is called as every stage calls it: in a worker process, under the limits of the data file, with columns and
-answer of a real row. Only the responses are made up: no text at all, a sentence, and the row's own answer. A function
-of a group is called with all three, with two, and then with one, as a stage of one sample calls it.
+A function is called as in every stage: in a worker process, under the limits of the data file, with the columns and
+answer of a real row. Only the responses are dummies: an empty text, a sentence, and the row's own answer. A group
+reward function is called with all three, with two, and then with one, as in a stage with one sample.
 
-A policy may write any of them, but a function may rightly refuse one, so that one failure is no proof. A function is
-refused when it fails on all of them, and on those to other rows too: then its signature, its import, its result's form
-or its code is wrong. One that fails on some is named in the log. A service that is away may be up later, or reachable
-from the cluster alone: the log names it.
+A policy could write any of them, but a function may have good reason to reject one, so one failure proves nothing. A
+function is refused if it fails on all dummy responses, and also on the responses to other rows. In that case its
+signature, its import, its return value or its code is wrong. A function that fails on some responses is named in the
+log. So is a service that is unavailable, because it may be up later, or only be reachable from the cluster.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from tasks.verifiers.scores import CannotJudge
 logger = logging.getLogger(__name__)
 
 ROWS = 3
-"""Rows, at most, on whose made-up responses a function must fail before it is refused."""
+"""Maximum number of rows on whose dummy responses a function must fail before it is refused."""
 SENTENCE = "I do not know."
-"""The made-up response that holds no answer."""
+"""The dummy response without an answer."""
 ANSWER = "The answer is \\boxed{{{0}}}.\n<answer>{0}</answer>"
-"""The made-up response that holds the answer of its row."""
+"""The dummy response with the answer of its row."""
 UNKNOWN = "42"
-"""The made-up answer, and value of a column, where a row gives none."""
+"""The dummy answer or column value if a row has none."""
 
 
 class _Function(NamedTuple):
-    """A reward function: its import path, and whether it judges a group."""
+    """A reward function: its import path, and whether it scores a group."""
 
     name: str
     group: bool
 
 
 class _Row(NamedTuple):
-    """One row as the reward functions of its source get it: their ground truths by function, and the prompt."""
+    """A row as passed to the reward functions of its source: the ground truth for each function, and the prompt."""
 
     truths: dict[_Function, Any]
     messages: Messages
 
 
 def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -> None:
-    """Call each reward function of a source on made-up responses to its first rows.
+    """Call each reward function of a source on dummy responses to its first rows.
 
     Args:
         source: the source.
@@ -63,7 +63,7 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
         data: the data file, for its name and the limits of the verifiers.
 
     Raises:
-        SpecError: a function fails on every one of them; the sentence has its name, its exception and the line.
+        SpecError: a function fails on all of them. The message contains its name, the exception and the line.
     """
     functions = [_Function(reward.function, reward.group) for reward in source.rewards if reward.function is not None]
     if not functions:
@@ -79,7 +79,7 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
 
 
 def _check(pool: VerifierPool, function: _Function, rows: list[_Row], where: str) -> None:
-    """Call one function, on responses to further rows while it fails on all; raises `SpecError` where it never ends."""
+    """Call a function on responses to row after row until it succeeds on one. Raises `SpecError` if it always fails."""
     failed: list[Score] = []
     for row in rows:
         scores = [pool.submit(*call).result() for call in _calls(function, row)]
@@ -112,7 +112,7 @@ def _calls(function: _Function, row: _Row) -> Iterator[Call]:
 
 
 def _answer(truth: Any) -> str:
-    """The answer that a right response would give, where the ground truth has one in so many words."""
+    """Return the answer of a correct response, if the ground truth contains it literally."""
     if isinstance(truth, dict):
         truth = truth.get("answer", truth.get("reference"))
     if isinstance(truth, list):
@@ -121,7 +121,7 @@ def _answer(truth: Any) -> str:
 
 
 def _usable(source: SourceSpec, rows: list[loaders.Row]) -> list[_Row]:
-    """The first rows that become prompts, `ROWS` at most; raises `CannotJudge` where a function's module is missing."""
+    """Return up to `ROWS` first rows that become prompts. Raises `CannotJudge` if a function's module is missing."""
     usable: list[_Row] = []
     for row in rows:
         if isinstance(row.content, Malformed) or len(usable) == ROWS:
@@ -143,7 +143,7 @@ def _truths(verifier: str, truth: Any) -> dict[_Function, Any]:
 
 
 def _made_up(source: SourceSpec) -> _Row:
-    """A row of text in every column, for a source whose first rows become no prompts."""
+    """Return a row with text in every column, for a source whose first rows do not become prompts."""
     truths = {
         _Function(reward.function, reward.group): {
             "function": reward.function,

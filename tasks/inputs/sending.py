@@ -1,4 +1,4 @@
-"""Send the files that specifications name when they are launched: pods do not see the machine of the user.
+"""Uploads the files that specifications name at launch, because pods cannot access the user's machine.
 
 rows, data of win rates, certificates   a copy in storage; the option becomes a `SentFile` with address and SHA-256
 folders                                 refused, unless the code that is sent contains them
@@ -22,26 +22,26 @@ from tasks.storage.sent_files import SentFile
 from tasks.tables.content_digest import sha256_of
 
 MOST_MB = 1000
-"""Largest size of all files of a launch together, in megabytes."""
+"""Maximum total size of the files of a launch, megabytes."""
 MOUNTED = "RLVR_MOUNTED"
-"""Environment variable with folders that pods see at the same paths as this machine, separated by colons."""
+"""Environment variable with the folders that pods mount at the same paths as this machine, separated by colons."""
 SHOWN = 3
-"""Files that the refusal of a launch names."""
+"""Maximum number of files named in the error message."""
 
 
 def with_sent_files(
     remote: Any, inputs: Mapping[str, Any], carried: Collection[Path] = (), say: Callable[[str], Any] = print
 ) -> dict[str, Any]:
-    """Return the inputs of a launch with copies in storage in place of the user's files.
+    """Upload the user's files, and return the inputs of the launch with the copies in storage instead.
 
-    Nothing is sent before all files are known to exist and to be small enough. Files that are in storage already are
-    not sent again.
+    Nothing is uploaded before all files are known to exist and to be small enough. Files that are already in storage
+    are not uploaded again.
 
     Args:
         remote: flytekit's client of the backend.
-        inputs: by name; among them are specifications.
-        carried: resolved paths of the files that travel with the code, by their paths below the working directory.
-        say: takes a line for the user about each file.
+        inputs: inputs by name, some of which are specifications.
+        carried: resolved paths of the files that are sent with the code, by their paths below the working directory.
+        say: called with a line for the user about each file.
 
     Raises:
         SpecError: a file does not exist, a folder would be missing in pods, or the files are too large together.
@@ -76,12 +76,12 @@ def with_sent_files(
 
 
 def _listed(value: Any) -> list[Any]:
-    """Return the items of an option that may hold a list or one item."""
+    """Return the items of an option that may be a list or a single item."""
     return value if isinstance(value, list) else [value]
 
 
 def _files_here(where: str, mark: PathMark, path: str) -> list[Path] | None:
-    """Return the files that a path, or a glob if the option may have one, names; None if pods may have their own."""
+    """Return the files of a path, or of a glob if the option may have one, or None if the path may exist in pods."""
     if "://" in path or _is_mounted(path):
         return None
     try:

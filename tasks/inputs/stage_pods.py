@@ -1,4 +1,4 @@
-"""Computes the pods of stages with engines from the three files, and checks that the images have such engines."""
+"""Computes the pods of stages with engines from the three files, and checks that the images match."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tasks.training.cluster.pods import checking_pod, controller_pod, is_in_one_
 
 
 def rollout_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec, *, judges: bool) -> PodConfig:
-    """Return the pod that samples a shard of difficulty's rollouts, and with `judges` also serves their judge."""
+    """Return the pod that samples a shard of difficulty's rollouts. With `judges`, it also serves the judge."""
     gpus = training.cluster.gpus_of(difficulty.engine) + (_judge_gpus(data, training) if judges else 0)
     return _sampling_pod(data, training, difficulty).sized(gpus)
 
 
 def judging_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec) -> PodConfig:
-    """Return the pod that judges a shard of difficulty's rollouts."""
+    """Return the pod that scores a shard of difficulty's rollouts."""
     if not data.verifiers.serves:
         return data.pod
     return _sampling_pod(data, training, difficulty).sized(_judge_gpus(data, training))
 
 
 def evaluation_pod(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> PodConfig:
-    """Return the pod that samples and judges the responses of one policy."""
+    """Return the pod that samples and scores the responses of one policy."""
     gpus = training.cluster.gpus_of(evaluation.engine)
     if training.cluster.gpus_per_node:
         gpus += judge_gpus(data, evaluation.benchmarks)
@@ -37,7 +37,7 @@ def evaluation_pod(data: DataFile, training: Recipe, evaluation: EvaluationFile)
 
 
 class PodRequest(NamedTuple):
-    """A pod that a run requests: what it is for, how many there are in words, and its resources."""
+    """A pod that a run requests: its purpose, the number of such pods in words, and its resources."""
 
     name: str
     number: str
@@ -45,7 +45,10 @@ class PodRequest(NamedTuple):
 
 
 def pods_of_run(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> list[PodRequest]:
-    """Return the pods with models of a run, in the order of its stages; the data stages have `pod` of the data file."""
+    """Return the pods of a run that load models, in the order of its stages.
+
+    The other data stages use `pod` of the data file.
+    """
     models, judging = stored_models(training, data), judge_gpus(data, training.benchmarks)
     holding = training, training.cluster, judging, models
     requests = []
@@ -71,20 +74,20 @@ def pods_of_run(data: DataFile, training: Recipe, evaluation: EvaluationFile) ->
 
 
 def check_images(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
-    """Check that engines of the registered images run on the machines that the three files ask for.
+    """Check that the engines in the registered images run on the machines that the three files request.
 
-    The image of this pod stands for all: images are built and registered together. Images that do not say their kind,
-    and local runs, are not checked.
+    Only the image of this pod is checked, because images are built and registered together. Images that do not state
+    their kind, and local runs, are not checked.
 
     Raises:
-        ImageError: a stage with an engine asks for GPUs and the images are for CPUs, or the other way round.
+        ImageError: a stage with an engine requests GPUs and the images are for CPUs, or vice versa.
     """
     for stage, gpus in _gpus_of_engines(data, training, evaluation).items():
         check_image(gpus, f"{stage} asks for {gpus} GPUs")
 
 
 def _gpus_of_engines(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, int]:
-    """Return the GPUs that each stage with an engine asks for, per pod; for training, those of a machine."""
+    """Return the number of GPUs per pod of each stage with an engine. For training, it is the number per machine."""
     pods = {}
     if (difficulty := data.difficulty) is not None:
         if difficulty.engine.server is None:
@@ -99,7 +102,7 @@ def _gpus_of_engines(data: DataFile, training: Recipe, evaluation: EvaluationFil
 
 
 def _sampling_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec) -> PodConfig:
-    """Return the pod of difficulty's stages with engines, with the disk that it needs."""
+    """Return the pod of difficulty's stages with engines, with its disk request."""
     models = stored_models(training, data)
     return with_disk(difficulty.pod, rollouts_need(training, difficulty, models) if models else None)
 

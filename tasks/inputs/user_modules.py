@@ -1,4 +1,4 @@
-"""Check that a cluster gets the user's modules that the three files name, and has the same version of them.
+"""Checks that a cluster gets the user's modules that the three files name, in the same version.
 
 pyflyte run --remote    `check_sent`, before anything is uploaded: each module is in the archive
 launch                  `digests_of` here ──► environment of the execution ──► `check_registered` in preflight
@@ -22,26 +22,26 @@ from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.verifiers.scores import is_own
 
 MODULES = "RLVR_MODULES"
-"""Environment variable of an execution that holds the digests of the user's modules at its launch, as JSON by name."""
+"""Environment variable of an execution with the digests of the user's modules at launch, as JSON by name."""
 OF_IMAGES = "data_specs"
-"""The package that ships, and that images hold, whose functions data files may name."""
+"""The built-in package, present in all images, whose functions data files may name."""
 
 
 def modules_of(files: Iterable[Any]) -> set[str]:
-    """Return the names of the user's modules that the specifications among `files` name."""
+    """Return the names of the user's modules that are used by the specifications among `files`."""
     return {module for file in files for source in _sources(file) for module in _modules(source)}
 
 
 def check_sent(root: Path, files: Iterable[Any], *, whole: bool) -> None:
-    """Check that an archive of the folder `root` has the user's modules that files name, and what these import.
+    """Check that an archive of the folder `root` contains the user's modules that files name, and their imports.
 
     Args:
         root: the folder that is sent.
         files: the inputs of a launch.
-        whole: whether the whole folder is sent, or only the modules that flytekit has loaded.
+        whole: whether the whole folder is sent, and not only the modules that flytekit has loaded.
 
     Raises:
-        SpecError: a module does not exist, lies outside of the folder, or is not among the files that are sent.
+        SpecError: a module does not exist, is outside of the folder, or is not among the files that are sent.
     """
     modules = sorted(modules_of(files))
     if not whole and (modules := [name for name in modules if name.partition(".")[0] != OF_IMAGES]):
@@ -58,7 +58,7 @@ def check_sent(root: Path, files: Iterable[Any], *, whole: bool) -> None:
 
 
 def digests_of(files: Iterable[Any]) -> dict[str, str]:
-    """Return the digests of the user's modules that files name, each with what it imports, by name.
+    """Return the digests of the user's modules that files name, by name. A digest covers the module's imports.
 
     Raises:
         SpecError: a module does not exist.
@@ -67,10 +67,10 @@ def digests_of(files: Iterable[Any]) -> dict[str, str]:
 
 
 def check_registered() -> None:
-    """Check in a pod that its code has the modules of the launch, in the same version.
+    """Check in a pod that its code contains the modules of the launch, in the same version.
 
     Raises:
-        SpecError: one is missing, or differs.
+        SpecError: a module is missing or differs.
     """
     for module, digest in json.loads(os.environ.get(MODULES, "{}")).items():
         try:

@@ -1,4 +1,4 @@
-"""The command `python -m tasks.reporting trace PROMPT_ID`: prints the history of one prompt in a run."""
+"""Implements the command `python -m tasks.reporting trace PROMPT_ID`, which prints the history of a prompt in a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.reporting.trace import TraceError, find, find_row, lines
 
 @click.group()
 def main() -> None:
-    """Answer questions about a run that has ended."""
+    """Inspect a run that has ended."""
 
 
 @main.command()
@@ -22,7 +22,7 @@ def main() -> None:
 @click.option("--row", type=click.IntRange(min=0), help="Its row there, counted from 0.")
 @click.option("--run", default="outputs/latest", show_default=True, type=click.Path(path_type=Path))
 def trace(prompt_id: str | None, source: str | None, row: int | None, run: Path) -> None:
-    """Print the history of a prompt, by the beginning of its id, or by its source and row."""
+    """Print the history of a prompt, given the beginning of its id, or its source and row."""
     if prompt_id:
         history = find(run, prompt_id)
     elif source and row is not None:

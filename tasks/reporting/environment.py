@@ -1,4 +1,4 @@
-"""The jinja environment of the templates in `templates/`: everything is escaped, and figures have filters."""
+"""Creates the jinja environment of the templates in `templates/`, with autoescaping and filters that format numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.reporting import formats
 
 @cache
 def templates() -> Environment:
-    """Return the environment; its filters are the functions of `tasks.reporting.formats` by their names."""
+    """Return the environment. Its filters are the functions of `tasks.reporting.formats`, under the same names."""
     environment = Environment(
         loader=FileSystemLoader([Path(__file__).parent / "templates", episodes.FOLDER]),
         autoescape=True,

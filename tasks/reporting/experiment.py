@@ -1,4 +1,4 @@
-"""The page of an experiment: the options of its variants, their curves, and their figures at the end."""
+"""Renders the page of an experiment, with the options of its variants, their training curves and final results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BAND = 1.96
 """Half the width of a band around a validation curve, in standard errors: a 95% interval over prompts."""
 VALIDATION = "validation/"
 ON_BENCHMARKS = f"{VALIDATION}benchmarks/"
-"""The beginnings of metrics of validation, and of those on a benchmark, whose name follows."""
+"""Prefixes of the validation metrics, and of the validation metrics of a benchmark. The benchmark's name follows."""
 
 Metrics = Sequence[Mapping[str, Any]]
-"""The metrics of a run: one mapping a step."""
+"""The metrics of a run, one mapping per step."""
 
 
 def render(
@@ -30,10 +30,10 @@ def render(
     """Return the page as HTML text.
 
     Args:
-        name: of the experiment.
-        variants: by name, the options of its three files that are not at their defaults, by file.
-        metrics: by variant, those of its training.
-        table: `EVALUATION` of the trained policies, named as their variants.
+        name: name of the experiment.
+        variants: for each variant, the non-default options of its three files, by file.
+        metrics: the training metrics of each variant.
+        table: the `EVALUATION` table of the trained policies, which are named after their variants.
     """
     options = dict(zip(variants, differences(list(variants.values())), strict=True))
     return (
@@ -44,14 +44,14 @@ def render(
             style=Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
             options=options,
             curves=Markup(charts.grid(_charts(metrics))),  # noqa: S704 - escaped by the charts
-            final=Markup(charts.before_after(table)),  # noqa: S704 - likewise
+            final=Markup(charts.before_after(table)),  # noqa: S704 - escaped by the charts
             rows=final_rows(table),
         )
     )
 
 
 def _charts(metrics: Mapping[str, Metrics]) -> list[str]:
-    """Draw one chart for each benchmark of validation, and for the kept-out prompts, the reward and the length."""
+    """Draw a chart for each validation benchmark, for the held-out validation prompts, the reward and the length."""
     names = {
         key.removeprefix(ON_BENCHMARKS).removesuffix("/score")
         for rows in metrics.values()
@@ -71,7 +71,7 @@ def _charts(metrics: Mapping[str, Metrics]) -> list[str]:
 
 
 def _chart(title: str, unit: str, metrics: Mapping[str, Metrics], key: str) -> str:
-    """Draw one metric of all variants, over versions with a band where it is one of validation, else over steps."""
+    """Draw one metric of all variants: a validation metric over versions with a band, any other over steps."""
     x = f"{VALIDATION}version" if key.startswith(VALIDATION) else "step"
     error = f"{key.removesuffix('score')}error"
     series = []
@@ -84,10 +84,10 @@ def _chart(title: str, unit: str, metrics: Mapping[str, Metrics], key: str) -> s
 
 
 def final_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the pass rates of all variants, a row for each benchmark, in the order of the table.
+    """Return the pass rates of all variants, one row per benchmark, in the order of the table.
 
-    A row has the keys `benchmark`, `n` and `variants`: by name the key `rate`, and `difference` from the baseline but
-    for the baseline itself; both are rows of `EVALUATION`.
+    A row has the keys `benchmark`, `n` and `variants`. `variants` maps each name to a mapping with `rate` and, except
+    for the baseline, its `difference` from the baseline. Both are rows of `EVALUATION`.
     """
     rows: dict[str, dict[str, Any]] = {}
     for row in table.to_pylist():
@@ -99,9 +99,9 @@ def final_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def lines(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line for each comparison of a variant with the baseline: both pass rates, and their difference.
+    """Return one line per comparison of a variant with the baseline, with both pass rates and their difference.
 
-    `comparisons` are those of `tasks.evaluation.comparison.Evaluation.facts`.
+    `comparisons` comes from `tasks.evaluation.comparison.Evaluation.facts`.
     """
     return [_line(compared) for compared in comparisons]
 

@@ -1,4 +1,4 @@
-"""Format figures for people, with their units; a value that is not finite becomes a word."""
+"""Formats numbers with their units for the report; a value that is not finite becomes a word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "unknown"
 
 
 def percent(rate: float | None) -> str:
-    """Format a rate in [0, 1] as a percentage: 0.234 is 23.4%; None is unknown."""
+    """Format a rate in [0, 1] as a percentage: 0.234 is 23.4%. None becomes "unknown"."""
     return f"{100 * rate:.1f}%" if rate is not None and math.isfinite(rate) else UNKNOWN
 
 
@@ -24,7 +24,7 @@ def points(difference: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds in their two largest units: 252 is 4 min 12 s."""
+    """Format a duration in seconds in its two largest units: 252 is 4 min 12 s."""
     if not math.isfinite(seconds):
         return UNKNOWN
     if seconds < 59.95:
@@ -35,17 +35,17 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """Format a whole number with thousands separated."""
+    """Format an integer with thousands separators."""
     return f"{number:,.0f}"
 
 
 def hours(spent: float) -> str:
-    """Format hours of a core or of a GPU in two significant digits below ten: 0.35, 4.2, 1,250."""
+    """Format core hours or GPU hours, with two significant digits below ten: 0.35, 4.2, 1,250."""
     return f"{spent:,.0f}" if spent >= 10 else f"{spent:.2g}"
 
 
 def cost(spent: Cost) -> str:
-    """Format a cost as GPU hours, where GPUs were used, core hours, and the total by the given prices."""
+    """Format a cost as GPU hours (if GPUs were used), core hours, and the total at the given prices."""
     if not spent.core_hours:
         return UNKNOWN if spent.seconds else "nothing"
     cores = f"{hours(spent.core_hours)} core hours"
@@ -62,7 +62,7 @@ def money(amount: float) -> str:
 
 
 def decimal(number: float | None) -> str:
-    """Format a measurement with one decimal and thousands separated; None is unknown."""
+    """Format a measurement with one decimal and thousands separators. None becomes "unknown"."""
     return f"{number:,.1f}" if number is not None and math.isfinite(number) else UNKNOWN
 
 
@@ -72,17 +72,17 @@ def p_value(probability: float) -> str:
 
 
 def moment(when: datetime) -> str:
-    """Format a moment in UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return f"{aware(when):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def aware(when: datetime) -> datetime:
-    """Return the moment in UTC; one without a zone is taken as UTC, which every stage records."""
+    """Return the time in UTC. A naive time is taken as UTC, because every stage records UTC."""
     return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 
 
 def estimate(row: Mapping[str, Any]) -> str:
-    """Format a row of the `EVALUATION` table: value, unit, interval."""
+    """Format a row of the `EVALUATION` table with its value, unit and interval."""
     tokens = row["metric"] == "mean_tokens"
     gain = row["baseline"] is not None
     value, low, high = row["value"], row["low"], row["high"]
@@ -100,5 +100,5 @@ def estimate(row: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return the text, cut at `limit` characters with the number of characters left out."""
+    """Truncate the text to `limit` characters, and append the number of characters omitted."""
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"

@@ -1,4 +1,4 @@
-"""Picks, of all rollouts of an evaluation, those of the held-out prompts by the two policies that the report shows."""
+"""Selects the rollouts of held-out prompts by the two policies that the report compares."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tasks.tables.schemas import AFTER, BEFORE, HELDOUT, ROLLOUTS
 
 
 def heldout_rollouts(parts: Iterable[pa.Table]) -> tuple[pa.Table, pa.Table]:
-    """Return the `ROLLOUTS` of the held-out prompts by the initial checkpoint and by the trained policy.
+    """Return the `ROLLOUTS` of the held-out prompts from the initial checkpoint and from the trained policy.
 
     Args:
-        parts: `EVALUATION_ROLLOUTS` of all policies and benchmarks; only what is picked stays in memory.
+        parts: `EVALUATION_ROLLOUTS` of all policies and benchmarks. Only the selected rows stay in memory.
     """
     before, after = [ROLLOUTS.empty_table()], [ROLLOUTS.empty_table()]
     for part in parts:

@@ -1,7 +1,7 @@
-"""The page `outputs/index.html`: all runs of that folder, the newest first, with what tells them apart.
+"""Writes the page `outputs/index.html`, which lists all runs in the folder, newest first.
 
-That is their data, their initial checkpoint, the nearest recipe that ships with what was overridden, their gain, and
-the options in which they differ from each other.
+For each run, the page shows its data, initial checkpoint and gain, the nearest built-in recipe with the overridden
+options, and the options that differ between runs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tasks.reporting.environment import templates
 from tasks.storage.durable import whole
 
 OVERRIDDEN = 8
-"""Options that differ from the nearest recipe that the page shows of a run; of others it has the number."""
+"""Maximum number of options shown for a run that differ from the nearest recipe. The rest are only counted."""
 COMPARISON = {"before", "after", "gain", "gain_low", "gain_high"}
-"""Keys of a summary that has a comparison of two policies."""
+"""Keys that a summary has if it contains a comparison of two policies."""
 
 
 def write_index(outputs: Path) -> Path:
     """Write the page from the `summary.json` of every run, and return its path.
 
-    A folder without a summary that can be read, or with one that lacks what the page shows, is left out.
+    Folders are skipped if their summary is unreadable or lacks a value that the page shows.
     """
     runs = []
     for path in sorted(outputs.glob("*/summary.json"), reverse=True):
@@ -48,7 +48,7 @@ def write_index(outputs: Path) -> Path:
 
 
 def _is_whole(run: Mapping[str, Any]) -> bool:
-    """Return whether a summary has what the page shows of a run: its time, and all of a comparison or none of it."""
+    """Return whether a summary has everything the page shows: the run's time, and either a full comparison or none."""
     return "seconds" in run and ("gain" not in run or run.keys() >= COMPARISON)
 
 

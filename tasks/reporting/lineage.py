@@ -1,4 +1,4 @@
-"""The lineage of a run's outputs: their digests, what they were made from, and how to make them again."""
+"""Describes the lineage of a run's outputs: their digests, their inputs, and how to reproduce them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from tasks.tables.schemas import StageSummary
 
 DIGEST_DIGITS = 12
-"""Digits of a digest that the page has."""
+"""Number of digits of a digest that the page shows."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a run with its origin.
+    """An output of a run and its provenance.
 
     Attributes:
         name: the output's name.
-        digest: the digest of its content.
-        provenance: the origin that its footer records (`tasks.lineage.provenance`).
+        digest: digest of its content.
+        provenance: the provenance recorded in its footer (`tasks.lineage.provenance`).
     """
 
     name: str
@@ -34,9 +34,9 @@ class Output:
 
 
 def rows(outputs: list[Output]) -> list[dict[str, str]]:
-    """Return the outputs as rows for the page; an input that is another output carries that output's name.
+    """Return the outputs as rows for the page. An input that is itself an output is shown under that output's name.
 
-    The image is left out where all outputs were made in one.
+    The image is omitted if all outputs were made in the same image.
     """
     named = {output.digest: output.name for output in outputs}
     made_in = {output.provenance["image"] for output in outputs if "image" in output.provenance}
@@ -66,7 +66,7 @@ def _seed(seed: int | dict[str, int] | None) -> str:
 
 
 def images(summaries: list[StageSummary]) -> str:
-    """Return the image in which all stages ran, or a line for every image with its stages."""
+    """Return the image that all stages ran in, or one line per image with its stages."""
     by_image: dict[str, dict[str, None]] = {}
     for summary in summaries:
         by_image.setdefault(summary.image or "unknown", {})[summary.stage.partition(":")[0]] = None
@@ -81,9 +81,10 @@ def model_card(title: str, base: str, headline: str, files: Mapping[str, str], f
     Args:
         title: the run's title.
         base: the initial checkpoint.
-        headline: the result of evaluation.
-        files: the content of the three files, by the option of the pipeline that takes them.
-        functions: import paths of the user's functions, verifiers and environments, whose code the card does not hold.
+        headline: the result of the evaluation.
+        files: contents of the three files, by the pipeline option that takes each.
+        functions: import paths of the user's functions, verifiers and environments. The card does not contain their
+            code.
     """
     base_model = f"base_model: {base.partition('@')[0]}\n" if "/" in base else ""
     options = " ".join(f"--{name} {name}.yaml" for name in files)

@@ -1,4 +1,4 @@
-"""Finds the recipe that ships from which a run differs least, so that the index of runs can name it."""
+"""Finds the built-in recipe that is closest to a run's recipe, for the index of runs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tasks.inputs.minimal_options import written_options
 from tasks.lineage.differences import differences
 
 COMPANIONS = ("data", "evaluation")
-"""Options of a recipe that name the files which go with it; a run has its own."""
+"""Options of a recipe that name its default data and evaluation files. They are ignored, since a run may use others."""
 
 
 def origin_json(model: ModelSpec, written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what tells runs apart: the initial checkpoint, and the nearest recipe with what differs from it.
+    """Return the initial checkpoint, and the nearest recipe with the options that differ from it.
 
     Args:
         model: the initial checkpoint.
-        written: the options of the recipe that are not at their defaults.
+        written: the non-default options of the recipe.
     """
     recipe, overridden = nearest_recipe(written)
     return {"model": model.name, "recipe": recipe, "overridden": overridden}
 
 
 def nearest_recipe(written: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the name of the recipe that ships with the fewest other options, and these, as the run has them.
+    """Return the built-in recipe with the fewest differing options, and those options with the run's values.
 
-    A run does not know the name of its recipe's file: Flyte hands its options to every task. Of several recipes with
-    the same number the first by name counts.
+    The recipe has to be inferred because Flyte passes options to tasks, not the name of the recipe's file. Ties go to
+    the first recipe by name.
 
     Args:
-        written: the options of the run's recipe that are not at their defaults (`written_options`).
+        written: the non-default options of the run's recipe (`written_options`).
     """
     own = _without_companions(written)
     overridden = {
@@ -46,7 +46,7 @@ def nearest_recipe(written: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 @cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    """The options of every recipe that ships that are not at their defaults, by its name."""
+    """Return the non-default options of every built-in recipe, by the recipe's name."""
     return {
         path.stem: _without_companions(written_options(load_yaml(Recipe, path)))
         for path in sorted(RECIPES.glob("*.yaml"))

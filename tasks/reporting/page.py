@@ -1,8 +1,8 @@
-"""The report: one HTML page that joins the outputs of all stages of a run.
+"""Renders the report, one HTML page that combines the outputs of all stages of a run.
 
-The page is self-contained (inline style, inline SVG, no script, nothing fetched) and a pure function of its inputs:
-equal inputs give equal bytes. Completions and prompts are hostile text; the templates escape everything that is not
-a chart of ours. A part without data becomes a sentence that says so.
+The page is self-contained (inline style, inline SVG, no scripts, no network requests) and a pure function of its
+inputs: equal inputs give equal bytes. Completions and prompts are untrusted text. The templates escape everything
+except the charts generated here. A section without data says so.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, 
 
 @dataclass
 class ReportInputs:
-    """The tables, metrics, summaries and texts that the report is made of.
+    """The tables, metrics, summaries and texts that the report is rendered from.
 
     Attributes:
         title: the page's title.
         spec_yaml: the data spec as it was run.
         training_yaml: the training recipe as it was run.
         evaluation_yaml: the evaluation file as it was run.
-        set_aside: `SET_ASIDE` rows of all sources.
-        graded: `GRADED` prompts of all sources, before the threshold.
-        max_mean_score: a prompt is kept for training when its mean score is below this; None: no bound.
-        min_mean_score: and above this; None: no bound.
-        mixture: the `MIXTURE` that was trained on.
+        set_aside: `SET_ASIDE` rows (dropped rows) of all sources.
+        graded: `GRADED` prompts of all sources, before the difficulty filter.
+        max_mean_score: prompts are kept for training if their mean score is below this. If None, there is no upper
+            bound.
+        min_mean_score: prompts are kept if their mean score is above this. If None, there is no lower bound.
+        mixture: the `MIXTURE` used for training.
         heldout: `GRADED` prompts of the evaluation.
-        metrics: one mapping for each step, as the training task logs them.
+        metrics: one mapping per step, as logged by the training task.
         ledger: the `LEDGER` of the training run.
         evaluation: the `EVALUATION` table.
         before: `ROLLOUTS` of the initial checkpoint on the held-out prompts.
         after: `ROLLOUTS` of the trained policy on the same prompts.
-        summaries: of all stages, in pipeline order.
-        run: this run's name: a stage whose summary was made in another came from the cache.
-        outputs: what the run made (`tasks.reporting.lineage.rows`).
-        lineage: what was run: versions, seeds; `model` also stands in the header.
-        price_per_gpu_hour: price of a GPU for an hour, in the currency of the judge's prices; None: it is not given.
-        pages: names of the benchmarks that have a page of their own, `benchmarks/NAME.html` beside the report.
+        summaries: summaries of all stages, in pipeline order.
+        run: this run's name. A stage whose summary was made in another run was cached.
+        outputs: the outputs of the run (`tasks.reporting.lineage.rows`).
+        lineage: versions and seeds of the run. `model` is also shown in the header.
+        price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
+        pages: names of the benchmarks that have their own page, `benchmarks/NAME.html` next to the report.
     """
 
     title: str
@@ -75,7 +76,7 @@ class ReportInputs:
 
 
 def render(inputs: ReportInputs) -> str:
-    """Return the page as HTML text; raises `TableError` for a table that is not of its schema."""
+    """Return the page as HTML text. Raises `TableError` if a table does not match its schema."""
     _validate(inputs)
     return templates().get_template("page.html.j2").render(_context(inputs))
 
@@ -95,7 +96,7 @@ def _validate(inputs: ReportInputs) -> None:
 
 
 def _context(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the values that the templates use, by name."""
+    """Return the template variables by name."""
     funnels = sections.funnels(
         inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score, inputs.min_mean_score
     )

@@ -1,8 +1,8 @@
-"""Publication of a part of the pipeline that ran by itself on this machine, as `report` publishes a whole run.
+"""Publishes the results of one part of the pipeline that ran alone on this machine, as `report` does for a whole run.
 
-The folder of a part begins as that of the run which its inputs come from, less all that the part makes anew and all
-that is made from this. After `data` it holds the model and the tables of data, after `train` the policy too: the next
-part finds in `outputs/latest` whatever it needs, and nothing of another lineage.
+The folder of a part starts as a copy of the folder of the run that its inputs come from, without the results that the
+part makes again and without anything derived from them. After `data` it contains the model and the data tables, after
+`train` also the policy. The next part therefore finds all its inputs in `outputs/latest`, with a consistent lineage.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ ORDER = (
     ("policy", "ledger", "metrics", "tensorboard"),
     ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation", "benchmarks"),
 )
-"""Names of a run's results, in the order in which the pipeline makes them; those of a group are made together."""
+"""Names of a run's results, in the order the pipeline makes them. Results in the same group are made together."""
 
 POSITIONS = {name: number for number, names in enumerate(ORDER) for name in names}
 """The position of each result's group in `ORDER`."""
 
 SUMMARY = "summary.json"
-"""Name of the file with a run's figures, by which the folder of a run is known."""
+"""Name of the file with a run's results. Its presence marks a folder as a run."""
 
 
 def publish(part: PartRun) -> str:
-    """Publish what a part made, print its stages and its gain, and return the lines that name its results.
+    """Publish the outputs of a part, print its stages and its gain, and return the lines that list its results.
 
-    A part that made no file, such as a check, leaves no folder.
+    If the part made no files, as a check does, no folder is created.
     """
     values = [f"{name:<11} {value}" for name, value in part.values.items()]
     summaries = with_policy_names(part.summaries, _evaluated(part))
@@ -96,7 +96,7 @@ def publish(part: PartRun) -> str:
 
 
 def _evaluated(part: PartRun) -> list[str]:
-    """Return the policies that the part evaluated; none where it evaluates none."""
+    """Return the policies that the part evaluated, which may be none."""
     evaluation, training = part.specs.get("evaluation"), part.specs.get("training")
     if not isinstance(evaluation, EvaluationFile) or not isinstance(training, Recipe):
         return []
@@ -104,14 +104,14 @@ def _evaluated(part: PartRun) -> list[str]:
 
 
 def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Path]:
-    """Return what the folder of a part takes over, by the name of the file or folder there.
+    """Return the results to copy into the folder of a part, by the name of the file or folder there.
 
-    That is what the part was given of the results in `ORDER`, and, of each run whose results it was given, the results
-    that come no later than those. Nothing that comes after a result which the part has made is among them.
+    These are the inputs of the part that are results in `ORDER`, and for each run that an input comes from, the run's
+    results up to the position of that input. Results that come after anything the part has made are excluded.
 
     Args:
-        given: paths of the part's inputs, by the input's name.
-        made: paths of its outputs, by the output's name.
+        given: paths of the part's inputs by name.
+        made: paths of the part's outputs by name.
     """
     first_made = min((POSITIONS[name] for name in made if name in POSITIONS), default=len(ORDER))
     direct: dict[str, Path] = {}
@@ -131,7 +131,7 @@ def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Pa
 
 
 def _named(result: str, path: Path) -> str:
-    """Return the name that a result has in a run's folder: a folder's own, and a file's with its ending."""
+    """Return the name of a result in a run's folder, with the extension if it is a file."""
     return result if path.is_dir() else f"{result}{path.suffix}"
 
 
@@ -147,7 +147,7 @@ def _results(run: Path, last: int) -> Iterator[Path]:
 
 
 def _copy(path: Path, target: Path) -> str:
-    """Copy a file or folder, and return the copy's name."""
+    """Copy a file or folder, and return the name of the copy."""
     if path.is_dir():
         copy_folder(path, target)
     else:
@@ -156,6 +156,6 @@ def _copy(path: Path, target: Path) -> str:
 
 
 def _line(path: Path) -> str:
-    """Return the line that names a result, with the number of rows of a table."""
+    """Return a line that names a result, with the number of rows if it is a table."""
     rows = f"  {count(pq.read_metadata(path).num_rows)} rows" if path.suffix == ".parquet" else ""
     return f"{path.stem:<11} {path}{rows}"

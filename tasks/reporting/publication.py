@@ -1,4 +1,4 @@
-"""The folder `outputs/<run>` of a local run's results, and the link `outputs/latest` to the newest one."""
+"""Publishes the results of a local run in `outputs/<run>`, and links `outputs/latest` to the newest run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ LATEST = "latest"
 
 @contextmanager
 def new_run(outputs: Path, began: datetime, suffix: str) -> Iterator[tuple[Path, Path]]:
-    """Publish the folder of a run, named by its start and a suffix: complete, or not at all.
+    """Publish the folder of a run atomically. Its name is the start time of the run and a suffix.
 
     Args:
         outputs: the folder of all runs.
-        began: the run's start.
-        suffix: what distinguishes runs that began in the same second, such as digits of the report's digest.
+        began: start time of the run.
+        suffix: distinguishes runs that started in the same second, such as digits of the report's digest.
 
     Yields:
-        The folder to fill, and where it will be once the block has ended; `latest` is then a link to it. A block that
-        fails leaves neither, and the link as it was.
+        The folder to fill, and its final path once the block has ended. `latest` then links to it. If the block fails,
+        the folder is removed and the link is unchanged.
 
     Raises:
-        FileExistsError: what is called `latest` there is no link.
+        FileExistsError: `latest` exists in the folder and is not a link.
     """
     outputs.mkdir(parents=True, exist_ok=True)
     latest = outputs / LATEST
@@ -38,7 +38,7 @@ def new_run(outputs: Path, began: datetime, suffix: str) -> Iterator[tuple[Path,
     partial.mkdir()
     try:
         yield partial, final
-        if final.exists():  # this very run, published once more
+        if final.exists():  # the same run, published again
             shutil.rmtree(final)
         partial.rename(final)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Computes the means of the rewards by name, over the stages of a run, for the report."""
+"""Computes the mean of each named reward in every stage of a run, for the report."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tasks.tables.schemas import StageSummary
 def reward_means(
     summaries: Sequence[StageSummary], before: pa.Table, after: pa.Table, metrics: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the mean of each reward by name, before its weight: in difficulty, training and the evaluations.
+    """Return the unweighted mean of each named reward in difficulty, training and the evaluations.
 
-    A row has the keys `name`, `difficulty`, `first_step`, `last_step`, `before` and `after`; None where a reward was
-    not given. Rows come from prompts with several rewards, or with a user's function.
+    A row has the keys `name`, `difficulty`, `first_step`, `last_step`, `before` and `after`. A value is None if the
+    reward was not computed there. Only prompts with several rewards or with a user-defined reward function have rows.
     """
     measured = [summary.facts["rewards"] for summary in summaries if "rewards" in summary.facts]
     steps = [

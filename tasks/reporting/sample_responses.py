@@ -1,4 +1,4 @@
-"""Responses that a page shows of two policies to the same prompts, chosen by a fixed rule."""
+"""Selects responses of two policies to the same prompts by a fixed rule, for the report."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pyarrow as pa
 from tasks.excerpts.episodes import ShownEpisode
 from tasks.reporting.formats import shorten
 
-_RESPONSE_LIMIT = 1_500  # characters of a response that the report shows
+_RESPONSE_LIMIT = 1_500  # maximum number of characters of a response in the report
 
 
 def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:
     """Return completions of both policies on the same prompts, chosen by a fixed rule.
 
-    The three largest gains (one for each domain first), the two lowest-scoring prompts without a gain, and the largest
-    loss; ties go to the smaller `prompt_id`. Each policy shows its first sample whose score is nearest to its mean.
+    The prompts are the three largest gains (one per domain first), the two lowest-scoring prompts without a gain, and
+    the largest loss. Ties go to the smaller `prompt_id`. For each policy, the first sample whose score is closest to
+    its mean is shown.
     """
     judged = (_by_prompt(before), _by_prompt(after))
     columns = (prompts.column(name).to_pylist() for name in ("prompt_id", "domain"))
@@ -47,7 +48,7 @@ def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[s
 
 
 class _Pair(NamedTuple):
-    """A prompt that both policies answered: its row, the difference of mean scores, and that of the second policy."""
+    """A prompt answered by both policies: its row, the difference of mean scores, and the second policy's mean."""
 
     prompt: str
     domain: str
@@ -57,7 +58,7 @@ class _Pair(NamedTuple):
 
 
 class _Scores:
-    """The scores of a policy's judged rollouts of one prompt, by sample, and the rows in which they stand."""
+    """The scores of a policy's graded rollouts of one prompt, by sample, and their row numbers."""
 
     def __init__(self, scored: list[tuple[int, float, int]]) -> None:
         self.scored = sorted(scored)
@@ -65,7 +66,7 @@ class _Scores:
 
 
 def _by_prompt(rollouts: pa.Table) -> dict[str, _Scores]:
-    """Return the scores of judged rollouts by prompt; a response is read only once it is chosen."""
+    """Return the scores of graded rollouts by prompt. Responses are not read until they are chosen."""
     scored: dict[str, list[tuple[int, float, int]]] = defaultdict(list)
     columns = (rollouts.column(name).to_pylist() for name in ("prompt_id", "sample", "score"))
     for row, (prompt, sample, score) in enumerate(zip(*columns, strict=True)):
@@ -75,7 +76,7 @@ def _by_prompt(rollouts: pa.Table) -> dict[str, _Scores]:
 
 
 def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
-    """Return one policy's half of a sample: its scores, their mean, and the completion that stands for them."""
+    """Return one policy's half of a sample: its scores, their mean, and a representative completion."""
     _, _, row = min(scores.scored, key=lambda entry: abs(entry[1] - scores.mean))
     [nearest] = rollouts.slice(row, 1).to_pylist()
     return {
@@ -91,6 +92,6 @@ def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
 
 
 def _spread(rows: Sequence[_Pair]) -> list[_Pair]:
-    """Return the rows with the first of each domain in front, otherwise in their order."""
+    """Reorder the rows so that the first row of each domain comes first, and keep the order otherwise."""
     first = {row.domain: row for row in reversed(rows)}
     return sorted(rows, key=lambda row: first[row.domain] is not row)

@@ -1,4 +1,4 @@
-"""Computes what the responses of an evaluation took, by benchmark and policy, for the report."""
+"""Computes the sampling cost of an evaluation by benchmark and policy, for the report."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tasks.tables.schemas import StageSummary
 def sampling_costs(
     summaries: Sequence[StageSummary], run: str = "", price_per_gpu_hour: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return what the responses of every policy to each benchmark took, from the facts of the evaluations.
+    """Return the sampling cost of each policy on each benchmark, from the facts of the evaluations.
 
-    A row has the keys `benchmark` and `policy`; `responses` and `tokens`, cached ones included; `generated_responses`,
-    `generated_tokens` and `engine_seconds`, of what was generated when the stage ran; `price`, of the GPU hours of
-    these seconds (None: nothing was generated, no GPU was held, or no price is given); and `origin`.
+    A row has the keys `benchmark` and `policy`; `responses` and `tokens`, including cached ones; `generated_responses`,
+    `generated_tokens` and `engine_seconds`, for what was generated when the stage ran; `price`, the price of the GPU
+    hours in these seconds (None if nothing was generated, no GPU was used, or no price is given); and `origin`.
 
     Args:
-        summaries: of all stages, those of evaluations named by policy (`sections.with_policy_names`).
+        summaries: summaries of all stages. Evaluations are named by policy (`sections.with_policy_names`).
         run: this run's name.
-        price_per_gpu_hour: price of a GPU for an hour.
+        price_per_gpu_hour: price of one GPU hour.
     """
     rows = []
     for summary in summaries:
@@ -44,7 +44,7 @@ def sampling_costs(
 
 
 def _origin(took: dict[str, Any], *, in_this_run: bool) -> str:
-    """Return where a benchmark's responses are from, for people."""
+    """Return a description of the origin of a benchmark's responses."""
     if not took["generated_responses"]:
         return "from the cache"
     when = "this run" if in_this_run else "an earlier run"

@@ -1,4 +1,4 @@
-"""Compute the data of the report's sections from the tables: plain values and charts for the templates."""
+"""Computes the data of the report's sections from the tables, as plain values and charts for the templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FATES = {
     "failed": "generation or judging failed for good",
     "unused": "finished or under way when the last step was taken",
 }
-"""The fates of sampled groups with their meanings, in the order of the report."""
+"""The outcomes of sampled groups with their descriptions, in the order of the report."""
 
 _FATE_COLORS = {
     "trained": "after",
@@ -36,18 +36,19 @@ _FATE_COLORS = {
 EVALUATION_STAGE = "evaluation"
 _NUMBER = r"\d[\d,.]*"
 BEFORE_GRADING = ("sourcing", "cleaning", "difficulty")
-"""Stages whose set-aside rows are not among the graded prompts."""
+"""Stages whose dropped rows are not among the graded prompts."""
 HARNESS_STAGE = "harness: "
-"""Beginning of the stages in which lm-evaluation-harness asks a policy a benchmark."""
+"""Prefix of the names of stages that run lm-evaluation-harness on a policy."""
 
-_VALUE_LIMIT = 160  # characters of the value at fault that the report shows
+_VALUE_LIMIT = 160  # maximum number of characters of an invalid value in the report
 
 
 @dataclass
 class Funnel:
-    """Counts of what became of one source's rows; those after `set_aside` are of prompts.
+    """Counts the outcomes of one source's rows. The counts after `set_aside` are of prompts.
 
-    `rows` is what was read. A kept prompt trains, is held out, or is left over by the mixture's quotas.
+    `rows` is the number of rows read. A kept prompt is used for training, held out, or left over by the mixture's
+    quotas.
     """
 
     source: str
@@ -71,10 +72,11 @@ def funnels(
     max_mean_score: float | None,
     min_mean_score: float | None = None,
 ) -> list[Funnel]:
-    """Return one funnel for each source, in the order of their names, and their total last when there are several."""
+    """Return one funnel per source, sorted by name, followed by the total if there are several."""
     before = set_aside.filter(pc.is_in(set_aside.column("stage"), pa.array(BEFORE_GRADING)))
     ids, rates, scores = (graded.column(name) for name in ("prompt_id", "pass_rate", "mean_score"))
-    # A prompt whose difficulty was not measured is neither: -0.5 and 1.5 lie beyond all scores.
+    # Unmeasured prompts are neither too easy nor too hard. -0.5 and 1.5 lie outside of all scores: they replace missing
+    # scores and bounds.
     too_easy = pc.greater_equal(pc.fill_null(scores, -0.5), 1.5 if max_mean_score is None else max_mean_score)
     too_hard = pc.less_equal(pc.fill_null(scores, 1.5), -0.5 if min_mean_score is None else min_mean_score)
     keep = pc.invert(pc.or_(too_easy, too_hard))
@@ -105,8 +107,8 @@ def funnels(
 
 
 def funnel_chart(listed: Sequence[Funnel]) -> str:
-    """Draw what became of each source's rows, as stacked bars."""
-    sources = listed[:-1] if len(listed) > 1 else listed  # the last of several is their total
+    """Draw the outcomes of each source's rows as stacked bars."""
+    sources = listed[:-1] if len(listed) > 1 else listed  # the last row of several is the total
     parts = (
         ("train", "train", "after"),
         ("held out", "heldout", "blue"),
@@ -120,9 +122,9 @@ def funnel_chart(listed: Sequence[Funnel]) -> str:
 
 
 def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows set aside by source and kind of reason, most frequent first, with the first row of each.
+    """Return the dropped rows by source and kind of reason, most frequent first, with the first row of each.
 
-    The kind is the reason up to its first colon, without its numbers.
+    The kind is the reason up to its first colon, with numbers removed.
     """
     reasons = pc.list_element(pc.split_pattern(set_aside.column("reason"), ":", max_splits=1), 0)
     kinds = set_aside.append_column("shown", pc.replace_substring_regex(reasons, _NUMBER, "…"))
@@ -144,7 +146,7 @@ def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
 
 
 def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
-    """Return the training prompts by domain and source, each counted once, and their shares of the mixture."""
+    """Return the number of distinct training prompts by domain and source, and their shares of the mixture."""
     once = mixture.append_column("once", pc.cast(pc.equal(mixture.column("repeat"), 0), pa.int64()))
     sums = [([], "count_all"), ("once", "sum"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
     counted = once.group_by(["domain", "source"]).aggregate(sums)
@@ -163,7 +165,7 @@ def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
 
 
 def mixture_chart(mixture: pa.Table) -> str:
-    """Draw the training prompts by domain, a bar for each with its sources as parts."""
+    """Draw the training prompts as one bar per domain, stacked by source."""
     rows = mixture_rows(mixture)
     domains = list(dict.fromkeys(row["domain"] for row in rows))
     stacks = [
@@ -178,7 +180,7 @@ def mixture_chart(mixture: pa.Table) -> str:
 
 
 def fates(ledger: pa.Table) -> list[dict[str, Any]]:
-    """Return the sampled groups by fate: numbers of groups, completions and tokens, and the most frequent detail."""
+    """Return the numbers of groups, completions and tokens for each outcome, and its most frequent detail."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in ledger.select(["fate", "num_tokens", "detail"]).to_pylist():
         groups[row["fate"]].append(row)
@@ -198,7 +200,7 @@ def fates(ledger: pa.Table) -> list[dict[str, Any]]:
 
 
 def fates_chart(ledger: pa.Table) -> str:
-    """Draw the sampled groups by fate, a bar for each domain."""
+    """Draw the outcomes of sampled groups, one bar per domain."""
     counts = Counter(zip(ledger.column("domain").to_pylist(), ledger.column("fate").to_pylist(), strict=True))
     domains = sorted({domain for domain, _ in counts})
     names = [*FATES, *sorted({fate for _, fate in counts} - set(FATES))]
@@ -214,9 +216,9 @@ def fates_chart(ledger: pa.Table) -> str:
 
 
 def with_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]) -> list[StageSummary]:
-    """Return the summaries, those of evaluations renamed by policy in the order given.
+    """Return the summaries with evaluations renamed by policy, in the order given.
 
-    They become `evaluation: before` and, of a benchmark that the harness asks, `harness: mmlu of before`.
+    Names become `evaluation: before`, and `harness: mmlu of before` for a benchmark that the harness runs.
     """
     waiting: dict[str, Iterator[str]] = defaultdict(lambda: iter(policies))
 
@@ -229,9 +231,9 @@ def with_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]
 
 
 def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
-    """Return the pipeline's stages in the order given, with their times and whether they came from the cache.
+    """Return the pipeline's stages in the order given, with their times and whether they were cached.
 
-    Runs of one stage (`sourcing: a`, `sourcing: b`) are taken together.
+    Runs of the same stage (`sourcing: a`, `sourcing: b`) are combined.
     """
     groups: dict[str, list[StageSummary]] = defaultdict(list)
     for summary in summaries:
@@ -251,11 +253,11 @@ def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of stages: wall time in seconds, the hours of the cores and GPUs that they held, and their price.
+    """The cost of stages: wall time in seconds, core hours and GPU hours reserved, and their price.
 
     Attributes:
         judging: price of the judge's tokens, in the currency of its prices.
-        total: that and the price of the GPU hours; None: GPUs were held, and no price of them is given.
+        total: price of the judge's tokens and of the GPU hours, or None if GPUs were used and have no price.
     """
 
     seconds: float
@@ -266,7 +268,7 @@ class Cost:
 
 
 def cost(summaries: Sequence[StageSummary], run: str | None = None, price_per_gpu_hour: float | None = None) -> Cost:
-    """Return the cost of all stages, or with `run` of those that ran in that run and not in an earlier one."""
+    """Return the cost of all stages. With `run`, only stages that ran in that run count, and not cached ones."""
     counted = [summary for summary in summaries if run is None or summary.run == run]
     gpu_hours = sum(summary.seconds * summary.gpus for summary in counted) / 3600
     judging = sum(summary.facts.get("verifiers", {}).get("judge/cost", 0.0) for summary in counted)
@@ -281,7 +283,7 @@ def cost(summaries: Sequence[StageSummary], run: str | None = None, price_per_gp
 
 
 def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
-    """Return every summary as a row, its facts as indented JSON."""
+    """Return every summary as a row, with its facts as indented JSON."""
     return [
         {
             "name": summary.stage,
@@ -296,7 +298,7 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
 
 
 def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
-    """Return the p-value of the gain of training by benchmark, corrected for the number of benchmarks."""
+    """Return the p-value of the gain from training on each benchmark, corrected for the number of benchmarks."""
     return {
         comparison["benchmark"]: comparison["p_value"]
         if comparison.get("adjusted_p_value") is None
@@ -306,10 +308,10 @@ def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
 
 
 def asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
-    """Return the benchmarks of the evaluation file, a row each, from the facts of the comparing stage.
+    """Return the benchmarks of the evaluation file, one row each, from the facts of the comparison stage.
 
-    A row has the keys `name`, `licence`, `asked` and `rows` (questions that were asked, and that the card counts),
-    `margin` and `maintained`; the last two are None where the benchmark has no margin.
+    A row has the keys `name`, `licence`, `asked` and `rows` (the number of questions used, and the number on the card),
+    `margin` and `maintained`. The last two are None if the benchmark has no margin.
     """
     maintained = {comparison["benchmark"]: comparison.get("maintained") for comparison in _gains(summaries)}
     return [
@@ -321,7 +323,7 @@ def asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
 
 
 def _gains(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
-    """The comparisons of the trained policy with the initial checkpoint, by benchmark."""
+    """Return the comparisons of the trained policy with the initial checkpoint, by benchmark."""
     return [
         comparison
         for summary in summaries
@@ -331,10 +333,10 @@ def _gains(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
 
 
 def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
-    """Return the figures of the initial checkpoint and the trained policy, a row for each metric and benchmark.
+    """Return the results of the initial checkpoint and the trained policy, one row per metric and benchmark.
 
-    A row has the keys `metric`, `benchmark`, `n`, and `before`, `after` and `gain`, which are rows of `EVALUATION`; a
-    metric that lacks one of the three is left out.
+    A row has the keys `metric`, `benchmark`, `n`, and `before`, `after` and `gain`, which are rows of `EVALUATION`.
+    Metrics that lack one of the three are omitted.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for row in evaluation.to_pylist():
@@ -353,22 +355,22 @@ def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
 
 
 def policies(evaluation: pa.Table) -> list[dict[str, Any]]:
-    """Return the pass rates of all policies, a row for each benchmark; none where there are only two policies.
+    """Return the pass rates of all policies, one row per benchmark, or no rows if there are only two policies.
 
-    A row has the keys `benchmark`, `n` and `policies`: by name the key `rate`, and `difference` from the baseline where
-    the policy is not the baseline itself; both are rows of `EVALUATION`.
+    A row has the keys `benchmark`, `n` and `policies`. `policies` maps each name to a mapping with `rate` and, except
+    for the baseline, its `difference` from the baseline. Both are rows of `EVALUATION`.
     """
     rows: dict[str, dict[str, Any]] = {}
     passed = evaluation.filter(pc.equal(evaluation.column("metric"), "pass_rate")).to_pylist()
     for row in passed:
         entry = rows.setdefault(row["benchmark"], {"benchmark": row["benchmark"], "n": row["n"], "policies": {}})
-        # The last difference of a policy is that from the file's baseline: see `tasks.evaluation.comparison`.
+        # The last difference of a policy is its difference from the file's baseline: see `tasks.evaluation.comparison`.
         entry["policies"].setdefault(row["policy"], {})["rate" if row["baseline"] is None else "difference"] = row
     return [row for row in rows.values() if len(row["policies"]) > 2]
 
 
 def shown(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of `benchmarks` that a page shows: of pass@k those where k is a power of two or the largest."""
+    """Return the rows of `benchmarks` that a page shows. For pass@k, these are the powers of two and the largest k."""
     largest: dict[str, int] = {}
     for row in figures:
         largest[row["benchmark"]] = max(_size(row["metric"]), largest.get(row["benchmark"], 0))
@@ -377,7 +379,7 @@ def shown(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _size(metric: str) -> int:
-    """The k of a metric `pass@k`; 0 for another metric."""
+    """Return the k of a metric `pass@k`, or 0 for any other metric."""
     name, _, k = metric.partition("@")
     return int(k) if name == "pass" else 0
 

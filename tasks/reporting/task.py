@@ -1,4 +1,4 @@
-"""Reporting as a Flyte task: the page, and its publication."""
+"""Defines the Flyte tasks that write the report of a run or experiment and publish it."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 
 EXPERIMENTS = "experiments"
-"""Name of the folder of experiments in that of local runs."""
+"""Name of the folder of experiments inside the folder of local runs."""
 
 
 class Reported(NamedTuple):
-    """The outputs of reporting: the page, and the run's figures as JSON for programs."""
+    """The outputs of reporting: the page, and the run's results as machine-readable JSON."""
 
     page: Html
     summary: FlyteFile
@@ -72,22 +72,22 @@ def report(
     summaries: list[StageSummary],
     evaluating: list[StageSummary],
 ) -> Reported:
-    """Make one page that joins the outputs and the lineage of a run, and its `summary.json`.
+    """Write the page with the outputs and the lineage of a run, and its `summary.json`.
 
-    A local run also gets a folder to keep, with the page, `tables` as `<name>.parquet`, `folders` (models), the metrics
-    and the three files as `<name>.yaml` (see `new_run`), and the summary on the terminal.
+    A local run also gets a folder with the page, `tables` as `<name>.parquet`, `folders` (models), the metrics and the
+    three files as `<name>.yaml` (see `new_run`), and prints the summary on the terminal.
 
-    It is never cached, because the page has which stages of this run came from the cache.
+    The task is never cached, because the page shows which stages of this run were cached.
 
     Args:
         data: the sources and the difficulty filter.
         training: the recipe.
-        written: the options of the three files that are not at their defaults, by `data`, `training` and `evaluation`.
-        tables: every table of the run, by name; those called `set_aside*` hold set-aside rows.
+        written: the non-default options of the three files, under `data`, `training` and `evaluation`.
+        tables: every table of the run, by name. Tables named `set_aside*` contain dropped rows.
         folders: the initial model, the policy, and the pages of benchmarks.
-        metrics: of training, a line a step.
-        summaries: of the stages before the evaluation, in pipeline order.
-        evaluating: of the evaluation's stages.
+        metrics: training metrics, one line per step.
+        summaries: summaries of the stages before the evaluation, in pipeline order.
+        evaluating: summaries of the evaluation stages.
     """
     from tasks.reporting import lineage, sections
     from tasks.reporting.formats import aware
@@ -101,7 +101,7 @@ def report(
     run, context = run_id(), current_context()
     policies = EvaluationFile.model_validate(written["evaluation"]).evaluated(training.model)
     summaries = sections.with_policy_names([*summaries, *evaluating], policies)
-    # In a pod the execution's own date is when the pod began.
+    # In a pod, the date of the execution is the start of the pod.
     began = min(map(aware, (context.execution_date, *(one.started_at for one in summaries if one.run == run))))
     inputs = _report_inputs(data, training, written, tables, folders, metrics, summaries)
     page = render(inputs)
@@ -142,13 +142,13 @@ def report(
 def report_experiment(
     experiment: Experiment, evaluation: Parquet, comparison: StageSummary, metrics: list[JsonLines]
 ) -> Html:
-    """Make the page of an experiment; a local one also gets a folder in `outputs/experiments`, and prints its lines.
+    """Write the page of an experiment. A local one also gets a folder in `outputs/experiments`, and prints its lines.
 
     Args:
         experiment: the experiment.
-        evaluation: the figures of the trained policies, which have the names of their variants.
+        evaluation: results of the trained policies, which are named after their variants.
         comparison: the summary of their comparison.
-        metrics: of each variant's training, a line a step, in the variants' order.
+        metrics: training metrics of each variant, one line per step, in the order of the variants.
     """
     from tasks.reporting.experiment import lines, render
     from tasks.reporting.publication import new_run
@@ -173,7 +173,7 @@ def report_experiment(
 
 
 def _is_local() -> bool:
-    """Return whether the execution is on the user's machine, which has a folder of results, and on no cluster."""
+    """Return whether this is a local execution, which has a folder of results, and not one on a cluster."""
     execution = current_context().execution_id
     return execution is None or execution.project in ("local", "")
 
@@ -187,7 +187,7 @@ def _report_inputs(
     metrics: JsonLines,
     summaries: list[StageSummary],
 ) -> ReportInputs:
-    """Read the arguments of `report` into what the page is made of."""
+    """Read the arguments of `report` into the inputs of the page."""
     import pyarrow as pa
 
     from tasks.reporting import lineage, sections
@@ -200,7 +200,7 @@ def _report_inputs(
     run = run_id()
     origins = {name: footer(table) for name, table in tables.items()}
     before, after = heldout_rollouts(read_input_batches(tables["evaluation_rollouts"], EVALUATION_ROLLOUTS))
-    # The ledger is written with the policy, by the same task, and the pages of benchmarks with the evaluation.
+    # The same task writes the ledger and the policy, and the same task the pages of benchmarks and the evaluation.
     origins |= {"model": {}, "policy": origins["ledger"], "benchmarks": origins["evaluation"]}
     outputs = [
         lineage.Output(name, content_digest(value), origins[name]) for name, value in {**folders, **tables}.items()
@@ -238,7 +238,7 @@ def _report_inputs(
 def _copy_results(
     folder: Path, written: dict[str, Any], tables: dict[str, Parquet], folders: dict[str, Folder], metrics: JsonLines
 ) -> None:
-    """Copy the files that a local run has beside its page to `folder`."""
+    """Copy the files that a local run has in addition to its page to `folder`."""
     for name, given in written.items():
         (folder / f"{name}.yaml").write_text(_yaml(given))
     for name, table in tables.items():

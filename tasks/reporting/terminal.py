@@ -1,4 +1,4 @@
-"""The last lines of a run on the terminal: its stages, its gain, its cost, and the path of the report."""
+"""Prints the summary of a run on the terminal: its stages, gain and cost, and the path of the report."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def summary_json(
     report: str | Path,
     tokens_per_second: float | None = None,
 ) -> dict[str, Any]:
-    """Return the run's figures for programs: held-out pass rates and mean scores in [0, 1], seconds, stages.
+    """Return the machine-readable results of a run: held-out pass rates and mean scores in [0, 1], seconds, stages.
 
     Args:
         evaluation: the `EVALUATION` table.
-        summaries: of all stages, in pipeline order.
-        run: this run's name; a stage whose summary was made in another came from the cache.
+        summaries: summaries of all stages, in pipeline order.
+        run: this run's name. A stage whose summary was made in another run was cached.
         seconds: wall time of this run.
         report: path of the report.
-        tokens_per_second: generated while training, if known.
+        tokens_per_second: generation throughput during training, if known.
 
     Raises:
         ValueError: the table has no overall pass rate.
@@ -55,7 +55,7 @@ def summary_json(
 
 
 def stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
-    """Return the stages with their seconds and their origin, and their order; one of another run was cached."""
+    """Return the stages with their seconds and origin, and their order. A stage of another run was cached."""
     return {
         "stages": {summary.stage: {"seconds": summary.seconds, "cached": summary.run != run} for summary in summaries},
         "stage_order": [summary.stage for summary in summaries],
@@ -63,7 +63,7 @@ def stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float]:
-    """The values of both policies and of the gain, with the bounds of their intervals, by name."""
+    """Return the values of both policies and of the gain, with the bounds of their intervals, by name."""
     columns = {"": "value", "_low": "low", "_high": "high"}
     return {
         f"{policy}{ending}": row[policy][column]
@@ -78,7 +78,7 @@ def print_summary(
     stages: Sequence[StageSummary],
     console: Console | None = None,
 ) -> None:
-    """Print what `summary_json` gave, with the stages' headlines; without colour codes where there is no terminal."""
+    """Print the result of `summary_json` with the stages' headlines, without colour codes if there is no terminal."""
     console = console or Console(highlight=False, soft_wrap=True)
     print_stages(console, summary, stages)
     print_gain(console, summary)
@@ -90,21 +90,21 @@ def print_summary(
 
 
 def print_stages(console: Console, summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> None:
-    """Print the table of stages, with an empty line before it and after it; `summary` holds `stages_json`."""
+    """Print the table of stages, with an empty line before and after it. `summary` contains `stages_json`."""
     console.print()
     console.print(_stage_table(summary, stages))
     console.print()
 
 
 def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:
-    """Print the folder with every response that training sampled, where it keeps them."""
+    """Print the folder with all responses sampled in training, if they are kept."""
     for stage in stages:
         if stage.stage == "training" and stage.facts.get("rollouts"):
             console.print(Text(f"{'responses':12}{stage.facts['rollouts']}"), soft_wrap=True)
 
 
 def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print the gain that `summary_json` gave, and what it rests on."""
+    """Print the gain from `summary_json`, and the data it is based on."""
     console.print(headline(summary))
     console.print(headline(summary["mean_score"], "mean score"))
     evidence = [f"{formats.count(summary['n'])} held-out prompts"]
@@ -128,7 +128,7 @@ def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> 
 
 
 def headline(summary: Mapping[str, Any], figure: str = "pass rate") -> Text:
-    """Return the figure of both policies with its intervals, and the gain, as one line."""
+    """Return the metric of both policies with its intervals, and the gain, as one line."""
     gain = f"{100 * summary['gain_low']:+.1f} to {100 * summary['gain_high']:+.1f}"
     return Text.assemble(
         f"{figure:12}",

@@ -1,6 +1,6 @@
-"""The history of one prompt in a run: its source, its results in every stage, in training and in evaluation.
+"""Traces one prompt through a run: its source, and its results in every stage, in training and in evaluation.
 
-It is read from the tables of a run's folder (`outputs/<run>`). `docs/tracing.md` has the same as a query.
+The history is read from the tables of a run's folder (`outputs/<run>`). `docs/tracing.md` has the equivalent query.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tasks.failures import MistakeError
 from tasks.tables.schemas import HELDOUT
 
 PROMPT_CHARS = 300
-"""Characters of a prompt that a trace prints."""
+"""Maximum number of characters of a prompt that a trace prints."""
 
 
 class TraceError(MistakeError):
-    """A prompt or a run that cannot be found, or more than one prompt of that name."""
+    """Raised if a prompt or a run cannot be found, or if several prompts match."""
 
 
 @dataclass
 class History:
-    """The rows of a run's tables that concern one prompt.
+    """The rows of a run's tables about one prompt.
 
     Attributes:
-        prompt: its row in `PROMPTS`; None for a row that became no prompt.
-        set_aside: the rows that were set aside: this one, and those for which it was kept.
+        prompt: its row in `PROMPTS`, or None for a row that did not become a prompt.
+        set_aside: rows in `SET_ASIDE`: this prompt's, and those of rows dropped in its favour.
         graded: its row in `GRADED`.
         selected, mixed, held_out: whether it passed the difficulty filter, is in the mixture, is held out.
-        rollouts: scores under the initial checkpoint.
+        rollouts: scores of the initial checkpoint.
         groups: its rows in `LEDGER`, by number.
-        evaluated: scores by policy, and benchmark where it is not the held-out split: `after`, `after on gsm8k`.
-        episodes: where rollouts are episodes, the first of the initial checkpoint and of each of `evaluated`, with the
-            number of its sample and its score.
+        evaluated: scores by policy, and by benchmark if it is not the held-out split: `after`, `after on gsm8k`.
+        episodes: if rollouts are episodes, the first episode of the initial checkpoint and of each entry of
+            `evaluated`, with its sample number and its score.
     """
 
     prompt: dict[str, Any] | None
@@ -59,7 +59,7 @@ def find(run: Path, prompt_id: str) -> History:
     """Find the history of the prompt whose id begins with `prompt_id`.
 
     Raises:
-        TraceError: the run's folder is none, or it holds no such prompt, or several.
+        TraceError: the folder is not a run, or no prompt or several prompts match.
     """
     if not (run / "prompts.parquet").is_file():
         raise TraceError(f"{run} holds no prompts.parquet: --run names a folder such as outputs/latest")
@@ -76,7 +76,7 @@ def find_row(run: Path, source: str, row: int) -> History:
     """Find the history of row `row` (counted from 0) of a source.
 
     Raises:
-        TraceError: the run holds nothing of it.
+        TraceError: the run contains no such row.
     """
     for prompt in _rows(run, "prompts", "source", source):
         if prompt["row"] == row:
@@ -94,7 +94,7 @@ def _history(run: Path, identity: str) -> History:
     for row in _rows(run, "evaluation_rollouts", "prompt_id", identity):
         on = "" if row["benchmark"] == HELDOUT else f" on {row['benchmark']}"
         evaluated[f"{row['policy']}{on}"].append(row)
-    # A row that is the same prompt as the one that was kept has both ids.
+    # The row of an exact duplicate of the kept prompt has the same id in both columns.
     others = (row for row in _rows(run, "set_aside", "clashed_with", identity) if row["prompt_id"] != identity)
     aside = [*_rows(run, "set_aside", "prompt_id", identity), *others]
     return History(
@@ -114,7 +114,7 @@ def _history(run: Path, identity: str) -> History:
 def _episodes(
     rollouts: Mapping[str, Sequence[dict[str, Any]]],
 ) -> Iterator[tuple[str, tuple[ShownEpisode, int, float | None]]]:
-    """Yield the episode of the first sample of each part of the rollouts that has any."""
+    """Yield the episode of the first sample of each part of the rollouts that has episodes."""
     for name, rows in rollouts.items():
         for row in sorted(rows, key=lambda row: row["sample"])[:1]:
             if episode := ShownEpisode.of_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
@@ -130,7 +130,7 @@ def _ids(run: Path, name: str) -> set[str]:
 
 
 def _rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, Any]]:
-    """Rows of a table with this value; none where the run has no such table. Only what is read counts in memory."""
+    """Yield the rows of a table with this value, or none if the run has no such table. Only these rows are loaded."""
     path = run / f"{name}.parquet"
     if path.is_file():
         table: pa.Table = pq.read_table(path, filters=[(column, "=", value)])
