@@ -51,11 +51,6 @@ ON_THIS_MACHINE = 0.75
 swap, or the user may only want to check the files. A pod must have the full need, because its request is also its
 limit."""
 
-BLOCK_TOKENS = 128
-"""Number of tokens in a block of vLLM's KV cache on a CPU."""
-
-_BLOCKS = re.compile(r"--num-gpu-blocks-override[= ](\d+)")
-
 
 def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str, float]:
     """Return the memory in GiB that each training process needs on a machine without GPUs, by the process's name.
