@@ -60,7 +60,7 @@ _ENGINE_OF_OURS = {
         "runner convert pooler_config skip_tokenizer_init enable_prompt_embeds tokens_only io_processor_plugin",
     ),
     **_for_each(
-        "`placement: turns` of the recipe puts engines to sleep",
+        "`placement: time_shared` of the recipe puts engines to sleep",
         "enable_sleep_mode sleep_mode_offload_cudagraph sleep_preserve_parameter_names",
     ),
     **_for_each(

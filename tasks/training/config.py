@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
@@ -182,11 +182,11 @@ class TrainingConfig(Config):
     """Number, updates and fault tolerance of the inference engines."""
     placement: RunTime[gpu_shares.PlacementOption] = "auto"
     """Assignment of GPUs to learner ranks and engines. `apart`: each has its own GPUs. `shared`: every GPU has one rank
-    and one engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `turns`:
+    and one engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `time_shared`:
     like `shared`, but with time sharing: the engine sleeps while the rank computes, and the rank's states are in main
-    memory while the engine generates. `auto`: `apart` if there are enough GPUs; otherwise `shared`, or `turns` if the
+    memory while the engine generates. `auto`: `apart` if there are enough GPUs; otherwise `shared`, or `time_shared` if the
     memory of the GPUs is known to be too small for `shared`. Without GPUs `auto` and `shared` have no effect, and
-    `turns` is an error."""
+    `time_shared` is an error."""
     rewards: RewardsConfig = RewardsConfig()
     """Verifier processes that score responses during training."""
     validation: ValidationConfig | None = None
@@ -237,12 +237,12 @@ class TrainingConfig(Config):
     @property
     def shares_gpus(self) -> bool:
         """Return whether every GPU has a learner rank and an engine, at the same time or with time sharing."""
-        return self.placement in ("shared", "turns")
+        return self.placement in ("shared", "time_shared")
 
     @property
     def takes_turns(self) -> bool:
         """Return whether learner ranks and engines use time sharing of their GPUs."""
-        return self.placement == "turns"
+        return self.placement == "time_shared"
 
     @property
     def as_many_engines_as_ranks(self) -> bool:
@@ -266,6 +266,13 @@ class TrainingConfig(Config):
         Then no dropped group is replaced immediately.
         """
         return isinstance(self.resampling, DynamicResampling)
+
+    @field_validator("placement", mode="before")
+    @classmethod
+    def _placement_has_its_new_name(cls, value: Any) -> Any:
+        if value == "turns":
+            raise ValueError("turns is called time_shared now")
+        return value
 
     @model_validator(mode="after")
     def _samples_from_the_policy(self) -> Self:

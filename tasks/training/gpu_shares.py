@@ -16,7 +16,7 @@ ABSENT = 0.1
 """Share of a GPU's memory that the engine or the learner rank may still use during the turn of the other: CUDA's
 libraries, and an engine's graphs."""
 
-PlacementOption = Literal["auto", "apart", "shared", "turns"]
+PlacementOption = Literal["auto", "apart", "shared", "time_shared"]
 """Values of the option `placement`."""
 
 
@@ -31,7 +31,7 @@ def shares(placement: PlacementOption, utilization: float | None) -> tuple[float
         case "shared":
             engine = utilization or SHARED_ENGINE
             return engine, 1 - engine - LIBRARIES
-        case "turns":
+        case "time_shared":
             return utilization or 1 - ABSENT, 1 - ABSENT
         case _:
             return utilization or GPU_SHARE, 1.0
@@ -52,7 +52,7 @@ def refusal(placement: PlacementOption, ranks: int, engines: int, engine: Engine
         engine: the options of each engine.
         zero_stage: the learner's ZeRO stage.
     """
-    if placement not in ("shared", "turns"):
+    if placement not in ("shared", "time_shared"):
         return ""
     if not can_share(ranks, engines, engine):
         return (
@@ -65,14 +65,14 @@ def refusal(placement: PlacementOption, ranks: int, engines: int, engine: Engine
             f"placement = shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves {max(of_rank, 0):.0%} of "
             f"a GPU to the learner rank on it; without the option it is {SHARED_ENGINE:g}"
         )
-    if placement == "turns" and of_engine > 1 - ABSENT:
+    if placement == "time_shared" and of_engine > 1 - ABSENT:
         return (
-            f"placement = turns: actors.engine.gpu_memory_utilization = {of_engine:g} leaves too little of a GPU for "
+            f"placement = time_shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves too little of a GPU for "
             f"what a learner rank holds between its turns; without the option it is {1 - ABSENT:g}"
         )
-    if placement == "turns" and zero_stage == 3:
+    if placement == "time_shared" and zero_stage == 3:
         return (
-            "placement = turns: with learner.zero_stage = 3, DeepSpeed moves states into main memory for an optimizer "
+            "placement = time_shared: with learner.zero_stage = 3, DeepSpeed moves states into main memory for an optimizer "
             "of its own alone, and the learner's is torch's AdamW; set zero_stage to 2"
         )
     return ""

@@ -1,4 +1,4 @@
-"""Implements time sharing of GPUs between engines and learner ranks (`placement: turns`).
+"""Implements time sharing of GPUs between engines and learner ranks (`placement: time_shared`).
 
     engines generate ──► the learner waits ──► each engine falls asleep ──► states to the GPUs, steps, new weights ─┐
           ▲                                                                                                         │

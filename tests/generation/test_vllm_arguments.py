@@ -58,7 +58,7 @@ def test_options_that_set_an_argument_exist():
         ({"vllm": {"max_num_batch_tokens": 1}}, "no engine argument .*did you mean 'max_num_batched_tokens'"),
         ({"vllm": {"seed": 1}}, "seed is not passed to vLLM: `engine.seed` sets it"),
         ({"vllm": {"enable_lora": True}}, "enable_lora is not passed to vLLM: adapters .* `lora`"),
-        ({"vllm": {"enable_sleep_mode": True}}, "`placement: turns` of the recipe puts engines to sleep"),
+        ({"vllm": {"enable_sleep_mode": True}}, "`placement: time_shared` of the recipe puts engines to sleep"),
         ({"vllm": {"data_parallel_size": 0}}, "data_parallel_size = 0: must be a whole number above 0"),
         ({"vllm": {"load_format": "dummy"}}, "random"),
         ({"vllm": {"optimization_level": 3}}, "vllm.optimization_level: with enforce_eager = true nothing is compiled"),

@@ -283,7 +283,7 @@ def test_a_run_survives_the_death_of_an_engine_and_of_a_learner_rank(killed):
 def test_learner_and_engine_take_turns_on_one_gpu_and_either_may_die(tiny_model, prompts, folder):
     """The GPU is pretended: engine and rank stop for each other as on a real one, and stay in main memory."""
     recipe = RECIPE.model_copy(
-        update={"placement": "turns", "checkpoint_every": 2, "validation": ValidationConfig(every=3, prompts=2)}
+        update={"placement": "time_shared", "checkpoint_every": 2, "validation": ValidationConfig(every=3, prompts=2)}
     )
     kills = {1: ENGINE, 3: LEARNER}
     assert run(recipe, tiny_model, prompts, folder, kills=kills, pretend_gpu=True) == 0

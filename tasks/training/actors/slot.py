@@ -47,7 +47,7 @@ class SlotState(Enum):
     SERVING = "generates"
     """The engine takes requests under the policy version `ActorSlot.version`."""
     ASLEEP = "sleeps while the learner has its GPU"
-    """The engine keeps its requests, but generates nothing until it is woken (`placement: turns`)."""
+    """The engine keeps its requests, but generates nothing until it is woken (`placement: time_shared`)."""
     BROKEN = "has failed and is being removed"
     """A request failed because of the actor. It is given no more samples, and is removed next."""
 

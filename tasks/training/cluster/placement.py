@@ -10,8 +10,8 @@
 A bundle is an amount of GPUs and CPUs on one node. The learner has one placement group, with one bundle per node for
 the ranks on it. Every engine has a separate group, so that a lost node costs only the engines on it.
 
-If ranks and engines share GPUs, at the same time or by time sharing (`placement: shared`, `turns`), bundle i of one
-group has a GPU for rank i and engine i.
+If ranks and engines share GPUs, at the same time or by time sharing (`placement: shared`, `time_shared`), bundle i of
+one group has a GPU for rank i and engine i.
 
 A judge or reward model that the run serves also has a group of one bundle, with its GPUs.
 
@@ -161,7 +161,7 @@ def decided(
         gpu: datasheet of the GPUs, or None if it is not known.
     """
     placement = config.placement
-    if not gpus and placement != "turns":  # `turns` needs a GPU
+    if not gpus and placement != "time_shared":  # this needs a GPU
         placement = "apart"
     elif placement == "auto":
         placement = "apart" if gpus >= config.gpus else _on_one_gpu(config, model, gpu)
@@ -171,7 +171,7 @@ def decided(
 
 
 def _on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | None) -> PlacementOption:
-    """Return the placement if there are too few GPUs for `apart`: `shared`, or `turns` if only that is known to fit.
+    """Return the placement if there are too few GPUs for `apart`: `shared`, or `time_shared` if only that may fit.
 
     If a learner that shares its GPU would have too little memory, return `apart` nevertheless.
     """
@@ -179,13 +179,13 @@ def _on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | N
     can_share = config.as_many_engines_as_ranks and shares("shared", engine.gpu_memory_utilization)[1]
     if model and gpu and config.as_many_engines_as_ranks:
         placements = fitting(config, model, gpu)
-        if "turns" in placements and "shared" not in placements:
+        if "time_shared" in placements and "shared" not in placements:
             logger.warning(
                 "placement = auto: engine and learner rank do not fit on a GPU of %.0f GB at the same time: they take "
-                "turns (placement = turns)",
+                "turns (placement = time_shared)",
                 gpu.memory / GB,
             )
-            return "turns"
+            return "time_shared"
     return "shared" if can_share >= SMALLEST_LEARNER else "apart"
 
 

@@ -121,7 +121,9 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
     if config.takes_turns and not per_node:
-        raise MistakeError("placement = turns: learner and engines take turns on GPUs, and cluster.gpus_per_node is 0")
+        raise MistakeError(
+            "placement = time_shared: learner and engines take turns on GPUs, and cluster.gpus_per_node is 0"
+        )
     if not is_in_one_pod(config, cluster):
         _check_ray_cluster(cluster)
         _check_cores(config, cluster)

@@ -65,7 +65,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     if per_engine > 1 and not gpus:
         raise ResourceError(f"actors.engine.{actors.engine.parallel_sizes}: the cluster has no GPU")
     if config.takes_turns and not gpus:
-        raise ResourceError("placement = turns: the cluster has no GPU; placement = auto needs none")
+        raise ResourceError("placement = time_shared: the cluster has no GPU; placement = auto needs none")
     check_liger(learner, gpu=bool(gpus))
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)

@@ -69,7 +69,7 @@ def run_checks(sizes: Sizes) -> list[Result]:
             "offloading": learner.check_offloading,
             "training without recomputing": learner.check_without_recomputing,
             "LoRA": learner.check_lora,
-            "turns": time_sharing.TurnsCheck(sizes, folder, learner),
+            "time sharing": time_sharing.TurnsCheck(sizes, folder, learner),
         }
         results = []
         for name, check in checks.items():

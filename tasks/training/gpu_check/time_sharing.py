@@ -1,4 +1,4 @@
-"""Checks time sharing of one GPU between an engine and a learner rank (`placement: turns`)."""
+"""Checks time sharing of one GPU between an engine and a learner rank (`placement: time_shared`)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TurnsCheck:
         from tasks.generation.engine import Engine
 
         save_tokenizer(self._folder, self._sizes.model.vocabulary)
-        config = self._learner.config(self._sizes.short_row, placement="turns")
+        config = self._learner.config(self._sizes.short_row, placement="time_shared")
         options = EngineConfig(
             max_model_len=sum(self._sizes.short_row),
             max_num_seqs=self._sizes.responses,

@@ -405,7 +405,7 @@ class RayLearner:
             ways.append("learner.deepspeed = {zero_optimization: {offload_optimizer: {device: cpu}}}")
         if self._config.placement == "shared":
             ways.append(f"a smaller actors.engine.gpu_memory_utilization than {engine.gpu_memory_utilization}")
-            ways.append("placement = turns")
+            ways.append("placement = time_shared")
         return f"it takes less with {', or '.join(ways)}"
 
     async def _await(self, reference: ObjectRef) -> Any:

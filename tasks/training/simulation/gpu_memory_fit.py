@@ -133,7 +133,7 @@ def _of_engine(config: TrainingConfig, model: Architecture, need: Need) -> str:
     longest, room = model.kv_cache(options.max_model_len), need.room - weights
     remedies = {
         "shared": "raise actors.engine.gpu_memory_utilization",
-        "turns": "lower actors.engine.max_model_len",
+        "time_shared": "lower actors.engine.max_model_len",
     }
     return (
         f"an engine on {options.gpus_of_replica} GPUs has {max(room, 0) / GB:,.1f} GB beside the weights of "

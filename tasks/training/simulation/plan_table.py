@@ -68,7 +68,7 @@ def _turns(plan: Plan) -> list[tuple[str, str]]:
         return []
     return [
         (
-            "turns",
+            "time sharing",
             f"{plan.moved / GB:.1f} GB of the rank's states, and the engine's weights, to main memory and back: "
             f"{figure(plan.turn_seconds)} s of each turn",
         )

@@ -424,45 +424,47 @@ def test_gpus_that_cannot_be_shared_are_refused(ranks, count, engine, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"actors": {"count": 2}}, r"placement = turns: .* actors.count \(2\) must be learner.ranks \(1\)"),
+        ({"actors": {"count": 2}}, r"placement = time_shared: .* actors.count \(2\) must be learner.ranks \(1\)"),
         ({"actors": {"engine": {"tensor_parallel_size": 2}}}, r"an engine lie on one GPU \(tensor_parallel_size \(2"),
         ({"actors": {"engine": {"vllm": {"data_parallel_size": 2}}}}, "an engine lie on one GPU"),
         ({"actors": {"engine": {"gpu_memory_utilization": 0.95}}}, "= 0.95 leaves too little .* it is 0.9"),
         ({"learner": {"zero_stage": 3}}, "learner.zero_stage = 3, .* torch's AdamW; set zero_stage to 2"),
         (
             {"actors": {"engine": {"vllm": {"enable_sleep_mode": True}}}},
-            "enable_sleep_mode is not passed to vLLM: `placement: turns` of the recipe puts engines to sleep",
+            "enable_sleep_mode is not passed to vLLM: `placement: time_shared` of the recipe puts engines to sleep",
         ),
     ],
 )
 def test_turns_that_cannot_be_taken_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        TrainingConfig.model_validate(options | {"placement": "turns"})
+        TrainingConfig.model_validate(options | {"placement": "time_shared"})
 
 
 def test_turns_without_a_gpu_are_refused_in_the_file_and_on_a_machine(monkeypatch):
-    with pytest.raises(ValueError, match=r"placement = turns: .* and cluster\.gpus_per_node is 0"):
-        parse(Recipe, '{"extends": "quickstart", "placement": "turns", "cluster": {"gpus_per_node": 0}}')
-    run = decided(TrainingConfig(placement="turns"), gpus=0)
-    assert run.placement == "turns"
+    with pytest.raises(ValueError, match=r"placement = time_shared: .* and cluster\.gpus_per_node is 0"):
+        parse(Recipe, '{"extends": "quickstart", "placement": "time_shared", "cluster": {"gpus_per_node": 0}}')
+    run = decided(TrainingConfig(placement="time_shared"), gpus=0)
+    assert run.placement == "time_shared"
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 64.0})
-    with pytest.raises(ResourceError, match="placement = turns: the cluster has no GPU; placement = auto needs none"):
+    with pytest.raises(
+        ResourceError, match="placement = time_shared: the cluster has no GPU; placement = auto needs none"
+    ):
         check_resources(run)
 
 
 def test_in_turns_engine_and_rank_have_nearly_all_of_the_gpu():
-    run = decided(TrainingConfig(placement="turns"), gpus=1)
+    run = decided(TrainingConfig(placement="time_shared"), gpus=1)
     assert (run.gpus, run.shares_gpus, run.takes_turns) == (1, True, True)
     assert run.shares_of_gpu == (0.9, 0.9)
     assert run.actors.engine.gpu_memory_utilization == 0.9
     assert lack_of_shared(run, nodes(1)) == ""
-    assert lack_of_shared(run, nodes(0)).startswith("placement = turns: learner.ranks = 1")
+    assert lack_of_shared(run, nodes(0)).startswith("placement = time_shared: learner.ranks = 1")
 
 
 def test_auto_takes_turns_where_they_alone_are_known_to_fit_and_logs_it(caplog):
     run, model = TrainingConfig(), KNOWN["Qwen2.5-1.5B"]
-    assert decided(run, 1, model, DATASHEETS["L40S"]).placement == "turns"
-    assert "do not fit on a GPU of 48 GB at the same time: they take turns (placement = turns)" in caplog.text
+    assert decided(run, 1, model, DATASHEETS["L40S"]).placement == "time_shared"
+    assert "do not fit on a GPU of 48 GB at the same time: they take turns (placement = time_shared)" in caplog.text
     caplog.clear()
     assert decided(run, 1, model, DATASHEETS["H100"]).placement == "shared"  # both fit
     assert decided(run, 1, model, DATASHEETS["L4"]).placement == "shared"  # nothing fits
@@ -514,7 +516,7 @@ def test_the_first_engines_sleep_before_the_learner_starts_and_one_that_is_lost_
         return [actor.calls for actor in actors], list(of_run._loading)
 
     lost = ActorLostError("no GPU memory")
-    calls, waiting = loaded("turns", Loading(), Loading(lost))
+    calls, waiting = loaded("time_shared", Loading(), Loading(lost))
     assert (calls, waiting) == ([["placed", "start", "sleep"], ["placed", "start", "kill"]], [0])
     lost.__cause__ = ShortOfMemoryError("no GPU memory")
     assert loaded("shared", Loading(lost)) == ([["placed", "start", "kill"]], [0]), "the fleet counts its start"

@@ -161,7 +161,7 @@ def played(folder, *, lose=(), hang=(), engines=1, answer=ANSWER, **options):
     """A run on GPUs that are taken in turns; the first is the one that the learner and engine 0 are on."""
     faults = Faults(set(lose), set(hang))
     gpu = Gpu()
-    options = {"placement": "turns", "learner": {"ranks": engines, "zero_stage": 2}, **options}
+    options = {"placement": "time_shared", "learner": {"ranks": engines, "zero_stage": 2}, **options}
     actors = {"count": engines, "update_timeout_seconds": 60, "hang_seconds": 20}
     options["actors"] = actors | options.get("actors", {})
     gpus = [gpu, *(Gpu() for _ in range(engines - 1))]
@@ -273,7 +273,7 @@ def test_an_engine_that_dies_asleep_is_replaced_when_the_learner_has_left(tmp_pa
             actors.append(Mortal(gpu, faults))
             return actors[-1]
 
-        options = {"placement": "turns", "stall_seconds": 500, "actors": {"hang_seconds": 20}}
+        options = {"placement": "time_shared", "stall_seconds": 500, "actors": {"hang_seconds": 20}}
         played = Run(tmp_path, config(**options), prompts(40), learner=Slow(gpu, faults), make_actor=make)
         await asyncio.wait_for(played.run(), 10_000)
         return played
@@ -300,7 +300,7 @@ def test_a_sleeping_engine_does_not_hang(tmp_path):
             await actor.awake.wait()
             return ["right", "wrong"]
 
-        options = {"placement": "turns", "stall_seconds": 5000, "actors": {"hang_seconds": 20}}
+        options = {"placement": "time_shared", "stall_seconds": 5000, "actors": {"hang_seconds": 20}}
         made = []
         played = Run(
             tmp_path,
@@ -349,7 +349,7 @@ def test_sleep_is_idle_time_once(tmp_path):
     gpu, faults = Gpu(), Faults()
 
     async def run():
-        options = {"placement": "turns", "stall_seconds": 500, "steps": 4, "async_steps": 0}
+        options = {"placement": "time_shared", "stall_seconds": 500, "steps": 4, "async_steps": 0}
         options["actors"] = {"updates": "barrier"}
         run = Run(
             tmp_path,

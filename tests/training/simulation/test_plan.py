@@ -548,7 +548,7 @@ def test_on_a_shared_gpu_both_fit_into_their_shares_at_half_their_pace():
 
 
 def test_in_turns_both_have_nearly_all_of_the_gpu_at_their_own_pace_and_move_in_between():
-    recipe = with_overrides("one_gpu", ("placement=turns", "actors.engine.gpu_memory_utilization=null")).run
+    recipe = with_overrides("one_gpu", ("placement=time_shared", "actors.engine.gpu_memory_utilization=null")).run
     model, machines = KNOWN["Qwen2.5-1.5B"], Machines(roofline.GPUS["L40S"], gpus_per_node=1)
     planned = plan(recipe, model, machines)
     assert (planned.nodes, planned.gpus) == (1, 1)
@@ -571,14 +571,14 @@ def test_in_turns_both_have_nearly_all_of_the_gpu_at_their_own_pace_and_move_in_
 @pytest.mark.parametrize(
     ("name", "gpu", "lora", "placements"),
     [
-        ("Qwen2.5-0.5B", "L4", False, ["apart", "shared", "turns"]),  # 10 GB of 21.6, 11.9 or 19.4
+        ("Qwen2.5-0.5B", "L4", False, ["apart", "shared", "time_shared"]),  # 10 GB of 21.6, 11.9 or 19.4
         ("Qwen2.5-1.5B", "L4", False, []),  # 29 GB
-        ("Qwen2.5-1.5B", "L4", True, ["apart", "shared", "turns"]),
-        ("Qwen2.5-1.5B", "L40S", False, ["apart", "turns"]),  # 29 GB of 43.2, 23.8 or 38.9
-        ("Qwen2.5-1.5B", "H100", False, ["apart", "shared", "turns"]),  # and of 72, 39.6 or 64.8
-        ("Qwen2.5-7B", "L4", True, ["apart", "turns"]),  # 16 GB; beside its weights no sequence in 9.6 GB
+        ("Qwen2.5-1.5B", "L4", True, ["apart", "shared", "time_shared"]),
+        ("Qwen2.5-1.5B", "L40S", False, ["apart", "time_shared"]),  # 29 GB of 43.2, 23.8 or 38.9
+        ("Qwen2.5-1.5B", "H100", False, ["apart", "shared", "time_shared"]),  # and of 72, 39.6 or 64.8
+        ("Qwen2.5-7B", "L4", True, ["apart", "time_shared"]),  # 16 GB; beside its weights no sequence in 9.6 GB
         ("Qwen2.5-7B", "H100", False, []),  # 138 GB
-        ("Qwen2.5-7B", "H100", True, ["apart", "shared", "turns"]),
+        ("Qwen2.5-7B", "H100", True, ["apart", "shared", "time_shared"]),
     ],
 )
 def test_placements_that_fit_by_hand(name, gpu, lora, placements):
@@ -598,7 +598,7 @@ def test_turns_do_not_fit_with_sharded_weights_nor_where_an_engine_has_several_g
 
 @pytest.mark.long
 def test_the_command_names_what_fits_on_one_gpu():
-    overrides = ("placement=turns", "actors.engine.gpu_memory_utilization=null")
+    overrides = ("placement=time_shared", "actors.engine.gpu_memory_utilization=null")
     done = CliRunner().invoke(main, ["plan", "one_gpu_lora", "--gpu", "L40S", *overrides])
     assert done.exit_code == 0, done.output
     assert "1 node of L40S: 1 learner rank, with an engine in turns with each" in done.output
