@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -182,11 +182,11 @@ class TrainingConfig(Config):
     """Number, updates and fault tolerance of the inference engines."""
     placement: RunTime[gpu_shares.PlacementOption] = "auto"
     """Assignment of GPUs to learner ranks and engines. `apart`: each has its own GPUs. `shared`: every GPU has one rank
-    and one engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `time_shared`:
-    like `shared`, but with time sharing: the engine sleeps while the rank computes, and the rank's states are in main
-    memory while the engine generates. `auto`: `apart` if there are enough GPUs; otherwise `shared`, or `time_shared` if the
-    memory of the GPUs is known to be too small for `shared`. Without GPUs `auto` and `shared` have no effect, and
-    `time_shared` is an error."""
+    and one engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU.
+    `time_shared`: like `shared`, but with time sharing: the engine sleeps while the rank computes, and the rank's
+    states are in main memory while the engine generates. `auto`: `apart` if there are enough GPUs; otherwise `shared`,
+    or `time_shared` if the memory of the GPUs is known to be too small for `shared`. Without GPUs `auto` and `shared`
+    have no effect, and `time_shared` is an error."""
     rewards: RewardsConfig = RewardsConfig()
     """Verifier processes that score responses during training."""
     validation: ValidationConfig | None = None

@@ -67,12 +67,12 @@ def refusal(placement: PlacementOption, ranks: int, engines: int, engine: Engine
         )
     if placement == "time_shared" and of_engine > 1 - ABSENT:
         return (
-            f"placement = time_shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves too little of a GPU for "
-            f"what a learner rank holds between its turns; without the option it is {1 - ABSENT:g}"
+            f"placement = time_shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves too little of a GPU "
+            f"for what a learner rank holds between its turns; without the option it is {1 - ABSENT:g}"
         )
     if placement == "time_shared" and zero_stage == 3:
         return (
-            "placement = time_shared: with learner.zero_stage = 3, DeepSpeed moves states into main memory for an optimizer "
-            "of its own alone, and the learner's is torch's AdamW; set zero_stage to 2"
+            "placement = time_shared: with learner.zero_stage = 3, DeepSpeed moves states into main memory for an "
+            "optimizer of its own alone, and the learner's is torch's AdamW; set zero_stage to 2"
         )
     return ""

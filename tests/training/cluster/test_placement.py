@@ -452,6 +452,11 @@ def test_turns_without_a_gpu_are_refused_in_the_file_and_on_a_machine(monkeypatc
         check_resources(run)
 
 
+def test_the_former_name_of_time_sharing_is_refused_with_the_new_one():
+    with pytest.raises(ValueError, match="turns is called time_shared now"):
+        TrainingConfig(placement="turns")
+
+
 def test_in_turns_engine_and_rank_have_nearly_all_of_the_gpu():
     run = decided(TrainingConfig(placement="time_shared"), gpus=1)
     assert (run.gpus, run.shares_gpus, run.takes_turns) == (1, True, True)

@@ -540,7 +540,7 @@ def test_on_a_shared_gpu_both_fit_into_their_shares_at_half_their_pace():
     assert (apart.nodes, apart.gpus) == (2, 2)
     assert planned.learner_rate == apart.learner_rate / 2
     assert planned.engine.sequence_seconds == 2 * apart.engine.sequence_seconds
-    fit = r"Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, shared, turns"
+    fit = r"Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, shared, time_shared"
     with pytest.raises(PlanError, match=f"a learner rank needs 29 GB and has 13: .* {fit}"):
         plan(recipe, KNOWN["Qwen2.5-1.5B"], machines)
     with pytest.raises(PlanError, match="nothing to split"):
@@ -603,10 +603,12 @@ def test_the_command_names_what_fits_on_one_gpu():
     assert done.exit_code == 0, done.output
     assert "1 node of L40S: 1 learner rank, with an engine in turns with each" in done.output
     assert "3.1 GB of the rank's states, and the engine's weights, to main memory and back: 0.75 s" in done.output
-    assert "on 24 GB       all weights: none; LoRA: apart, shared, turns (L4)" in done.output
-    assert "on 48 GB       all weights: apart, turns; LoRA: apart, shared, turns (L40S)" in done.output
-    assert "on 80 GB       all weights: apart, shared, turns; LoRA: apart, shared, turns (H100)" in done.output
+    assert "on 24 GB       all weights: none; LoRA: apart, shared, time_shared (L4)" in done.output
+    assert "on 48 GB       all weights: apart, time_shared; LoRA: apart, shared, time_shared (L40S)" in done.output
+    assert (
+        "on 80 GB       all weights: apart, shared, time_shared; LoRA: apart, shared, time_shared (H100)" in done.output
+    )
     done = CliRunner().invoke(main, ["plan", "one_gpu", "--gpu", "L4", "model.source.name=Qwen/Qwen2.5-7B-Instruct"])
     assert isinstance(done.exception, PlanError)
     assert "a learner rank needs 1" in str(done.exception)
-    assert "Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, turns" in str(done.exception)
+    assert "Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, time_shared" in str(done.exception)
