@@ -26,7 +26,10 @@ def parse(source: str) -> ast.Module:
 def unparse(tree: ast.AST) -> str:
     """Return source code of this tree, with integers of up to `MAX_DIGITS`; raises what `ast.unparse` raises."""
     with _long_integers():
-        return ast.unparse(ast.fix_missing_locations(tree))
+        try:
+            return ast.unparse(tree)
+        except AttributeError:  # statements that were made here have no line numbers, and some kinds need them
+            return ast.unparse(ast.fix_missing_locations(tree))
 
 
 @contextmanager
