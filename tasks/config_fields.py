@@ -1,4 +1,4 @@
-"""Finds the models in the fields of a pydantic model, and marks the fields that contain paths."""
+"""Finds the pydantic models in the fields of a configuration, and marks the fields that contain paths."""
 
 from __future__ import annotations
 

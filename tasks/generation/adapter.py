@@ -72,7 +72,7 @@ class OneAdapter(PunicaWrapperCPU):
 
 
 class WorkerExtension:
-    """Adds a method to vLLM's workers, which import this module (option `worker_extension_cls`)."""
+    """Adds `arrived` to vLLM's workers: the digest of the adapter that they loaded (option `worker_extension_cls`)."""
 
     def arrived(self) -> tuple[list[str], list[str], Contents]:
         """Return two empty lists, because vLLM itself refuses unknown tensors, and the contents of the last adapter."""

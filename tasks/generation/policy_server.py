@@ -62,7 +62,7 @@ async def open_server(endpoint: EndpointConfig, model: Path, engine: EngineConfi
 
 
 class PolicyServer:
-    """A server of the policy, with the interface of `tasks.generation.interface.Sampler`."""
+    """A client of an external server of the policy, with the interface of `tasks.generation.interface.Sampler`."""
 
     def __init__(self, client: AsyncOpenAI, endpoint: EndpointConfig, special: Sequence[str], *, at_once: int) -> None:
         self._client = client

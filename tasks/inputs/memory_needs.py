@@ -2,8 +2,8 @@
 
 The memory of a process is a constant plus terms that grow with the model and the options:
 
-    learner rank     LEARNER + weights, gradients, optimizer (`rank_memory`) + the larger of what a step adds
-                     (activations, logits) and of the weights, which are copied before they are published
+    learner rank     LEARNER + weights, gradients, optimizer (`rank_memory`) + max(activations and logits of a step,
+                     a copy of the weights that is made when they are sent to the engines)
     engine           ENGINE + weights + `cpu_kv_cache_gib`
     judge's engine   ENGINE + weights + KV cache, if a stage serves the judge
     driver and Ray   DRIVER

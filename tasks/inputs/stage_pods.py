@@ -1,4 +1,7 @@
-"""Computes the pods of stages with engines from the three files, and checks that the images match."""
+"""Computes the pods of stages with engines from a run's data, recipe and evaluation files.
+
+It also checks that the images are for the kind of machine that the pods request: with GPUs or without.
+"""
 
 from __future__ import annotations
 

@@ -191,8 +191,8 @@ def _code(module: str, *, whole: bool) -> _Code:
 class _Reader(ast.NodeVisitor):
     """Converts a syntax tree to text that is the same in every version of Python, and collects the names in it.
 
-    Empty fields and docstrings are left out. If the module's name is given, `DISPLAY` is left out as well: its
-    definitions, its imports, statements that call it, and the arguments of other calls of it.
+    Empty fields and docstrings are left out. If the module's name is given, code for display (the names in `DISPLAY`)
+    is left out as well: its definitions, its imports, and the statements and arguments that call it.
     """
 
     def __init__(self, module: str | None) -> None:

@@ -201,8 +201,8 @@ class MemoryWatch:
     continuously.
 
     Attributes:
-        kills: number of times that the kernel or Ray's monitor has killed processes of a node since the watch began, up
-            to the last `look` and `see`. Processes that are killed at the same time count once.
+        kills: number of times that the kernel or Ray's monitor has killed processes of a node since the watch began,
+            as of the last call of `look` or `see`. Processes that are killed at the same time count once.
     """
 
     def __init__(self, limit: MemoryLimit) -> None:

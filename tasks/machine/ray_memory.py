@@ -52,10 +52,12 @@ class NodeProcesses(Protocol):
 
 
 class RayMemory:
-    """Reports the kills on all nodes of the cluster to `watch`, and names them if a process was lost.
+    """Reports kills for lack of memory on all nodes of the cluster to the `MemoryWatch` of this process.
+
+    When a process was lost, it says whether such a kill was the cause.
 
     Args:
-        processes: Optional. The processes that read the memory of other nodes. If None, this is the only node.
+        processes: Optional. One process per node, which reads the memory of its node. If None, this is the only node.
     """
 
     def __init__(self, processes: NodeProcesses | None = None) -> None:

@@ -50,7 +50,9 @@ def cpu_budgets(first: float, limit: float) -> Iterator[float]:
 
 
 class WorkerQueues(Generic[Workers]):
-    """The fast and the slow queue of one kind of call; they belong to one event loop.
+    """A fast queue for the first try of each call, and a slow queue for calls that exceeded their first CPU budget.
+
+    Both belong to one event loop.
 
     Attributes:
         workers: the workers of the fast queue, and the workers of the slow queue.

@@ -73,7 +73,7 @@ class ActorSlot:
         unpinned: an event that is set unless a validation needs the actor to stay at its version.
         idle: an event that is set while the actor has nothing to generate.
         reserved: True if the slot takes no more samples until a suspect group has been generated on it alone.
-        suspect: the suspect group that is being generated on it alone.
+        suspect: the group that is being generated on it alone, because actors died while they generated it.
         concurrency: limit on the number of sequences that the engine is given at a time. More would wait in the engine.
         statistics: the newest statistics of the engine.
         preemptions: requests that the engine preempted since the counter was last reset.

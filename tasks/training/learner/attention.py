@@ -270,7 +270,10 @@ def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scaling: float, window: int |
 
 
 class _Spread(torch.autograd.Function):
-    """Maps `[H, T, ...]` to `[H, slots, ...]`, including copies, with zeros in empty slots."""
+    """Scatters T tokens, `[H, T, ...]`, into the padded layout `[H, slots, ...]` of a row's blocks.
+
+    Tokens of a shared prompt are copied into the slots of each response. Padding slots contain zeros.
+    """
 
     @staticmethod
     def forward(ctx: _Context, tokens: Tensor, layout: Layout) -> Tensor:
@@ -289,7 +292,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """Maps `[H, slots, ...]` to `[H, T, ...]`, without copies.
+    """Gathers the outputs of T tokens, `[H, T, ...]`, from the padded layout `[H, slots, ...]` of a row's blocks.
 
     torch's backward pass of `index_select` adds row by row, which is many times slower.
     """

@@ -18,7 +18,7 @@ DENSE_TOKENS = 4096
 
 
 class DenseAttentionError(MistakeError):
-    """Rows are too long for the attention that a GPU supports for their type."""
+    """The learner would need dense attention on a GPU, as for float32, and rows are too long for its quadratic mask."""
 
 
 class OptimizerConfig(Config):

@@ -93,7 +93,7 @@ def can_be_fused(cap: float | None, bias: Tensor | None, entropy_gradient: bool)
 
 
 class _Shape(NamedTuple):
-    """The function from a head's product to the logits used for sampling."""
+    """Maps the output of the LM head to the logits of sampling: logit scale, soft cap and temperature."""
 
     scale: float
     cap: float | None

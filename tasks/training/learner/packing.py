@@ -153,7 +153,7 @@ def pack(
 
 
 class _Packer:
-    """Packs sequences into rows: lists of indices into `sequences`, in the order of their responses in the row."""
+    """Packs sequences into rows. A row is a list of indices into `sequences`, in the order of its responses."""
 
     def __init__(self, sequences: list[Sequence], max_tokens: int, share_prompts: bool) -> None:
         self._sequences = sequences

@@ -1,8 +1,9 @@
 """Simulates OlmoRL's throughput improvements, one by one (Olmo 3, table of infrastructure improvements).
 
-Each rung is a configuration of the real controller and fleet, in virtual time. All engines have the same simulated
-speed, responses have the paper's mean length and limit, and the learner's speed leaves it idle three quarters of the
-time on the last rung.
+The rungs are a synchronous batch, continuous batching with draining, threading, and in-flight updates. Each is a
+configuration of the real controller and fleet, in virtual time. All engines have the same simulated speed, responses
+have the paper's mean length and limit, and the learner's speed leaves it idle three quarters of the time on the last
+rung.
 
 The paper's ratios are 1 : 1.11 : 1.54 : 3.35, but it does not give the batch size of its first rung. Compared with a
 synchronous batch as wide as the others' window (64 groups), the simulated ratios are 1.13, 1.37 and 2.10; compared with

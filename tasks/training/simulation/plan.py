@@ -100,11 +100,11 @@ class Plan:
     Attributes:
         learner, learner_room: memory that a rank needs, and may use, bytes.
         weights, kv_room: memory of an engine for its weights, and for its KV cache, bytes.
-        sequences: number of sequences that an engine runs at a time, each with the mean length of sequences in flight.
+        sequences: number of sequences that fit into an engine at a time, at the mean length of sequences in flight.
         engine: speed of the engine.
         learner_rate: speed of the learner while it computes, tokens/s.
-        moved, turn_seconds: bytes of the learner's states that leave the GPU for the engine's turn, and the time to
-            switch from one side to the other and back, during which neither computes; 0 without time sharing.
+        moved: with time sharing, bytes of the learner's states that leave the GPU while the engine generates, else 0.
+        turn_seconds: with time sharing, seconds to switch to the engine and back, without computing, else 0.
         simulated: throughput, idle shares and staleness of the run in virtual time.
         judgements: number of scored responses per second.
         days, gpu_hours: duration of all steps.

@@ -182,7 +182,7 @@ def rank_memory(
 
 @dataclass(frozen=True)
 class _Layer:
-    """Activations of each of `count` identical layers, bytes: stored ones, and more for the backward pass."""
+    """Activation bytes of each of `count` equal layers: stored by the forward pass, and added by the backward pass."""
 
     count: int
     stored: float

@@ -24,7 +24,7 @@ CLOSED = "the reward model was closed"
 
 
 class AnswerTooLong(CannotJudge):
-    """The conversation leaves too few tokens to truncate the answer, although a short answer could be scored."""
+    """The answer does not fit into the reward model's context, and too little would be left of it after truncation."""
 
 
 class Row(NamedTuple):

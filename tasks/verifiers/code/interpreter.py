@@ -59,7 +59,7 @@ class Interpreter:
     Attributes:
         command: command line that starts it without any packages.
         visible: files and folders that it needs.
-        hidden: folders of packages within `visible`; only `packages` in them may be visible.
+        hidden: folders within `visible` that contain packages. Programs in the sandbox see only `packages` of them.
         packages: files and folders of the packages.
         search: folders that are searched for packages.
         modules: import names of the packages.

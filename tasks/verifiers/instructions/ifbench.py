@@ -1,9 +1,9 @@
-"""Implements IFBench checks for which the published package samples arguments, is slow or fails.
+"""Implements IFBench checks that the published package does not do well: random arguments, slowness or errors.
 
 This includes the checks that AI2 has fixed since the package was released (https://github.com/allenai/IFBench, August
 2026): names, keywords and pronouns are whole words in either case, and positions count words, not punctuation.
-Sentences are split by NLTK there too (`published`). Each docstring states the constraint as its prompt does. Unless a
-difference is stated, the result equals the package's; the tests compare the two.
+Sentences are split by NLTK, as in the package (`published`). Each docstring states the constraint as its prompt does.
+Unless a difference is stated, the result equals the package's; the tests compare the two.
 """
 
 from __future__ import annotations

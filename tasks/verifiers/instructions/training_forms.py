@@ -1,7 +1,7 @@
 """Checks IF-RLVR's training constraints on form: copies, brackets, dividers, punctuation (Pyatkin et al. 2025).
 
-As in `training_words`, each check is a pure function, its docstring states the constraint as its prompt does, and "the
-published check" is open-instruct's, if it differs from its own prompt.
+As in `training_words`, each check is a pure function whose docstring states the constraint as prompts do. If
+open-instruct's check ("the published check") differs from what its prompt says, the docstring states how.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Defines classes that represent exceptions of the other process, so that `except` means the same in both.
 
-Each exception class in the other process, including Python's, has a stand-in here. An exception that is raised there is
-raised here as an instance of the stand-ins of its classes; nothing else ever is. So `except` with a name that the
-response defined catches what the response raised, but no failed assertion, whatever the response bound to that name.
+Each exception class in the other process, including Python's own, has a stand-in class here. An exception that is
+raised there is raised here as an instance of its stand-in, and no other object is. So `except ErrorOfTheResponse` in a
+test catches exceptions that the response raised. It never catches a failed assertion of the test, even if the response
+has bound the name to `AssertionError`.
 """
 
 from __future__ import annotations
