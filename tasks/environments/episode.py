@@ -222,7 +222,7 @@ class EpisodePlayer:
 
 
 class _Game:
-    """The state of a running episode."""
+    """Plays one episode to its end: alternates the policy's turns with requests of the environment."""
 
     def __init__(
         self,
