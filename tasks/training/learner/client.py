@@ -153,7 +153,7 @@ class Learner(Protocol):
 
 
 class RestartableLearner(Learner, Protocol):
-    """The interface of a learner that can be restarted: all ranks are ended, and new ones load a checkpoint."""
+    """The interface of a learner that can be restarted: all ranks end, and new ones load the initial checkpoint."""
 
     async def restart(self) -> None:
         """Kill every rank, and return when new ranks have loaded the initial checkpoint."""
