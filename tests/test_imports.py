@@ -121,11 +121,11 @@ FLOORS = (
     *("environments", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
     *("training.prompt_options", "training.gpu_shares", "training.config", "training.simulation.roofline"),
-    *("training.simulation.rank_memory", "training.simulation.fit", "training.cluster.sizes"),
+    *("training.simulation.rank_memory", "training.simulation.gpu_memory_fit", "training.cluster.sizes"),
     *(
         "training.timeouts",
         "training.restart_budget",
-        "training.turns",
+        "training.gpu_time_sharing",
         "training.groups",
         "training.rewards",
         "training.learner",
@@ -143,7 +143,7 @@ FLOORS = (
     ),
     *(
         "training.run",
-        "training.attempt",
+        "training.run_attempt",
         "training.task",
         "inputs",
         "cluster_check",
