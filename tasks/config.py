@@ -246,7 +246,7 @@ def file_called(name: str, model: type[Extendable], beside: Path = Path(), where
 def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
     if not isinstance(data, dict):
         raise SpecError(
-            f"{where}: must hold a mapping with the keys {_joined(model.model_fields)}; found {_quoted(data)}"
+            f"{where}: must be a mapping with the keys {_joined(model.model_fields)}; found {_quoted(data)}"
         )
     try:
         if issubclass(model, Extendable):
@@ -316,7 +316,7 @@ def extended(
         raise SpecError(f"extends = {name!r}: a file that extends itself ({circle})")
     base = read_yaml(path)
     if not isinstance(base, dict):
-        raise SpecError(f"extends = {name!r}: {path} must hold a mapping; found {_quoted(base)}")
+        raise SpecError(f"extends = {name!r}: {path} must be a mapping; found {_quoted(base)}")
     return merged(extended(model.resolved(base, path.parent), model, beside=path.parent, below=above), own)
 
 

@@ -60,7 +60,7 @@ def _as_json(value: Any) -> Any:
         return [_as_json(item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    raise ValueError(f"{value!r} is no text, number, boolean, list or mapping")
+    raise ValueError(f"{value!r} is not a text, number, boolean, list or mapping")
 
 
 Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any])), BeforeValidator(_as_json)]

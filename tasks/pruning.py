@@ -203,7 +203,7 @@ class Plan:
             elif path.is_dir() and not path.is_symlink() and not self._entries(path):
                 self._add(Kind.LEFT, path)
             else:
-                self.sentences.append(f"{path} is no run folder, and stays")
+                self.sentences.append(f"{path} is not a run folder, and stays")
 
     def _add_run(self, path: Path, kind: Kind) -> None:
         is_named = path.name in self._named
@@ -213,7 +213,7 @@ class Plan:
             self.sentences.append(f"{path} stays: {holder} works on it")
         elif is_named:
             if kind == Kind.INTERRUPTED:
-                self.sentences.append(f"{path.name} was interrupted: without its {_newest(path)} it begins anew")
+                self.sentences.append(f"{path.name} was interrupted: without its {_newest(path)} it starts again")
             self._add(kind, path)
         else:
             if kind != Kind.INTERRUPTED:

@@ -273,7 +273,7 @@ def test_an_interrupted_run_stays_with_all_that_its_resume_may_need_until_it_is_
     assert all(os.path.exists(path) for path in (run, recent, result, published))
 
     printed = prune("--run", run.name, "--yes")
-    assert "86f8a7bc6f356e2c was interrupted: without its step_00000006 it begins anew" in printed
+    assert "86f8a7bc6f356e2c was interrupted: without its step_00000006 it starts again" in printed
     assert table(printed).keys() == {
         *("runs that were interrupted", "runs that have ended", "cached results", "caches of responses"),
         *("prepared models", "results of runs", "in all"),
@@ -353,7 +353,7 @@ def test_links_are_not_followed(outputs, tmp_path):
     assert not (sandbox_beside(outputs) / "user_spacea").is_symlink()  # the link alone
     assert (runs_beside(outputs) / "abc").is_symlink()
     assert f"{outputs}/20261101-000000-abc is a link, and stays" in printed
-    assert f"{runs_beside(outputs)}/abc is no run folder, and stays" in printed
+    assert f"{runs_beside(outputs)}/abc is not a run folder, and stays" in printed
 
 
 def test_garbage_and_what_cannot_be_read_stay_and_are_named(outputs, monkeypatch):
@@ -369,7 +369,9 @@ def test_garbage_and_what_cannot_be_read_stay_and_are_named(outputs, monkeypatch
     monkeypatch.setattr(os, "lstat", refusing)
     printed = prune("--yes")
     assert f"{run} cannot be read, and stays: Permission denied" in printed
-    assert {f"{runs_beside(outputs)}/{name} is no run folder, and stays" for name in ("mine", "notes.txt")} < {*printed}
+    assert {f"{runs_beside(outputs)}/{name} is not a run folder, and stays" for name in ("mine", "notes.txt")} < {
+        *printed
+    }
     assert (run.exists(), other.exists()) == (True, False)
 
 

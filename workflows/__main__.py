@@ -62,7 +62,7 @@ def main(context: click.Context, config: str | None, project: str, domain: str) 
     "--evaluation", type=FILE, help="Evaluation file.  [default: the one that --training names, or the plan's]"
 )
 @click.option("--execution", help="Name of the execution.")
-@click.option("--overwrite-cache", is_flag=True, help="Run every stage anew, also where its result is cached.")
+@click.option("--overwrite-cache", is_flag=True, help="Run every stage again, even if its result is cached.")
 @click.pass_obj
 def launch(
     connect: Callable[[], FlyteRemote],

@@ -61,7 +61,7 @@ def variants(compared: pa.Table, count: int) -> str:
 def judging(prompts: pa.Table, rollouts: pa.Table, judged: int) -> str:
     """Return the deck of the scoring of a shard: the new verdicts, and samples of its `ROLLOUTS`."""
     samples = rollout_samples(prompts, rollouts) if rollouts.num_rows else ""
-    return page({"judged now": f"{judged:,}"}, samples)
+    return page({"scored now": f"{judged:,}"}, samples)
 
 
 def rollouts(count: int, mean_score: float, unjudged: int, tokens_per_second: float, shards: int) -> str:
@@ -70,7 +70,7 @@ def rollouts(count: int, mean_score: float, unjudged: int, tokens_per_second: fl
         {
             "rollouts": f"{count:,}",
             "mean score": f"{mean_score:.1%}",
-            "could not be judged": f"{unjudged:,}",
+            "could not be scored": f"{unjudged:,}",
             "tokens/s": f"{tokens_per_second:,.0f}",
             "shards": f"{shards:,}",
         }
@@ -90,7 +90,7 @@ def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) 
         "prompts": f"{prompts.num_rows:,}",
         "pass rate": f"{sum(filter(None, rollouts.column('passed').to_pylist())) / max(len(scores), 1):.1%}",
         "mean score": f"{sum(scores) / max(len(scores), 1):.1%}",
-        "could not be judged": f"{rollouts.num_rows - len(scores):,}",
+        "could not be scored": f"{rollouts.num_rows - len(scores):,}",
         "tokens/s": f"{tokens_per_second:,.0f}",
     }
     return page(figures, table(_by_benchmark(rollouts), "By benchmark"), rollout_samples(prompts, rollouts))
@@ -108,7 +108,7 @@ def _by_benchmark(rollouts: pa.Table) -> list[dict[str, Any]]:
     return [
         {
             "benchmark": row["benchmark"],
-            "judged responses": row["count_all"],
+            "scored responses": row["count_all"],
             "pass rate": f"{row['passed_mean']:.1%}",
             "tokens, mean": f"{row['num_tokens_mean']:,.0f}",
         }

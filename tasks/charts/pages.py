@@ -74,7 +74,7 @@ def rates_so_far(scores: Mapping[str, Sequence[float]], unjudged: int) -> str:
         {"domain": domain, "responses": len(values), "mean score": sum(values) / max(len(values), 1)}
         for domain, values in sorted(scores.items())
     ]
-    return _table(rows, note=f"{unjudged:,} could not be judged." if unjudged else "")
+    return _table(rows, note=f"{unjudged:,} could not be scored." if unjudged else "")
 
 
 @cache
@@ -118,7 +118,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 def _outcome(row: Mapping[str, Any]) -> str:
     """Return a response's score, length and end as text."""
-    score = f"could not be judged: {row['error']}" if row["score"] is None else f"score {row['score']:g}"
+    score = f"could not be scored: {row['error']}" if row["score"] is None else f"score {row['score']:g}"
     ends = {"stop": "stopped by itself", "length": "cut at the limit"}
     ended = ends.get(row["finish_reason"], "it is not known how it ended")
     return f"{score}, {row['num_tokens']} tokens, {ended}"

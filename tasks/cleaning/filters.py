@@ -111,7 +111,7 @@ def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Findi
         judged = [next(scores) for _ in calls]
         for call, score in zip(calls, judged, strict=True):
             if score.error is not None:
-                raise RuntimeError(f"the ground truth {call.ground_truth!r:.200} could not be judged: {score.error}")
+                raise RuntimeError(f"the ground truth {call.ground_truth!r:.200} could not be scored: {score.error}")
         if not any(score.passed for score in judged):
             rejected.setdefault(row, judged[0].detail)
     for row, detail in rejected.items():

@@ -77,7 +77,7 @@ def _alone(find: Callable[[pa.Table], Iterator[Finding]]) -> Check:
 
 def _with_control_tokens(prompts: pa.Table, control: ControlTokens) -> Iterator[Finding]:
     for row, token in control.first_tokens(prompts).items():
-        yield Finding(row, "control_tokens", f"its text holds {token!r}, a control token of the model")
+        yield Finding(row, "control_tokens", f"its text contains {token!r}, a control token of the model")
 
 
 def _contaminated(questions: Questions) -> Check:

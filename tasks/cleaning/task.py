@@ -132,17 +132,17 @@ def count_questions(prompts: Parquet, questions: list[Parquet], rule: Contaminat
     asked = pa.concat_tables([PROMPTS.empty_table(), *(read_input(table, PROMPTS) for table in questions)])
     counts = overlap_counts(read_input_batches(prompts, input_schema(prompts, PROMPTS)), asked, rule)
     rows = [
-        {"benchmark": benchmark, "source": source, "prompts that hold a question": count}
+        {"benchmark": benchmark, "source": source, "prompts that contain a question": count}
         for (benchmark, source), count in sorted(counts.items())
     ]
     for row in rows:
         logger.warning(
-            "source %r: %d prompts hold a question of benchmark %r; its name in evaluation_sets of the data file takes "
-            "them out",
-            *(row["source"], row["prompts that hold a question"], row["benchmark"]),
+            "source %r: %d prompts contain a question of benchmark %r; its name in evaluation_sets of the data file "
+            "removes them",
+            *(row["source"], row["prompts that contain a question"], row["benchmark"]),
         )
     show("questions of benchmarks", charts.page({"prompts": f"{counts.total():,}"}, charts.table(rows, "Found")))
-    return watch.summary(f"{counts.total():,} prompts hold a question of a benchmark", overlaps=rows)
+    return watch.summary(f"{counts.total():,} prompts contain a question of a benchmark", overlaps=rows)
 
 
 def _written(
@@ -185,7 +185,7 @@ def _written(
     headline = f"{count:,} prompts; {all_kinds.total():,} set aside" + (f" ({by_kind})" if by_kind else "")
     if tokens:
         headline += (
-            f"; {tokens.total():,} prompts hold control tokens of the model, such as {tokens.most_common()[0][0]}"
+            f"; {tokens.total():,} prompts contain control tokens of the model, such as {tokens.most_common()[0][0]}"
         )
     return Cleaned(
         prompts,

@@ -151,7 +151,7 @@ def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str
     if registered is not None and registered != first.code:
         findings.faults.append(
             f"The image on {first.name} has code {first.code[:12]}, and {registered[:12]} is registered: register with "
-            "--copy all, or build the images anew."
+            "--copy all, or build the images again."
         )
     for node in nodes[1:]:
         if node.code != first.code:
@@ -170,7 +170,7 @@ def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str
 def check_accelerator(findings: Findings, gpus: int) -> None:
     """Check that the engines in this pod's image run on the machines of a recipe that requests `gpus` GPUs."""
     try:
-        check_image(gpus, f"the recipe asks for {gpus} GPUs")
+        check_image(gpus, f"the recipe requests {gpus} GPUs")
     except ImageError as error:
         findings.faults.append(f"{error}.")
 

@@ -193,7 +193,7 @@ def check_kuberay(findings: Findings, environment: Mapping[str, str] | None = No
     stated = re.search(r"kuberay_version=v?(\d+)\.(\d+)[\w.-]*", tags)
     if stated is None:
         raise SkippedError(
-            "KubeRay's version is not known here; where Flyte's Ray plugin is enabled it must be 1.5 or later."
+            "KubeRay's version is not known here; if Flyte's Ray plugin is enabled, it must be 1.5 or later."
         )
     version = stated[0].partition("=")[2]
     findings.require(

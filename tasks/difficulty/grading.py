@@ -62,7 +62,7 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
             "unjudged",
             row["source"],
             row["row"],
-            f"no rollout could be judged: {errors.get(row['prompt_id'], 'none was sampled')}",
+            f"no rollout could be scored: {errors.get(row['prompt_id'], 'none was sampled')}",
             row["messages"][-1]["content"],
             prompt_id=row["prompt_id"],
         )
@@ -100,7 +100,7 @@ def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
     for table in graded[1:]:
         common = common.filter(pc.is_in(common, table.column("prompt_id").unique()))
     if not len(common):
-        raise GradingError(f"no prompt has judged rollouts under all of {', '.join(variants)}")
+        raise GradingError(f"no prompt has scored rollouts under all of {', '.join(variants)}")
     parts = []
     for table, name in zip(graded, variants, strict=True):
         rows = table.filter(pc.is_in(table.column("prompt_id"), common))
@@ -118,7 +118,7 @@ def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
     scores = graded.column("mean_score")
     selected = graded.filter(pa.array([bounds.keep(score) for score in scores.to_pylist()], pa.bool_()))
     if not graded.num_rows:
-        raise GradingError("no prompt has a judged rollout: the column error of the rollouts has the reasons")
+        raise GradingError("no prompt has a scored rollout: the column error of the rollouts has the reasons")
     if not selected.num_rows:
         extremes = pc.min_max(scores).as_py()
         raise GradingError(

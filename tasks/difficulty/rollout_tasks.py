@@ -117,7 +117,7 @@ def split_prompts(
     figures = {
         "prompts": f"{everything.num_rows:,}",
         "too long": f"{too_long_here:,}",
-        "cannot be judged here": f"{lacking.num_rows:,}",
+        "cannot be scored here": f"{lacking.num_rows:,}",
         "shards": f"{len(files):,}",
     }
     show("shards", charts.page(figures))
@@ -308,8 +308,8 @@ def collect_rollouts(
     output = write_output("rollouts.parquet", totals.counted(parts), ROLLOUTS, lineage)
     sampling, judging = (joined([_summary_of(shard) for shard in shards]) for shards in (responses, rollouts))
     describe_sampling(sampling, totals, len(rollouts))
-    judging.headline = f"{judging.facts['judged']:,} rollouts judged after they were sampled" + (
-        f"; {totals.unjudged:,} of {totals.rollouts:,} could not be judged" if totals.unjudged else ""
+    judging.headline = f"{judging.facts['judged']:,} rollouts scored after they were sampled" + (
+        f"; {totals.unjudged:,} of {totals.rollouts:,} could not be scored" if totals.unjudged else ""
     )
     speed = sampling.facts["tokens_per_second"]
     judging.facts |= {"unjudged": totals.unjudged, **totals.facts()}

@@ -108,7 +108,7 @@ def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
         write_output("set_aside.parquet", SET_ASIDE.empty_table(), SET_ASIDE, lineage),
         write_output("rollouts.parquet", ROLLOUTS.empty_table(), ROLLOUTS, lineage),
         Stopwatch("rollouts").summary("no rollouts: difficulty is null"),
-        Stopwatch("judging").summary("nothing judged: difficulty is null"),
+        Stopwatch("judging").summary("nothing scored: difficulty is null"),
         watch.summary(
             f"all {table.num_rows:,} prompts that fit; their difficulty was not measured",
             graded=table.num_rows,

@@ -132,7 +132,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern, re.DOTALL)
     except (re.error, TypeError) as error:
-        raise ValueError(f"python_tool: pattern {pattern!r} is no regular expression: {error}") from None
+        raise ValueError(f"python_tool: pattern {pattern!r} is not a regular expression: {error}") from None
     if compiled.groups != 1:
         raise ValueError(f"python_tool: pattern {pattern!r} has {compiled.groups} groups, and must have one, the code")
     return compiled

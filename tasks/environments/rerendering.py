@@ -63,12 +63,12 @@ def text_of(message: Mapping[str, Any]) -> str:
     """
     content = message.get("content")
     if message.get("tool_calls"):
-        raise ValueError("a message of the environment calls tools, where text alone goes into an episode")
+        raise ValueError("a message of the environment calls tools, but an episode contains only text")
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
     texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
     if len(texts) < len(parts):
         shown = str(content)[:SHOWN_CHARS]
-        raise ValueError(f"a message of the environment holds {shown}, where text alone goes into an episode")
+        raise ValueError(f"a message of the environment contains {shown}, but an episode contains only text")
     return "".join(texts)

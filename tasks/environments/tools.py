@@ -60,7 +60,7 @@ def described_methods(path: str) -> list[ToolSpec]:
     """
     cls = load(path, None, what="environment class")
     if not inspect.isclass(cls):
-        reason = "is no class, as TRL's environment_factory wants one"
+        reason = "is not a class, as TRL's environment_factory wants one"
         raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
     digest, stand_in = function_digest(path, "environment class"), object()
     methods = [
@@ -210,7 +210,7 @@ def _read(text: str) -> ToolCall:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError):
-        return ToolCall("", {}, f"a call is no JSON: {text.strip()[:SHOWN_CHARS]}")
+        return ToolCall("", {}, f"a call is not JSON: {text.strip()[:SHOWN_CHARS]}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return ToolCall("", {}, f'a call is an object with "name" and "arguments", not {text.strip()[:SHOWN_CHARS]}')
     return _checked(call["name"], call.get("arguments", {}))
@@ -221,9 +221,9 @@ def _checked(name: str, arguments: object) -> ToolCall:
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            return ToolCall(name, {}, f"the arguments are no JSON: {str(arguments)[:SHOWN_CHARS]}")
+            return ToolCall(name, {}, f"the arguments are not JSON: {str(arguments)[:SHOWN_CHARS]}")
     if not isinstance(arguments, dict):
-        return ToolCall(name, {}, "the arguments are no object of names and values")
+        return ToolCall(name, {}, "the arguments are not an object of names and values")
     return ToolCall(name, arguments)
 
 

@@ -100,7 +100,7 @@ class _Line:
         """Continue the conversation (`interface.Generate`)."""
         checked = _checked(messages, self.control_tokens, (*ROLES, "assistant") if anew else ROLES)
         if anew and (not checked or checked[-1]["role"] == "assistant"):
-            raise ValueError("a conversation that is begun anew ends in a turn that the policy answers")
+            raise ValueError("a conversation that is started again ends in a turn that the policy answers")
         answer = await self.ask({"generate": checked, "anew": anew})
         if "turn" not in answer:
             raise EpisodeOver(answer.get("over", "the run has ended"))
@@ -190,7 +190,7 @@ def _checked(
             raise ValueError(f"the content of a message must be text, got {content!r:.100}")
         for token in control:
             if token in content:
-                raise ValueError(f"a message holds the control token {token!r}: pass it through prompt.plain")
+                raise ValueError(f"a message contains the control token {token!r}: pass it through prompt.plain")
         checked.append({"role": message["role"], "content": content})
     return checked
 

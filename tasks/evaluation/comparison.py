@@ -118,7 +118,7 @@ class Evaluation:
         if not any(self.unjudged.values()):
             return text
         counts = " and ".join(f"{count:,} of {name}" for name, count in self.unjudged.items())
-        return f"{text}; responses that could not be judged: {counts}"
+        return f"{text}; responses that could not be scored: {counts}"
 
 
 def compare(
@@ -189,7 +189,7 @@ def _frames(
     common = sorted(set.intersection(*(set(frame["prompt_id"]) for frame in judged.values())))
     if not common:
         raise MistakeError(
-            f"{benchmark}: no prompt has a judged rollout under all policies ({', '.join(rollouts)}): there is nothing "
+            f"{benchmark}: no prompt has a scored rollout under all policies ({', '.join(rollouts)}): there is nothing "
             "to compare"
         )
     return {policy: per_prompt(frame, common, asked, votes) for policy, frame in judged.items()}

@@ -77,7 +77,7 @@ def _filter(where: str, name: str, task: Any, wanted: str | None) -> str:
 def _document(where: str, task: str, sample: Mapping[str, Any], metric: str) -> dict[str, Any]:
     value = sample[metric]
     if not isinstance(value, Real) or not 0 <= float(value) <= 1:
-        raise MistakeError(f"{where}: task {task!r}: the metric {metric!r} is no share of a document: {value!r:.80}")
+        raise MistakeError(f"{where}: task {task!r}: the metric {metric!r} is not a share of a document: {value!r:.80}")
     return {
         "task": task,
         "number": sample["doc_id"],

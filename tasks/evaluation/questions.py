@@ -92,7 +92,7 @@ def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
         rows = question.responses.get(policy, ())
         judged = [row for row in rows if row["passed"] is not None]
         if not judged:
-            yield f"  {policy}: no judged response" + (f" ({rows[0]['error']})" if rows else "")
+            yield f"  {policy}: no scored response" + (f" ({rows[0]['error']})" if rows else "")
             continue
         passes = sum(row["passed"] for row in judged)
         shown = next(row for row in judged if row["passed"] == (2 * passes >= len(judged)))

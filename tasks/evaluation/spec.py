@@ -62,7 +62,7 @@ class ComparedBenchmark(Config):
         """Return a message if the number of questions differs from the card's, else None."""
         if self.rows in (None, asked):
             return None
-        return f"benchmark {self.name!r}: {asked} questions are asked, and {self.card} counts {self.rows}"
+        return f"benchmark {self.name!r}: {asked} questions are used, and {self.card} counts {self.rows}"
 
 
 class ComparedBenchmarks(Config):
@@ -81,6 +81,6 @@ def check_server(spec: EvaluationSpec) -> None:
     if spec.engine.server is not None:
         raise SpecError(
             f"evaluation: engine.server serves {spec.engine.server.model!r} alone, and policies are compared: leave "
-            "it out, or evaluate each by itself with a file of its own (pyflyte run tasks/evaluation/task.py "
+            "it out, or evaluate each alone with its own file (pyflyte run tasks/evaluation/task.py "
             "evaluate_policy), and compare their tables (compare_policies)"
         )

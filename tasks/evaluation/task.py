@@ -131,7 +131,7 @@ def evaluate_policy(
         write_output("set_aside.parquet", rollouts.set_aside, SET_ASIDE, lineage),
         watch.summary(
             f"{table.num_rows:,} responses at {sampled.tokens_per_second:,.0f} tokens/s"
-            + (f"; {unjudged:,} could not be judged" if unjudged else ""),
+            + (f"; {unjudged:,} could not be scored" if unjudged else ""),
             on=process_resources(),
             output_tokens=sampled.output_tokens,
             tokens_per_second=sampled.tokens_per_second,

@@ -206,7 +206,7 @@ def _unusable(error: sqlite3.DatabaseError) -> CacheError:
     free = shutil.disk_usage(existing).free
     return CacheError(
         f"the cache {folder} cannot be used ({error}; {free / 1e6:,.0f} MB are free): free some disk, correct its "
-        "permissions, or end the run that has locked it, and the same command goes on"
+        "permissions, or end the run that has locked it, and the same command continues"
     )
 
 

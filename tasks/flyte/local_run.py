@@ -27,7 +27,7 @@ PUBLISHER = "tasks.reporting.parts:publish"
 It is a name and not an import, because reporting depends on this package, and no stage's result depends on reporting.
 """
 
-INTERRUPTED = "interrupted: finished stages and sampled responses are cached; the same command goes on from them"
+INTERRUPTED = "interrupted: finished stages and sampled responses are cached; the same command continues from them"
 """Message printed when a run is ended by Ctrl-C."""
 
 PUBLISHED_BY_ITSELF = "report"

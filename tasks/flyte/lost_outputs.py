@@ -90,6 +90,6 @@ def sentence(location: str) -> str:
         f"`{COMPOSE_AGAIN}` the next launch takes it"
     )
     return (
-        f"{location}{writer} is no longer on the storage: where it was cached, a lifecycle rule has deleted it, and "
+        f"{location}{writer} is no longer on the storage: if it was cached, a lifecycle rule has deleted it, and "
         f"Flyte's cache still names it{alone if task else ''}; a launch with --overwrite-cache makes all stages again"
     )

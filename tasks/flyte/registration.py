@@ -55,6 +55,6 @@ def check_code(module: str) -> None:
     registered = os.environ.get(CODE)
     if registered is not None and registered != code_digest(module):
         raise OtherCodeError(
-            f"{module} was registered with other code than this image holds: register with --copy all, or build the "
+            f"{module} was registered with other code than this image contains: register with --copy all, or build the "
             "images from the code that is registered"
         )

@@ -373,7 +373,7 @@ def sampling_progress(
             advance(note=f"mean score {mean:.2f}")
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
-                figures = {"judged so far": f"{count:,} of {responses:,}", "mean score": f"{mean:.1%}"}
+                figures = {"scored so far": f"{count:,} of {responses:,}", "mean score": f"{mean:.1%}"}
                 show(description, charts.page(figures, charts.rates_so_far(scores, unjudged)))
 
         yield judged

@@ -215,5 +215,5 @@ class SamplingConfig(Config):
         try:
             re.compile(value or "")
         except re.error as error:
-            raise ValueError(f"{value!r} is no regular expression: {error}") from None
+            raise ValueError(f"{value!r} is not a regular expression: {error}") from None
         return value

@@ -88,7 +88,7 @@ def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tu
         reasons = [missing for row, missing in zip(rows, lacking, strict=True) if row["source"] == source]
         if all(reasons):
             raise RolloutError(
-                f"source {source!r}: none of its {len(reasons)} prompts can be judged here: {', '.join(reasons[0])}"
+                f"source {source!r}: none of its {len(reasons)} prompts can be scored here: {', '.join(reasons[0])}"
             )
     set_aside = [
         set_aside_row(
@@ -96,7 +96,7 @@ def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tu
             "environment",
             row["source"],
             row["row"],
-            f"cannot be judged: {', '.join(missing)}",
+            f"cannot be scored: {', '.join(missing)}",
             row["messages"][-1]["content"],
             prompt_id=row["prompt_id"],
         )
@@ -285,7 +285,7 @@ class Judging:
             return
         error, times = self._errors.most_common(1)[0]
         sentence = (
-            f"{self.unjudged:,} of {self.responses:,} responses could not be judged, more than the share of "
+            f"{self.unjudged:,} of {self.responses:,} responses could not be scored, more than the share of "
             f"{max_unjudged:g} that max_unjudged allows; verdicts on the others are kept; {times:,} times: {error}"
         )
         raise UnjudgedError(sentence) if self._may_pass else RewardFunctionError(sentence)

@@ -64,7 +64,7 @@ class PackagedGguf(Config):
             raise ModelError(f"model: package {self.package!r} is not installed")
         path = folder / self.file
         if not path.is_file():
-            raise ModelError(f"model: package {self.package!r} holds no file {self.file!r}")
+            raise ModelError(f"model: package {self.package!r} contains no file {self.file!r}")
         return path
 
 

@@ -180,7 +180,7 @@ def _fitting_workloads(
     for workload in workloads:
         sampling = workload.sampling
         room = engine.max_model_len - sampling.max_tokens
-        beside = f"{room} fit beside a response of {sampling.max_tokens}"
+        beside = f"{room} fit with a response of {sampling.max_tokens}"
         prompts, too_long = fitting(workload.prompts, model, sampling, room, beside, stage)
         if not prompts.num_rows:
             about = f"{workload.name}: " if workload.name else ""

@@ -14,7 +14,7 @@ from tasks.config import close_match
 from tasks.generation.vllm_names import ENGINE_ARGUMENTS, SAMPLING_ARGUMENTS, VERSION
 
 FALSIFIED = (
-    "tokens would be drawn from another distribution than the one that the learner computes, and every importance "
+    "tokens would be sampled from another distribution than the one that the learner computes, and every importance "
     "weight would be wrong"
 )
 """The reason that training gives for refusing an argument that changes the distribution of a token."""
@@ -47,7 +47,7 @@ _ENGINE_OF_OURS = {
     **_for_each(_ADAPTER, "lora_dtype lora_target_modules enable_tower_connector_lora specialize_active_lora"),
     **_for_each(_ADAPTER, "enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),
     **_for_each("`sampling` sets what requests are sampled with", "generation_config override_generation_config"),
-    "logprobs_mode": "log-probabilities are those of the distribution that a token was drawn from",
+    "logprobs_mode": "log-probabilities are those of the distribution that a token was sampled from",
     **_for_each(
         "the pipeline sets it to replace weights, follow the load and stop the engine",
         "distributed_executor_backend scheduler_cls worker_cls worker_extension_cls weight_transfer_config "
@@ -113,7 +113,7 @@ _SAMPLING_OF_OURS = {
     **_for_each(_OUTPUT, "output_kind stream_interval skip_clone output_text_buffer_length"),
     **_for_each(_OUTPUT, "routed_experts_prompt_start"),
     "trace_decode_token_ids": "the response would be given and not sampled",
-    "repetition_detection": "a response ends with an end of its own or at `sampling.max_tokens`",
+    "repetition_detection": "a response ends with its own end or at `sampling.max_tokens`",
 }
 """Sampling arguments that are always refused, with the reasons."""
 

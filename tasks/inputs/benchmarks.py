@@ -88,7 +88,7 @@ class BenchmarkFile(Extendable):
     @model_validator(mode="after")
     def _controls_length_of_comparisons(self) -> Self:
         if self.length_control is not None and self.source.mode != "pairwise":
-            raise ValueError("length_control is for source.mode: pairwise alone, where answers are compared")
+            raise ValueError("length_control is only for source.mode: pairwise, which compares answers")
         return self
 
     @property

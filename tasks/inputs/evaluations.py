@@ -28,7 +28,7 @@ def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFil
     for name in evaluation.names_of_benchmarks:
         if name in domains:
             raise SpecError(
-                f"evaluation: benchmarks: {name!r} is a domain of {data.name}, which has figures of its own: give the "
+                f"evaluation: benchmarks: {name!r} is a domain of {data.name}, which has its own metrics: give the "
                 "benchmark another name"
             )
 

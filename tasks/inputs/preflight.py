@@ -299,7 +299,7 @@ def longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) 
     }
     name, (limit, response) = min(limits.items(), key=lambda item: item[1][0] - item[1][1])
     tokens = limit - response
-    return tokens, f"{tokens} fit beside a response of {response} ({name} is {limit})"
+    return tokens, f"{tokens} fit with a response of {response} ({name} is {limit})"
 
 
 def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
@@ -328,7 +328,7 @@ def _sources(data: DataFile, lacking: dict[str, int]) -> list[dict[str, Any]]:
             "domain": ", ".join(sorted(source.domains)),
             "verifier": ", ".join(sorted(source.verifiers)),
             "loader": source.loader.kind,
-            "first rows that cannot be judged here": lacking.get(source.name, 0),
+            "first rows that cannot be scored here": lacking.get(source.name, 0),
         }
         for source in data.sources
     ]

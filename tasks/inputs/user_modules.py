@@ -79,7 +79,9 @@ def check_registered() -> None:
             here = None
         if here != digest:
             what = "is not in the code that is registered" if here is None else "is registered in another version"
-            raise SpecError(f"module {module} {what}: run make register in the folder that holds it, and launch again")
+            raise SpecError(
+                f"module {module} {what}: run make register in the folder that contains it, and launch again"
+            )
 
 
 def _sources(file: Any) -> Iterator[SourceSpec]:

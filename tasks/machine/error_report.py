@@ -26,7 +26,7 @@ def report(error: BaseException) -> str:
     if mistake_in(error):
         return f"Error: {sentence_on(error)}"
     if cause_in_infrastructure(error):
-        advice = "The same command goes on from what is done. "
+        advice = "The same command continues from what is done. "
     else:
         advice = "" if isinstance(error, OSError) else "This is a defect of the project or of a library. "
     return f"Error: {sentence_on(error)}\n{advice}Details: {_written(error)}"

@@ -203,7 +203,7 @@ def _trained_on(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> lis
         why = "all are held out or have weight 0"
         if empty and len(empty) < len(rest):
             why = (
-                f"domain {empty[0]!r} has none beside those held out, and the domains' shares are kept; give it a "
+                f"domain {empty[0]!r} has none except those held out, and the domains' shares are kept; give it a "
                 "smaller heldout or the weight 0"
             )
         raise SpecError(f"mixture: no prompt is left to train on: {why}")

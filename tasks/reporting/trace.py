@@ -62,7 +62,7 @@ def find(run: Path, prompt_id: str) -> History:
         TraceError: the folder is not a run, or no prompt or several prompts match.
     """
     if not (run / "prompts.parquet").is_file():
-        raise TraceError(f"{run} holds no prompts.parquet: --run names a folder such as outputs/latest")
+        raise TraceError(f"{run} contains no prompts.parquet: --run names a folder such as outputs/latest")
     if len(prompt_id) < 4:
         raise TraceError(f"{prompt_id!r}: give at least four digits of a prompt's id")
     known = {known for name in ("prompts", "set_aside") for known in _ids(run, name) if known.startswith(prompt_id)}

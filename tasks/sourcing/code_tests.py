@@ -120,7 +120,7 @@ def _pytest_functions(text: str, setup: str) -> dict[str, Any]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnusableError(f"the tests are no Python: {error}", text, "the tests are no Python") from None
+        raise UnusableError(f"the tests are not Python: {error}", text, "the tests are not Python") from None
     tests, before = [], [setup] if setup else []
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module == SOLUTION:
@@ -132,7 +132,7 @@ def _pytest_functions(text: str, setup: str) -> dict[str, Any]:
         else:
             before.append(ast.unparse(node))
     if any(_needs_pytest(ast.parse(code)) for code in (*tests, *before)):
-        raise UnusableError("tests that need pytest itself, which no sandbox holds", text)
+        raise UnusableError("tests that need pytest itself, which no sandbox has", text)
     if not tests:
         raise UnusableError("code without tests: not a list with at least one", text)
     return {"tests": tests, "setup": "\n".join(before)}

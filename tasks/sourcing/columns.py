@@ -143,5 +143,5 @@ class Columns(Config):
             except re.error as error:
                 raise ValueError(f"not a regular expression: {error}") from None
             if groups > 1:
-                raise ValueError(f"has {groups} groups; at most one may hold the answer")
+                raise ValueError(f"has {groups} groups; at most one may contain the answer")
         return pattern

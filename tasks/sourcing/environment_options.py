@@ -74,7 +74,7 @@ class EnvironmentOptions(Config):
     def _are_paths(cls, tools: list[str]) -> list[str]:
         for path in tools:
             if not IMPORT_PATH.fullmatch(path):
-                raise ValueError(f"{path!r} is no import path of a function, such as my_tools.search")
+                raise ValueError(f"{path!r} is not the import path of a function, such as my_tools.search")
         names = [path.rpartition(".")[2] for path in tools]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -85,7 +85,7 @@ class EnvironmentOptions(Config):
     @classmethod
     def _is_a_parser(cls, name: str | None) -> str | None:
         if name is not None and name not in TOOL_PARSERS:
-            raise ValueError(f"{name!r} is no parser of vLLM's{close_match(name, TOOL_PARSERS)}")
+            raise ValueError(f"{name!r} is not a parser of vLLM{close_match(name, TOOL_PARSERS)}")
         return name
 
     @field_validator("tool_pattern")
@@ -94,7 +94,7 @@ class EnvironmentOptions(Config):
         try:
             groups = re.compile(pattern or "()").groups
         except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         if groups != 1:
             raise ValueError(f"{pattern!r} has {groups} groups, and must have one, the JSON of a call")
         return pattern
@@ -107,7 +107,7 @@ class EnvironmentOptions(Config):
             raise ValueError("tool_parser and tool_pattern tell calls of tools, and tools names none")
         if self.name == "trl_environment" and (self.tools or not IMPORT_PATH.fullmatch(str(self.factory))):
             raise ValueError(
-                "trl_environment needs options.factory, the import path of a class, and no tools beside it"
+                "trl_environment needs options.factory, the import path of a class, and no tools in addition"
             )
         if not self.tools and self.name == "call_tools":
             raise ValueError("call_tools needs tools: import paths of functions that the policy may call")

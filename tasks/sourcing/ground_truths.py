@@ -228,7 +228,7 @@ def tried(truth: dict[str, Any]) -> bool:
     try:
         code.check_ground_truth(truth)
     except GroundTruthError as refusal:
-        reason = "tests that cannot be judged"
+        reason = "tests that cannot be scored"
         raise UnusableError(f"{reason}: {refusal.reason}", truth, reason, kind="ground_truth") from None
     needing = without_free_tests(truth)
     if needing is None:

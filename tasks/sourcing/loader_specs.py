@@ -77,7 +77,7 @@ class HuggingFaceLoader(Config):
         if self.files is not None and (self.revision is not None or self.config is not None):
             raise ValueError("revision and config belong to a hub data set, not to files")
         if self.config_column is not None and self.config is None:
-            raise ValueError("config_column holds the names of configurations: give config")
+            raise ValueError("config_column contains the names of configurations: give config")
         if self.config == []:
             raise ValueError("config is an empty list; leave it out for the default one")
         return self

@@ -85,7 +85,7 @@ def check(source: SourceSpec) -> list[Row]:
     head = list(islice(_checked_stream(source), PEEK))
     if not any(isinstance(item, dict) for item in head):
         faults = [item.reason for item in head if isinstance(item, Malformed)]
-        why = f"none of its first {len(head)} entries is a row: {faults[0]}" if faults else "it holds no rows"
+        why = f"none of its first {len(head)} entries is a row: {faults[0]}" if faults else "it contains no rows"
         raise SpecError(f"{_at(source)}: {', '.join(file.name for file in files_of(source)) or 'the source'}: {why}")
     return list(_numbered(_chosen(source, iter(head))))
 

@@ -58,7 +58,7 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
         messages[-1]["content"] = re.sub(r"\{prompt\}|\{tests\}", lambda match: pieces[match[0]], columns.template)
     if columns.system is not None:
         if messages[0]["role"] == "system":
-            raise UnusableError("the prompt has a system message of its own beside columns.system", value)
+            raise UnusableError("the prompt already has a system message, and there is columns.system", value)
         messages.insert(0, {"role": "system", "content": columns.system})
         chat.extras.insert(0, {})
     return chat

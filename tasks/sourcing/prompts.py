@@ -180,7 +180,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     except UnicodeEncodeError as error:
         raise UnusableError("text that is not valid Unicode", error.object) from None
     except (TypeError, ValueError) as error:
-        category = "a kept column is no JSON value"
+        category = "a kept column is not a JSON value"
         raise UnusableError(f"{category}: {error}", metadata.get("columns"), category) from None
     return Prompt(
         {

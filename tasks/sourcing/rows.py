@@ -54,7 +54,7 @@ def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
         content = _json(first + stream.read())
     if field is not None:
         if not isinstance(content, dict) or field not in content:
-            raise ValueError(f"it is no JSON object with the key {field!r}")
+            raise ValueError(f"it is not a JSON object with the key {field!r}")
         content = content[field]
     for row in content if isinstance(content, list) else [content]:
         if isinstance(row, list) and row:
@@ -178,4 +178,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

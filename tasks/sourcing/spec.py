@@ -82,7 +82,7 @@ class RewardSpec(Config):
         if self.columns and self.function is None:
             raise ValueError("columns are for a function; a verifier reads the source's, and a reward model none")
         if self.group and self.function is None:
-            raise ValueError("group is for a function; a verifier judges each response by itself")
+            raise ValueError("group is for a function; a verifier scores each response alone")
         if self.weight == 0 or not math.isfinite(self.weight):
             raise ValueError(f"weight must be a finite number other than 0, got {self.weight}")
         return self
@@ -169,7 +169,7 @@ class SourceSpec(Config):
     def _judged_one_way(self) -> SourceSpec:
         if self.row_verifier is not None:
             if self.domain is not None or self.verifier is not None:
-                raise ValueError("row_verifier stands in place of domain and verifier, not beside them")
+                raise ValueError("row_verifier replaces domain and verifier; leave those out")
             return self
         if self.domain is None or self.verifier is None:
             missing = "domain" if self.domain is None else "verifier"
@@ -217,13 +217,13 @@ class SourceSpec(Config):
             accepted = ", ".join(modes) or "none"
             raise ValueError(f"mode {self.mode!r} is none of verifier {self.verifier!r}; accepted: {accepted}")
         if self.environment is not None and any(reward.group for reward in self.rewards):
-            raise ValueError("a reward with group sees single responses: leave it out beside an environment")
+            raise ValueError("a reward with group sees single responses: leave it out with an environment")
         if self.verifier == "environment" and self.rewards:
             raise ValueError("rewards are for a verifier; with verifier: environment, its reward is the only one")
         if self.verifier in IN_REWARDS:
             return self._judged_by_rewards(self.verifier)
         if self.weight != 1.0 and not self.rewards:
-            raise ValueError("weight is for a source with other rewards beside its verifier's")
+            raise ValueError("weight is for a source with other rewards in addition to its verifier's")
         if self.rewards and self.weight + math.fsum(reward.weight for reward in self.rewards) <= 0:
             raise ValueError("the weights of the verifier and of the rewards must sum to more than 0")
         return self

@@ -66,7 +66,7 @@ def _check_whole(file: Path) -> None:
             tensors = json.loads(stream.read(min(length, size)))
             needed = 8 + length + max(t["data_offsets"][1] for name, t in tensors.items() if name != "__metadata__")
         except (ValueError, TypeError, AttributeError, KeyError):
-            raise ModelError(f"model folder {file.parent}: {file.name} is no safetensors file") from None
+            raise ModelError(f"model folder {file.parent}: {file.name} is not a safetensors file") from None
     if size < needed:
         raise ModelError(f"model folder {file.parent}: {file.name} is cut: {size:,} of {needed:,} bytes are there")
 

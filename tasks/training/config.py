@@ -282,7 +282,7 @@ class TrainingConfig(Config):
             )
         if self.sampling.seed is not None:
             raise ValueError(
-                f"sampling.seed = {self.sampling.seed}: training draws every response anew; seed the run with `seed`"
+                f"sampling.seed = {self.sampling.seed}: training samples every response again; seed the run with `seed`"
             )
         if self.sampling.max_tokens >= self.actors.engine.max_model_len:
             raise ValueError(
@@ -296,8 +296,8 @@ class TrainingConfig(Config):
             )
         if self.sampling.guided_regex and self.objective.correction.kind == "none":
             raise ValueError(
-                "sampling.guided_regex: responses are drawn from the policy's tokens that can match, which is not the "
-                "policy; objective.correction weighs the one against the other, kind = none does not"
+                "sampling.guided_regex: responses are sampled from the policy's tokens that can match, which is not "
+                "the policy; objective.correction weighs the one against the other, kind = none does not"
             )
         return self
 
@@ -306,8 +306,8 @@ class TrainingConfig(Config):
         engine = self.actors.engine
         if engine.server is not None:
             raise ValueError(
-                "actors.engine.server: training needs engines of its own, which take new weights in the middle of "
-                "responses and return the log-probability of every token that they drew; a server does neither"
+                "actors.engine.server: training needs its own engines, which take new weights in the middle of "
+                "responses and return the log-probability of every token that they sampled; a server does neither"
             )
         reason = refused_in_training("sampling.vllm", self.sampling.vllm, SAMPLING_REFUSED_IN_TRAINING)
         reason = reason or refused_in_training("actors.engine.vllm", engine.vllm, ENGINE_REFUSED_IN_TRAINING)
@@ -371,7 +371,7 @@ class TrainingConfig(Config):
         self._check_deterministic()
         if self.groups_per_step % self.updates.minibatches:
             raise ValueError(
-                f"groups_per_step ({self.groups_per_step}) is no multiple of updates.minibatches "
+                f"groups_per_step ({self.groups_per_step}) is not a multiple of updates.minibatches "
                 f"({self.updates.minibatches})"
             )
         if self.objective.force_on_policy_ratio and self.updates != UpdatesConfig():

@@ -68,7 +68,7 @@ def refusal(placement: PlacementOption, ranks: int, engines: int, engine: Engine
     if placement == "time_shared" and of_engine > 1 - ABSENT:
         return (
             f"placement = time_shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves too little of a GPU "
-            f"for what a learner rank holds between its turns; without the option it is {1 - ABSENT:g}"
+            f"for what a learner rank keeps between its turns; without the option it is {1 - ABSENT:g}"
         )
     if placement == "time_shared" and zero_stage == 3:
         return (

@@ -43,7 +43,7 @@ def recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
 
 def placed(recipe: Recipe, judge_gpus: int) -> str:
     """Return a description of the pods of a recipe's training on a cluster."""
-    on_ranks = {"shared": ", an engine beside each rank", "time_shared": ", an engine in turns with each rank"}
+    on_ranks = {"shared": ", an engine next to each rank", "time_shared": ", an engine in turns with each rank"}
     beside = on_ranks.get(recipe.placement, "")
     if is_in_one_pod(recipe, recipe.cluster, judge_gpus):
         gpus = recipe.gpus + judge_gpus if recipe.cluster.gpus_per_node else 0

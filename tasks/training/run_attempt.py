@@ -80,7 +80,7 @@ def what_is_left(folder: Path, config: TrainingConfig) -> str:
     option = "checkpoint_every" if every == config.checkpoint_every else "recover_every"
     return (
         f"training: interrupted before the first checkpoint ({option} is {every}): the same "
-        "command begins training anew, and takes finished stages from the cache"
+        "command starts training again, and takes finished stages from the cache"
     )
 
 

@@ -70,7 +70,8 @@ class VerifiersConfig(Config):
     def _two_processes_fit(self) -> Self:
         if 2 * self.memory_mib > self.total_memory_mib:
             raise ValueError(
-                f"total_memory_mib ({self.total_memory_mib}) must hold two processes of memory_mib ({self.memory_mib})"
+                f"total_memory_mib ({self.total_memory_mib}) must have room for two processes of memory_mib "
+                f"({self.memory_mib})"
             )
         return self
 

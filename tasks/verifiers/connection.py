@@ -56,5 +56,5 @@ def plain_url(url: str, wanted: str, key_option: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"must be {wanted}")
     if "@" in parts.netloc:
-        raise ValueError(f"must not hold a user or password; name an environment variable in {key_option}")
+        raise ValueError(f"must not contain a user or password; name an environment variable in {key_option}")
     return url.rstrip("/")

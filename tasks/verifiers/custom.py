@@ -163,7 +163,9 @@ class OwnVerifier:
             raise self._refusal
         assert self._module is not None, "it has been imported"
         if digest is not None and digest != self._digest:
-            reason = ": its file, or one that it imports, has changed since the prompts were made: source anew"
+            reason = (
+                ": its file, or one that it imports, has changed since the prompts were made: read the source again"
+            )
             raise _failed(self._name, reason)
         return self._module
 

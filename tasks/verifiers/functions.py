@@ -185,7 +185,7 @@ def load(name: str, digest: str | None, what: str = "reward function") -> Callab
     """
     module, _, attribute = name.rpartition(".")
     if function_digest(name, what) != digest and digest is not None:
-        reason = "its file, or one that it imports, has changed since the prompts were made: source anew"
+        reason = "its file, or one that it imports, has changed since the prompts were made: read the source again"
         raise CannotJudge(f"{what} {name}: {reason}", FunctionFailure(name, reason))
     try:
         function = getattr(imported(module), attribute)

@@ -250,7 +250,7 @@ def read_key(option: str, variable: str | None) -> SecretStr | None:
     if not value:
         raise ValueError(f"{option} names {variable}, which is not set in the environment")
     if not value.isascii() or not value.isprintable():
-        raise ValueError(f"the environment variable {variable} holds no key: not a line of plain characters")
+        raise ValueError(f"the environment variable {variable} contains no key: not a line of plain characters")
     return SecretStr(value)
 
 

@@ -113,7 +113,7 @@ class Overlapping:
         except TimeoutError:
             await self._lose(worker)
         except (TypeError, ValueError, RecursionError) as error:
-            raise CannotJudge(f"the call is no JSON: {error}") from None
+            raise CannotJudge(f"the call is not JSON: {error}") from None
         return None
 
     async def _started(self) -> Worker:

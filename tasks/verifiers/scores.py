@@ -125,7 +125,7 @@ class Score:
     def __post_init__(self) -> None:
         """Assert the invariants that rewards rely on."""
         assert 0.0 <= self.value <= 1.0, f"score {self.value} is outside [0, 1]"
-        assert self.error is None or (self.value == 0.0 and not self.passed), "an unjudged response has no score"
+        assert self.error is None or (self.value == 0.0 and not self.passed), "an unscored response has no score"
 
     @property
     def reward(self) -> float:

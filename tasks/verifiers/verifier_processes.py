@@ -214,7 +214,7 @@ async def _judge(
     try:
         line = json.dumps(call | {"cpu_seconds": cpu_seconds}).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
-        raise CannotJudge(f"the call is no JSON: {error}") from None
+        raise CannotJudge(f"the call is not JSON: {error}") from None
     return await queue.judge(line, wall_seconds, fresh=again)
 
 

@@ -108,5 +108,5 @@ def _part(part: Any) -> Part:
         raise GroundTruthError(f"the weight of a reward must be a finite number other than 0, got {weight!r}")
     known = part["verifier"] in VERIFIERS or is_own(part["verifier"])
     if not known or part["verifier"] == "weighted":
-        raise GroundTruthError(f"a reward cannot be judged by {part['verifier']!r}")
+        raise GroundTruthError(f"a reward cannot be scored by {part['verifier']!r}")
     return Part(part["verifier"], float(weight), part["ground_truth"])

@@ -418,7 +418,7 @@ def test_an_endpoint_that_answers(monkeypatch):
         (
             "",
             "skipped",
-            "KubeRay's version is not known here; where Flyte's Ray plugin is enabled it must be 1.5 or later.",
+            "KubeRay's version is not known here; if Flyte's Ray plugin is enabled, it must be 1.5 or later.",
         ),
     ],
     ids=["new enough", "newer", "old", "not known"],

@@ -64,5 +64,5 @@ def test_all_rows_of_ifbench_are_questions_though_the_package_has_fewer_than_the
     assert (made.counts["usable"], made.counts["set_aside"]) == (294, 0)
     assert (
         benchmark.compared.shortfall(294)
-        == f"benchmark 'ifbench': 294 questions are asked, and {benchmark.card} counts 300"
+        == f"benchmark 'ifbench': 294 questions are used, and {benchmark.card} counts 300"
     )

@@ -1,4 +1,4 @@
-"""Rollouts become pass rates; what is too easy goes, what could not be judged is set aside."""
+"""Rollouts become pass rates; what is too easy goes, what could not be scored is set aside."""
 
 import pyarrow as pa
 import pytest
@@ -71,8 +71,8 @@ def test_a_prompt_without_a_judged_rollout_is_set_aside_and_not_graded_zero():
     graded, aside = grade(prompts("a", "b", "c"), rollouts(a=[1.0], b=[None, None]), ALL_SAMPLED)
     assert graded.column("prompt_id").to_pylist() == ["a"]
     assert {row["value"]: row["reason"] for row in aside.to_pylist()} == {
-        "b": "no rollout could be judged: no judge",
-        "c": "no rollout could be judged: none was sampled",
+        "b": "no rollout could be scored: no judge",
+        "c": "no rollout could be scored: none was sampled",
     }
 
 
@@ -92,7 +92,7 @@ def test_nothing_left_is_an_error_that_says_how_far_off_it_is():
 
 def test_nothing_graded_at_all_is_an_error_too():
     graded, _ = grade(prompts("a"), rollouts(a=[None, None]), ALL_SAMPLED)
-    with pytest.raises(GradingError, match="no prompt has a judged rollout"):
+    with pytest.raises(GradingError, match="no prompt has a scored rollout"):
         select(graded, Bounds())
 
 

@@ -64,7 +64,7 @@ def test_a_pattern_of_ones_own_finds_the_code_and_a_role_may_be_the_users(ran):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"pattern": "("}, "is no regular expression"),
+        ({"pattern": "("}, "is not a regular expression"),
         ({"pattern": "a"}, "has 0 groups, and must have one"),
         ({"pattern": "(a)(b)"}, "has 2 groups"),
         ({"role": "assistant"}, "accepted: tool, user"),

@@ -91,7 +91,7 @@ def test_the_text_of_a_message_is_that_of_its_parts():
     assert text_of(USER) == "Begin."
     assert text_of({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}) == "ab"
     for content in (None, 7, [{"type": "image_url", "image_url": {}}], ["a"]):
-        with pytest.raises(ValueError, match="text alone goes into an episode"):
+        with pytest.raises(ValueError, match="an episode contains only text"):
             text_of({"role": "user", "content": content})
     with pytest.raises(ValueError, match="calls tools"):
         text_of({"role": "assistant", "content": "", "tool_calls": [{}]})

@@ -44,7 +44,7 @@ def prompts(mode):
 
 
 def figures(mode="both", **responses):
-    """Figures of one policy on a benchmark, by metric; a response of None could not be judged."""
+    """Figures of one policy on a benchmark, by metric; a response of None could not be scored."""
     scores = {
         (name, sample): Score.unjudged("away") if text is None else instructions.judge(text, truth(name, mode), None)
         for name, texts in responses.items()

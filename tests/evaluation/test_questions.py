@@ -68,8 +68,8 @@ def test_a_question_is_printed_with_the_commonest_verdict(run):
     ]
     assert list(lines(last, ("after", "other"))) == [
         "c  row 2  What is c?",
-        "  after: no judged response (judge unreachable)",
-        "  other: no judged response",
+        "  after: no scored response (judge unreachable)",
+        "  other: no scored response",
     ]
 
 

@@ -136,5 +136,5 @@ def test_the_file_is_part_of_the_benchmark_by_its_content(tmp_path):
 
 
 def test_length_is_controlled_where_answers_are_compared():
-    with pytest.raises(SpecError, match=r"length_control is for source.mode: pairwise alone"):
+    with pytest.raises(SpecError, match=r"length_control is only for source.mode: pairwise"):
         parse(BenchmarkFile, '{"extends": "gsm8k", "length_control": "df_gamed.csv"}')

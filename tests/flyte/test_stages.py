@@ -97,7 +97,7 @@ def test_a_local_run_that_is_interrupted_says_how_to_go_on(capsys):
     signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # as flytekit does when it is imported
     with pytest.raises(KeyboardInterrupt):
         LocalRun(is_interrupted)()
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
 
 
 def test_a_models_type_is_its_own_also_where_it_is_part_of_a_union():

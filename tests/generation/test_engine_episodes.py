@@ -110,7 +110,7 @@ def test_turns_are_sampled_by_the_policy_of_their_time(played):
 def test_log_probabilities_are_those_of_the_whole_conversation_under_these_policies(
     played, prompt, tiny_model, other_model
 ):
-    """So an importance weight of an episode is 1 where the learner holds the policy that sampled the token."""
+    """So an importance weight of an episode is 1 where the learner has the policy that sampled the token."""
     for episode in played:
         ids = episode.token_ids.tolist()
         under = {0: policy_logprobs(tiny_model, prompt, ids), 1: policy_logprobs(other_model, prompt, ids)}

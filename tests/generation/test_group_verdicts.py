@@ -42,7 +42,7 @@ def pool():
 
 @pytest.fixture
 def judged(tmp_path, pool, monkeypatch):
-    """Judge responses to prompts into one cache; return scores, and the number of those that were judged now."""
+    """Judge responses to prompts into one cache; return scores, and the number of those that were scored now."""
     monkeypatch.setattr(Judging, "_opened_pool", lambda _: pool)
 
     def judge(prompts, texts):

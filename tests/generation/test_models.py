@@ -147,7 +147,7 @@ def test_a_packaged_file_is_found_without_importing_the_package(package):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("holds_weights", "package 'holds_weights' holds no file 'other.gguf'"),
+        ("holds_weights", "package 'holds_weights' contains no file 'other.gguf'"),
         ("no_such_package", "package 'no_such_package' is not installed"),
         ("no_such_package.weights", "package 'no_such_package.weights' is not installed"),
     ],

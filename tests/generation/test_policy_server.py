@@ -173,7 +173,7 @@ def test_a_server_is_refused_where_it_cannot_do_the_work():
     with_server = {"server": {"url": "http://host:8000/v1/", "model": "policy"}}
     assert EngineConfig.model_validate(with_server).server.url == "http://host:8000/v1"
     assert EngineConfig.model_validate(with_server).gpus == 0
-    with pytest.raises(ValidationError, match="training needs engines of its own"):
+    with pytest.raises(ValidationError, match="training needs its own engines"):
         TrainingConfig.model_validate({"actors": {"engine": with_server}})
     with pytest.raises(ValidationError, match="tensor_parallel_size: an option of an engine of the stage's own"):
         EngineConfig.model_validate(with_server | {"tensor_parallel_size": 2})

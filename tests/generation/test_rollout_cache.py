@@ -72,7 +72,7 @@ def pool():
 @pytest.fixture
 def draw(tiny_model, tmp_path, pool, monkeypatch):
     """Samples and judges into one place, and returns all rollouts."""
-    for module in ("fill_cache", "judging"):
+    for module in ("sampling_loop", "judging"):
         monkeypatch.setattr(f"tasks.generation.{module}.open_pool", lambda *_: nullcontext(pool))
 
     def drawn(prompts=PROMPTS, sampling=SAMPLING, judging="judging", **options):

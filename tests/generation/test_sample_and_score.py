@@ -70,7 +70,7 @@ def test_prompts_that_need_what_this_machine_lacks_are_set_aside_with_the_reason
     [row] = set_aside.to_pylist()
     assert (row["kind"], row["value"]) == ("environment", "three")
     assert "needs the NLTK resource tokenizers/punkt_tab" in row["reason"]
-    with pytest.raises(RolloutError, match="source 'test': none of its 1 prompts can be judged here: length_constr"):
+    with pytest.raises(RolloutError, match="source 'test': none of its 1 prompts can be scored here: length_constr"):
         judgeable(table("three", truth=sentences), VerifiersConfig(), "difficulty")
 
 
@@ -160,6 +160,6 @@ def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(ti
     )
     [set_aside] = result.set_aside.to_pylist()
     assert (set_aside["source"], set_aside["row"], set_aside["value"]) == ("test", 1, "#" * 120)
-    assert set_aside["reason"].endswith("112 fit beside a response of 16")
+    assert set_aside["reason"].endswith("112 fit with a response of 16")
     running = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
     assert not [p for p in running if "VLLM" in " ".join(p.cmdline())]

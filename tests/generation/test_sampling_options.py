@@ -245,5 +245,5 @@ def test_an_engine_ends_thinking_at_its_budget(tiny_model, tokenizer, loop):
 
 
 def test_what_is_no_regular_expression_is_refused_before_anything_starts():
-    with pytest.raises(ValidationError, match=r"'\[0-9' is no regular expression: unterminated character set"):
+    with pytest.raises(ValidationError, match=r"'\[0-9' is not a regular expression: unterminated character set"):
         SamplingConfig(guided_regex="[0-9")

@@ -1,4 +1,4 @@
-"""Responses that cannot be judged: a function that always fails ends the stage, and too many are no result."""
+"""Responses that cannot be scored: a function that always fails ends the stage, and too many are no result."""
 
 from contextlib import nullcontext
 
@@ -101,7 +101,7 @@ def test_too_many_unjudged_responses_fail_and_a_rerun_judges_only_them(tmp_path,
     marker = tmp_path / "away"
     marker.touch()
     table = prompts(written(AT_TIMES.format(marker=str(marker), kind=kind)), "f")
-    sentence = r"8 of 32 responses could not be judged, more than the share of 0\.1 that max_unjudged allows"
+    sentence = r"8 of 32 responses could not be scored, more than the share of 0\.1 that max_unjudged allows"
     with pytest.raises(error, match=sentence):
         judged(tmp_path, table, "a", "odd", "b", "c")
     marker.unlink()

@@ -62,7 +62,7 @@ def test_options_that_set_an_argument_exist():
         ({"vllm": {"data_parallel_size": 0}}, "data_parallel_size = 0: must be a whole number above 0"),
         ({"vllm": {"load_format": "dummy"}}, "random"),
         ({"vllm": {"optimization_level": 3}}, "vllm.optimization_level: with enforce_eager = true nothing is compiled"),
-        ({"vllm": {"kv_cache_dtype": {1, 2}}}, "is no text, number"),
+        ({"vllm": {"kv_cache_dtype": {1, 2}}}, "is not a text, number"),
     ],
 )
 def test_an_engine_argument_that_cannot_be_passed_is_refused(options, message):

@@ -63,7 +63,7 @@ def test_rows_that_need_nltk_data_are_counted_with_the_reason(tmp_path, monkeypa
     monkeypatch.setattr(nltk.data, "path", [])
     assert reported(constraints(tmp_path, SENTENCES, NO_COMMA, NO_COMMA)) == {"ifs": 1}
     [line] = caplog.messages
-    assert "mine: source 'ifs': 1 of its first 3 prompts cannot be judged on this machine" in line
+    assert "mine: source 'ifs': 1 of its first 3 prompts cannot be scored on this machine" in line
     assert "length_constraints:number_sentences needs the NLTK resource tokenizers/punkt_tab" in line
 
 

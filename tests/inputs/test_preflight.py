@@ -40,7 +40,7 @@ def test_a_model_in_a_package_that_is_here_has_a_digest_of_its_file(tmp_path, mo
     before = fingerprinted_model(spec).fingerprint
     (tmp_path / "weights_of_mine" / "a.gguf").write_bytes(b"two")
     assert fingerprinted_model(spec).fingerprint not in (before, None)
-    with pytest.raises(ModelError, match=r"'weights_of_mine' holds no file 'b\.gguf'"):
+    with pytest.raises(ModelError, match=r"'weights_of_mine' contains no file 'b\.gguf'"):
         fingerprinted_model(model(package="weights_of_mine", file="b.gguf"))
 
 

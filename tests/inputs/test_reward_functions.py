@@ -142,5 +142,5 @@ def test_one_that_cannot_judge_a_response_alone_is_named_and_not_refused(check, 
 
 
 def test_group_is_for_a_function(check):
-    with pytest.raises(ValueError, match="group is for a function; a verifier judges each response by itself"):
+    with pytest.raises(ValueError, match="group is for a function; a verifier scores each response alone"):
         check("share", rewards=[{"verifier": "math", "group": True}])

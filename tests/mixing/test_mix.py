@@ -294,7 +294,7 @@ def test_rows_of_another_source_only_hand_held_out_prompts_to_training():
         ({"domains": {"math": {"weight": 0}, "precise_if": {"weight": 0}}}, ["no prompt is left"]),
         (
             {"domains": {"math": {"weight": 1}, "precise_if": {"weight": 1, "heldout": 40}}},
-            ["no prompt is left", "domain 'precise_if' has none beside those held out"],
+            ["no prompt is left", "domain 'precise_if' has none except those held out"],
         ),
     ],
 )

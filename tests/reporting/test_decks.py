@@ -22,7 +22,7 @@ def test_a_response_that_could_not_be_judged_says_why():
     rows = INPUTS.before.slice(0, 1).to_pylist()[0] | {"score": None, "error": "the judge did not answer"}
     shown = rollout_samples(INPUTS.graded, INPUTS.before.from_pylist([rows], INPUTS.before.schema))
     assert "page-sample unjudged" in shown
-    assert "could not be judged: the judge did not answer" in shown
+    assert "could not be scored: the judge did not answer" in shown
 
 
 def test_text_of_others_is_text():
@@ -50,7 +50,7 @@ def test_tables_have_numbers_to_the_right_and_words_for_names():
 def test_scores_so_far_are_by_domain():
     shown = rates_so_far({"math": [1.0, 0.0], "code": []}, unjudged=3)
     assert '<td>math</td><td class="n">2</td><td class="n">0.5</td>' in shown
-    assert "3 could not be judged" in shown
+    assert "3 could not be scored" in shown
 
 
 def test_equal_rows_give_equal_bytes():

@@ -176,7 +176,7 @@ def test_where_chooses_rows_before_the_limit_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"row_verifier": {"column": "a", "names": {"m": "math"}}, "domain": "math"}, "stands in place of domain"),
+        ({"row_verifier": {"column": "a", "names": {"m": "math"}}, "domain": "math"}, "replaces domain and verifier"),
         ({"row_verifier": {"column": "a", "names": {"m": "maths"}}}, "row_verifier.names.m"),
         ({"row_verifier": {"column": "a", "names": {"m": "math"}}, "columns": {"tests": "t"}}, "not read by"),
         ({"domain": None}, "domain: required key is missing; one of math, code"),
@@ -236,7 +236,7 @@ def test_tests_in_each_published_form_accept_a_right_program_and_no_wrong_one(co
         ({"fn_name": "f g", "inputs": [[1]], "outputs": [1]}, "not the name of a function"),
         ("import pytest\ndef test_f():\n    with pytest.raises(ValueError):\n        f()\n", "need pytest itself"),
         ("def test_f(tmp_path):\n    assert f()\n", "fixtures or decorators"),
-        ("def test_f(:\n", "the tests are no Python"),
+        ("def test_f(:\n", "the tests are not Python"),
         ("f(1) is 2", "not a list with at least one"),
         ([{"input": 3, "output": "3"}], "neither text nor a list of lines"),
     ],

@@ -61,7 +61,7 @@ def test_every_shipped_spec_loads(path):
         ([source(limit=5, top_up=1)], ["sources[0].top_up = 1: must be a number above 1, or inf"]),
         (
             [source(loader={"kind": "huggingface", "files": "a.jsonl", "config_column": "part"})],
-            ["sources[0].loader: config_column holds the names of configurations: give config"],
+            ["sources[0].loader: config_column contains the names of configurations: give config"],
         ),
         ([source(limit=0)], ["sources[0].limit = 0", "greater than or equal to 1"]),
         ([source(columns={"tests": "t"})], ["['tests'] are not read by the verifier 'math'"]),
@@ -126,8 +126,8 @@ def test_several_mistakes_are_listed_together(tmp_path):
     ("text", "said"),
     [
         ("name: [", "not valid YAML"),
-        ("- a\n- b", "must hold a mapping with the keys name, seed"),
-        ("", "must hold a mapping"),
+        ("- a\n- b", "must be a mapping with the keys name, seed"),
+        ("", "must be a mapping"),
         ("name: a\nname: b", "the key 'name' stands twice"),
         ("name: a", "sources: required key is missing; List of at least one source"),
     ],

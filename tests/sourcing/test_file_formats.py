@@ -90,7 +90,7 @@ def test_a_damaged_file_is_named_wherever_the_damage_is(tmp_path, ending):
         ("rows.jsonl.gz", COMPRESSIONS["zst"](LINES), "compressed by zstd"),
         ("rows.jsonl.gz", LINES, "its name says gzip, and its content is not gzip"),
         ("rows.jsonl.zst", LINES, "its name says zstd, and its content is not zstd"),
-        ("rows.jsonl.zip", zipped(LINES, LINES), "holds 2 files"),
+        ("rows.jsonl.zip", zipped(LINES, LINES), "contains 2 files"),
     ],
 )
 def test_a_mislabelled_file_is_named(tmp_path, name, content, said):

@@ -49,7 +49,7 @@ def precise_if(ids, kwargs):
     [
         ('{"prompt": "1 + 1?"', "not valid JSON"),
         ("[1, 2]", "a JSON list, not an object"),
-        ('{"prompt": "?", "ground_truth": NaN}', "NaN is no JSON number"),
+        ('{"prompt": "?", "ground_truth": NaN}', "NaN is not a JSON number"),
         ({"ground_truth": "2"}, "column 'prompt' is missing"),
         ({"prompt": None, "ground_truth": "2"}, "column 'prompt' is null"),
         ({"prompt": "?"}, "column 'ground_truth' is missing"),

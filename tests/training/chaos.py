@@ -1,7 +1,7 @@
 """`make chaos`: real runs in which processes of each kind are killed at random moments.
 
 Each seed is a run of its own, with two kills; half of its prompts are episodes of two turns. What can be replaced is,
-in place; after the death of the driver, or of Ray itself, the next start goes on from the newest checkpoint.
+in place; after the death of the driver, or of Ray itself, the next start continues from the newest checkpoint.
 `CHAOS_SEEDS` is another number of seeds than 20.
 """
 

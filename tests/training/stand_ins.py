@@ -174,7 +174,7 @@ class ScriptedActor:
 
 
 class TableJudge:
-    """Scores a response by `SCORES`; one that is not in the table cannot be judged."""
+    """Scores a response by `SCORES`; one that is not in the table cannot be scored."""
 
     def __init__(self):
         self.judged = 0

@@ -126,7 +126,7 @@ def test_fewer_steps_than_the_run_has_taken_are_trained_in_a_folder_of_their_own
     (folder / "checkpoints" / "step_00000008").mkdir(parents=True)
     done = invoke(tiny_model, prompts, "steps=4")
     assert given[0].folder == folder.with_name(f"{folder.name}-4")
-    assert "has taken 8 steps: 4 steps are a run of their own, from the beginning, as it has no" in done.output
+    assert "has taken 8 steps: 4 steps are a separate run, from the beginning, as it has no" in done.output
     invoke(tiny_model, prompts, "steps=9")
     assert given[1].folder == folder
 

@@ -64,7 +64,7 @@ RECIPES = ROOT / "workflows" / "recipes"
             {"sampling": {"guided_regex": "[ab]"}, "objective": {"correction": {"kind": "none"}}},
             "guided_regex: .* which is not the policy; objective.correction weighs .* kind = none does not",
         ),
-        ({"updates": {"minibatches": 3}}, r"groups_per_step \(8\) is no multiple of updates.minibatches \(3\)"),
+        ({"updates": {"minibatches": 3}}, r"groups_per_step \(8\) is not a multiple of updates.minibatches \(3\)"),
         (
             {"updates": {"epochs": 2}, "objective": {"force_on_policy_ratio": True}},
             "one update per batch; .* asks for 2",

@@ -188,7 +188,7 @@ def test_a_module_that_changed_after_the_prompts_were_made_is_refused(written):
     assert missing_resources(name, truth) == []
     written(FINE.format("0"))
     [reason] = missing_resources(name, truth)
-    assert "has changed since the prompts were made: source anew" in reason
+    assert "has changed since the prompts were made: read the source again" in reason
     assert own_verifier(name).checked("x") != truth
     assert own_verifier(name).judge("", {"ground_truth": "x"}, None).value == 0.0
 

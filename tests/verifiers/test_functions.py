@@ -123,8 +123,8 @@ def test_a_function_that_is_not_there_or_has_changed_is_found_before_any_work():
         ("weighted", {"rewards": []}, "at least one"),
         ("weighted", weighted(("math", 0, "7")), "a finite number other than 0"),
         ("weighted", weighted(("math", 1, "7"), ("math", -1, "7")), "sum to more than 0"),
-        ("weighted", weighted(("maths", 1, "7")), "cannot be judged by 'maths'"),
-        ("weighted", weighted(("weighted", 1, {})), "cannot be judged by 'weighted'"),
+        ("weighted", weighted(("maths", 1, "7")), "cannot be scored by 'maths'"),
+        ("weighted", weighted(("weighted", 1, {})), "cannot be scored by 'weighted'"),
         ("weighted", weighted(("math", 1, "")), "want a non-empty string"),
     ],
 )

@@ -236,4 +236,4 @@ def test_a_bound_on_all_memory_bounds_the_number_of_processes():
 
 def test_a_lane_is_closed_to_what_is_no_json():
     with VerifierPool(1, limits(5)) as pool, socket.socket() as given:
-        assert "is no JSON" in pool.submit("math", "7", given).result(GUARD_S).error
+        assert "is not JSON" in pool.submit("math", "7", given).result(GUARD_S).error

@@ -137,7 +137,7 @@ def pyflyte(*arguments):
         ("--training", "extends: ./other.yaml", "other.yaml: no such file"),
         ("--data", "{name: x, sources: []}", "sources"),
         ("--evaluation", "sampling: {temperature: hot}", "sampling.temperature = 'hot'"),
-        ("--evaluation", "7", "must hold a mapping with the keys sampling, engine"),
+        ("--evaluation", "7", "must be a mapping with the keys sampling, engine"),
     ],
 )
 def test_a_bad_file_is_one_sentence(tmp_path, option, content, named):
@@ -212,7 +212,7 @@ def test_without_a_difficulty_filter_sampling_is_trainings_alone():
     check(unfiltered, *files[1:])
     assert longest_prompt(None, files[1]) == (
         464,
-        "464 fit beside a response of 48 (actors.engine.max_model_len of training is 512)",
+        "464 fit with a response of 48 (actors.engine.max_model_len of training is 512)",
     )
     curriculum = files[1].model_copy(update={"prompts": PromptsConfig(curriculum=CurriculumConfig())})
     with pytest.raises(SpecError, match=r"difficulty is null, so that prompts have no pass rates.*prompts\.curriculum"):
@@ -222,6 +222,6 @@ def test_without_a_difficulty_filter_sampling_is_trainings_alone():
 def test_the_longest_prompt_is_what_difficulty_and_training_both_hold():
     data, training, _ = quickstart()
     room, within = longest_prompt(data.difficulty, training)
-    assert (room, within) == (464, "464 fit beside a response of 48 (difficulty.engine.max_model_len is 512)")
+    assert (room, within) == (464, "464 fit with a response of 48 (difficulty.engine.max_model_len is 512)")
     small = training.model_copy(update={"learner": training.learner.model_copy(update={"micro_batch_tokens": 256})})
     assert longest_prompt(data.difficulty, small)[1].endswith("(learner.micro_batch_tokens of training is 256)")

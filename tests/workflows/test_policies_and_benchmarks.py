@@ -151,7 +151,7 @@ def test_prompts_that_hold_a_benchmarks_question_are_counted_before_the_first_ro
     (tmp_path / "sums.jsonl").write_text(json.dumps(row))
     ran, _ = run(evaluation)
     assert "split_prompts" not in ran, "the mixture is as it was"
-    assert f"source {prompt['source']!r}: 1 prompts hold a question of benchmark 'sums'" in caplog.text
+    assert f"source {prompt['source']!r}: 1 prompts contain a question of benchmark 'sums'" in caplog.text
 
 
 def test_the_gain_of_the_summary_is_that_of_the_held_out_prompts_whatever_the_baseline(run, written, tmp_path):

@@ -414,7 +414,7 @@ def test_each_of_the_three_files_may_extend_one_by_its_path(tmp_path):
         load_yaml(DataFile, mine)
     files(tmp_path, list="[1]")
     mine.write_text("extends: ../list.yaml\n")
-    with pytest.raises(SpecError, match=r"list.yaml must hold a mapping; found \[1\]"):
+    with pytest.raises(SpecError, match=r"list.yaml must be a mapping; found \[1\]"):
         load_yaml(Recipe, mine)
 
 

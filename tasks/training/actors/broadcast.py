@@ -212,7 +212,7 @@ class Spread:
                 raise RelayError(f"{written} of {piece.size} bytes came")
         except (TimeoutError, RelayError) as error:
             reason = str(error) or f"nothing came for {patience:.0f} s"
-            logger.warning("%s: %s asks another node than %s: %s", self.path, relay.name, sender.name, reason)
+            logger.warning("%s: %s uses another node than %s: %s", self.path, relay.name, sender.name, reason)
             self._avoided[node].add(holder)
         else:
             alone = (loop.time() - began) / max(uploads, self._uploads[holder])  # uploads share the sender's link

@@ -226,7 +226,7 @@ class RayActor:
         self._begin()
 
     async def placed(self) -> str:
-        need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.gpus} GPUs"
+        need = f"{self._config.cpus:g} CPUs and, if there are any, {self._config.engine.gpus} GPUs"
 
         async def status() -> str:
             return f"an actor waits for resources of the cluster: {need}; {await free_resources()}"

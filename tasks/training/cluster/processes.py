@@ -83,7 +83,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     if need := lacking(actors.count):
         if not resuming or lacking(1):
             raise ResourceError(need)
-        logger.warning("%s: the run goes on with the actors that find room", need)
+        logger.warning("%s: the run continues with the actors that find room", need)
 
 
 def _lack_in_total(config: TrainingConfig, available: Machine, count: int, judge_gpus: int) -> str:

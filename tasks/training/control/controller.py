@@ -184,7 +184,7 @@ class Controller:
             if self.version >= self._config.steps - 1:  # a row has one validation, the last row the last policy's
                 await self._validated(self.validation.finish())
             figures = await self._within(
-                "the controller waits for the figures of the reward workers", self._judge.figures()
+                "the controller waits for the metrics of the reward workers", self._judge.figures()
             )
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
             await self._record(
@@ -275,7 +275,7 @@ class Controller:
         window = self.lifecycle.window
         actors = ", ".join(f"actor {slot.index} {slot.description}" for slot in self.lifecycle.fleet.slots)
         return (
-            f"step {self.version}: the learner holds {len(window.ready)} of {self._config.groups_per_step} groups and "
+            f"step {self.version}: the learner has {len(window.ready)} of {self._config.groups_per_step} groups and "
             f"waits for {len(window.in_flight)} in flight (groups {sorted(window.in_flight)[:8]}); {actors}"
         )
 

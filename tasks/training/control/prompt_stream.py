@@ -45,7 +45,7 @@ class PromptStream:
             MistakeError: a curriculum is configured, and all pass rates are equal.
         """
         if not prompts:
-            raise MistakeError("the mixture holds no prompts to train on")
+            raise MistakeError("the mixture contains no prompts to train on")
         rates = {prompt.pass_rate for prompt in prompts}
         if options.curriculum and None in rates:
             raise MistakeError(
@@ -139,7 +139,7 @@ class PromptStream:
         known = (*state["again"], *state["excluded"], *history["retired"], *history["failed"], *history["solved"])
         unknown = [identity for identity in known if identity not in self._by_id]
         if unknown:
-            raise MistakeError(f"the checkpoint holds prompts that the mixture lacks, such as {unknown[0]}")
+            raise MistakeError(f"the checkpoint contains prompts that the mixture lacks, such as {unknown[0]}")
         self._drawn = state["drawn"]
         self._returned = deque(self._by_id[identity] for identity in state["again"])
         self._excluded = set(state["excluded"])

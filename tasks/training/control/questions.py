@@ -85,12 +85,12 @@ def _questions(
     ]
     if not questions:
         raise MistakeError(
-            f"validation: benchmark {asked.name!r} has no question that fits beside its sampling.max_tokens = "
+            f"validation: benchmark {asked.name!r} has no question that fits with its sampling.max_tokens = "
             f"{sampling.max_tokens} (actors.engine.max_model_len is {limit})"
         )
     if len(questions) < len(rows):
         logger.warning(
-            "validation on %s: %d questions are left out: they do not fit beside its sampling.max_tokens = %d "
+            "validation on %s: %d questions are left out: they do not fit with its sampling.max_tokens = %d "
             "(actors.engine.max_model_len is %d)",
             asked.name,
             len(rows) - len(questions),

@@ -204,7 +204,7 @@ class Validation:
             await _cancel(judging)
         figures = summary(asked, judged)
         if figures is None:
-            logger.warning("version %d is not validated: no response could be judged", version)
+            logger.warning("version %d is not validated: no response could be scored", version)
             return
         self._scores[version] = figures["score"]
         logger.info("version %d: validation score %.3f +- %.3f", version, figures["score"], figures["error"])

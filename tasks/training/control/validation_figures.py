@@ -28,7 +28,7 @@ VALIDATION = (
     Metric("validation/benchmarks/<name>/error", "", "standard error of that score over questions"),
     Metric("validation/benchmarks/<name>/pass_rate", "share", "the pass rate over these questions: avg@k"),
     Metric("validation/benchmarks/<name>/truncated", "share of responses", "as above, of this benchmark"),
-    Metric("validation/unanswered", "responses", "responses that could not be generated or judged"),
+    Metric("validation/unanswered", "responses", "responses that could not be generated or scored"),
     Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
     Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
 )

@@ -29,7 +29,7 @@ LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "liger-kernel", "vllm
 
 @click.command()
 @click.option("--dry", is_flag=True, help="Walk all checks with tiny shapes, on CPUs too.")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="File for all figures, as JSON.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="File for all results, as JSON.")
 def main(dry: bool, file: Path | None) -> None:
     """Check attention, log-probabilities, memory and speed of the learner on this machine's GPU, in a few minutes.
 

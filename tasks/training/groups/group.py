@@ -242,7 +242,7 @@ class JudgedGroup:
         for sample in group.samples:
             completion, score = sample.completion, sample.score
             if completion is None or score is None:
-                raise ValueError(f"group {group.number} has samples that are not judged: it is not ready")
+                raise ValueError(f"group {group.number} has samples that are not scored: it is not ready")
             length = completion.num_tokens
             if score.error is not None:
                 unjudged.append(UnjudgedSample(length, score.error))
@@ -319,7 +319,7 @@ def describe_unjudged(reasons: Sequence[str], samples: int) -> str:
     `reasons` contains one reason for each of them, and the line quotes the first. `samples` is the number of sampled
     responses.
     """
-    return f"{len(reasons)} of {samples} responses could not be judged: {reasons[0]}" if reasons else ""
+    return f"{len(reasons)} of {samples} responses could not be scored: {reasons[0]}" if reasons else ""
 
 
 def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]) -> list[Prompt]:

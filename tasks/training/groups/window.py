@@ -129,7 +129,7 @@ class Window:
             KeyError: the group is not in flight.
         """
         if not group.sampled.all_judged:
-            raise ValueError(f"group {group.number} has samples that are not judged: it is not ready")
+            raise ValueError(f"group {group.number} has samples that are not scored: it is not ready")
         del self.in_flight[group.number]
         self.ready.append(group)
 

@@ -217,7 +217,7 @@ def fetch_whole(learner: Path, storage: PartStorage | None) -> None:
         storage.fetch(parts.upload, learner, parts.files)
     except DamagedError as error:
         reject(learner, storage, parts.upload)
-        raise StoreError(f"{error}; the next attempt goes on from the checkpoint before it") from error
+        raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
 
 
 def reject(learner: Path, storage: PartStorage, upload: str) -> None:

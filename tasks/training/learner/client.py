@@ -210,7 +210,7 @@ class RayLearner:
 
     async def start(self) -> None:
         async def waits_for() -> str:
-            needed = f"{self._config.learner.cpus:g} CPUs and, where there are any, a GPU each"
+            needed = f"{self._config.learner.cpus:g} CPUs and, if there are any, a GPU each"
             return (
                 f"{len(self._ranks)} learner ranks wait for a place in the cluster ({needed}), load the model and find "
                 f"each other; {await free_resources()}"
@@ -354,7 +354,7 @@ class RayLearner:
             raise LearnerLostError(f"a learner rank does not get its part of a checkpoint: {error}") from error
         except DamagedError as error:
             await asyncio.to_thread(self._files.reject, folder, source)
-            raise StoreError(f"{error}; the next attempt goes on from the checkpoint before it") from error
+            raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
 
     async def _once(self, method: str, arguments: Callable[[int], tuple[object, ...]]) -> list[Any]:
         """Call `LearnerRank.once` on every rank with `arguments(rank)`; return the results by rank."""

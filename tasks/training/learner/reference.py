@@ -140,7 +140,7 @@ def _files_in(folder: Path) -> list[Path]:
     paths = sorted(folder.glob(FILES.format(rank=0, ranks=0).replace("00000", "*")))
     ranks = int(paths[0].stem.rpartition("-")[2]) if paths else 0
     if not paths or len(paths) != ranks:
-        raise RuntimeError(f"{folder} holds no reference policy: it has {len(paths)} of {ranks} files")
+        raise RuntimeError(f"{folder} contains no reference policy: it has {len(paths)} of {ranks} files")
     return paths
 
 

@@ -144,7 +144,7 @@ class RestartingLearner:
             return False
         except PartsError as error:
             logger.warning(
-                "a checkpoint is lost: %s. Training goes on until another is due; killed before, it resumes from an "
+                "a checkpoint is lost: %s. Training continues until another is due; killed before, it resumes from an "
                 "older one",
                 error,
             )

@@ -393,4 +393,4 @@ class Trainer:
             whole = self._config.lora is None
             path = self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=whole)[0]
         if path is None:
-            raise RuntimeError(f"{folder} holds no checkpoint for {self._ranks} learner ranks")
+            raise RuntimeError(f"{folder} contains no checkpoint for {self._ranks} learner ranks")

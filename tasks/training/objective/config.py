@@ -131,7 +131,7 @@ class KLConfig(Config):
             name for name in ("sync_every", "sync_alpha", "importance_corrected", "in_reward") if getattr(self, name)
         ]
         if self.beta == 0 and given:
-            raise ValueError(f"kl.{given[0]} has no use where kl.beta is 0: there is no reference policy")
+            raise ValueError(f"kl.{given[0]} has no effect if kl.beta is 0: there is no reference policy")
         if self.in_reward and self.importance_corrected:
             raise ValueError("kl.importance_corrected has no use with kl.in_reward, which has no gradient")
         if (self.sync_every is None) != (self.sync_alpha is None):

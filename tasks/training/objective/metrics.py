@@ -40,7 +40,7 @@ LOSS_METRICS = (
         "",
         "the largest probability among tokens that `clip_high` counts (DAPO, figure 3a)",
     ),
-    Metric("clip_dual", "share of tokens", "tokens with A < 0 and r > dual_clip; only where that is set"),
+    Metric("clip_dual", "share of tokens", "tokens with A < 0 and r > dual_clip; only if that is set"),
     Metric("importance_weight", "", "mean of w as applied, 0 for dropped tokens"),
     Metric("importance_weight_max", "", "maximum of w"),
     Metric(
@@ -48,7 +48,7 @@ LOSS_METRICS = (
         "share",
         "tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections)",
     ),
-    Metric("off_policy", "share of sequences", "sequences dropped by `off_policy_threshold`; only where that is set"),
+    Metric("off_policy", "share of sequences", "sequences dropped by `off_policy_threshold`; only if that is set"),
     Metric("mismatch", "nats", "mean of abs(d)"),
     Metric("mismatch_max", "nats", "maximum of abs(d)"),
     Metric("token_mult_prob_error", "", "mean of exp(abs(d)) (NeMo RL); 1 when engine and learner agree"),
@@ -63,11 +63,15 @@ LOSS_METRICS = (
     Metric(
         "kl",
         "nats",
-        "mean of the configured estimator of KL(policy, reference); only where beta > 0; with `in_reward`, "
+        "mean of the configured estimator of KL(policy, reference); only if beta > 0; with `in_reward`, "
         "that of the policy before the first update",
     ),
     Metric("num_tokens", "tokens", "trained tokens; recorded as `trained_tokens`"),
-    Metric("num_sequences", "sequences", "sequences that have any; the pieces of an episode begun anew are one"),
+    Metric(
+        "num_sequences",
+        "sequences",
+        "sequences that have any; the parts of an episode that was started again count as one",
+    ),
 )
 """Metrics of the loss of a step. A is the advantage; w, r and d are defined in the module's docstring."""
 

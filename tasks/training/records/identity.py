@@ -83,12 +83,12 @@ def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> Non
     here = run_setup(config)
     if state.version > config.steps:
         raise OtherRunError(
-            f"{checkpoint}: the run has taken {state.version} steps, steps = {config.steps}: fewer steps are a run of "
-            f"their own, in a folder of their own"
+            f"{checkpoint}: the run has taken {state.version} steps, steps = {config.steps}: fewer steps are a "
+            f"separate run, in a separate folder"
         )
     if (state.zero_stage == 3) != (here.zero_stage == 3):
         raise OtherRunError(
-            f"{checkpoint} holds the learner's state for learner.zero_stage = {state.zero_stage}, not "
+            f"{checkpoint} has the learner's state for learner.zero_stage = {state.zero_stage}, not "
             f"{here.zero_stage}: DeepSpeed's universal checkpoints lead from 1 to 2 and back, and from 3 to 3. Go "
             f"on with {state.zero_stage}; {SEED_ADVICE}"
         )
@@ -97,11 +97,11 @@ def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> Non
     if other := differing & {*state.chosen, *here.chosen}:
         was = ", ".join(f"{name} = {before.get(name)}" for name in sorted(other))
         raise OtherRunError(
-            f"{checkpoint} is of a run with {was}; another run needs a folder of its own, or this one's options"
+            f"{checkpoint} is of a run with {was}; another run needs its own folder, or this one's options"
         )
     if state.code != here.code:
         logger.warning(
-            "the run goes on from %s under other code than it was made by (%s, now %s); %s",
+            "the run continues from %s under other code than it was made by (%s, now %s); %s",
             checkpoint,
             state.code[:8],
             here.code[:8],

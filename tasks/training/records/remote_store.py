@@ -177,7 +177,7 @@ class RunStore:
             except Exception as error:  # fsspec's file systems share no kind of error
                 raise StoreError(f"{self._address}/{upload} cannot be read: {error}") from error
             else:
-                logger.info("the run goes on from %s/%s", self._address, upload)
+                logger.info("the run continues from %s/%s", self._address, upload)
                 return version
         return None
 
@@ -220,7 +220,8 @@ class RunStore:
             self._persistently(lambda: self._put(checkpoint))
         except Exception as error:  # a failed upload must not end training
             logger.warning(
-                "%s was not uploaded to %s: %s. Training goes on; killed now, it would go on from an older checkpoint",
+                "%s was not uploaded to %s: %s. Training continues; killed now, it would continue from an older "
+                "checkpoint",
                 checkpoint.name,
                 self._address,
                 error,
@@ -347,7 +348,7 @@ class RunStore:
         """Move the downloaded files into the run folder, the checkpoint last, because it needs the others."""
         source = arriving / "checkpoints" / checkpoint
         if not source.is_dir():
-            raise DamagedError(f"it holds no {checkpoint}")
+            raise DamagedError(f"it contains no {checkpoint}")
         for name in ("tensorboard", "rollouts", "policies"):  # of an attempt that continued from an older checkpoint
             shutil.rmtree(self._folder / name, ignore_errors=True)
         for name in ("ledger.jsonl", "metrics.jsonl", "tensorboard"):

@@ -15,7 +15,7 @@ from tasks.storage.durable import whole
 FORMAT = 5
 """Version of the checkpoint layout. It changes when the code cannot read checkpoints of earlier code any more."""
 
-SEED_ADVICE = "`seed` with another value is a run of its own"
+SEED_ADVICE = "`seed` with another value is a separate run"
 """End of a message that refuses a checkpoint. It names the option that begins another run."""
 
 

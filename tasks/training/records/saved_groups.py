@@ -142,7 +142,7 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     first = rows[0]
     if first["prompt_id"] not in prompts:
-        raise MistakeError(f"the checkpoint holds a group of prompt {first['prompt_id']}, which the mixture lacks")
+        raise MistakeError(f"the checkpoint contains a group of prompt {first['prompt_id']}, which the mixture lacks")
     group = Group.of(
         first["group"],
         prompts[first["prompt_id"]],

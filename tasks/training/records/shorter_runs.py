@@ -138,7 +138,7 @@ class ShorterRun:
         else:
             beginning = f", from the beginning, as it has no checkpoint of step {self.steps}"
         print(
-            f"training: the run of this recipe has taken {self.taken} steps: {self.steps} steps are a run of their own"
+            f"training: the run of this recipe has taken {self.taken} steps: {self.steps} steps are a separate run"
             f"{beginning}",
             file=sys.stderr,
             flush=True,

@@ -95,7 +95,7 @@ ALARMS = (
         "zero_variance",
         "above",
         "most of what is generated teaches nothing: its prompts are too easy or too hard by now",
-        "filter the mixture by difficulty anew with this policy, or take other prompts",
+        "filter the mixture by difficulty again with this policy, or take other prompts",
     ),
     Alarm(
         "max_clipped",
@@ -115,7 +115,7 @@ ALARMS = (
         "max_unjudged",
         "unjudged_share",
         "above",
-        "responses cannot be judged, and are lost",
+        "responses cannot be scored, and are lost",
         "look at detail in the ledger: an endpoint that is away, or a verifier that fails",
     ),
     Alarm(
@@ -144,7 +144,7 @@ ALARMS = (
         "grad_norm_ratio",
         "above",
         "the gradient is many times what it was over the run",
-        "lower optimizer.learning_rate; one step is no reason for worry",
+        "lower optimizer.learning_rate; one step is not a reason for worry",
     ),
 )
 

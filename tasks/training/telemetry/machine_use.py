@@ -26,7 +26,7 @@ MACHINES = (
         "learner_mfu",
         "share",
         "model FLOPs utilisation of the learner in `learn_seconds`: operations that the trained tokens need over those "
-        "that its GPUs could do in bfloat16 (PaLM, appendix B); absent where the model's shape or the GPU's peak is "
+        "that its GPUs could do in bfloat16 (PaLM, appendix B); absent if the model's shape or the GPU's peak is "
         "not known, as on CPUs",
     ),
     Metric(
@@ -45,7 +45,7 @@ MACHINES = (
     Metric(
         "judging_share",
         "share of the machine time",
-        "busy time of the verifier processes, 8 of which count as a GPU where the run has GPUs, and of the GPUs of a "
+        "busy time of the verifier processes, 8 of which count as a GPU if the run has GPUs, and of the GPUs of a "
         "judge that the run serves; a server that somebody else runs does not count",
     ),
     Metric(

@@ -247,7 +247,7 @@ def follow(name: str, folder: Path, flush_seconds: float) -> None:
         tracker.finish(end.well)
     except Exception as error:
         first = _USER_INFO.sub("//", str(error).partition("\n")[0])
-        _print(f"{name} gets no more metrics of this run, which goes on without it: {type(error).__name__}: {first}")
+        _print(f"{name} gets no more metrics of this run, which continues without it: {type(error).__name__}: {first}")
     sys.stderr.flush()
     os._exit(0)  # does not wait for threads and exit handlers of the package
 

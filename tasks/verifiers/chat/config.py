@@ -82,7 +82,7 @@ class ServerConfig(Config):
     @classmethod
     def _no_key(cls, extra_args: list[str]) -> list[str]:
         if any(re.split("[= ]", argument)[0].replace("_", "-") == "--api-key" for argument in extra_args):
-            raise ValueError("the server gets a key of its own; leave --api-key out")
+            raise ValueError("the server gets its own key; leave --api-key out")
         return extra_args
 
 

@@ -105,7 +105,7 @@ class Endpoint(Client):
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self.failed("counts no tokens: its answer is another one than vLLM's") from None
         if not (isinstance(count, int) and isinstance(context, int) and count >= 0 and context > 0):
-            raise self.failed("counts no tokens: its answer holds no numbers")
+            raise self.failed("counts no tokens: its answer contains no numbers")
         return count, context
 
     def without_key(self, text: str) -> str:

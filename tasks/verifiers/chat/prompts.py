@@ -49,7 +49,7 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
             raise GroundTruthError(f"{verifier} wants null, got {ground_truth!r:.200}")
         return
     if verifier != WITH_REFERENCE:
-        raise ValueError(f"verifier {verifier!r} is not judged here; accepted: {WITH_REFERENCE}, {WITHOUT_REFERENCE}")
+        raise ValueError(f"verifier {verifier!r} is not scored here; accepted: {WITH_REFERENCE}, {WITHOUT_REFERENCE}")
     if not isinstance(ground_truth, dict) or set(ground_truth) - {"mode"} != {"reference"}:
         raise GroundTruthError(f'{verifier} wants {{"reference": "..."}}, got {ground_truth!r:.200}')
     reference, mode = ground_truth["reference"], ground_truth.get("mode", MODES[0])
@@ -67,11 +67,11 @@ def is_pairwise(ground_truth: Any) -> bool:
 def turns(messages: Any) -> list[tuple[str, str]]:
     """Return the conversation as pairs of role and content; raises `CannotJudge` if it is missing or malformed."""
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise CannotJudge("a chat answer cannot be judged without the conversation: give messages")
+        raise CannotJudge("a chat answer cannot be scored without the conversation: give messages")
     conversation = []
     for turn in messages:
         if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
-            raise CannotJudge(f"a turn must hold the texts role and content, got {turn!r:.200}")
+            raise CannotJudge(f"a turn must contain the texts role and content, got {turn!r:.200}")
         conversation.append((turn["role"], turn["content"]))
     if not any(content.strip() for role, content in conversation if role == "user"):
         raise CannotJudge("the conversation has no turn of the user")

@@ -54,12 +54,12 @@ def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True
         raise NoCompletion(str(reason)) from None
     choices = completion.get("choices") if isinstance(completion, dict) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise NoCompletion(f"the endpoint's answer does not hold one choice: {_shown(body)}")
+        raise NoCompletion(f"the endpoint's answer does not contain one choice: {_shown(body)}")
     message, ended = choices[0].get("message"), choices[0].get("finish_reason")
     if ended == "content_filter":
         raise NoJudgement(f"the judge did not finish (finish_reason {ended!r})")
     if not isinstance(message, dict):
-        raise NoCompletion(f"the choice holds no message: {_shown(body)}")
+        raise NoCompletion(f"the choice contains no message: {_shown(body)}")
     if message.get("refusal"):
         raise NoJudgement(f"the judge refused: {message['refusal']!r:.200}")
     if ended != "stop":
@@ -82,9 +82,9 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
         raise NoJudgement(f"the judge's message is not an object of {' and '.join(sorted(wanted))}: {_shown(text)}")
     reason, score = fields.get("reason", ""), fields["score"]
     if not isinstance(reason, str):
-        raise NoJudgement(f"the reason is no text: {reason!r:.200}")
+        raise NoJudgement(f"the reason is not a text: {reason!r:.200}")
     if not isinstance(score, int) or isinstance(score, bool):
-        raise NoJudgement(f"the score is no whole number: {score!r:.200}")
+        raise NoJudgement(f"the score is not a whole number: {score!r:.200}")
     if not lowest <= score <= highest:
         raise NoJudgement(f"the score {score!r:.50} is off the scale from {lowest} to {highest}")
     return Judgement(reason, score)

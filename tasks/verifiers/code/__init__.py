@@ -54,7 +54,7 @@ def check_ground_truth(ground_truth: Any) -> None:
         try:
             parse(code)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise GroundTruthError(f"{name} is no Python: {error}: {code!r:.200}") from None
+            raise GroundTruthError(f"{name} is not Python: {error}: {code!r:.200}") from None
     try:
         problem = prepare(given, setup, tests).problem
     except TestsNothingError as error:

@@ -95,7 +95,7 @@ class CodeConfig(Config):
             )
         if 4 * self.memory_mib > self.total_memory_mib:
             raise ValueError(
-                f"total_memory_mib ({self.total_memory_mib}) must hold two programs and their tests, each of "
+                f"total_memory_mib ({self.total_memory_mib}) must have room for two programs and their tests, each of "
                 f"memory_mib ({self.memory_mib})"
             )
         if self.remote is not None and (self.isolation != "auto" or self.python is not None):

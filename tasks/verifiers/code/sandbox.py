@@ -261,7 +261,7 @@ def _start(isolation: Isolation, interpreter: Interpreter, nice: int) -> ForkSer
 
 def _bubblewrap(interpreter: Interpreter) -> list[str]:
     if covered := [path for path in interpreter.visible if path.startswith(f"{WRITABLE}/")]:
-        raise SandboxError(f"{covered[0]} lies below {WRITABLE}, where programs have a folder of their own")
+        raise SandboxError(f"{covered[0]} lies below {WRITABLE}, where programs have their own folder")
     visible = [part for path in interpreter.visible for part in ("--ro-bind", path, path)]
     folders = dict(zip(interpreter.search, _search_inside(interpreter), strict=True))
     packages = [

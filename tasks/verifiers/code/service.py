@@ -153,7 +153,7 @@ class CodeService:
         if self._under_way >= self._places:
             raise web.HTTPServiceUnavailable(text=f"all {self._places} places are taken", headers=retry)
         if self._bytes + size > self._max_bytes:
-            raise web.HTTPServiceUnavailable(text=f"requests hold all {self._max_bytes} bytes", headers=retry)
+            raise web.HTTPServiceUnavailable(text=f"requests use all {self._max_bytes} bytes", headers=retry)
         return size
 
     def _check_limits(self, options: Any) -> None:
@@ -196,9 +196,9 @@ def _content(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
-        raise web.HTTPBadRequest(text="the body is no JSON") from None
+        raise web.HTTPBadRequest(text="the body is not JSON") from None
     if not isinstance(content, dict):
-        raise web.HTTPBadRequest(text="the body is no JSON object")
+        raise web.HTTPBadRequest(text="the body is not a JSON object")
     return content
 
 

@@ -106,7 +106,7 @@ class Clock:
             if charged >= self._budget_seconds:
                 raise TakesLong
             if looked >= self._gives_up_at:
-                raise CannotJudge(f"the program had no time of its own in {WALL_FACTOR * self._total_seconds:g} s")
+                raise CannotJudge(f"the program got no CPU time in {WALL_FACTOR * self._total_seconds:g} s")
             if self._heard(descriptor, requests):
                 return
             now = time.monotonic()

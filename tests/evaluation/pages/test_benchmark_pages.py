@@ -39,7 +39,7 @@ def page_of(folder, policies, asked):
 
 @pytest.fixture(scope="module")
 def policies():
-    """A question that gets better and worse again, one that gets worse, one that stays, and one that is not judged."""
+    """A question that gets better and worse again, one that gets worse, one that stays, and one that is not scored."""
     return {
         "before": answers("x", a=[0, 0, 1], b=[1], c=[1], d=[0]),
         "after": answers("y", [HOSTILE], a=[1, 1, 0], b=[0], c=[1], d=[None]),
@@ -55,9 +55,9 @@ def page(policies, tmp_path_factory):
 def test_every_question_has_the_responses_of_every_policy(page):
     lines = [" ".join(line.split()) for line in Reader(page).lines]
     assert "1 row 0 of test · math · a after better than before other worse than before" in lines
-    passed = [line for line in lines if re.fullmatch(r"(before|after|other) (\d of \d pass|no .* judged)", line)]
+    passed = [line for line in lines if re.fullmatch(r"(before|after|other) (\d of \d pass|no .* scored)", line)]
     assert passed[:3] == ["before 1 of 3 pass", "after 2 of 3 pass", "other 0 of 3 pass"]
-    assert passed[9:] == ["before 0 of 1 pass", "after no response could be judged", "other 0 of 1 pass"]
+    assert passed[9:] == ["before 0 of 1 pass", "after no response could be scored", "other 0 of 1 pass"]
     assert "judge unreachable" in lines
     assert lines.count("expected 42") == 10  # every response that failed
     assert "passes sample 2 · score 1 · 12 tokens" in lines
@@ -76,7 +76,7 @@ def test_filters_choose_the_questions_that_changed(page):
         assert f'<input type="radio" name="show" id="{name}">' in page
         assert f"body:has(#{name}:checked) article:not(.{name}) {{ display: none; }}" in page
     assert "changed for worse, 2</label>" in page
-    assert "1 the same, 1 without a judged response of both" in page
+    assert "1 the same, 1 without a scored response of both" in page
 
 
 def test_hostile_responses_are_harmless_and_the_page_is_whole(page):

@@ -152,7 +152,7 @@ def test_a_cluster_is_checked_by_node_and_a_run_that_goes_on_needs_one_engine(mo
     with pytest.raises(ResourceError, match=r"1 fit beside .* node n2 has 4 GPUs and 16 CPUs free, node n3 has 4"):
         check_resources(run)
     check_resources(run, resuming=True)
-    assert "the run goes on with the actors that find room" in caplog.text
+    assert "the run continues with the actors that find room" in caplog.text
     check_resources(config(ranks=8, count=4, span=4))
 
 

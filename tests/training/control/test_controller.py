@@ -306,7 +306,7 @@ def test_actors_that_never_answer_end_the_run_with_who_waits_for_whom(tmp_path):
         await never()
 
     run = Run(tmp_path, config(stall_seconds=0.05), prompts(50), silent)
-    with pytest.raises(StalledError, match=r"holds 0 of 2 .* 2 in flight .*\[0, 1\].* stall_seconds = 0.05"):
+    with pytest.raises(StalledError, match=r"the learner has 0 of 2 .* 2 in flight .*\[0, 1\].* stall_seconds = 0.05"):
         run.play()
 
 

@@ -1,6 +1,6 @@
-"""What becomes of a response that cannot be judged, and of its group, shown with stand-ins for everyone else.
+"""What becomes of a response that cannot be scored, and of its group, shown with stand-ins for everyone else.
 
-A response that is not in the judge's table, such as `?`, cannot be judged.
+A response that is not in the judge's table, such as `?`, cannot be scored.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ def test_the_ledger_says_how_many_responses_have_no_judgement_and_why(tmp_path):
     run = one_step(tmp_path).play()
     row, whole = run.rows("trained")
     assert (row["scores"], row["num_tokens"]) == ([1.0, 0.0, 0.0, None], [5, 5, 5, 1])
-    assert row["detail"] == "1 of 4 responses could not be judged: no verdict on '?'"
+    assert row["detail"] == "1 of 4 responses could not be scored: no verdict on '?'"
     assert row["advantage_spread"] == pytest.approx(sqrt(2 / 9))
     assert (whole["scores"], whole["detail"]) == ([1.0, 0.0, 0.0, 0.0], None)
     assert run.ledger.table().column("scores").to_pylist()[0] == [1.0, 0.0, 0.0, None]
@@ -148,7 +148,7 @@ def test_judged_responses_with_equal_scores_teach_nothing(tmp_path):
     run = Run(tmp_path, options, prompts(9), first_answer("right", "?", "right", "?")).play()
     [row] = run.rows("zero_variance")
     assert row["scores"] == [1.0, 1.0, None, None]
-    assert row["detail"] == "every score is 1; 2 of 4 responses could not be judged: no verdict on '?'"
+    assert row["detail"] == "every score is 1; 2 of 4 responses could not be scored: no verdict on '?'"
     assert run.metrics()[0]["solved"] == 1 / 3
     assert run.metrics()[0]["unjudged_samples"] == 2
 
@@ -160,7 +160,7 @@ def test_a_group_with_fewer_than_two_judged_responses_fails_and_is_never_a_rewar
     run = Run(tmp_path, options, prompts(9), first_answer(*texts)).play()
     [failed] = run.rows("failed")
     assert (failed["prompt_id"], failed["scores"], len(failed["num_tokens"])) == ("p1", [], samples)
-    assert f"of {samples} responses could not be judged: no verdict on '?'" in failed["detail"]
+    assert f"of {samples} responses could not be scored: no verdict on '?'" in failed["detail"]
     assert run.learner.steps[0].prompts == [2, 3]
     [row] = run.metrics()
     assert row["reward"] == 1 / samples

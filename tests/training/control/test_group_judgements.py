@@ -123,7 +123,7 @@ def test_a_response_that_fails_by_itself_leaves_the_group_whose_ranks_count_it(t
     [row] = run.rows("trained")
     # lengths 4, 1, 5, 6: ranks 1/3, 0, 2/3, 1
     assert row["scores"] == [pytest.approx(0.5 + 1 / 6), pytest.approx(1 + 2 / 6), 0.5, None]
-    assert row["detail"] == "1 of 4 responses could not be judged: no verdict on '?'"
+    assert row["detail"] == "1 of 4 responses could not be scored: no verdict on '?'"
 
 
 @pytest.mark.parametrize("name", ["one_for_all", "nan_for_one", "raises"])

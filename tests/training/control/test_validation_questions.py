@@ -38,13 +38,13 @@ def test_a_question_has_its_benchmarks_sampling_and_a_seed_of_the_run_where_it_h
 def test_a_question_that_does_not_fit_is_left_out_and_counted(tiny_model, tmp_path, caplog):
     (question,) = loaded(tiny_model, benchmark(tmp_path, "Sea?", "#" * 60))
     assert question.prompt.messages[0]["content"] == "Sea?"
-    assert "words: 1 questions are left out: they do not fit beside its sampling.max_tokens = 16" in caplog.text
+    assert "words: 1 questions are left out: they do not fit with its sampling.max_tokens = 16" in caplog.text
     with pytest.raises(MistakeError, match=r"'words' has no question that fits .*max_model_len is 64"):
         loaded(tiny_model, benchmark(tmp_path, "#" * 60))
 
 
 def test_a_benchmark_that_cannot_be_judged_here_is_an_error_before_anything_starts(tiny_model, tmp_path):
-    with pytest.raises(RolloutError, match="none of its 1 prompts can be judged here: a judge"):
+    with pytest.raises(RolloutError, match="none of its 1 prompts can be scored here: a judge"):
         loaded(tiny_model, benchmark(tmp_path, "Tell me a story.", verifier="chat_open", truth=None))
 
 

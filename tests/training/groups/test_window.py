@@ -161,11 +161,11 @@ def test_a_group_is_not_ready_before_all_of_it_is_judged(window):
     [first, *_] = window.take(3)
     window.generated(first, COMPLETION)
     window.judged(first, Score.binary(True, ""))
-    with pytest.raises(ValueError, match="group 0 has samples that are not judged"):
+    with pytest.raises(ValueError, match="group 0 has samples that are not scored"):
         JudgedGroup.of(first.group, ShapingConfig(), finished_at=1.0)
     for sample in first.group.samples:  # as if a judgement came that the window knows nothing of
         sample.completion, sample.score = COMPLETION, Score.binary(True, "")
-    with pytest.raises(ValueError, match="group 0 has samples that are not judged"):
+    with pytest.raises(ValueError, match="group 0 has samples that are not scored"):
         window.finish(JudgedGroup.of(first.group, ShapingConfig(), finished_at=1.0))
 
 

@@ -309,7 +309,7 @@ def test_a_part_with_other_content_ends_the_attempt_and_the_next_goes_on_from_th
     part = key_of(bucket, 2, "zero_pp_rank_1_mp_rank_00_optim_states.pt")
     first.storage.pipe_file(part, b"x" * len("state 2, rank 1"))
     second = tmp_path / "second"
-    with pytest.raises(StoreError, match=r"rank_1.* is not what was uploaded; the next attempt goes on from"):
+    with pytest.raises(StoreError, match=r"rank_1.* is not what was uploaded; the next attempt continues from"):
         resume(Cluster(second, bucket, "c", "d"))
     assert resume(Cluster(second, bucket, "c", "d")) == 1
 

@@ -527,7 +527,7 @@ def test_leaving_out_what_has_no_gradient_changes_no_weight(learner, tiny_model,
 
 @pytest.mark.complete
 def test_a_folder_without_a_checkpoint_is_named(learner, tmp_path):
-    with pytest.raises(RuntimeError, match=r"empty holds no checkpoint for 1 learner ranks"):
+    with pytest.raises(RuntimeError, match=r"empty contains no checkpoint for 1 learner ranks"):
         asyncio.run(learner().load(tmp_path / "empty"))
 
 
@@ -578,7 +578,7 @@ def test_a_step_whose_answer_was_lost_is_taken_once(learner, tmp_path):
 def test_a_call_that_failed_fails_when_it_is_repeated_as_well(learner, tmp_path):
     trainer = learner()
     trainer._ranks = [AnswersLost(handle) for handle in trainer._ranks]
-    with pytest.raises(RuntimeError, match="holds no checkpoint"):
+    with pytest.raises(RuntimeError, match="contains no checkpoint"):
         asyncio.run(trainer.load(tmp_path / "empty"))
 
 

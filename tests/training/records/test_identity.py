@@ -42,10 +42,13 @@ def state(version=7, **made):
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (state(version=21), r"the run has taken 21 steps, steps = 20: fewer steps are a run of their own, in a folder"),
+        (
+            state(version=21),
+            r"the run has taken 21 steps, steps = 20: fewer steps are a separate run, in a separate folder",
+        ),
         (
             state(zero_stage=3),
-            r"holds the learner's state for learner\.zero_stage = 3, not 2: DeepSpeed's universal checkpoints lead "
+            r"has the learner's state for learner\.zero_stage = 3, not 2: DeepSpeed's universal checkpoints lead "
             r"from 1 to 2 and back, and from 3 to 3\. Go on with 3",
         ),
     ],

@@ -173,7 +173,7 @@ def test_of_a_run_that_has_ended_the_last_checkpoint_stays_and_fewer_steps_begin
 
     four = machine.train(4)
     assert machine.lines == [
-        "training: the run of this recipe has taken 8 steps: 4 steps are a run of their own, from the beginning, as it "
+        "training: the run of this recipe has taken 8 steps: 4 steps are a separate run, from the beginning, as it "
         "has no checkpoint of step 4"
     ]
     assert (four.folder.name, len(four.learner.steps), four.controller.validation.best) == ("abc-4", 4, 3)
@@ -192,7 +192,7 @@ def test_twelve_steps_that_are_interrupted_then_four_then_six_then_twelve(machin
 
     four = machine.train(4)
     assert machine.lines == [
-        "training: the run of this recipe has taken 8 steps: 4 steps are a run of their own, from a copy of its "
+        "training: the run of this recipe has taken 8 steps: 4 steps are a separate run, from a copy of its "
         "checkpoint of step 4",
         f"training: 4 of 4 steps are done: resumed from the checkpoint in {machine.runs}/abc-4",
     ]
@@ -202,7 +202,7 @@ def test_twelve_steps_that_are_interrupted_then_four_then_six_then_twelve(machin
 
     six = machine.train(6)
     assert machine.lines == [
-        "training: the run of this recipe has taken 8 steps: 6 steps are a run of their own, from the beginning, as it "
+        "training: the run of this recipe has taken 8 steps: 6 steps are a separate run, from the beginning, as it "
         "has no checkpoint of step 6"
     ]
     assert (six.folder.name, len(six.learner.steps), six.controller.validation.best) == ("abc-6", 6, 6)
@@ -227,7 +227,7 @@ def test_a_shorter_run_that_is_started_again_has_its_validation(machine):
     killed_after_eight_steps(machine)
     first = machine.train(4)
     again = machine.train(4)
-    assert machine.lines[0].endswith("4 steps are a run of their own")
+    assert machine.lines[0].endswith("4 steps are a separate run")
     assert again.metrics() == first.metrics()
     assert first.asked
     assert again.asked == []
@@ -254,7 +254,7 @@ def test_without_a_checkpoint_that_fits_a_shorter_run_begins_from_the_beginning(
     killed_after_eight_steps(machine, **options)
     before = contents(machine.runs / "abc")
     four = machine.train(4, **options)
-    assert "4 steps are a run of their own, from the beginning, as " in machine.lines[0]
+    assert "4 steps are a separate run, from the beginning, as " in machine.lines[0]
     assert ("prompts.reroll" in machine.lines[0]) == ("prompts" in options)
     assert len(four.learner.steps) == 4
     assert contents(machine.runs / "abc") == before
@@ -309,7 +309,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_none(machine, monkey
             interrupted_at(patched, number, delete)
             four = machine.train(4)
         assert machine.lines == [
-            "training: the run of this recipe has taken 8 steps: 4 steps are a run of their own, from the beginning, "
+            "training: the run of this recipe has taken 8 steps: 4 steps are a separate run, from the beginning, "
             "as it has no checkpoint of step 4"
         ], number
         assert len(four.learner.steps) == 4
@@ -374,7 +374,7 @@ def test_on_storage_four_steps_then_six_then_twelve_and_empty_machines_between(m
 
     third = machines()
     again = third.train(4, make)
-    assert third.lines[0].endswith("4 steps are a run of their own")
+    assert third.lines[0].endswith("4 steps are a separate run")
     check_first_four_steps(again, rows, ledger)
 
     six = third.train(6, make)

@@ -344,7 +344,7 @@ def test_a_missing_key_is_a_mistake_that_names_the_variable(monkeypatch):
     with pytest.raises(ValueError, match="JUDGE_KEY, which is not set"):
         make_judge(options)
     monkeypatch.setenv("JUDGE_KEY", "two\nlines")
-    with pytest.raises(ValueError, match="JUDGE_KEY holds no key") as error:
+    with pytest.raises(ValueError, match="JUDGE_KEY contains no key") as error:
         make_judge(options)
     assert "lines" not in str(error.value).replace("plain characters", "")
     with pytest.raises(ValueError, match="no url"):

@@ -223,7 +223,7 @@ def _harmless(function: Any) -> bool:
 
 
 def _refuse(request: dict[str, Any]) -> Any:
-    raise TypeError("nothing can be asked here")
+    raise TypeError("nothing can be requested here")
 
 
 def _shown(error: BaseException) -> str:

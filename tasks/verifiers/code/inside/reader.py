@@ -206,7 +206,7 @@ class _Reader:
             case "array" | "scalar" | "objects":
                 return self._array(node, parts)
         if self._other is None:
-            raise OpaqueError("something that is no data")
+            raise OpaqueError("something that is not data")
         return self._other(node)
 
     def _named(self, name: str, fields: tuple[str, ...]) -> Any:

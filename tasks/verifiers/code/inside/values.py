@@ -83,7 +83,7 @@ def _node(value: Any, refer: Refer, classes: Collection[str], other: Callable[[A
     if isinstance(value, type | types.BuiltinFunctionType) and value in _NAMES:
         return ["builtin", _NAMES[value]]
     if other is None:
-        raise OpaqueError(f"a value of type {kind.__name__}, which is no data")
+        raise OpaqueError(f"a value of type {kind.__name__}, which is not data")
     return other(value)
 
 

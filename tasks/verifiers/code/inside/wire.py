@@ -114,7 +114,7 @@ class Peer:
             line = self._stream.readline(MAX_LINE + 2)
             message = json.loads(line) if line.endswith(b"\n") else None
         except (OSError, ValueError, RecursionError) as error:
-            raise WireError("a message that is no JSON") from error
+            raise WireError("a message that is not JSON") from error
         finally:
             sys.set_int_max_str_digits(digits)
         if not isinstance(message, dict):
