@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.verifiers import mathematics
-from tasks.verifiers.mathematics import warm_up
+from tasks.verifiers.mathematics.warm_up import EQUAL_ANSWERS
 from tasks.verifiers.scores import GroundTruthError
 from tests.examples import examples
 
@@ -154,7 +154,7 @@ def test_an_integer_is_found_in_every_form(number, form):
 
 
 def test_what_a_process_warms_up_with_is_equal():
-    assert [pair for pair in warm_up.EQUAL_ANSWERS if not mathematics.equivalent(*pair)] == []
+    assert [pair for pair in EQUAL_ANSWERS if not mathematics.equivalent(*pair)] == []
 
 
 @pytest.mark.long
