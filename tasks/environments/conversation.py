@@ -23,7 +23,7 @@ MARKER = "0123456789"
 """The dummy assistant turn. No template changes or trims digits."""
 
 
-class Conversation:
+class ChatTemplate:
     """Continues a conversation with the chat template of a policy."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class Conversation:
         self._specials = {number: token.content for number, token in added if token.special}
 
     @classmethod
-    def of_model(cls, model: Path, variables: Mapping[str, Any]) -> Conversation:
+    def of_model(cls, model: Path, variables: Mapping[str, Any]) -> ChatTemplate:
         """Return the conversation of a policy, given its Hugging Face folder.
 
         Raises:

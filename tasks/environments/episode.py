@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.environments.conversation import Conversation
+from tasks.environments.conversation import ChatTemplate
 from tasks.environments.interface import Judgement, Turn
 from tasks.environments.sessions import (
     AsksForJudgement,
@@ -62,18 +62,18 @@ class EpisodeRequest:
     group: int = 0
 
 
-class Template(Protocol):
-    """The interface of a chat template that continues a conversation (`Conversation`)."""
+class TurnTokens(Protocol):
+    """The interface of a chat template that continues a conversation (`ChatTemplate`)."""
 
     @property
     def control_tokens(self) -> Sequence[str]:
         """Texts of the control tokens, which an inserted message may not contain."""
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
-        """Return the tokens between two turns (`Conversation.inserted`)."""
+        """Return the tokens between two turns (`ChatTemplate.inserted`)."""
 
     def begun(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the tokens of a whole conversation (`Conversation.begun`)."""
+        """Return the tokens of a whole conversation (`ChatTemplate.begun`)."""
 
 
 class Services(Protocol):
@@ -168,7 +168,7 @@ class EpisodePlayer:
     are sampled.
     """
 
-    def __init__(self, pool: EnvironmentPool, conversation: Template) -> None:
+    def __init__(self, pool: EnvironmentPool, conversation: TurnTokens) -> None:
         self._pool = pool
         self._conversation = conversation
 
@@ -185,7 +185,7 @@ class EpisodePlayer:
             ModelError: If the tokenizer cannot be loaded.
             ChatTemplateError: If the template has no such variable.
         """
-        return cls(EnvironmentPool(config, model), Conversation.of_model(model, variables))
+        return cls(EnvironmentPool(config, model), ChatTemplate.of_model(model, variables))
 
     async def aclose(self) -> None:
         """End the environment processes."""
@@ -226,7 +226,7 @@ class _Game:
 
     def __init__(
         self,
-        conversation: Template,
+        conversation: TurnTokens,
         session: Session,
         request: EpisodeRequest,
         generate: GenerateTurn,

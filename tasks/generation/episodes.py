@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.environments.conversation import Conversation
+from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
 from tasks.environments.spec import EnvironmentSpec
@@ -137,7 +137,7 @@ class StageEpisodes:
         variables = sampling.chat_template_kwargs
         key = canonical_json(variables)
         if key not in self._players:
-            self._players[key] = EpisodePlayer(self._environments, Conversation.of_model(self._model, variables))
+            self._players[key] = EpisodePlayer(self._environments, ChatTemplate.of_model(self._model, variables))
         return self._players[key]
 
     async def aclose(self) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from tasks.environments.conversation import Conversation
+from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
 from tasks.environments.spec import EnvironmentSpec
@@ -79,7 +79,7 @@ def play(tokenizer):
         async def run():
             policy_ = policy or Policy(tokenizer)
             pool = EnvironmentPool(EnvironmentsConfig(memory_mib=memory_mib, cpu_seconds=cpu_seconds), folder)
-            player = EpisodePlayer(pool, Conversation(tokenizer, {}))
+            player = EpisodePlayer(pool, ChatTemplate(tokenizer, {}))
             ids = tokenizer.apply_chat_template(PROMPT, add_generation_prompt=True, return_dict=False)
             spec = EnvironmentSpec(f"{module}.{room}", **options)
             sampling = SamplingConfig(max_tokens=max_tokens)
@@ -333,7 +333,7 @@ def test_an_environment_that_inserts_others_has_its_turns_sampled_anew_from_ther
 def test_a_process_plays_many_episodes(tokenizer):
     async def run():
         pool = EnvironmentPool(EnvironmentsConfig(processes=2))
-        player = EpisodePlayer(pool, Conversation(tokenizer, {}))
+        player = EpisodePlayer(pool, ChatTemplate(tokenizer, {}))
         spec = EnvironmentSpec("tests.environments.rooms.count")
         sampling = SamplingConfig(max_tokens=200)
 

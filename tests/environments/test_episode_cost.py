@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from tasks.environments.conversation import Conversation
+from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer
 from tasks.environments.sessions import EnvironmentPool
 from tasks.generation.interface import Completion
@@ -27,7 +27,7 @@ def test_both_sample_the_same_tokens_at_the_lengths_that_are_asked_for():
 
     async def run():
         tokenizer = tokenizer_of(ends=False)
-        player = EpisodePlayer(EnvironmentPool(EnvironmentsConfig()), Conversation(tokenizer, {}))
+        player = EpisodePlayer(EnvironmentPool(EnvironmentsConfig()), ChatTemplate(tokenizer, {}))
         clock = count()
         try:
             load = Load(count=4, turns=3, turn_tokens=5, rounds=2)

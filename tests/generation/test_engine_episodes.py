@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.environments.conversation import Conversation
+from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
 from tasks.environments.spec import EnvironmentSpec
@@ -46,7 +46,7 @@ def prompt(tokenizer):
 
 
 def player_of(tokenizer):
-    return EpisodePlayer(EnvironmentPool(EnvironmentsConfig()), Conversation(tokenizer, {}))
+    return EpisodePlayer(EnvironmentPool(EnvironmentsConfig()), ChatTemplate(tokenizer, {}))
 
 
 def request(prompt, sample, sampling):

@@ -138,7 +138,7 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
     return verdicts
 
 
-class _Conversation:
+class _TestRun:
     """The client side of a test run: sends requests to the process of the tests."""
 
     def __init__(self, orders: socket.socket, clock: Clock) -> None:
@@ -177,7 +177,7 @@ class _Conversation:
 @contextmanager
 def _conversation(
     sandbox: Sandbox, program: str, prepared: Prepared, limits: Limits, clock: Clock
-) -> Iterator[_Conversation]:
+) -> Iterator[_TestRun]:
     """Fork a process for the response and one for the tests, and end both at the end of the block."""
     orders, checker = socket.socketpair()
     asking, answering = socket.socketpair()
@@ -197,7 +197,7 @@ def _conversation(
         asking.close()
         orders.sendall(json.dumps({"classes": prepared.classes, "crossing": prepared.crossing}).encode() + b"\n")
         with clock.watching(response, tests):
-            yield _Conversation(orders, clock)
+            yield _TestRun(orders, clock)
 
 
 def _longest(case: Case, config: CodeConfig) -> int:
