@@ -55,13 +55,13 @@ def main() -> None:
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--mixture", required=True, type=FILE, help="Parquet file of a mixture.")
-@click.option("--model", type=FOLDER, help="Folder of the checkpoint; without it: the recipe's.")
-@click.option("--data", help="Data file, by which responses are judged: a name or a path; without it: the recipe's.")
+@click.option("--model", type=FOLDER, help="Folder of the initial checkpoint. By default the recipe's.")
+@click.option("--data", help="Data file, for its verifiers: a name or a path. By default the recipe's.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Run folder, from which an interrupted run is resumed; without it: outputs/runs/<digest>, as the pipeline's. "
-    "Another one is needed for fewer steps than the run there has taken.",
+    help="Run folder, to resume an interrupted run from. By default outputs/runs/<digest>, as in the pipeline. Use "
+    "another folder for fewer steps than the run in it has taken.",
 )
 @click.option("--cluster", default="local", show_default=True, help="Address of a Ray cluster; local: this machine.")
 def run(
@@ -125,9 +125,7 @@ def run(
 @click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
 @click.option("--config", "shape", type=click.Path(path_type=Path), help="config.json of a model that is not known.")
 @click.option("--nodes", type=click.IntRange(min=2), help="Find the best split of so many nodes.")
-@click.option(
-    "--mean-tokens", type=click.FloatRange(1), help="Mean length of a response; without it: 45% of the limit."
-)
+@click.option("--mean-tokens", type=click.FloatRange(1), help="Mean length of a response. By default 45% of the limit.")
 @click.option(
     "--zero-variance",
     default=0.3,
