@@ -33,7 +33,7 @@ from tasks.machine.resources import has_gpu
 from tasks.training.objective import LossInputs, ObjectiveConfig, compute_advantages, policy_loss
 from tasks.verifiers import verify
 
-GROUPS, SAMPLES, TOKENS = 8, 8, 32
+GROUPS, SAMPLES, TOKENS = 6, 8, 32
 """Number of prompts per step, responses per prompt, and maximum number of tokens per response."""
 LEARNING_RATE = 3e-5
 
@@ -53,12 +53,12 @@ class Task(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The responses to one prompt as inputs of the loss: tensors `[samples, tokens]`, without the first token."""
+    """The responses to one prompt as inputs of the loss: tensors `[samples, tokens of the longest response]`."""
 
     input_ids: Tensor
-    """Prompt and response, `[samples, tokens + 1]`."""
+    """Prompt and response, `[samples, tokens of the prompt and of the longest response]`."""
     mask: Tensor
-    """True for response tokens, which are trained on."""
+    """True for the tokens of a response, and False for padding."""
     rollout_logprobs: Tensor
     """Log-probabilities of the tokens, as reported by the engine during sampling, nats."""
 
@@ -98,14 +98,15 @@ def make_batch(prompt_ids: list[int], completions: list[Completion]) -> Batch:
         input_ids[row, response] = torch.from_numpy(completion.token_ids).long()
         mask[row, response] = True
         logprobs[row, response] = torch.from_numpy(completion.logprobs)
-    return Batch(input_ids, mask[:, 1:], logprobs[:, 1:])  # the first token has no context to be predicted from
+    return Batch(input_ids, mask[:, len(prompt_ids) :], logprobs[:, len(prompt_ids) :])
 
 
 def token_logprobs(policy: torch.nn.Module, batch: Batch) -> Tensor:
-    """Return the log-probability of each token after the first under the policy, nats, `[samples, tokens]`."""
+    """Return the log-probability of each token of the responses under the policy, nats, in the shape of `mask`."""
     # Padding is on the right, so that real tokens never attend to it in a causal model.
-    logits = policy(batch.input_ids[:, :-1]).logits.float()
-    return logits.log_softmax(-1).gather(2, batch.input_ids[:, 1:, None])[..., 0]
+    longest = batch.mask.shape[1]
+    logits = policy(batch.input_ids[:, :-1], logits_to_keep=longest).logits.float()
+    return logits.log_softmax(-1).gather(2, batch.input_ids[:, -longest:, None])[..., 0]
 
 
 async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> list[Report]:
@@ -114,7 +115,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
     Args:
         folder: model and tokenizer with a chat template.
         steps: number of steps.
-        dtype: dtype of the engine. The learner's weights are float32.
+        dtype: dtype of the engine. The learner computes in float32, with weights rounded to this dtype.
     """
     objective = ObjectiveConfig()  # OlmoRL's: token-level loss, clip-higher, truncated importance sampling, no KL
     sampling = SamplingConfig(max_tokens=TOKENS)  # temperature 1.0 and top-p 1.0: log-probabilities are the policy's
@@ -122,7 +123,10 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
     weight_type = getattr(torch, resolve(dtype, gpu=has_gpu()))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    # Most steps are too small to change a bfloat16 number, so the optimizer has float32 copies of the weights. The
+    # learner computes with the same rounded weights as the engine: otherwise their log-probabilities would differ.
+    masters = [parameter.detach().clone() for parameter in policy.parameters()]
+    optimizer = torch.optim.AdamW(masters, lr=LEARNING_RATE, weight_decay=0.0)
     tasks, reports = make_tasks(seed=1), []
 
     async with running_engine(folder, options, updatable=True) as engine:
@@ -168,8 +172,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
 
             # Take the step, and load the new weights into the engine, which tags its samples with their version.
             torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            _step(optimizer, policy, masters, weight_type)
             with tempfile.TemporaryDirectory() as weights:
                 path = Path(weights) / "model.safetensors"
                 save_file(_checkpoint(policy, weight_type), path)
@@ -186,6 +189,15 @@ def _tokenize(tokenizer: Any, prompt: str) -> list[int]:
     messages = [{"role": "user", "content": prompt}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _step(optimizer: torch.optim.Optimizer, policy: torch.nn.Module, masters: list[Tensor], dtype: torch.dtype) -> None:
+    """Take an optimizer step on the float32 weights, and set the policy's weights to them, rounded to a dtype."""
+    for parameter, master in zip(policy.parameters(), masters, strict=True):
+        master.grad, parameter.grad = parameter.grad, None
+    optimizer.step()
+    for parameter, master in zip(policy.parameters(), masters, strict=True):
+        parameter.data.copy_(master.to(dtype))
 
 
 def _checkpoint(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -43,3 +43,10 @@ def test_after_a_step_the_engine_samples_from_the_new_policy(example, tiny_model
     # Both engine and learner are float32: what they differ by before any step is the rounding of two programs.
     assert second.mismatch < 10 * first.mismatch
     assert moved.mean() > 100 * second.mismatch
+
+
+@pytest.mark.complete
+def test_the_learner_computes_with_the_rounded_weights_of_the_engine(example, tiny_model, one_thread):
+    example.LEARNING_RATE = 1e-4  # below half of what bfloat16 tells apart, for most weights
+    reports = [each for each in asyncio.run(example.main(tiny_model, 3, dtype="bfloat16")) if each.trained]
+    assert reports[-1].mismatch < 2 * reports[0].mismatch
