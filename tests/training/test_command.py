@@ -95,6 +95,7 @@ def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(pro
     assert given[1].folder == tmp_path / "other"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["name", "path", "recipe"])
 def test_data_is_taken_by_name_by_path_or_from_the_recipe(prompts, tiny_model, tmp_path, given, by):
     own = tmp_path / "mine" / "own.yaml"

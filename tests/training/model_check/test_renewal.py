@@ -98,6 +98,7 @@ def of_layer(engine, layer):
     return [name for name in engine.tensors if (match := LAYER.search(name)) and int(match[1]) == layer]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [FULL, THIRD], ids=["all", "third"])
 @pytest.mark.parametrize("model", MODELS)
 def test_each_group_of_tensors_is_found_if_an_engine_keeps_its_old_values(engine, model, share):
@@ -125,6 +126,7 @@ def test_one_side_of_a_tied_embedding_is_found(engine, head, group, share):
     assert engine("dense").check.tied is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_the_group_is_named_that_is_old(engine, model):
     stand_in = engine(model)
