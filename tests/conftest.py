@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from itertools import zip_longest
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_ray_is_left(request):
+    """A file that leaves Ray running fails, instead of the next file of its process that starts one."""
+    yield
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+        pytest.fail(f"{request.node.nodeid} left Ray running")
 
 
 @pytest.hookimpl(wrapper=True)

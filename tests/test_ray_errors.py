@@ -26,7 +26,6 @@ ENDS = ("is killed", "exits", "leaves")
 def ray():
     import ray
 
-    ray.shutdown()  # an earlier file of this process may have left one
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()

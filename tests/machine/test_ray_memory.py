@@ -181,7 +181,6 @@ def test_a_real_kill_by_rays_monitor_is_the_reason_of_the_loss_and_is_counted_on
 
     memory = RayMemory()
     full = {"memory_usage_threshold": 0.0}  # whatever is used is too much
-    ray.shutdown()  # an earlier file of this process may have left one
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _system_config=full)
     try:
         reason = asyncio.run(asyncio.wait_for(run(), 300))

@@ -22,7 +22,6 @@ def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_
             time.sleep(600)  # nothing is answered meanwhile
 
     config = ActorsConfig(start_timeout_seconds=2)
-    ray.shutdown()  # an earlier file of this process may have left one
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         for _ in range(3):

@@ -14,7 +14,6 @@ from tests.training.processes import role
 def test_the_death_of_the_controllers_own_raylet_is_noticed_and_named():
     import ray
 
-    ray.shutdown()  # an earlier file of this process may have left one
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     (raylet,) = (each for each in psutil.Process().children(recursive=True) if role(each) == "raylet")
 
