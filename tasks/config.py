@@ -335,11 +335,11 @@ def nested(data: dict[str, Any]) -> dict[str, Any]:
         for name in path:
             below = inner.get(name, {})
             if not isinstance(below, dict):
-                raise SpecError(f"{key} = {_quoted(value)}: stands beside {name} = {_quoted(below)}")
+                raise SpecError(f"{key} = {_quoted(value)}: conflicts with {name} = {_quoted(below)}")
             inner[name] = inner = dict(below)
         if last in inner:
             raise SpecError(
-                f"{key} = {_quoted(value)}: stands beside {last} = {_quoted(inner[last])} in {'.'.join(path)}"
+                f"{key} = {_quoted(value)}: conflicts with {last} = {_quoted(inner[last])} in {'.'.join(path)}"
             )
         inner[last] = value
     return plain

@@ -47,7 +47,7 @@ _ENGINE_OF_OURS = {
     **_for_each(_ADAPTER, "lora_dtype lora_target_modules enable_tower_connector_lora specialize_active_lora"),
     **_for_each(_ADAPTER, "enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),
     **_for_each("`sampling` sets what requests are sampled with", "generation_config override_generation_config"),
-    "logprobs_mode": "log-probabilities are those of the distribution that a token was sampled from",
+    "logprobs_mode": "log-probabilities belong to the distribution that a token was sampled from",
     **_for_each(
         "the pipeline sets it to replace weights, follow the load and stop the engine",
         "distributed_executor_backend scheduler_cls worker_cls worker_extension_cls weight_transfer_config "

@@ -73,7 +73,7 @@ class BenchmarkFile(Extendable):
     @classmethod
     def _reads_no_more_than_its_limit(cls, source: SourceSpec) -> SourceSpec:
         if source.top_up is not None:
-            raise ValueError("top_up is for prompts that difficulty selects, not for those of a benchmark; give limit")
+            raise ValueError("top_up is only for prompts that difficulty selects, and this is a benchmark; give limit")
         return source
 
     @model_validator(mode="after")

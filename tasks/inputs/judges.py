@@ -118,8 +118,8 @@ def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]])
         if missing:
             common, times = Counter(missing).most_common(1)[0]
             logger.warning(
-                "%s: source %r: %d of its first %d prompts cannot be scored on this machine; where difficulty lacks "
-                "the same, such prompts are set aside: %s (%d times)",
+                "%s: source %r: %d of its first %d prompts cannot be scored on this machine; if difficulty lacks "
+                "the same, such prompts are dropped: %s (%d times)",
                 *(data.name, source.name, len(missing), len(reasons), common, times),
             )
     return lacking

@@ -261,7 +261,7 @@ def _check_alike(name_of_data: str, difficulty: DifficultySpec, training: Recipe
     ]
     if unlike:
         raise SpecError(
-            f"{name_of_data}: {'; '.join(unlike)}: pass rates would not be those of training; make them equal, or set "
+            f"{name_of_data}: {'; '.join(unlike)}: pass rates would differ from training; make them equal, or set "
             "difficulty.unlike_training: true"
         )
 

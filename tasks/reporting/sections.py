@@ -17,7 +17,7 @@ from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 
 FATES = {
     "trained": "the learner took a step with it",
-    "replayed": "trained on once more, in place of a group that teaches nothing; its tokens are those of its first row",
+    "replayed": "trained on again instead of a group without a gradient; it has the same tokens as its first row",
     "zero_variance": "every completion scored the same, so its advantages are 0; another group took its place",
     "stale": "too many policy versions passed before its turn",
     "failed": "generation or judging failed for good",

@@ -33,7 +33,7 @@ class History:
 
     Attributes:
         prompt: its row in `PROMPTS`, or None for a row that did not become a prompt.
-        set_aside: rows in `SET_ASIDE`: this prompt's, and those of rows dropped in its favour.
+        set_aside: rows in `SET_ASIDE` of this prompt, and of rows dropped in its favour.
         graded: its row in `GRADED`.
         selected, mixed, held_out: whether it passed the difficulty filter, is in the mixture, is held out.
         rollouts: scores of the initial checkpoint.

@@ -194,7 +194,7 @@ class GuessingLoader(Config):
         others = max(self.highest - self.numbers, 0)
         if self.examples > others:
             raise ValueError(
-                f"examples = {self.examples}: each is of another range than the prompt's, and beside that there are "
+                f"examples = {self.examples}: each is of another range than the prompt's, and in addition there are "
                 f"{others} of {self.numbers} numbers up to {self.highest}"
             )
         return self

@@ -236,7 +236,7 @@ class SourceSpec(Config):
                 f"rewards: [{{{kind}: {example}}}]"
             )
         if self.weight != 1.0:
-            raise ValueError(f"weight is for a verifier; with verifier: {kind}, give those of rewards theirs")
+            raise ValueError(f"weight is for a verifier; with verifier: {kind}, give each reward its own")
         if math.fsum(reward.weight for reward in self.rewards) <= 0:
             raise ValueError("the weights of the rewards must sum to more than 0")
         return self

@@ -351,7 +351,7 @@ class TrainingConfig(Config):
             )
         if self.replay and self.resampling.kind != "none":
             raise ValueError(
-                f"replay: with resampling.kind = {self.resampling.kind}, new groups take the place of those that teach "
+                f"replay: with resampling.kind = {self.resampling.kind}, new groups replace those that teach "
                 "nothing, and none is left for replayed ones; set resampling.kind = none, or leave replay out"
             )
         if self.lora and self.objective.kl.sync_every:

@@ -30,7 +30,7 @@ PROMPTS = (
     Metric("retired_prompts", "prompts", "prompts that are solved and sampled no more (`prompts.retirement`)"),
     Metric("deferred_prompts", "prompts", "unsolved prompts that wait for another try (`prompts.reroll`)"),
     Metric("retried_groups", "groups", "groups of prompts that were tried again (`prompts.reroll`)"),
-    Metric("recovered_groups", "groups", "those of them with a response that has a reward (`prompts.reroll`)"),
+    Metric("recovered_groups", "groups", "retried groups with a response that has a reward (`prompts.reroll`)"),
 )
 """Metrics of the prompts' earlier results (`PromptHistory.take_figures`)."""
 

@@ -75,7 +75,7 @@ def test_an_option_that_makes_no_sense_is_one_sentence(tmp_path, changes, senten
     ("changes", "sentence"),
     [
         ({"name": "other"}, "source: its name is 'other', and the benchmark's is 'mine'; leave the source's out"),
-        ({"limit": 3, "top_up": 2}, "source: top_up is for prompts that difficulty selects"),
+        ({"limit": 3, "top_up": 2}, "source: top_up is only for prompts that difficulty selects"),
         ({"verifier": "code"}, "source: verifier 'code' does not fit domain 'math'"),
     ],
 )

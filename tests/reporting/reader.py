@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 BLOCKS = {"p", "div", "li", "tr", "h1", "h2", "h3", "dt", "dd", "section", "summary", "pre", "details", "header", "nav"}
 CELLS = {"td", "th", "small"}
-"""What stands beside the text before it."""
+"""What conflicts with the text before it."""
 SILENT = {"style", "svg", "script", "head"}
 
 

@@ -420,9 +420,9 @@ def test_each_of_the_three_files_may_extend_one_by_its_path(tmp_path):
 
 def test_a_dotted_key_is_short_for_a_mapping_in_a_mapping_and_may_not_say_it_twice():
     assert nested({"a.b.c": 1, "a": {"d": 2}, "e": 3}) == {"a": {"b": {"c": 1}, "d": 2}, "e": 3}
-    with pytest.raises(SpecError, match=r"a\.d = 1: stands beside d = 2 in a"):
+    with pytest.raises(SpecError, match=r"a\.d = 1: conflicts with d = 2 in a"):
         nested({"a.d": 1, "a": {"d": 2}})
-    with pytest.raises(SpecError, match=r"a\.d = 1: stands beside a = 5"):
+    with pytest.raises(SpecError, match=r"a\.d = 1: conflicts with a = 5"):
         nested({"a.d": 1, "a": 5})
 
 

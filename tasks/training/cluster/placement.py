@@ -255,12 +255,12 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: in
         )
     elif judge_gpus and planned.judge is None:
         need = (
-            f"the judge that the run serves needs {judge_gpus} GPUs of one node beside learner.ranks = {learner.ranks}"
+            f"the judge that the run serves needs {judge_gpus} GPUs of one node next to learner.ranks = {learner.ranks}"
         )
     elif planned.engines < engines:
         need = (
             f"actors.count = {actors.count} engines of {actors.engine.gpus} GPUs (actors.cpus = "
-            f"{actors.cpus:g} each): {planned.engines} fit beside learner.ranks = {learner.ranks}"
+            f"{actors.cpus:g} each): {planned.engines} fit next to learner.ranks = {learner.ranks}"
         )
     else:
         return ""
@@ -278,13 +278,13 @@ def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 
     if planned.holds_learner:
         if judge_gpus and planned.judge is None:
             return (
-                f"the judge that the run serves needs {judge_gpus} GPUs of one node beside the {ranks} GPUs that "
+                f"the judge that the run serves needs {judge_gpus} GPUs of one node next to the {ranks} GPUs that "
                 "learner.ranks and engines share"
             )
         return ""
     return (
         f"placement = {config.placement}: learner.ranks = {ranks} (learner.cpus = {config.learner.cpus:g} each), with "
-        f"an engine beside each (actors.cpus = {config.actors.cpus:g}), need {ranks} GPUs with "
+        f"an engine next to each (actors.cpus = {config.actors.cpus:g}), need {ranks} GPUs with "
         f"{shared_bundle(config).get('CPU', 0):g} CPUs each: {planned.learner} fit"
     )
 

@@ -101,14 +101,14 @@ class TurnsCheck:
             waiting = responses()
             await asyncio.sleep(0)
             figures[f"engine falls asleep, {turn} time, s"] = await _seconds(engine.sleep())
-            _note_memory(findings, f"beside a sleeping engine, {turn} time")
+            _note_memory(findings, f"next to a sleeping engine, {turn} time")
             if trainer is None:
                 trainer = self._learner.build(findings, config)
             else:
                 figures["reload_states, s"] = seconds_of(trainer.reload_states)
             weights = self._folder.with_name(f"version_{version}") / "model.safetensors"
             written = self._learn(findings, trainer, weights, turn)
-            _note_memory(findings, f"beside an offloaded learner, {turn} time")
+            _note_memory(findings, f"next to an offloaded learner, {turn} time")
             began = time.perf_counter()
             update = await engine.update_weights(weights, version)
             figures[f"engine wakes and takes weights, {turn} time, s"] = time.perf_counter() - began

@@ -90,7 +90,7 @@ class Journal:
         self._board = self._open_board()
 
     def rows(self) -> list[dict[str, float]]:
-        """Return the metrics of all steps so far, including those of earlier attempts."""
+        """Return the metrics of all steps so far, earlier attempts included."""
         return read_json_lines(self.path)
 
     def sync(self) -> int:

@@ -136,7 +136,7 @@ def _of_engine(config: TrainingConfig, model: Architecture, need: Need) -> str:
         "time_shared": "lower actors.engine.max_model_len",
     }
     return (
-        f"an engine on {options.gpus_of_replica} GPUs has {max(room, 0) / GB:,.1f} GB beside the weights of "
+        f"an engine on {options.gpus_of_replica} GPUs has {max(room, 0) / GB:,.1f} GB in addition to the weights of "
         f"{weights / GB:,.0f} GB, and one sequence of actors.engine.max_model_len = {options.max_model_len:,} needs "
         f"{longest / GB:,.1f}: {remedies.get(config.placement, 'raise actors.engine.tensor_parallel_size')}"
     )

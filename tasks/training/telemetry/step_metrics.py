@@ -15,7 +15,7 @@ SAMPLED = (
     Metric(
         "reward",
         "",
-        "mean score over all scored responses, those of dropped groups included; "
+        "mean score over all scored responses, including dropped groups; "
         "absent if none was scored, as in a step that a resumed run takes on the groups of its checkpoint",
     ),
     Metric("reward/<domain>", "", "the same of one domain"),
@@ -31,7 +31,7 @@ SAMPLED = (
     Metric(
         "unjudged_samples",
         "responses",
-        "responses that could not be scored, those of failed groups included; no other metric of scores counts them",
+        "responses that could not be scored, including failed groups; no other metric of scores counts them",
     ),
     Metric("samples", "responses", "finished responses"),
     Metric("generated_tokens", "tokens", "tokens of the finished responses"),
@@ -76,7 +76,7 @@ TRAINED = (
     Metric(
         "environment_tokens",
         "share of tokens",
-        "tokens of the batch's episodes that their environments inserted, with those of the chat template around them",
+        "tokens that environments inserted into the batch's episodes, with the chat template's tokens around them",
     ),
     Metric("truncated", "share of responses", "responses of the batch that were cut off at `sampling.max_tokens`"),
     Metric(

@@ -94,7 +94,7 @@ class Context:
         if fixed > budget:
             raise CannotJudge(
                 f"conversation and reference are too long for the judge: {fixed} tokens without the answer, and "
-                f"{budget} beside the {self._config.max_tokens} of a judgement"
+                f"{budget} with the {self._config.max_tokens} of a judgement"
             )
         for step in range(STEPS):
             keep = smaller(keep, tokens, fixed, budget, step)

@@ -9,7 +9,7 @@ from tasks.verifiers.instructions.needs import NLTK_NEEDS
 
 PARTS: Mapping[str, tuple[str, Mapping[str, Schema]]] = {
     "IFEval": ("25 of IFEval (Zhou et al. 2023).", IFEVAL),
-    "IF-RLVR": ("29 that IF-RLVR trains on beside IFEval's (Pyatkin et al. 2025).", TRAINING),
+    "IF-RLVR": ("29 that IF-RLVR trains on in addition to IFEval's (Pyatkin et al. 2025).", TRAINING),
     "IFBench": ("58 of the benchmark in the same paper, which is for evaluation only.", IFBENCH),
 }
 """The sections of the page: a description and the constraints, by title."""

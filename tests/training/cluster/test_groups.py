@@ -64,7 +64,7 @@ def test_ranks_and_engines_lie_on_machines_of_their_own_group():
     assert sorted(left) == [(False, 0), (False, 4), (True, 0), (True, 4)]
     assert lack(run, machines(learner=[8, 8], actors=[8]), 3).startswith("actors.count = 3 engines of 4 GPUs")
     assert lack(run, machines(learner=[8, 8], actors=[8]), 3).endswith(
-        ": 2 fit beside learner.ranks = 12; node n1 of the group learner has 4 GPUs and 60 CPUs free"
+        ": 2 fit next to learner.ranks = 12; node n1 of the group learner has 4 GPUs and 60 CPUs free"
     )
 
 
@@ -74,7 +74,7 @@ def test_a_lost_machine_is_waited_for_by_its_own_group():
     assert "need 2 nodes, with 8 GPUs and 8 CPUs on each but perhaps the last: 1 fit; " in need
     assert need.count("of the group actors has 8 GPUs and 64 CPUs free") == 3
     assert ": 0 fit; " in lack(run, machines(actors=[8, 8, 8, 8]), 2)
-    assert ": 1 fit beside learner.ranks = 16" in lack(run, machines(learner=[8, 8, 8], actors=[8]), 2)
+    assert ": 1 fit next to learner.ranks = 16" in lack(run, machines(learner=[8, 8, 8], actors=[8]), 2)
 
 
 def test_the_judge_lies_on_gpus_that_ranks_leave_and_else_with_the_actors():
@@ -83,7 +83,7 @@ def test_the_judge_lies_on_gpus_that_ranks_leave_and_else_with_the_actors():
     assert plan(beside_ranks, nodes, 2).judge == LEARNER
     assert plan(beside_engines, nodes, 2).judge == ACTORS
     assert lack(beside_ranks, nodes, 8, judge_gpus=2) == lack(beside_engines, nodes, 6, judge_gpus=2) == ""
-    assert ": 6 fit beside" in lack(config(ranks=8, count=7, span=1), nodes, 7, judge_gpus=2)
+    assert ": 6 fit next to" in lack(config(ranks=8, count=7, span=1), nodes, 7, judge_gpus=2)
     assert plan(beside_engines, nodes).judge is None
 
 
@@ -92,7 +92,7 @@ def test_what_shares_gpus_lies_on_machines_of_the_learner():
     assert lack_of_shared(shared(ranks=16), machines(learner=[8], actors=[8])).endswith(": 8 fit")
     assert lack_of_shared(shared(ranks=16), machines(learner=[8, 8], actors=[8]), judge_gpus=4) == ""
     assert lack_of_shared(shared(ranks=12), machines(learner=[8, 8]), judge_gpus=2) == ""
-    assert "beside the 16 GPUs" in lack_of_shared(shared(ranks=16), machines(learner=[8, 8]), judge_gpus=4)
+    assert "next to the 16 GPUs" in lack_of_shared(shared(ranks=16), machines(learner=[8, 8]), judge_gpus=4)
 
 
 def test_without_gpus_a_group_that_is_too_small_is_named_before_the_run(monkeypatch):

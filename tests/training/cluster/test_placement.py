@@ -72,14 +72,14 @@ def test_a_node_that_is_too_small_for_an_engine_is_named():
     run = config(ranks=64, count=20, span=8)
     need = lack(run, nodes(*[8] * 27, 4), 20)
     assert need == (
-        "actors.count = 20 engines of 8 GPUs (actors.cpus = 1 each): 19 fit beside learner.ranks = 64; node n27 has 4 "
+        "actors.count = 20 engines of 8 GPUs (actors.cpus = 1 each): 19 fit next to learner.ranks = 64; node n27 has 4 "
         "GPUs and 64 CPUs free"
     )
     assert lack(run, nodes(*[8] * 27, 4), 19) == ""
 
 
 def test_totals_that_suffice_do_not_hide_that_no_node_holds_an_engine():
-    assert ": 0 fit beside" in lack(config(ranks=8, count=1, span=8), nodes(8, 4, 4), 1)
+    assert ": 0 fit next to" in lack(config(ranks=8, count=1, span=8), nodes(8, 4, 4), 1)
 
 
 def test_a_learner_that_does_not_fit_is_named_with_its_nodes():
@@ -92,7 +92,7 @@ def test_a_learner_that_does_not_fit_is_named_with_its_nodes():
 def test_a_judge_that_the_run_serves_takes_its_gpus_from_one_node_before_engines_do():
     run = config(ranks=8, count=4, span=4)
     assert lack(run, nodes(8, 8, 8), 4) == ""
-    assert ": 3 fit beside learner.ranks = 8" in lack(run, nodes(8, 8, 8), 4, judge_gpus=2)
+    assert ": 3 fit next to learner.ranks = 8" in lack(run, nodes(8, 8, 8), 4, judge_gpus=2)
     assert lack(run, nodes(8, 8, 8, 8), 4, judge_gpus=2) == ""
     assert lack(run, nodes(8, 4, 4), 1, judge_gpus=8).startswith("the judge that the run serves needs 8 GPUs of one")
 
@@ -149,7 +149,7 @@ def test_a_cluster_is_checked_by_node_and_a_run_that_goes_on_needs_one_engine(mo
     monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 64.0, "GPU": 24.0})
     run = config(ranks=8, count=2, span=8)
-    with pytest.raises(ResourceError, match=r"1 fit beside .* node n2 has 4 GPUs and 16 CPUs free, node n3 has 4"):
+    with pytest.raises(ResourceError, match=r"1 fit next to .* node n2 has 4 GPUs and 16 CPUs free, node n3 has 4"):
         check_resources(run)
     check_resources(run, resuming=True)
     assert "the run continues with the actors that find room" in caplog.text
@@ -303,7 +303,7 @@ def test_ranks_lie_on_whole_nodes_and_the_learner_gets_the_next_node_before_engi
     monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     # The cluster is full with 8 engines of 8 GPUs; the ninth has waited since before the node was lost.
     run = config(ranks=2 * GPUS, count=NODES - 1, span=GPUS)
-    with pytest.raises(ResourceError, match=r"9 engines of 8 GPUs .* 8 fit beside .*; no node has a GPU free"):
+    with pytest.raises(ResourceError, match=r"9 engines of 8 GPUs .* 8 fit next to .*; no node has a GPU free"):
         check_resources(run)
     check_resources(run, resuming=True)
     of_run = RunProcesses(run, tmp_path, tmp_path, 0, RelaysAtHome())
