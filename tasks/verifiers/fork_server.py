@@ -16,7 +16,6 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tasks.verifiers.code.inside.forking import MESSAGE_BYTES
@@ -27,19 +26,6 @@ MAX_DESCRIPTORS = 2
 
 class ForkServerLost(RuntimeError):  # noqa: N818 - named after the event
     """The fork server did not start, does not answer, or has ended."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Describes how a forked process ended.
-
-    Attributes:
-        status: its exit status; negative for a signal.
-        killed: True if it had not ended before it was killed.
-    """
-
-    status: int
-    killed: bool
 
 
 class ForkServer:
@@ -109,10 +95,6 @@ class ForkServer:
                     socket.close(descriptor)
             raise ForkServerLost(f"has ended{self._last_words()}")
         return json.loads(answer), received
-
-    def end(self, pid: int, *, seconds: float) -> Ended:
-        """Kill a forked process if it still runs, and return how it ended. Call it once for each process."""
-        return Ended(**self.order({"end": pid}, seconds=seconds)[0])
 
     def kill(self) -> None:
         """Kill the fork server and all its forks; a waiting request then fails."""

@@ -179,7 +179,13 @@ async def _order(
     server: ForkServer, order: Mapping[str, Any], descriptors: Sequence[int], seconds: float
 ) -> tuple[dict[str, Any], list[int]]:
     """Send a request in a thread, so that a hanging server does not block the event loop."""
-    return await asyncio.to_thread(server.order, order, descriptors, seconds=seconds)
+    sending = asyncio.ensure_future(asyncio.to_thread(server.order, order, descriptors, seconds=seconds))
+    try:
+        return await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        server.kill()  # this ends the thread, which may still send the descriptors, so they must stay open until then
+        await asyncio.gather(sending, return_exceptions=True)
+        raise
 
 
 def _environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:

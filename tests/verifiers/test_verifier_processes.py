@@ -1,5 +1,6 @@
 """Processes that compute: limits that the kernel keeps, processes that are lost, and what hangs out of the way."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
+from tasks.verifiers.workers import Workers
 from tests.verifiers.processes import GUARD_S, HANG, busy_worker, fork_servers, wait_until, workers
 
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
@@ -151,6 +153,25 @@ def test_a_function_that_hangs_is_an_error_which_may_pass_where_it_waits_for_som
     assert "time limit of 0.5 s of CPU time" in spins.error
     assert (spins.failure.may_pass, waits.failure.may_pass) == (False, True)
     assert "did not end in 3 s, most of which it waited" in waits.error
+
+
+@pytest.mark.long
+def test_a_fork_that_is_cancelled_while_its_server_hangs_ends_at_once_and_the_next_one_works():
+    async def scenario():
+        workers = Workers("math", 1024, locked_up=True)
+        await workers.wait_until_ready()
+        os.kill(workers._server.pid, signal.SIGSTOP)
+        forking = asyncio.create_task(workers.fork(0))
+        await asyncio.sleep(0.2)
+        forking.cancel()
+        async with asyncio.timeout(GUARD_S / 2):
+            await asyncio.wait([forking])
+            worker = await workers.fork(0)
+        assert forking.cancelled()
+        assert await workers.end(worker) == -signal.SIGKILL
+        await workers.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 
 from tasks.verifiers.code.inside.confine import OLDEST_LANDLOCK, Limits, landlock_version
 from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find_interpreter
-from tasks.verifiers.fork_server import Ended, ForkServer, ForkServerLost
+from tasks.verifiers.fork_server import ForkServer, ForkServerLost
 
 INSIDE = (
     "tasks.verifiers.code.inside.confine",
@@ -129,6 +129,19 @@ class Process:
             verdict = (0, _NOTIFICATION_CONTINUE) if permitted else (-errno.EAGAIN, 0)
             # struct seccomp_notif_resp: id, value, error, flags
             fcntl.ioctl(self.requests, _NOTIFICATION_SEND, asked[:8] + struct.pack("=qiI", 0, *verdict))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Describes how a forked process ended.
+
+    Attributes:
+        status: its exit status; negative for a signal.
+        killed: True if it had not ended before it was killed.
+    """
+
+    status: int
+    killed: bool
 
 
 class Sandbox:
