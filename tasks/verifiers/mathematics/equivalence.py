@@ -27,6 +27,7 @@ from typing import NamedTuple
 from tasks.verifiers.mathematics.choices import CHOICE, chosen_letter, same_letters
 from tasks.verifiers.mathematics.counted import split_noun
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
+from tasks.verifiers.mathematics.number_words import in_digits
 from tasks.verifiers.mathematics.plain_notation import FUNCTIONS
 from tasks.verifiers.mathematics.plain_numbers import close, plain_number
 from tasks.verifiers.mathematics.ratios import equal_times_or_ratios
@@ -66,7 +67,7 @@ def _same(ours: str, theirs: str) -> bool:
     ours, theirs = in_symbols(ours), in_symbols(theirs)
     if _WORDS.fullmatch(theirs) and split_unit(theirs)[1] is None:
         # Algebra would read words as products of letters, so that anagrams would be equal.
-        return ours.casefold() == theirs.casefold() or same_letters(ours, theirs)
+        return in_digits(ours.casefold()) == in_digits(theirs.casefold()) or same_letters(ours, theirs)
     if (choice := CHOICE.fullmatch(theirs)) and (letter := chosen_letter(ours)) is not None:
         return letter == choice[1]
     return same_letters(ours, theirs) or _same_structure(*alike(ours, theirs))

@@ -75,6 +75,8 @@ def in_digits(text: str) -> str:
         number, end = f"{number} 1/{below}", end + 3
     elif end < len(names) and (below := PARTS.get(names[end]) or PARTS.get(names[end].removesuffix("s"))):
         number, end = f"{number}/{below}", end + 1
+    if any(word.group()[0].isupper() for word in words[end:]):  # a name, such as Three Musketeers, counts nothing
+        return text
     return f"{number} {text[words[end].start() :]}" if end < len(words) else number
 
 

@@ -40,6 +40,7 @@ COUNTED = {
         ("three quarters", "3/4", True), ("seven point five", "7.5", True), ("ten percent", "10%", True),
         ("minus two thirds", "-2/3", True), ("one hundred and five", "105", True), ("one way", "1", True),
         ("half", "1/2", True), ("a quarter", "1/4", True),
+        ("3", "Three Musketeers", False), ("three musketeers", "Three Musketeers", True),
         ("two and a half", "2.5", True), ("5 and a half", "5.5", True), ("5 and a half", "5", False),
         ("half of them", "1/2", False), ("seventy", "7", False), ("seven hundred", "7", False),
         ("seven hundredths", "7", False),
