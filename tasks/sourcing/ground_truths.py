@@ -217,7 +217,7 @@ def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     return read_tests(present(row, columns.tests), setup, given)
 
 
-def tried(truth: dict[str, Any]) -> bool:
+def drop_free_tests(truth: dict[str, Any]) -> bool:
     """Change the tests of a ground truth so that each one needs a response. Return False if no sandbox can check this.
 
     Tests that an empty program passes are merged into other tests.

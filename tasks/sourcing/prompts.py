@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.config import SpecError
 from tasks.sourcing.files import Malformed
-from tasks.sourcing.ground_truths import asked_instead, environment_of, graded, tried, verifier_of
+from tasks.sourcing.ground_truths import asked_instead, drop_free_tests, environment_of, graded, verifier_of
 from tasks.sourcing.loaders import Row, open_rows
 from tasks.sourcing.messages import Chat, chat_from
 from tasks.sourcing.spec import SourceSpec
@@ -171,7 +171,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     chat = chat_from(row, columns, tests, asked_instead(row, own, columns))
     _check_length(chat, max_prompt_chars)
     metadata = _metadata(row, chat, columns.keep)
-    shown = by_tests is None or tried(by_tests)
+    shown = by_tests is None or drop_free_tests(by_tests)
     try:
         truth_text, metadata_text = canonical_json(truth), canonical_json(metadata)
         (truth_text + metadata_text).encode()
