@@ -50,10 +50,15 @@ def one_thread():
 def no_ray_is_left(request):
     """A file that leaves Ray running fails, instead of the next file of its process that starts one."""
     yield
+    fail_if_ray_runs(request.node.nodeid)
+
+
+def fail_if_ray_runs(owner):
+    """Shut Ray down and fail, if it still runs after the tests of `owner`."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         ray.shutdown()
-        pytest.fail(f"{request.node.nodeid} left Ray running")
+        pytest.fail(f"{owner} left Ray running")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -51,6 +51,7 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
         self._one_at_a_time = threading.Lock()
+        self._killed = False
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603
                 [*command, str(theirs.fileno())],
@@ -70,8 +71,8 @@ class ForkServer:
 
     @property
     def runs(self) -> bool:
-        """True if the process has not ended."""
-        return self._process.poll() is None
+        """True if the process has neither ended nor been killed. A killed process ends a little later."""
+        return not self._killed and self._process.poll() is None
 
     def order(
         self, order: Mapping[str, Any], descriptors: Sequence[int] = (), *, seconds: float
@@ -90,6 +91,7 @@ class ForkServer:
                 self.kill()  # later requests then fail immediately
                 raise ForkServerLost(f"does not answer: {error}{self._last_words()}") from None
         if not answer or not self.runs:
+            self.kill()
             for descriptor in received:
                 with suppress(OSError):
                     socket.close(descriptor)
@@ -98,11 +100,12 @@ class ForkServer:
 
     def kill(self) -> None:
         """Kill the fork server and all its forks; a waiting request then fails."""
+        self._killed = True
         self._process.kill()
 
     def close(self) -> None:
         """End the fork server and all its forks, and close the descriptors."""
-        self._process.kill()
+        self.kill()
         self._process.wait()
         with self._one_at_a_time:  # waiting requests have failed and no longer read
             self._control.close()

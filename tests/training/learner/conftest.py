@@ -2,7 +2,15 @@
 
 import pytest
 
+from tests.conftest import fail_if_ray_runs
 from tests.training.learner.rank_processes import RankProcesses
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_ray_is_left(request):
+    """The files of this folder share one Ray, which must end with the last of them."""
+    yield
+    fail_if_ray_runs(request.node.nodeid)
 
 
 @pytest.fixture(scope="package")
