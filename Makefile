@@ -89,10 +89,10 @@ image-digests: | $(UV)  ## pins the base images of images/Dockerfile by digest, 
 
 reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/options, docs/alarms.md, metrics, constraints
 	@$(BIN)/python -m tasks.inputs.json_schema workflows/schemas
-	@$(BIN)/python -m tasks.inputs.options_reference docs/options
+	@$(BIN)/python -m tasks.inputs.options_page docs/options
 	@$(BIN)/python -m tasks.training alarms > docs/alarms.md
 	@$(BIN)/python -m tasks.training metrics > docs/metrics.md
-	@$(BIN)/python -m tasks.verifiers.instructions.reference > docs/constraints.md
+	@$(BIN)/python -m tasks.verifiers.instructions.constraints_page > docs/constraints.md
 
 words: $(VENV)/.ready  ## stores how often phrases of our own dialect occur, after some have become fewer
 	@$(BIN)/python -m tests.words --write

@@ -83,7 +83,7 @@ def _token(challenge: str) -> str:
     """Fetch the token that `WWW-Authenticate: Bearer realm="...",service="...",scope="..."` asks for."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if not challenge.startswith("Bearer ") or "realm" not in fields:
-        raise ValueError(f"it asks for another authentication than a token ({challenge!r})")
+        raise ValueError(f"it requires another authentication than a token ({challenge!r})")
     query = urllib.parse.urlencode({key: fields[key] for key in ("service", "scope") if key in fields})
     with urllib.request.urlopen(f"{fields['realm']}?{query}", timeout=TIMEOUT) as answer:  # noqa: S310
         granted = json.load(answer)
@@ -101,7 +101,7 @@ def main(path: str) -> str | None:
     try:
         file.write_text(pinned(file.read_text(encoding="utf-8")), encoding="utf-8")
     except NoDigestError as error:
-        return f"{path} stays as it is: {error}"
+        return f"{path} was not changed: {error}"
     return None
 
 

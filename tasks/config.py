@@ -420,7 +420,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 key = key_node.value
                 if key in seen:
                     raise yaml.MarkedYAMLError(
-                        problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark
+                        problem=f"the key {key!r} occurs twice", problem_mark=key_node.start_mark
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep)

@@ -97,8 +97,8 @@ def is_on_volume(template: dict[str, Any], variable: str, default: str) -> bool:
         default: the folder if the template does not set the variable.
     """
     container = primary(template)
-    environment = {item.get("name"): item.get("value") for item in container.get("env", [])}
-    given = environment.get(variable)
+    variables = {item.get("name"): item.get("value") for item in container.get("env", [])}
+    given = variables.get(variable)
     folder = PurePosixPath(WORKING, default if given is None or "://" in given else given)
     mounts = [mount for mount in container.get("volumeMounts", []) if folder.is_relative_to(mount.get("mountPath", ""))]
     if not mounts:

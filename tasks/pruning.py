@@ -209,7 +209,7 @@ class Plan:
         is_named = path.name in self._named
         if holder := holder_of(path):
             if is_named:
-                raise RunInUseError(f"{path}: {holder} works on this run; end it, or let it go on")
+                raise RunInUseError(f"{path}: {holder} works on this run; stop it, or wait until it ends")
             self.sentences.append(f"{path} stays: {holder} works on it")
         elif is_named:
             if kind == Kind.INTERRUPTED:

@@ -539,7 +539,7 @@ def test_the_command_as_a_person_calls_it(outputs, process):
     assert done.returncode == 1
     [sentence] = done.stderr.splitlines()
     assert sentence.startswith("Error: ")
-    assert f"process {run.pid} works with it: what can go is known once that has ended" in sentence
+    assert f"process {run.pid} uses it: try again when that has ended" in sentence
 
 
 @pytest.mark.parametrize(

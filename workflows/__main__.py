@@ -135,9 +135,9 @@ def fetch(context: click.Context, execution: str, outputs: tuple[str, ...]) -> N
     type=click.FloatRange(min=0),
     default=7.0,
     show_default=True,
-    help="Of what runs have made, what nothing has used for so many days may go.",
+    help="Remove outputs of runs that nothing has used for this number of days.",
 )
-@click.option("--run", "names", metavar="NAME", multiple=True, help="A run in outputs/runs that goes in any case.")
+@click.option("--run", "names", metavar="NAME", multiple=True, help="A run in outputs/runs to remove in any case.")
 @click.option("--yes", is_flag=True, help="Remove what is printed.")
 def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
     """Print what can be removed from outputs/ and how much space that frees. With --yes, remove it.

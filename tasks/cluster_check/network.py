@@ -166,7 +166,7 @@ def places_of(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> 
         SkippedError: there are fewer GPUs than ranks, or there is only one rank.
     """
     if ranks < 2:
-        raise SkippedError("The learner has one rank, which reduces with no other.")
+        raise SkippedError("The learner has one rank, so there is no all-reduce.")
     of_learner = {node: amounts for node, amounts in nodes.items() if group_of(amounts) == LEARNER}
     nodes = of_learner or nodes
     if not gpus:
@@ -193,7 +193,7 @@ def check_network(findings: Findings, measured: Reduction, nodes: Sequence[NodeF
         return
     if measured.nodes > 1 and devices and "Socket" in measured.network:
         findings.faults.append(
-            f"NCCL goes by {measured.network} at {bandwidth / 1e9:.2f} GB/s a rank, and the nodes have RDMA devices "
+            f"NCCL uses {measured.network} at {bandwidth / 1e9:.2f} GB/s a rank, and the nodes have RDMA devices "
             f"({', '.join(devices)}): the image needs libibverbs1, and the pod IPC_LOCK and a resource of your "
             "device plugin (cluster.node.template)."
         )

@@ -198,7 +198,7 @@ def check_gpus(findings: Findings, nodes: Sequence[NodeFacts], needed: int) -> N
         elif driver and not node.gpus:
             why = f"CUDA {node.cuda}" if node.cuda else "CPUs"
             findings.faults.append(
-                f"{node.name} has NVIDIA's driver {node.driver}, and torch, which is built for {why}, can use no GPU."
+                f"{node.name} has NVIDIA's driver {node.driver}, and torch, which is built for {why}, cannot use a GPU."
             )
     usable = sum(len(node.gpus) for node in nodes)
     if usable < needed:

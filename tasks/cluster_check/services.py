@@ -81,7 +81,7 @@ def check_storage(
     total = PIECE * len(pieces)
     speeds = {"written": total / (middle - began), "read": total / (end - middle)}
     findings.figures |= {f"{name}, MB/s": speed / 1e6 for name, speed in speeds.items()}
-    findings.require(read.digest() == written.digest(), f"{location} gives other bytes back than were written to it.")
+    findings.require(read.digest() == written.digest(), f"{location} returns other bytes than were written to it.")
     for name, speed in speeds.items():
         findings.require(
             speed >= least, f"{location} is {name} at {speed / 1e6:.1f} MB/s, less than {least / 1e6:g}: too slow."
@@ -122,9 +122,9 @@ def check_hub(findings: Findings, names: Sequence[HubName]) -> None:
             asked += 1
         except Exception as error:  # from the network or the hub: one message per repository
             sentence = " ".join(str(error).split())
-            findings.faults.append(f"The hub does not give {kind} {name}: {type(error).__name__}: {sentence[:200]}.")
+            findings.faults.append(f"The hub does not provide {kind} {name}: {type(error).__name__}: {sentence[:200]}.")
     seconds = time.perf_counter() - began
-    findings.note = f"The hub gives all {asked} repositories, in {seconds / len(names):.1f} s each."
+    findings.note = f"The hub provides all {asked} repositories, in {seconds / len(names):.1f} s each."
 
 
 def needed_secrets(data: DataFile, training: Recipe, registered: str = "") -> dict[str, str]:
@@ -180,7 +180,7 @@ def check_endpoint(findings: Findings, data: DataFile, *, on_this_machine: bool)
         check_judge(data.verifiers, data.name, on_this_machine=on_this_machine)
     except SpecError as error:
         findings.faults.append(f"{error}.")
-    findings.note = f"The judge's endpoint {url} takes a connection in {time.perf_counter() - began:.2f} s."
+    findings.note = f"The judge's endpoint {url} accepts a connection in {time.perf_counter() - began:.2f} s."
 
 
 def check_kuberay(findings: Findings, environment: Mapping[str, str] | None = None) -> None:

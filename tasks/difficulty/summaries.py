@@ -89,5 +89,5 @@ def describe_sampling(summary: StageSummary, totals: Totals, shards: int) -> Non
     summary.headline = (
         f"{totals.rollouts:,} rollouts, {facts['output_tokens']:,} tokens at {speed:,.0f} tokens/s"
         + (f"; {reused:,} came from the cache" if reused > 0 else "")
-        + (f"; {facts['spared']:,} spared by early stopping" if facts["spared"] else "")
+        + (f"; {facts['spared']:,} saved by early stopping" if facts["spared"] else "")
     )

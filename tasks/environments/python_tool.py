@@ -121,9 +121,9 @@ def shown(run: Execution) -> str:
     """Return the text that the policy reads after an execution."""
     note = ""
     if run.timed_out:
-        note = "[The code took longer than it may. What it defined is lost.]"
+        note = "[The code exceeded its time limit. Its definitions are lost.]"
     elif run.ending:
-        note = f"[The code did not reach its end: {run.ending}. What it defined is lost.]"
+        note = f"[The code did not finish: {run.ending}. Its definitions are lost.]"
     output = run.output.rstrip()
     return "\n".join(filter(None, (output, note))) or "(no output)"
 

@@ -48,7 +48,7 @@ class Conversation:
         added = turns[len(self._turns) :]
         anew = turns[: len(self._turns)] != self._turns or any(role == "assistant" for role, _ in added)
         if not turns or turns[-1][0] == "assistant":
-            raise ValueError("a request ends in no turn that the policy could answer")
+            raise ValueError("a request does not end with a turn that the policy could answer")
         inserted = [{"role": role, "content": content} for role, content in (turns if anew else added)]
         self._answer = await self._generate(inserted, anew=anew)
         self._turns = [*turns, ("assistant", self._answer.text)]

@@ -162,7 +162,7 @@ class Session:
         except ConnectionError:
             return await self._died()
         except ValueError as error:  # the line is longer than the limit of a message
-            return self._failed(f"broke its line: {one_line(error)}")
+            return self._failed(f"sent an invalid message: {one_line(error)}")
         self._seconds -= clock() - began
         if not line.endswith(b"\n"):
             return await self._died()

@@ -60,7 +60,7 @@ def described_methods(path: str) -> list[ToolSpec]:
     """
     cls = load(path, None, what="environment class")
     if not inspect.isclass(cls):
-        reason = "is not a class, as TRL's environment_factory wants one"
+        reason = "is not a class, as TRL's environment_factory requires"
         raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
     digest, stand_in = function_digest(path, "environment class"), object()
     methods = [

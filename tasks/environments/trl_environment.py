@@ -47,7 +47,9 @@ async def trl_environment(
         begun = {"role": last["role"], "content": last["content"] + prompt.plain(observation)}
         turn = await generate([*before, begun], anew=True)
     else:
-        raise ValueError(f"trl_environment: reset of {factory} returned {observation!r:.100}, and text alone is read")
+        raise ValueError(
+            f"trl_environment: reset of {factory} returned {observation!r:.100}, but only text is supported"
+        )
     await answer_calls(prompt, generate, turn, tools.bound_to(environment), role, max_output_chars)
     if not hasattr(environment, "get_reward"):
         return None

@@ -83,7 +83,7 @@ def rows(env: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
 
 def _messages(data: Any) -> list[dict[str, str]]:
     if data.prompt is None:
-        raise ValueError("verifiers_package: a task without a prompt, whose environment speaks first")
+        raise ValueError("verifiers_package: a task has no prompt, because its environment speaks first")
     given = [{"role": "user", "content": data.prompt}] if isinstance(data.prompt, str) else data.prompt
     turns = [turn if isinstance(turn, dict) else turn.model_dump() for turn in given]
     system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []

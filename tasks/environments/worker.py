@@ -100,7 +100,7 @@ class _Line:
         """Continue the conversation (`interface.Generate`)."""
         checked = _checked(messages, self.control_tokens, (*ROLES, "assistant") if anew else ROLES)
         if anew and (not checked or checked[-1]["role"] == "assistant"):
-            raise ValueError("a conversation that is started again ends in a turn that the policy answers")
+            raise ValueError("a conversation that is started again must end with a turn that the policy can answer")
         answer = await self.ask({"generate": checked, "anew": anew})
         if "turn" not in answer:
             raise EpisodeOver(answer.get("over", "the run has ended"))

@@ -40,7 +40,9 @@ def main() -> None:
     flag_value="any",
     help="Only questions whose pass rate changed from the first policy to the second, or changed so.  [default: any]",
 )
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Questions to print at most.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of questions to print."
+)
 def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | None, limit: int) -> None:
     """Print the questions of a benchmark in RUN with a response of each policy, and how many of them pass."""
     asked = questions(run, benchmark)

@@ -108,7 +108,7 @@ class Evaluation:
     def headline(self) -> str:
         """Return a one-line summary of the first comparison: the trained policy with the initial checkpoint."""
         if not self.comparisons:
-            return "one policy, and no other to compare it with"
+            return "only one policy, so there is nothing to compare"
         (policy, baseline), first = next(iter(self.comparisons.items()))
         overall = first[EVERYTHING]
         text = (

@@ -71,7 +71,9 @@ class Preferences:
         """Check that the arrays have the same length, and that their values are in the ranges above."""
         columns = (self.preferences, self.differences, self.difficulties)
         if len({np.shape(column) for column in columns}) != 1 or np.ndim(self.preferences) != 1:
-            raise ValueError(f"want three columns of one length, got shapes {[np.shape(column) for column in columns]}")
+            raise ValueError(
+                f"expected three columns of one length, got shapes {[np.shape(column) for column in columns]}"
+            )
         given = self.preferences[~np.isnan(self.preferences)]
         if np.any((given < 0) | (given > 1)):
             raise ValueError("preferences must lie in [0, 1]")

@@ -36,7 +36,7 @@ def majority(labels: Sequence[int | None], passed: Sequence[bool], k: int) -> fl
     if k < 1:
         raise ValueError(f"k must be 1 or more, got {k}")
     if len(labels) != len(passed):
-        raise ValueError(f"{len(labels)} labels and {len(passed)} verdicts: want one of both for each sample")
+        raise ValueError(f"{len(labels)} labels and {len(passed)} verdicts: expected one of each per sample")
     starts = range(0, len(labels) - k + 1, k)
     if not starts:
         return float("nan")

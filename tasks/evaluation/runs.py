@@ -28,7 +28,7 @@ def read_table(run: Path, name: str) -> pa.Table:
     """
     path = run / f"{name}.parquet"
     if not path.is_file():
-        raise MistakeError(f"{run} holds no {path.name}: name the folder of a run, such as outputs/latest")
+        raise MistakeError(f"{run} contains no {path.name}: name the folder of a run, such as outputs/latest")
     schema = EVALUATION_PROMPTS if name == "evaluation_prompts" else EVALUATION_ROLLOUTS
     return validate(pq.read_table(path), schema, str(path))
 

@@ -156,12 +156,12 @@ def _end(outcome: str | None) -> tuple[Verdict, str]:
 
 @cache
 def _template() -> Any:
-    environment = Environment(
+    jinja = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["count"] = "{:,}".format
-    return environment.get_template("episode.html.j2")
+    jinja.filters["count"] = "{:,}".format
+    return jinja.get_template("episode.html.j2")

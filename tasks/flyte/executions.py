@@ -77,13 +77,13 @@ def find(remote: FlyteRemote, name: str) -> Execution:
         data = remote.client.get_execution_data(entity)
     except FlyteEntityNotExistException:
         raise ExecutionError(
-            f"there is no execution {where}: --project, --domain and --config name another place"
+            f"there is no execution {where}: --project, --domain and --config select another place"
         ) from None
     if not data.full_outputs.literals:
         phase = WorkflowExecutionPhase.enum_to_string(execution.closure.phase)
         raise ExecutionError(
-            f"execution {where}, has no outputs: it is {phase}. Those of a node that has succeeded: pyflyte fetch "
-            f"--recursive flyte://v1/{remote.default_project}/{remote.default_domain}/{name}/NODE/o FOLDER"
+            f"execution {where}, has no outputs: it is {phase}. The outputs of a node that has succeeded: pyflyte "
+            f"fetch --recursive flyte://v1/{remote.default_project}/{remote.default_domain}/{name}/NODE/o FOLDER"
         )
     outputs = (_output(name, literal) for name, literal in sorted(data.full_outputs.literals.items()))
     began = execution.closure.started_at or execution.closure.created_at

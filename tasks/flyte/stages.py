@@ -151,7 +151,11 @@ def recoverable(error: Exception) -> FlyteRecoverableException | MemoryLimitErro
         return FlyteRecoverableException(message)
     message = message if reason in message else f"{message}: {reason}"
     is_first = os.environ.get(ATTEMPT, "0") == "0"
-    return FlyteRecoverableException(message) if is_first else MemoryLimitError(f"{message}; it was so in two attempts")
+    return (
+        FlyteRecoverableException(message)
+        if is_first
+        else MemoryLimitError(f"{message}; this happened in two attempts")
+    )
 
 
 def stage(

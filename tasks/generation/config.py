@@ -101,7 +101,7 @@ class EngineConfig(Config):
         given = sorted(self.model_fields_set - {"server", "max_model_len", "max_num_seqs"})
         others = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
         if self.server is not None and others:
-            raise ValueError(f"{others[0]}: an option of an engine of the stage's own, and server names another's")
+            raise ValueError(f"{others[0]}: an option of the stage's own engine, but server names another one")
         return self
 
     @model_validator(mode="after")

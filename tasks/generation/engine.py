@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine_environment import environment
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.engine_start import load
+from tasks.generation.engine_variables import engine_variables
 from tasks.generation.interface import (
     Completion,
     EngineError,
@@ -112,7 +112,7 @@ class Engine:
         watch()
         files = tempfile.TemporaryDirectory(prefix="vllm-")  # files of its processes, which vLLM does not remove
         output = EngineOutput(Path(files.name) / "output.txt")
-        with environment(config, files.name), output.captured():
+        with engine_variables(config, files.name), output.captured():
             llm, statistics = load(
                 str(model), config, output, updatable=updatable, adapter=adapter, can_sleep=can_sleep
             )
@@ -307,7 +307,7 @@ class Engine:
                 if names:
                     raise WeightsNotTakenError(
                         f"weight update {version}: the engine {fault} {names[0]} ({len(names)} such); the likely cause "
-                        "is a tensor whose name in the learner is another than in the checkpoint, such as experts"
+                        "is a tensor whose name in the learner differs from that in the checkpoint, such as experts"
                     )
         if len(arrived) > 1:
             raise EngineError(f"weight update {version}: the workers of the engine loaded different weights")

@@ -111,7 +111,9 @@ class PolicyServer:
             raise EngineError(f"engine.server: {self._endpoint.url} sent an answer without a response and its tokens")
         choice = choices[0]
         if choice.finish_reason not in ("stop", "length"):
-            raise EngineError(f"engine.server: {self._endpoint.url} ended a response by {choice.finish_reason!r}")
+            raise EngineError(
+                f"engine.server: {self._endpoint.url} ended a response with finish_reason {choice.finish_reason!r}"
+            )
         stopped = choice.finish_reason == "stop"
         text = self._without_end(choice.text, sampling.stop) if stopped else choice.text
         return Response(text, usage.completion_tokens, choice.finish_reason)

@@ -197,4 +197,6 @@ class RowStore:
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and "checksum" not in str(error):
                 raise  # the storage failed
-            raise DamagedSegmentError(f"{name} is damaged ({error}); delete it, and its rows are made again") from error
+            raise DamagedSegmentError(
+                f"{name} is damaged ({error}); delete it, and its rows are generated again"
+            ) from error

@@ -30,7 +30,7 @@ def _for_each(reason: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), reason)
 
 
-_ONE_MACHINE = "an engine lies on one machine, on GPUs that Ray gives it; `data_parallel_size` and its like are enough"
+_ONE_MACHINE = "an engine runs on one machine, on GPUs that Ray gives it; `data_parallel_size` and its like are enough"
 _OUTPUT = "nothing reads what it adds to an output"
 _ADAPTER = "adapters are set up by `lora` of the recipe"
 _ENGINE_OF_OURS = {

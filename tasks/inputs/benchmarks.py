@@ -143,7 +143,7 @@ def check_names(names: Sequence[str], reserved: Collection[str]) -> None:
     """
     for name in names:
         if names.count(name) > 1 or name in reserved:
-            taken = "stands twice" if names.count(name) > 1 else "is that of the held-out prompts"
+            taken = "occurs twice" if names.count(name) > 1 else "is that of the held-out prompts"
             raise ValueError(f"benchmarks: the name {name!r} {taken}; give one another name")
 
 

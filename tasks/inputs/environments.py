@@ -61,9 +61,9 @@ def check_environment(source: SourceSpec, rows: list[loaders.Row], data: DataFil
     completions = asyncio.run(_play(*played, data))
     errors = [end.error for completion in completions if (end := completion.end) is not None and end.error is not None]
     if len(errors) == len(completions):
-        raise SpecError(f"{where}: {errors[0]}; it fails so in each of {len(errors)} made-up episodes")
+        raise SpecError(f"{where}: {errors[0]}; it fails like this in each of {len(errors)} dummy episodes")
     if errors:
-        logger.warning("%s: %s; it fails so in a made-up episode, and not in others", where, errors[0])
+        logger.warning("%s: %s; it fails like this in one dummy episode, not in others", where, errors[0])
 
 
 def _first(source: SourceSpec, rows: list[loaders.Row]) -> tuple[EnvironmentSpec, Sequence[Mapping[str, str]]] | None:
@@ -129,7 +129,7 @@ class _NoServices:
 
     async def judge(self, text: str, earlier: list[dict[str, str]]) -> Score:
         """Return a score of 0."""
-        return Score.binary(False, "a made-up turn")
+        return Score.binary(False, "a dummy turn")
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
         """Return no output."""

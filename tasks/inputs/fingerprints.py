@@ -31,8 +31,8 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
     version = pinned_version(source.package)
     if version is None:
         raise ModelError(
-            f"model: package {source.package!r} is not installed here, and {LOCK} gives no version of it for an "
-            "image to hold"
+            f"model: package {source.package!r} is not installed here, and {LOCK} has no version of it for an "
+            "image to contain"
         )
     return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
 

@@ -151,13 +151,13 @@ def check_reward_models(data: DataFile, benchmarks: Sequence[BenchmarkFile]) -> 
         named[f"{benchmark.name} (a benchmark)"] = benchmark.source.reward_models
     for source, names in named.items():
         for name in names:
-            where = f"{data.name}: source {source}: rewards, where the models are those of verifiers.reward_models"
+            where = f"{data.name}: source {source}: rewards (the models are in verifiers.reward_models)"
             must_be_one_of(name, models, where, "reward model")
     for name, model in models.items():
         option = f"{data.name}: verifiers.reward_models.{name}"
         if not any(name in names for names in named.values()):
             raise SpecError(
-                f"{option}: no source's rewards name it: add {{reward_model: {name}}} to rewards, or leave it out"
+                f"{option}: no source uses it as a reward: add {{reward_model: {name}}} to rewards, or leave it out"
             )
         if model.revision is None and not Path(model.model).is_dir():
             raise SpecError(f"{option}.model = {model.model!r}: neither a folder nor a hub id with a revision")

@@ -81,7 +81,7 @@ def _usable(name: str, source: SourceSpec, rows: list[loaders.Row], where: str) 
             continue
         usable.append(_Row(truth, messages))
     if refused is not None and not usable:
-        raise SpecError(f"{where}: {refused.reason}; so it is with each of its first rows")
+        raise SpecError(f"{where}: {refused.reason}; it does this for each of its first rows")
     if refused is not None:
         logger.warning("%s: %s; such rows are set aside", where, refused.reason)
     return usable
@@ -97,9 +97,9 @@ def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
             break
     else:
         if problems:
-            raise SpecError(f"{where}: {problems[0]}; so it is with each of {len(problems)} made-up responses")
+            raise SpecError(f"{where}: {problems[0]}; it does this for each of {len(problems)} dummy responses")
     if problems:
-        logger.warning("%s: %s; so it is with a made-up response, and not with others", where, problems[0])
+        logger.warning("%s: %s; it does this for one dummy response, not for others", where, problems[0])
 
 
 def _calls(name: str, row: _Row) -> Iterator[Call]:

@@ -85,21 +85,21 @@ def _check(pool: VerifierPool, function: _Function, rows: list[_Row], where: str
         scores = [pool.submit(*call).result() for call in _calls(function, row)]
         away = next((score for score in scores if score.failure is not None and score.failure.may_pass), None)
         if away is not None:
-            logger.warning("%s: it could not be tried whether this works: %s", where, away.error)
+            logger.warning("%s: it could not be tested here: %s", where, away.error)
             return
         failed += [score for score in scores if score.failure is not None]
         if any(score.failure is None for score in scores):
             break
     else:
         kind = "groups of responses" if function.group else "responses"
-        raise SpecError(f"{where}: {failed[0].error}; it fails so on each of {len(failed)} made-up {kind}")
+        raise SpecError(f"{where}: {failed[0].error}; it fails like this on each of {len(failed)} dummy {kind}")
     if failed:
         kind = "group of responses" if function.group else "response"
-        logger.warning("%s: %s; it fails so on a made-up %s, and not on others", where, failed[0].error, kind)
+        logger.warning("%s: %s; it fails like this on one dummy %s, not on others", where, failed[0].error, kind)
     elif function.group:
         alone = pool.submit("function", [SENTENCE], rows[0].truths[function], rows[0].messages).result()
         if alone.error is not None:
-            reason = "it fails so on one response alone, as a stage has with samples: 1"
+            reason = "it fails on a group of one response, which a stage has with samples: 1"
             logger.warning("%s: %s; %s", where, alone.error, reason)
 
 

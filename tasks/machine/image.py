@@ -33,7 +33,7 @@ def image() -> str:
     """Return the name of the container image that this process runs in, or a description of another environment."""
     if name := os.environ.get(NAME):
         return name
-    where = f"an image that does not say its name in {NAME}" if IN_A_POD in os.environ else "this environment"
+    where = f"an image without its name in {NAME}" if IN_A_POD in os.environ else "this environment"
     return f"{where}, Python {platform.python_version()}"
 
 

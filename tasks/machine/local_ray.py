@@ -42,13 +42,13 @@ def check_machine() -> None:
     if not can_be_written(home):
         why = "cannot be written" if home.exists() else "does not exist"
         raise MachineError(
-            f"the home folder {home} {why}, and Ray, vLLM and Hugging Face keep files there: set HOME to a folder that "
-            "can be written"
+            f"the home folder {home} {why}, and Ray, vLLM and Hugging Face keep files there: set HOME to a "
+            "writable folder"
         )
     temporary = tempfile.gettempdir()
     if not temporary.isascii():
         raise MachineError(
-            f"TMPDIR ({temporary}) has letters beyond ASCII, which Ray refuses: set it to another folder"
+            f"TMPDIR ({temporary}) has characters beyond ASCII, which Ray does not accept: set it to another folder"
         )
     too_long = len(temporary) + len(RAYS_PART) - LONGEST_SOCKET
     if too_long > 0:

@@ -74,7 +74,7 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
     """
     ids = prompts.column("prompt_id")
     if pc.count_distinct(ids).as_py() < len(ids):
-        raise TableError(f"{name}: a prompt_id stands in several rows")
+        raise TableError(f"{name}: a prompt_id occurs in several rows")
     ranks = _ranks(prompts, spec.seed)
     every = _sources(prompts, ranks)
     _check_names(spec, every, name)

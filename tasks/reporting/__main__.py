@@ -18,8 +18,8 @@ def main() -> None:
 
 @main.command()
 @click.argument("prompt_id", required=False)
-@click.option("--source", help="In the place of an id: the prompt's source, with --row.")
-@click.option("--row", type=click.IntRange(min=0), help="Its row there, counted from 0.")
+@click.option("--source", help="The prompt's source, with --row, instead of an id.")
+@click.option("--row", type=click.IntRange(min=0), help="Its row in the source, counted from 0.")
 @click.option("--run", default="outputs/latest", show_default=True, type=click.Path(path_type=Path))
 def trace(prompt_id: str | None, source: str | None, row: int | None, run: Path) -> None:
     """Print the history of a prompt, given the beginning of its id, or its source and row."""

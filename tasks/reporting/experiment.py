@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tasks import charts
 from tasks.charts import Series, color_of
 from tasks.lineage.differences import differences
-from tasks.reporting.environment import templates
+from tasks.reporting.page_templates import templates
 from tasks.tables.schemas import EVERYTHING
 
 BAND = 1.96

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from tasks import charts
 from tasks.lineage.differences import differences
-from tasks.reporting.environment import templates
+from tasks.reporting.page_templates import templates
 from tasks.storage.durable import whole
 
 OVERRIDDEN = 8

@@ -101,7 +101,7 @@ pipeline_tag: text-generation
 
 **Evaluation.** {headline}
 
-**To make it again**, with these files, in a checkout of rlvr-flyte:{code}
+**To reproduce it**, with these files, in a checkout of rlvr-flyte:{code}
 
 ```
 pyflyte run workflows/rlvr.py rlvr {options}

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from tasks import charts
 from tasks.reporting import sections
-from tasks.reporting.environment import templates
+from tasks.reporting.page_templates import templates
 from tasks.reporting.reward_means import reward_means
 from tasks.reporting.sample_responses import samples
 from tasks.reporting.sampling_costs import sampling_costs

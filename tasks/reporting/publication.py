@@ -31,7 +31,7 @@ def new_run(outputs: Path, began: datetime, suffix: str) -> Iterator[tuple[Path,
     outputs.mkdir(parents=True, exist_ok=True)
     latest = outputs / LATEST
     if latest.exists() and not latest.is_symlink():
-        raise FileExistsError(f"{latest} is to be a link to the newest run, and is none: move it away")
+        raise FileExistsError(f"{latest} must be a link to the newest run, but is not a link: move it away")
     final = outputs / f"{began:%Y%m%d-%H%M%S}-{suffix}"
     # Not `durable.whole`: a block that fails leaves nothing behind, and two processes may publish the same run at once.
     partial = outputs / f".{final.name}-{os.getpid()}"

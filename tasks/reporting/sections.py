@@ -20,7 +20,7 @@ FATES = {
     "replayed": "trained on again instead of a group without a gradient; it has the same tokens as its first row",
     "zero_variance": "every completion scored the same, so its advantages are 0; another group took its place",
     "stale": "too many policy versions passed before its turn",
-    "failed": "generation or judging failed for good",
+    "failed": "generation or scoring failed permanently",
     "unused": "finished or under way when the last step was taken",
 }
 """The outcomes of sampled groups with their descriptions, in the order of the report."""
@@ -212,7 +212,7 @@ def fates_chart(ledger: pa.Table) -> str:
         )
         for fate in names
     ]
-    return shares("Fate of every sampled group", "groups", domains, stacks)
+    return shares("Outcome of every sampled group", "groups", domains, stacks)
 
 
 def with_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]) -> list[StageSummary]:

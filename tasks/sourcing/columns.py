@@ -26,8 +26,8 @@ def _checked(name: str, names: Sequence[str]) -> str:
         return name
     accepted = ", ".join(names)
     raise ValueError(
-        f"no verifier is called so{close_match(name, names)}; accepted: {accepted}, and the import path of one of your "
-        "own, such as my_verifiers.chess"
+        f"there is no such verifier{close_match(name, names)}; accepted: {accepted}, and the import path of a custom "
+        "one, such as my_verifiers.chess"
     )
 
 

@@ -36,7 +36,7 @@ def _only_member(stream: IO[bytes]) -> IO[bytes]:
     archive = zipfile.ZipFile(stream)
     members = [entry for entry in archive.infolist() if not entry.is_dir()]
     if len(members) != 1:
-        raise ValueError(f"the archive contains {len(members)} files, of which one is wanted; unpack it")
+        raise ValueError(f"the archive contains {len(members)} files, but only one is supported; unpack it")
     return archive.open(members[0])
 
 

@@ -64,7 +64,7 @@ class EnvironmentOptions(Config):
     def _is_given_or_a_path(cls, name: str) -> str:
         if name not in GIVEN and not IMPORT_PATH.fullmatch(name):
             raise ValueError(
-                f"{name!r} is none of {', '.join(GIVEN)}{close_match(name, GIVEN)}, nor an import path such as "
+                f"{name!r} is not one of {', '.join(GIVEN)}{close_match(name, GIVEN)}, nor an import path such as "
                 "my_rooms.maze"
             )
         return name
@@ -102,9 +102,9 @@ class EnvironmentOptions(Config):
     @model_validator(mode="after")
     def _calls_tools_in_one_way(self) -> EnvironmentOptions:
         if self.tool_parser is not None and self.tool_pattern is not None:
-            raise ValueError("tool_parser and tool_pattern both tell calls of tools: give one of them")
+            raise ValueError("tool_parser and tool_pattern both say how calls of tools are parsed: give one of them")
         if not self.tools and self.factory is None and (self.tool_parser or self.tool_pattern):
-            raise ValueError("tool_parser and tool_pattern tell calls of tools, and tools names none")
+            raise ValueError("tool_parser and tool_pattern say how calls of tools are parsed, but tools is empty")
         if self.name == "trl_environment" and (self.tools or not IMPORT_PATH.fullmatch(str(self.factory))):
             raise ValueError(
                 "trl_environment needs options.factory, the import path of a class, and no tools in addition"

@@ -42,7 +42,7 @@ def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> str:
         return source.verifier
     name = only(present(row, by_row.column))
     if not isinstance(name, str) or name not in by_row.names:
-        reason = f"{by_row.column} = {name!r} is none of {', '.join(by_row.names)}"
+        reason = f"{by_row.column} = {name!r} is not one of {', '.join(by_row.names)}"
         raise UnusableError(reason, name, f"{by_row.column} names no verifier of row_verifier")
     return by_row.names[name]
 

@@ -47,7 +47,7 @@ def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
     with explained(name, f"{where}.revision = {revision!r}", "give the commit, of 40 hex digits"):
         info = retried(lambda: HfApi().repo_info(name, revision=revision, repo_type=kind))
     if info.sha is None:
-        raise SpecError(f"{where}.revision = {revision!r}: the hub names no commit of {name}")
+        raise SpecError(f"{where}.revision = {revision!r}: the hub has no commit of {name}")
     return info.sha
 
 
@@ -136,7 +136,7 @@ def _reader(builder: Any) -> Callable[[str], Iterator[Item]]:
     config, default = builder.config, type(builder.config)()
     given = {option.name for option in fields(config) if getattr(config, option.name) != getattr(default, option.name)}
     if unread := given - CARD_OPTIONS[builder.name] - {option.name for option in fields(BuilderConfig)}:
-        raise ValueError(f"its card sets {sorted(unread)} for its {builder.name} files, which are not followed")
+        raise ValueError(f"its card sets {sorted(unread)} for its {builder.name} files, which are not supported")
 
     def rows(path: str) -> Iterator[Item]:
         file = File(*fsspec.url_to_fs(path))

@@ -136,7 +136,7 @@ class InstructionsLoader(Config):
                 accepted = sorted(instructions.CONSTRAINTS)
                 raise ValueError(f"unknown constraint {name!r}{close_match(name, accepted)}; accepted: {accepted}")
         if len(set(names)) < len(names):
-            raise ValueError(f"a constraint stands twice in {names}")
+            raise ValueError(f"a constraint occurs twice in {names}")
         return names
 
     @model_validator(mode="after")
@@ -149,7 +149,7 @@ class InstructionsLoader(Config):
             sorted(set(self.constraints) & set(instructions.ALONE)) if "constraints" in self.model_fields_set else []
         )
         if self.min_constraints > 1 and alone:
-            raise ValueError(f"{alone} can only stand alone, but min_constraints is {self.min_constraints}")
+            raise ValueError(f"{alone} can only be used alone, but min_constraints is {self.min_constraints}")
         return self
 
 

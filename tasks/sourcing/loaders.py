@@ -145,7 +145,7 @@ def check_unchanged(source: SourceSpec) -> None:
     """
     if fingerprint(source) != source.fingerprint:
         raise SpecError(
-            f"{_of(source)}: its rows, or the code of yours that it names, have changed since the run was checked: "
+            f"{_of(source)}: its rows, or your code that it names, have changed since the run was checked: "
             "start the run again"
         )
 

@@ -80,7 +80,9 @@ class RewardSpec(Config):
         if self.function is not None and not IMPORT_PATH.fullmatch(self.function):
             raise ValueError(f"function must be an import path such as rewards.format_reward, got {self.function!r}")
         if self.columns and self.function is None:
-            raise ValueError("columns are for a function; a verifier reads the source's, and a reward model none")
+            raise ValueError(
+                "only a function has columns; a verifier reads the source's, and a reward model reads none"
+            )
         if self.group and self.function is None:
             raise ValueError("group is for a function; a verifier scores each response alone")
         if self.weight == 0 or not math.isfinite(self.weight):
@@ -174,16 +176,16 @@ class SourceSpec(Config):
         if self.domain is None or self.verifier is None:
             missing = "domain" if self.domain is None else "verifier"
             accepted = ", ".join(DOMAINS if self.domain is None else VERIFIERS)
-            other = "any other name" if self.domain is None else "the import path of one of your own"
+            other = "any other name" if self.domain is None else "the import path of a custom one"
             raise ValueError(f"{missing}: required key is missing; one of {accepted}, or {other}; or give row_verifier")
         if self.verifier == "environment" and self.environment is None:
-            raise ValueError("verifier: environment needs environment, whose reward it stands for")
+            raise ValueError("verifier: environment needs the option environment, which gives the reward")
         fitting = {str(domain): names for domain, names in VERIFIERS_OF.items()}.get(self.domain)
         if fitting is not None and self.verifier in VERIFIERS and self.verifier not in (*fitting, *OF_ANY_DOMAIN):
             accepted = ", ".join((*fitting, *OF_ANY_DOMAIN))
             raise ValueError(
-                f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}, or one of "
-                "your own; a domain of another name takes any"
+                f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which accepts {accepted}, or a "
+                "custom one; a domain with another name accepts any"
             )
         return self
 
@@ -191,7 +193,7 @@ class SourceSpec(Config):
     def _parts_fit(self) -> SourceSpec:
         wanted = VERIFIER_OF_LOADER.get(self.loader.kind)
         if wanted is not None and self.verifier != wanted:
-            raise ValueError(f"the loader {self.loader.kind!r} makes prompts for the verifier {wanted!r} only")
+            raise ValueError(f"the loader {self.loader.kind!r} generates prompts only for the verifier {wanted!r}")
         every = {name for names in COLUMNS_OF.values() for name in names}
         unread = (self.columns.model_fields_set & every) - {
             name for verifier in self._readers for name in columns_of(verifier)
@@ -215,9 +217,9 @@ class SourceSpec(Config):
         modes = MODES_OF.get(self.verifier, ()) if self.verifier is not None else ()
         if self.mode is not None and self.mode not in modes:
             accepted = ", ".join(modes) or "none"
-            raise ValueError(f"mode {self.mode!r} is none of verifier {self.verifier!r}; accepted: {accepted}")
+            raise ValueError(f"verifier {self.verifier!r} has no mode {self.mode!r}; accepted: {accepted}")
         if self.environment is not None and any(reward.group for reward in self.rewards):
-            raise ValueError("a reward with group sees single responses: leave it out with an environment")
+            raise ValueError("with an environment, rewards score single responses: leave out group")
         if self.verifier == "environment" and self.rewards:
             raise ValueError("rewards are for a verifier; with verifier: environment, its reward is the only one")
         if self.verifier in IN_REWARDS:
@@ -326,7 +328,7 @@ class EvaluationSet(Config):
     @model_validator(mode="after")
     def _is_a_source(self) -> EvaluationSet:
         if self.loader.kind in {*VERIFIER_OF_LOADER, "reasoning_gym"}:
-            raise ValueError(f"the loader {self.loader.kind!r} makes prompts up; an evaluation set is read")
+            raise ValueError(f"the loader {self.loader.kind!r} generates prompts, but an evaluation set must be read")
         return self
 
 
@@ -368,7 +370,7 @@ class DataSpec(Config):
         names = [*(questions.name for questions in evaluated), *(source.name for source in sources)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"names of sources and evaluation sets must be unique; {twice} stand more than once")
+            raise ValueError(f"names of sources and evaluation sets must be unique; {twice} occur more than once")
         seed = info.data.get("seed", 0)
         return [
             source if "seed" in source.model_fields_set else source.model_copy(update={"seed": seed})

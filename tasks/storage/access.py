@@ -59,11 +59,11 @@ def check_access(filesystem: AbstractFileSystem, address: str) -> None:
         if not is_refusal(error):
             raise
         raise AccessError(
-            f"the run cannot be kept at {address}, which cannot be {doing}: {answer(error)}. RLVR_RUNS is the "
+            f"the run cannot be stored at {address}, which cannot be {doing}: {answer(error)}. RLVR_RUNS is the "
             "location of runs; without it, they are in the bucket of the raw outputs"
         ) from error
     if read != content or filesystem._strip_protocol(path) not in listed:
-        raise OSError(errno.EIO, f"{address} does not show what was written there a moment ago")
+        raise OSError(errno.EIO, f"{address} does not return what has just been written there")
 
 
 def is_refusal(error: Exception) -> bool:

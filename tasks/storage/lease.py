@@ -142,7 +142,7 @@ class Lease:
     def _wait_for_silence(self, before: bytes) -> None:
         holder = _parse(before)
         if holder.get("machine") == self._holder["machine"] and _runs(holder):
-            raise RunInUseError(f"{self._path}: {_name(holder)} works on this run; end it, or let it go on")
+            raise RunInUseError(f"{self._path}: {_name(holder)} works on this run; stop it, or wait until it ends")
         logger.warning(
             "%s: %s worked on this run; the run is taken over if its lease has no heartbeat for %g s",
             self._path,
@@ -156,7 +156,9 @@ class Lease:
             if not now:
                 return
             if now != before:
-                raise RunInUseError(f"{self._path}: {_name(_parse(now))} works on this run; end it, or let it go on")
+                raise RunInUseError(
+                    f"{self._path}: {_name(_parse(now))} works on this run; stop it, or wait until it ends"
+                )
 
     def _beat(self) -> None:
         failures = 0

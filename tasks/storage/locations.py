@@ -58,7 +58,7 @@ def check_folders() -> None:
             if error.errno in PASSING:
                 raise
             raise MistakeError(
-                f"the folder {folder} cannot be written ({error.strerror}); {variable} names another"
+                f"the folder {folder} cannot be written ({error.strerror}); set {variable} to another one"
             ) from error
 
 

@@ -68,7 +68,7 @@ def _check_whole(file: Path) -> None:
         except (ValueError, TypeError, AttributeError, KeyError):
             raise ModelError(f"model folder {file.parent}: {file.name} is not a safetensors file") from None
     if size < needed:
-        raise ModelError(f"model folder {file.parent}: {file.name} is cut: {size:,} of {needed:,} bytes are there")
+        raise ModelError(f"model folder {file.parent}: {file.name} is truncated: it has {size:,} of {needed:,} bytes")
 
 
 @contextlib.contextmanager

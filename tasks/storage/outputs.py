@@ -69,9 +69,7 @@ def alone() -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 processes = ", ".join(_holders(os.fstat(descriptor).st_ino)) or "another process"
-                raise RunInUseError(
-                    f"{folder}: {processes} works with it: what can go is known once that has ended"
-                ) from None
+                raise RunInUseError(f"{folder}: {processes} uses it: try again when that has ended") from None
         yield
 
 
@@ -109,7 +107,7 @@ def size_line() -> str:
     here = Path.cwd()
     shown = [str(folder.relative_to(here) if folder.is_relative_to(here) else folder) for folder in folders]
     verb, size = "contains" if len(shown) == 1 else "contain", size_text(sum(sizes.values()))
-    return f"{' and '.join(shown)} {verb} {size} (python -m workflows prune shows what can go)"
+    return f"{' and '.join(shown)} {verb} {size} (python -m workflows prune shows what can be removed)"
 
 
 def size_text(size: float) -> str:

@@ -82,7 +82,7 @@ class SentFile(Config):
     def _compare(self, sha256: str) -> None:
         if sha256 != self.sha256:
             raise SentFileError(
-                f"{self.path}: its copy in storage, {self.address}, is another file than was sent: launch the run again"
+                f"{self.path}: its copy in storage, {self.address}, is not the file that was sent: launch the run again"
             )
 
 

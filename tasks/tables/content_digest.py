@@ -36,7 +36,7 @@ CARD = "README.md"
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
 _BLOCK = 1 << 20
-_OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they count as they are"
+_OTHER_FILES = f"{MANIFEST} was written for other files; delete it to use them as they are"
 
 
 class ContentError(MistakeError):

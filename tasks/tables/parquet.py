@@ -58,7 +58,7 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
         except KeyError:
             raise TableError(f"{where}: a row lacks the column {column.name!r}") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TableError(f"{where}: column {column.name!r} wants {column.type}: {error}") from None
+            raise TableError(f"{where}: column {column.name!r} must be {column.type}: {error}") from None
     return validate(pa.table(columns, names=schema.names), schema, where)
 
 

@@ -124,17 +124,17 @@ def run(
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
 @click.option("--config", "shape", type=click.Path(path_type=Path), help="config.json of a model that is not known.")
-@click.option("--nodes", type=click.IntRange(min=2), help="Find the best split of so many nodes.")
+@click.option("--nodes", type=click.IntRange(min=2), help="Find the best split of this number of nodes.")
 @click.option("--mean-tokens", type=click.FloatRange(1), help="Mean length of a response. By default 45% of the limit.")
 @click.option(
     "--zero-variance",
     default=0.3,
     show_default=True,
     type=click.FloatRange(0, 0.95),
-    help="Share of the groups that teach nothing.",
+    help="Share of the groups that have no gradient.",
 )
-@click.option("--mfu", default=Machines.mfu, **SHARE, help="Of a GPU's operations, what the learner reaches.")
-@click.option("--mbu", default=Machines.mbu, **SHARE, help="Of its bandwidth, what an engine reaches.")
+@click.option("--mfu", default=Machines.mfu, **SHARE, help="Fraction of a GPU's peak FLOPs that the learner reaches.")
+@click.option("--mbu", default=Machines.mbu, **SHARE, help="Fraction of its peak bandwidth that an engine reaches.")
 def plan(
     recipe: str,
     overrides: tuple[str, ...],

@@ -297,7 +297,7 @@ class TrainingConfig(Config):
         if self.sampling.guided_regex and self.objective.correction.kind == "none":
             raise ValueError(
                 "sampling.guided_regex: responses are sampled from the policy's tokens that can match, which is not "
-                "the policy; objective.correction weighs the one against the other, kind = none does not"
+                "the policy; objective.correction corrects for this, kind = none does not"
             )
         return self
 
@@ -317,7 +317,7 @@ class TrainingConfig(Config):
             if self.objective.correction.kind == "none":
                 raise ValueError(
                     f"actors.engine.vllm.{name}: the engine then draws from another distribution than the learner's; "
-                    "objective.correction weighs the one against the other, kind = none does not"
+                    "objective.correction corrects for this, kind = none does not"
                 )
             if self.model_check:
                 raise ValueError(

@@ -57,7 +57,7 @@ def refusal(placement: PlacementOption, ranks: int, engines: int, engine: Engine
     if not can_share(ranks, engines, engine):
         return (
             f"placement = {placement}: every GPU has one rank and one engine, so that actors.count ({engines}) must be "
-            f"learner.ranks ({ranks}), and an engine lie on one GPU ({engine.parallel_sizes})"
+            f"learner.ranks ({ranks}), and an engine run on one GPU ({engine.parallel_sizes})"
         )
     of_engine, of_rank = shares(placement, engine.gpu_memory_utilization)
     if of_rank < SMALLEST_LEARNER:

@@ -19,7 +19,7 @@ STEP = (
     Metric("seconds", "s", "work on this run up to the end of the step, over all attempts"),
     Metric("step_seconds", "s", "wall time since the end of the step before"),
     Metric("wait_seconds", "s", "time in which the learner waited for a batch"),
-    Metric("epoch", "", "passes over the prompts that are complete"),
+    Metric("epoch", "", "complete passes over the prompts"),
     Metric("trained_tokens", "tokens", "tokens that the step trained on"),
     Metric("trained_tokens_per_second", "tokens/s", "the same by `step_seconds`"),
     Metric("alarms", "", "thresholds that are crossed (`docs/alarms.md`)"),
@@ -27,7 +27,7 @@ STEP = (
 """Metrics of the step as a whole (`Controller`)."""
 
 PROMPTS = (
-    Metric("retired_prompts", "prompts", "prompts that are solved and sampled no more (`prompts.retirement`)"),
+    Metric("retired_prompts", "prompts", "solved prompts, which are no longer sampled (`prompts.retirement`)"),
     Metric("deferred_prompts", "prompts", "unsolved prompts that wait for another try (`prompts.reroll`)"),
     Metric("retried_groups", "groups", "groups of prompts that were tried again (`prompts.reroll`)"),
     Metric("recovered_groups", "groups", "retried groups with a response that has a reward (`prompts.reroll`)"),
@@ -59,7 +59,7 @@ VERIFIERS = (
     Metric("verifiers/<name>/mean_seconds", "s", "mean latency"),
     Metric("verifiers/<name>/p50_seconds", "s", "median of the recent latencies"),
     Metric("verifiers/<name>/p99_seconds", "s", "99th percentile of the recent latencies"),
-    Metric("verifiers/<name>/<other>", "", "counters of a verifier's own"),
+    Metric("verifiers/<name>/<other>", "", "counters that only this verifier has"),
 )
 """Metrics of the verifiers (`RewardClient.figures`). All count from the beginning of the attempt."""
 

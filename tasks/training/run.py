@@ -42,7 +42,7 @@ from tasks.training.control.validation import split_validation, validated_policy
 from tasks.training.control.validation_figures import Question
 from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Prompt, read_prompts
-from tasks.training.learner.checkpoint_shards import PartStorage, fetch_whole
+from tasks.training.learner.checkpoint_shards import ShardStorage, fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.records.checkpoint import Checkpoints
@@ -94,7 +94,7 @@ class RunInputs:
     """Parquet file of `schemas.MIXTURE`: the prompts."""
     folder: Path
     """The run folder: checkpoints, ledger, metrics, policy. It must be on persistent storage, unless `on_saved` and
-    `parts` copy the checkpoints there."""
+    `shards` copy the checkpoints there."""
     verifiers: VerifiersConfig = DEFAULTS
     """Options of the verifiers that score responses."""
     benchmarks: Sequence[Benchmark] = ()
@@ -108,7 +108,7 @@ class RunInputs:
     """Called with the metrics of each step."""
     on_saved: Callable[[Path], None] = lambda _: None
     """Called with the folder of each complete checkpoint."""
-    parts: PartStorage | None = None
+    shards: ShardStorage | None = None
     """The run's address on blob storage. Ranks upload their checkpoint files there if their nodes do not see the run
     folder. Optional. If None, these nodes must see the folder."""
 
@@ -125,7 +125,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         OtherRunError: the run folder contains a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
-        NotSharedError: a node with learner ranks does not see the run folder, and `parts` is None.
+        NotSharedError: a node with learner ranks does not see the run folder, and `shards` is None.
         StoreError: the files of a checkpoint on blob storage are damaged, or cannot be read.
         SharedMemoryError: a node has too little shared memory for weights.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
@@ -215,15 +215,15 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
     folder = inputs.folder
     with contextlib.ExitStack() as stack:
         weights, where = _weights(stack, inputs, widening)
-        if isinstance(where, RelayNodes) and inputs.parts is None:
+        if isinstance(where, RelayNodes) and inputs.shards is None:
             await where.check_run_folder(folder, rank_resources(inputs.config, cluster_nodes(), gpu=gpu))
         every = inputs.config.checkpoint_every
         checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check, every)
         checkpoint = checkpoints.newest()
-        state = await _state_of(checkpoint, inputs.config, inputs.parts)
+        state = await _state_of(checkpoint, inputs.config, inputs.shards)
         config = with_types(inputs.config, learner=state.dtype, gpu=gpu)
         ledger, journal = _open_records(stack, folder, state, lease, keep_rollouts=config.keep_rollouts)
-        processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.parts)
+        processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.shards)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
         judged = _judged(prompts, questions)
@@ -296,7 +296,7 @@ def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> t
     return weights, relays
 
 
-async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: PartStorage | None) -> RunState:
+async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: ShardStorage | None) -> RunState:
     """Return the state in `checkpoint`, checked against `config`, or the initial state without a checkpoint.
 
     If a different layout of learner ranks wrote the checkpoint, its learner shards are converted to the ranks of

@@ -39,7 +39,7 @@ def train_at(location: RunLocation, inputs: RunInputs, filesystem_of: FileSystem
         attached(location.folder, location.address, filesystem_of, config.checkpoint_every, location.begin) as held,
         reported(location.folder, config, advance),
     ):
-        return train(replace(inputs, lease=held.lease, on_saved=held.on_saved, parts=held.parts))
+        return train(replace(inputs, lease=held.lease, on_saved=held.on_saved, shards=held.shards))
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ async def _wait(
             if task.done():  # it may have ended while the text was computed
                 return task.result()
             if passed >= limit.seconds:
-                raise error(f"{text}; nothing came for {limit.option} = {limit.seconds:g}")
+                raise error(f"{text}; no progress for {limit.option} = {limit.seconds:g}")
             logger.warning("%s, since %.0f s", text, passed)
     finally:
         task.cancel()

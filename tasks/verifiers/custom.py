@@ -226,7 +226,7 @@ class OwnVerifier:
 
 def _value_of(ground_truth: Any) -> Any:
     if not isinstance(ground_truth, dict) or not {"ground_truth"} <= set(ground_truth) <= _KEYS:
-        raise GroundTruthError(f"want an object with 'ground_truth', got {ground_truth!r:.200}")
+        raise GroundTruthError(f"expected an object with 'ground_truth', got {ground_truth!r:.200}")
     return ground_truth["ground_truth"]
 
 

@@ -34,7 +34,7 @@ class ForkServer:
     def __init__(
         self,
         command: Sequence[str],
-        environment: Mapping[str, str],
+        variables: Mapping[str, str],
         *,
         folder: str | None = None,
         log: BinaryIO | None = None,
@@ -44,7 +44,7 @@ class ForkServer:
 
         Args:
             command: the command; the descriptor of the control socket is appended to it.
-            environment: its environment.
+            variables: its environment variables.
             folder, process_group: its working folder and process group, as for `subprocess.Popen`.
             log: a file that gets its output. Optional. If None, it uses the output of this process.
         """
@@ -58,7 +58,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=variables,
                 cwd=folder,
                 pass_fds=[theirs.fileno()],
                 process_group=process_group,

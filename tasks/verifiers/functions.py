@@ -45,7 +45,7 @@ _PASSING_STATUS = {408, 425, 429}
 def check_ground_truth(ground_truth: Any) -> None:
     """Raise `GroundTruthError` if the ground truth names no function; the function itself is not imported."""
     if not isinstance(ground_truth, dict) or not {"function", "columns"} <= set(ground_truth) <= _KEYS:
-        raise GroundTruthError(f"want an object with 'function' and 'columns', got {ground_truth!r:.200}")
+        raise GroundTruthError(f"expected an object with 'function' and 'columns', got {ground_truth!r:.200}")
     name, columns = ground_truth["function"], ground_truth["columns"]
     if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")) or "." not in name:
         raise GroundTruthError(f"function must be an import path such as rewards.accuracy_reward, got {name!r}")

@@ -18,7 +18,7 @@ from typing import Any
 from tasks.verifiers.calls import Response
 from tasks.verifiers.registry import WEIGHTED
 from tasks.verifiers.scores import CannotJudge, Reward, Score
-from tasks.verifiers.weighted import PARTIAL, Part, parts_of
+from tasks.verifiers.weighted import PARTIAL, RewardTerm, terms_of
 
 Scorer = Callable[[str, Response, Any], Awaitable[Score]]
 """A function that scores, given a verifier, a response to a prompt that it knows, and a ground truth."""
@@ -27,9 +27,9 @@ Scorer = Callable[[str, Response, Any], Awaitable[Score]]
 def judges_groups(verifier: str, ground_truth: Any) -> bool:
     """Return whether a reward of a prompt scores all of its responses in one call."""
     if verifier != WEIGHTED:
-        return Part(verifier, 1.0, ground_truth).of_group
+        return RewardTerm(verifier, 1.0, ground_truth).of_group
     try:
-        return any(part.of_group for part in parts_of(ground_truth))
+        return any(term.of_group for term in terms_of(ground_truth))
     except CannotJudge:  # a malformed ground truth is an error of each response
         return False
 
@@ -38,27 +38,29 @@ def judges_groups(verifier: str, ground_truth: Any) -> bool:
 class GroupRewards:
     """The rewards of a prompt, at least one of which scores all responses in one call."""
 
-    parts: tuple[Part, ...]
+    terms: tuple[RewardTerm, ...]
 
     @classmethod
     def of(cls, verifier: str, ground_truth: Any) -> GroupRewards:
         """Return the rewards of a prompt for which `judges_groups` is true."""
-        return cls(tuple(parts_of(ground_truth)) if verifier == WEIGHTED else (Part(verifier, 1.0, ground_truth),))
+        return cls(
+            tuple(terms_of(ground_truth)) if verifier == WEIGHTED else (RewardTerm(verifier, 1.0, ground_truth),)
+        )
 
     @property
     def alone(self) -> Any:
         """Ground truth of `weighted` for the rewards that score each response separately, or None without any."""
-        parts = [
-            {"verifier": part.verifier, "weight": part.weight, "ground_truth": part.ground_truth}
-            for part in self.parts
-            if not part.of_group
+        terms = [
+            {"verifier": term.verifier, "weight": term.weight, "ground_truth": term.ground_truth}
+            for term in self.terms
+            if not term.of_group
         ]
-        return {"rewards": parts, PARTIAL: True} if parts else None
+        return {"rewards": terms, PARTIAL: True} if terms else None
 
     @property
     def together(self) -> list[Any]:
         """Ground truths of the functions that score the group."""
-        return [part.ground_truth for part in self.parts if part.of_group]
+        return [term.ground_truth for term in self.terms if term.of_group]
 
     async def score_alone(self, score: Scorer, response: str) -> Score | None:
         """Score one response by `alone`, or return None if there is no such reward."""
@@ -84,20 +86,20 @@ class GroupRewards:
             return replace(failed, slow=slow)
         single, grouped = iter(() if alone is None else alone.rewards), iter(together)
         rewards = [
-            Reward(part.name, part.weight, next(grouped).rewards[index].value) if part.of_group else next(single)
-            for part in self.parts
+            Reward(term.name, term.weight, next(grouped).rewards[index].value) if term.of_group else next(single)
+            for term in self.terms
         ]
-        named = zip(self.parts, rewards, strict=True)
-        details = [f"{part.name}: {reward.value}" for part, reward in named if part.of_group]
+        named = zip(self.terms, rewards, strict=True)
+        details = [f"{term.name}: {reward.value}" for term, reward in named if term.of_group]
         rewards += single  # recorded rewards of weight 0
         first = rewards[0].value or 0.0
-        passed = first >= 1 if self.parts[0].of_group else alone is not None and alone.passed
+        passed = first >= 1 if self.terms[0].of_group else alone is not None and alone.passed
         detail = "; ".join([*([] if alone is None else [alone.detail]), *details])
         try:
             score = Score.of_rewards(rewards, passed, detail)
         except CannotJudge as reason:
             return Score.unjudged(reason)
-        return replace(score, timed_out=any(part.timed_out for part in scores), slow=slow)
+        return replace(score, timed_out=any(one.timed_out for one in scores), slow=slow)
 
 
 async def score_group(score: Scorer, verifier: str, responses: list[str], ground_truth: Any) -> list[Score]:

@@ -35,7 +35,7 @@ from tasks.verifiers.factories import custom_processes, judge_of_chat, reward_mo
 from tasks.verifiers.grouped import score_group
 from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.verifier_processes import VerifierProcesses
-from tasks.verifiers.weighted import combine, is_partial, parts_of
+from tasks.verifiers.weighted import combine, is_partial, terms_of
 
 if TYPE_CHECKING:
     from tasks.verifiers.code.client import CodeClient
@@ -330,7 +330,7 @@ class VerifierPool:
         stats.advance(began, processes, calls=1)
         try:
             score = await (
-                self._parts(call) if call.verifier == registry.WEIGHTED else self._verifier(call).judge(*call)
+                self._terms(call) if call.verifier == registry.WEIGHTED else self._verifier(call).judge(*call)
             )
         except CannotJudge as reason:
             score = Score.unjudged(reason)
@@ -395,12 +395,12 @@ class VerifierPool:
                     verifier, self.workers, self.config
                 )
 
-    async def _parts(self, call: Call) -> Score:
-        """Score the parts of a weighted call at the same time, each as a separate call."""
+    async def _terms(self, call: Call) -> Score:
+        """Score the terms of a weighted call at the same time, each as a separate call."""
         partial = is_partial(call.ground_truth)
-        parts = parts_of(call.ground_truth, partial=partial)
-        calls = [Call(part.verifier, call.response, part.ground_truth, call.messages) for part in parts]
-        return combine(parts, await asyncio.gather(*map(self._cached, calls)), partial=partial)
+        terms = terms_of(call.ground_truth, partial=partial)
+        calls = [Call(term.verifier, call.response, term.ground_truth, call.messages) for term in terms]
+        return combine(terms, await asyncio.gather(*map(self._cached, calls)), partial=partial)
 
     async def _end(self) -> None:
         """Cancel the calls in flight, close the verifiers, then stop the loop."""

@@ -62,10 +62,10 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
     """Raise `GroundTruthError` if a ground truth is malformed, or `ValueError` if the verifier is unknown."""
     require(verifier)
     if verifier == WEIGHTED:
-        from tasks.verifiers.weighted import parts_of
+        from tasks.verifiers.weighted import terms_of
 
-        for part in parts_of(ground_truth):
-            check_ground_truth(part.verifier, part.ground_truth)
+        for term in terms_of(ground_truth):
+            check_ground_truth(term.verifier, term.ground_truth)
     elif verifier in CHAT:
         from tasks.verifiers import chat
 
@@ -84,10 +84,10 @@ def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[st
     """
     require(verifier)
     if verifier == WEIGHTED:
-        from tasks.verifiers.weighted import parts_of
+        from tasks.verifiers.weighted import terms_of
 
-        parts = parts_of(ground_truth)
-        return [need for part in parts for need in missing_resources(part.verifier, part.ground_truth, elsewhere)]
+        terms = terms_of(ground_truth)
+        return [need for term in terms for need in missing_resources(term.verifier, term.ground_truth, elsewhere)]
     return [] if verifier in (*CHAT, *elsewhere) else module_of(verifier).missing_resources(ground_truth)
 
 
@@ -95,9 +95,9 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
     """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
     if verifier != WEIGHTED:
         return {verifier}
-    from tasks.verifiers.weighted import parts_of
+    from tasks.verifiers.weighted import terms_of
 
-    return {part.verifier for part in parts_of(ground_truth)}
+    return {term.verifier for term in terms_of(ground_truth)}
 
 
 def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
@@ -106,9 +106,9 @@ def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
         return {str(ground_truth["reward_model"])}
     if verifier != WEIGHTED:
         return set()
-    from tasks.verifiers.weighted import parts_of
+    from tasks.verifiers.weighted import terms_of
 
-    return {name for part in parts_of(ground_truth) for name in reward_models_of(part.verifier, part.ground_truth)}
+    return {name for term in terms_of(ground_truth) for name in reward_models_of(term.verifier, term.ground_truth)}
 
 
 def module_of(verifier: str) -> VerifierModule:

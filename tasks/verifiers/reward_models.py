@@ -15,7 +15,7 @@ def name_of(ground_truth: Any) -> str:
     """Return the name of the model; raises `GroundTruthError` if the ground truth names none."""
     named = ground_truth.get("reward_model") if isinstance(ground_truth, dict) and len(ground_truth) == 1 else None
     if not isinstance(named, str):
-        raise GroundTruthError(f"want an object with 'reward_model' alone, got {ground_truth!r:.200}")
+        raise GroundTruthError(f"expected an object with 'reward_model' alone, got {ground_truth!r:.200}")
     return named
 
 

@@ -1,7 +1,7 @@
 """Verifier `weighted`: several rewards for one response, each scored by its own verifier, all at the same time.
 
 A ground truth is `{"rewards": [{"verifier": "math", "weight": 1.0, "ground_truth": "7"}, ...]}`, with at least one
-part. Weights are above 0, or below 0 for a penalty, and sum to more than 0. The first part is the prompt's main
+term. Weights are above 0, or below 0 for a penalty, and sum to more than 0. The first term is the prompt's main
 verifier: it alone decides whether a response passes, so that a reward for a format never makes a wrong answer correct.
 
 `tasks.verifiers.grouped` requests some of a prompt's rewards with `"partial": true`, which the ground truth of a prompt
@@ -22,7 +22,7 @@ PARTIAL = "partial"
 
 
 @dataclass(frozen=True)
-class Part:
+class RewardTerm:
     """One reward of a prompt: its verifier, its weight (any finite number but 0), and the verifier's ground truth."""
 
     verifier: str
@@ -41,20 +41,20 @@ class Part:
         return self.verifier == "function" and isinstance(self.ground_truth, dict) and "group" in self.ground_truth
 
 
-def parts_of(ground_truth: Any, *, partial: bool = False) -> list[Part]:
-    """Return the parts of a ground truth; raises `GroundTruthError` if it is malformed.
+def terms_of(ground_truth: Any, *, partial: bool = False) -> list[RewardTerm]:
+    """Return the terms of a ground truth; raises `GroundTruthError` if it is malformed.
 
     Args:
         ground_truth: the ground truth.
         partial: True if it contains only some of a prompt's rewards, whose weights may have any sum.
     """
     if not isinstance(ground_truth, dict) or set(ground_truth) != {"rewards", *([PARTIAL] if partial else [])}:
-        raise GroundTruthError(f"want an object with 'rewards' alone, got {ground_truth!r:.200}")
-    parts = ground_truth["rewards"]
-    if not isinstance(parts, list) or not parts:
+        raise GroundTruthError(f"expected an object with 'rewards' alone, got {ground_truth!r:.200}")
+    terms = ground_truth["rewards"]
+    if not isinstance(terms, list) or not terms:
         raise GroundTruthError("'rewards' must be a list of at least one")
-    listed = [_part(part) for part in parts]
-    if not partial and math.fsum(part.weight for part in listed) <= 0:
+    listed = [_term(term) for term in terms]
+    if not partial and math.fsum(term.weight for term in listed) <= 0:
         raise GroundTruthError("the weights of the rewards must sum to more than 0")
     return listed
 
@@ -64,26 +64,26 @@ def is_partial(ground_truth: Any) -> bool:
     return isinstance(ground_truth, dict) and PARTIAL in ground_truth
 
 
-def combine(parts: Sequence[Part], scores: Sequence[Score], *, partial: bool = False) -> Score:
-    """Combine the scores of the parts into one, which passes if the first part does.
+def combine(terms: Sequence[RewardTerm], scores: Sequence[Score], *, partial: bool = False) -> Score:
+    """Combine the scores of the terms into one, which passes if the first term does.
 
-    An error of one part is an error of the whole.
+    An error of one term is an error of the whole.
 
     Args:
-        parts: the rewards of the prompt.
-        scores: the score of each part, in the same order.
-        partial: True if the prompt has other rewards, too: the score then contains the rewards of the parts and no
+        terms: the rewards of the prompt.
+        scores: the score of each term, in the same order.
+        partial: True if the prompt has other rewards, too: the score then contains the rewards of the terms and no
             value.
     """
     slow = max((score.slow for score in scores if score.slow), key=lambda call: call.seconds, default=None)
-    for part, score in zip(parts, scores, strict=True):
+    for term, score in zip(terms, scores, strict=True):
         if score.failure is not None:  # its message names the function
             return replace(score, slow=slow)
         if score.error is not None:
-            return Score.unjudged(f"{part.name}: {score.error}", timed_out=score.timed_out)
-    rewards = [_reward(part, score) for part, score in zip(parts, scores, strict=True)]
+            return Score.unjudged(f"{term.name}: {score.error}", timed_out=score.timed_out)
+    rewards = [_reward(term, score) for term, score in zip(terms, scores, strict=True)]
     rewards += [recorded for score in scores for recorded in score.rewards[1:]]  # of weight 0, in no sum
-    detail = "; ".join(f"{part.name}: {score.detail}" for part, score in zip(parts, scores, strict=True))
+    detail = "; ".join(f"{term.name}: {score.detail}" for term, score in zip(terms, scores, strict=True))
     if partial:
         combined = Score(0.0, scores[0].passed, detail, rewards=tuple(rewards))
     else:
@@ -94,19 +94,19 @@ def combine(parts: Sequence[Part], scores: Sequence[Score], *, partial: bool = F
     return replace(combined, timed_out=any(score.timed_out for score in scores), slow=slow)
 
 
-def _reward(part: Part, score: Score) -> Reward:
+def _reward(term: RewardTerm, score: Score) -> Reward:
     if score.rewards:  # the first is the verifier's; from a function it may be outside [0, 1] or None
-        return score.rewards[0]._replace(name=part.name, weight=part.weight)
-    return Reward(part.name, part.weight, score.value)
+        return score.rewards[0]._replace(name=term.name, weight=term.weight)
+    return Reward(term.name, term.weight, score.value)
 
 
-def _part(part: Any) -> Part:
-    if not isinstance(part, dict) or set(part) != {"verifier", "weight", "ground_truth"}:
-        raise GroundTruthError(f"a reward must have 'verifier', 'weight' and 'ground_truth', got {part!r:.200}")
-    weight = part["weight"]
+def _term(term: Any) -> RewardTerm:
+    if not isinstance(term, dict) or set(term) != {"verifier", "weight", "ground_truth"}:
+        raise GroundTruthError(f"a reward must have 'verifier', 'weight' and 'ground_truth', got {term!r:.200}")
+    weight = term["weight"]
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight == 0:
         raise GroundTruthError(f"the weight of a reward must be a finite number other than 0, got {weight!r}")
-    known = part["verifier"] in VERIFIERS or is_own(part["verifier"])
-    if not known or part["verifier"] == "weighted":
-        raise GroundTruthError(f"a reward cannot be scored by {part['verifier']!r}")
-    return Part(part["verifier"], float(weight), part["ground_truth"])
+    known = term["verifier"] in VERIFIERS or is_own(term["verifier"])
+    if not known or term["verifier"] == "weighted":
+        raise GroundTruthError(f"a reward cannot be scored by {term['verifier']!r}")
+    return RewardTerm(term["verifier"], float(weight), term["ground_truth"])

@@ -82,7 +82,7 @@ class Workers:
         self.name = name
         self._program = program
         self._settings = {"memory_mib": memory_mib, "locked_up": locked_up, **(settings or {"verifier": name})}
-        self._environment = _environment(locked_up, nltk_data)
+        self._variables = _variables(locked_up, nltk_data)
         self._server: ForkServer | None = None
         self._one_at_a_time = asyncio.Lock()
         self._closing: set[asyncio.Task[int]] = set()
@@ -153,7 +153,7 @@ class Workers:
         if time.monotonic() - self._failed_at < RETRY_SECONDS:
             raise CannotJudge(self._refusal)
         command = [sys.executable, "-c", f"from {self._program} import main; main()"]
-        self._server = ForkServer(command, self._environment)
+        self._server = ForkServer(command, self._variables)
         began = time.monotonic()
         try:
             await _order(self._server, self._settings, (), START_SECONDS)
@@ -188,8 +188,8 @@ async def _order(
         raise
 
 
-def _environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
-    """Return the environment of the fork server: what Python and NLTK need, or a copy of this one."""
+def _variables(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
+    """Return the environment variables of the fork server: what Python and NLTK need, or a copy of this one."""
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
     if nltk_data is not None:
         ours["NLTK_DATA"] = nltk_data

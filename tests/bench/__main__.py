@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks.machine import cpu_environment
+from tasks.machine import cpu_variables
 from tasks.training.simulation.ladder import PUBLISHED
 from tasks.verifiers import VerifiersConfig
 from tests.bench.episodes import figures as of_episodes
@@ -247,8 +247,8 @@ def training() -> list[Figure]:
     """A step of ours beside TRL's, the learner alone, and what engine and learner do where nothing else takes time."""
     ours, trl = measure("training", "ours"), measure("training", "trl")
     learner, padded = (
-        measure("learner", "compare", cpu_environment.LEARNER),
-        measure("learner", "trl", cpu_environment.LEARNER),
+        measure("learner", "compare", cpu_variables.LEARNER),
+        measure("learner", "trl", cpu_variables.LEARNER),
     )
     stage, bare = measure("generation", "stage"), measure("generation", "bare")
     trained, generated, alone = "trained tokens/s", "output tokens/s", learner["shared"]
@@ -300,7 +300,7 @@ def report() -> list[Figure]:
 
 def checkpoints() -> list[Figure]:
     """How long training waits for a checkpoint."""
-    found = measure("checkpoint", "share", cpu_environment.LEARNER)
+    found = measure("checkpoint", "share", cpu_variables.LEARNER)
     slowed = "checkpoint: held, and slowed by the writing"
     return [
         Figure.below("checkpoint: the learner is held", found["held"], "of a step", 0.05),

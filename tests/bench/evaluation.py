@@ -65,8 +65,8 @@ def bare(folder: Path) -> dict[str, float]:
     from vllm import LLM
     from vllm.inputs import TokensPrompt
 
-    from tasks.generation.engine_environment import environment
     from tasks.generation.engine_sampling import sampling_parameters
+    from tasks.generation.engine_variables import engine_variables
     from tasks.generation.interface import sample_seed
     from tasks.generation.sampling_loop import tokenise
     from tasks.machine import precision
@@ -84,7 +84,7 @@ def bare(folder: Path) -> dict[str, float]:
                 parameters.append(sampling_parameters(sampling, seed=seed, with_logprobs=False))
     # As in `tasks.generation.engine_start`: without a GPU prompts are computed whole.
     whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
-    with environment(config, tempfile.mkdtemp(dir=folder)):
+    with engine_variables(config, tempfile.mkdtemp(dir=folder)):
         llm = LLM(
             str(model),
             dtype=precision.resolve(config.dtype, gpu=has_gpu()),

@@ -95,7 +95,7 @@ def test_gpus_and_driver():
         ({"gpus": NODE.gpus[:7]}, "torch can use 7 GPUs on 1 node, and the recipe needs 8."),
         (
             {"gpus": (), "cuda": ""},
-            "node-a has NVIDIA's driver 580.65.06, and torch, which is built for CPUs, can use no GPU. "
+            "node-a has NVIDIA's driver 580.65.06, and torch, which is built for CPUs, cannot use a GPU. "
             "torch can use 0 GPUs on 1 node, and the recipe needs 8.",
         ),
     ],
@@ -316,7 +316,7 @@ def test_storage_that_refuses_is_slow_or_changes_bytes_is_a_fault(tmp_path, monk
 
     monkeypatch.setattr(system, "open", changed)
     status, sentence = found(services.check_storage, system, folder, size=8 << 20, least=0)
-    assert (status, sentence) == ("failed", f"{folder} gives other bytes back than were written to it.")
+    assert (status, sentence) == ("failed", f"{folder} returns other bytes than were written to it.")
 
 
 # Hub
@@ -399,7 +399,7 @@ def test_an_endpoint_that_answers(monkeypatch):
     monkeypatch.setattr(services, "check_judge", lambda *_, **__: None)
     status, sentence = found(services.check_endpoint, with_judge(), on_this_machine=False)
     assert status == "passed"
-    assert sentence.startswith("The judge's endpoint https://judge.example/v1 takes a connection in ")
+    assert sentence.startswith("The judge's endpoint https://judge.example/v1 accepts a connection in ")
 
 
 # KubeRay

@@ -78,7 +78,7 @@ def test_code_that_exits_ends_itself_alone(in_sandbox):
 
 
 def test_code_that_does_not_reach_its_end_is_no_part_of_the_state(in_sandbox):
-    lost = "[The code did not reach its end: exit status 9. What it defined is lost.]"
+    lost = "[The code did not finish: exit status 9. Its definitions are lost.]"
     exits = "x = 2\nprint('so far')\nimport os\nos._exit(9)"
     assert in_sandbox("x = 1", exits, "x") == ["(no output)", f"so far\n{lost}", "1"]
 
@@ -86,7 +86,7 @@ def test_code_that_does_not_reach_its_end_is_no_part_of_the_state(in_sandbox):
 def test_code_that_hangs_is_ended_with_what_it_printed(in_sandbox):
     config = CodeConfig(test_seconds=0.6, total_seconds=1)
     hangs, after = in_sandbox("print('so far')\nwhile True: pass", "2", config=config)
-    assert hangs == "so far\n[The code took longer than it may. What it defined is lost.]"
+    assert hangs == "so far\n[The code exceeded its time limit. Its definitions are lost.]"
     assert after == "2"
 
 
@@ -103,7 +103,7 @@ def test_long_output_is_cut_in_its_middle(in_sandbox):
 def test_output_beyond_the_services_limit_ends_the_code(in_sandbox):
     config = CodeConfig(test_seconds=10, total_seconds=10, output_bytes=1000)
     flood, after = in_sandbox("while True: print('x' * 99)", "2", config=config, max_output_chars=100)
-    assert flood.endswith("[The code did not reach its end: more than 1000 bytes of output. What it defined is lost.]")
+    assert flood.endswith("[The code did not finish: more than 1000 bytes of output. Its definitions are lost.]")
     assert after == "2"
 
 

@@ -86,10 +86,10 @@ def test_what_a_policy_reads_of_an_execution():
     assert shown(Execution("a\nb\n")) == "a\nb"
     assert shown(Execution("  \n")) == "(no output)"
     assert shown(Execution("a\n", "exit status 1")) == (
-        "a\n[The code did not reach its end: exit status 1. What it defined is lost.]"
+        "a\n[The code did not finish: exit status 1. Its definitions are lost.]"
     )
     assert shown(Execution("", "time limit of the test", timed_out=True)) == (
-        "[The code took longer than it may. What it defined is lost.]"
+        "[The code exceeded its time limit. Its definitions are lost.]"
     )
 
 

@@ -243,7 +243,7 @@ def test_a_folder_of_task_files_is_part_of_the_benchmark_by_its_content(folder, 
 
 def test_a_name_that_is_taken_is_one_sentence():
     mmlu = {"name": "mmlu", "tasks": ["mmlu"]}
-    with pytest.raises(SpecError, match="the name 'mmlu' stands twice"):
+    with pytest.raises(SpecError, match="the name 'mmlu' occurs twice"):
         evaluation(harness=[mmlu, mmlu])
     with pytest.raises(SpecError, match=r"'math' is a domain of .*: give the benchmark another name"):
         check_evaluation(parse(DataFile, "gsm8k"), quickstart()[1], evaluation(harness=[mmlu | {"name": "math"}]))

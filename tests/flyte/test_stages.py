@@ -74,7 +74,7 @@ def test_results_of_a_local_run_are_printed_by_name_and_the_size_of_all_once(out
     (outputs / "runs").mkdir(parents=True)
     (outputs / "runs" / "weights").write_bytes(bytes(2_500_000))
     os.link(outputs / "runs" / "weights", outputs / "weights")
-    size = "outputs contains 2.5 MB (python -m workflows prune shows what can go)"
+    size = "outputs contains 2.5 MB (python -m workflows prune shows what can be removed)"
     assert LocalRun(gives_two)() == f"first       1\nsecond      x\n{size}"
     assert LocalRun(gives_one)() == f"gives_one   3\n{size}"
 
@@ -139,5 +139,5 @@ def test_a_stage_whose_engine_does_not_start_for_memory_is_tried_again_once(monk
 
     with pytest.raises(kind) as raised:
         stages._guarded(fails)()
-    again = "; it was so in two attempts" if attempt == "1" else ""
+    again = "; this happened in two attempts" if attempt == "1" else ""
     assert sentence_on(raised.value) == f"no actor is left: 0.1 of 16 GiB are free{again}"

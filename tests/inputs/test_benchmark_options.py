@@ -181,7 +181,7 @@ def test_a_benchmark_whose_name_a_source_has_is_one_sentence(tmp_path):
     written(tmp_path, name="gsm8k")
     path = tmp_path / "data.yaml"
     path.write_text("extends: gsm8k\nevaluation_sets: [mine.yaml]\n")
-    with pytest.raises(SpecError, match=r"must be unique; \['gsm8k'\] stand more than once"):
+    with pytest.raises(SpecError, match=r"must be unique; \['gsm8k'\] occur more than once"):
         load_yaml(DataFile, path)
 
 

@@ -1,4 +1,4 @@
-"""Environments are played on a first row, with made-up turns, before anything is sampled."""
+"""Environments are played on a first row, with dummy turns, before anything is sampled."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Verifiers of a user's own are tried on first rows and made-up responses before anything is sampled."""
+"""Verifiers of a user's own are tried on first rows and dummy responses before anything is sampled."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_one_that_refuses_some_is_named_in_the_log(check, caplog):
         (CHECK.format(least=9) + JUDGE.format("1"), "refuses the ground truth: 5 is below 9; so it is with each"),
         (CHECK.format(least=0) + JUDGE.format("7"), "must return a number in [0, 1]"),
         (CHECK.format(least=0) + JUDGE.format("nothing"), "judge raised NameError: name 'nothing' is not defined"),
-        (CHECK.format(least=0) + JUDGE.format("[0 for _ in iter(int, 1)]"), "each of 9 made-up responses"),
+        (CHECK.format(least=0) + JUDGE.format("[0 for _ in iter(int, 1)]"), "each of 9 dummy responses"),
         (
             CHECK.format(least=0) + JUDGE.format("len(bytearray(1 << 42))"),
             "too large or too deep to judge: MemoryError",

@@ -1,4 +1,4 @@
-"""Reward functions are called on made-up responses before anything is sampled; one that always fails is refused."""
+"""Reward functions are called on dummy responses before anything is sampled; one that always fails is refused."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_a_function_gets_columns_and_answer_of_a_real_row(check, caplog):
     ("name", "said"),
     [
         ("strings", "strings raised AttributeError: 'list' object has no attribute 'lower' (made_up_"),
-        ("strings", ".py, line 9); it fails so on each of 9 made-up responses"),
+        ("strings", ".py, line 9); it fails like this on each of 9 dummy responses"),
         ("keyword", "keyword raised TypeError: keyword() got an unexpected keyword argument"),
         ("nothing", "nothing must return a list with one value per completion, got None"),
         ("not_a_number", "not_a_number returned nan, which is not finite"),
@@ -112,7 +112,7 @@ def test_one_that_refuses_some_responses_or_one_row_is_named_and_not_refused(che
     first, second = caplog.messages
     assert "needs_text raised JSONDecodeError" in first
     assert "first_row_only raised ZeroDivisionError" in second
-    assert second.endswith("it fails so on a made-up response, and not on others")
+    assert second.endswith("it fails so on a dummy response, not on others")
 
 
 def test_one_whose_service_is_not_up_yet_is_named_and_not_refused(check, caplog):
@@ -130,7 +130,7 @@ def test_a_function_of_a_group_is_called_with_several_responses_and_refused_wher
     with pytest.raises(SpecError) as error:
         check("first_only", rewards=[{"function": "MODULE.first_only", "group": True}])
     assert "got [1.0] for 3 completions" in str(error.value)
-    assert str(error.value).endswith("it fails so on each of 6 made-up groups of responses")
+    assert str(error.value).endswith("it fails so on each of 6 dummy groups of responses")
     check("share", rewards=[{"function": "MODULE.share", "group": True}])
 
 
@@ -138,7 +138,7 @@ def test_one_that_cannot_judge_a_response_alone_is_named_and_not_refused(check, 
     check("spread", rewards=[{"function": "MODULE.spread", "group": True}])
     [line] = caplog.messages
     assert "spread raised ZeroDivisionError" in line
-    assert line.endswith("it fails so on one response alone, as a stage has with samples: 1")
+    assert line.endswith("it fails on a group of one response, which a stage has with samples: 1")
 
 
 def test_group_is_for_a_function(check):

@@ -42,15 +42,11 @@ def test_models_that_sources_or_benchmarks_name_are_taken():
 @pytest.mark.parametrize(
     ("given", "asked", "said"),
     [
-        (
-            data({"helpful": HUB}, "helpfull"),
-            [],
-            "source sums: rewards, where the models are those of verifiers.reward",
-        ),
+        (data({"helpful": HUB}, "helpfull"), [], "source sums: rewards (the models are in verifiers.reward"),
         (data({"helpful": HUB}, "helpfull"), [], "no reward model is called 'helpfull' (did you mean 'helpful'?)"),
         (data({}, "helpful"), [], "no reward model is called 'helpful'; there are: none"),
         (data({"helpful": HUB}, "helpful"), [benchmark("safe")], "source exam (a benchmark): rewards"),
-        (data({"helpful": HUB, "safe": HUB}, "helpful"), [], "mine: verifiers.reward_models.safe: no source's rewards"),
+        (data({"helpful": HUB, "safe": HUB}, "helpful"), [], "mine: verifiers.reward_models.safe: no source uses it"),
         (
             data({"safe": {"model": "some/model"}}, "safe"),
             [],

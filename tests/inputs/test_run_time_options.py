@@ -13,7 +13,7 @@ from tasks.evaluation.spec import EvaluationSpec
 from tasks.evaluation.task import evaluate_policy
 from tasks.flyte.stages import config_digest
 from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
-from tasks.inputs.options_reference import sections
+from tasks.inputs.options_page import sections
 from tasks.training.config import ActorsConfig, RewardsConfig, TrainingConfig
 from tasks.training.learner.config import LearnerConfig
 from tasks.training.prompt_options import (

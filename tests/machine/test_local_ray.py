@@ -32,5 +32,5 @@ def test_folders_of_runs_and_results_are_made_or_named(monkeypatch, tmp_path, va
     check_folders()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["RLVR_OUTPUTS", "RLVR_RUNS"]
     monkeypatch.setenv(variable, "/proc/folder")
-    with pytest.raises(MistakeError, match=f"/proc/folder cannot be written .*{variable} names another"):
+    with pytest.raises(MistakeError, match=f"/proc/folder cannot be written .*set {variable} to another"):
         check_folders()

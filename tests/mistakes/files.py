@@ -37,7 +37,7 @@ CASES = (
         named=("sampling.samples", "at least 2"),
         **recipe("extends: quickstart\nsampling.samples: 1"),
     ),
-    Case("a key stands twice", named=("mine.yaml", "steps", "twice"), **recipe("steps: 2\nsteps: 3")),
+    Case("a key occurs twice", named=("mine.yaml", "steps", "twice"), **recipe("steps: 2\nsteps: 3")),
     Case("it is not YAML", named=("mine.yaml", "line 2"), **recipe("extends: quickstart\nsampling: {samples: 4")),
     Case("the file is empty", named=("mine.yaml", "mapping"), **recipe("")),
     Case(

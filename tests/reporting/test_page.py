@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting import sections
-from tasks.reporting.environment import templates
 from tasks.reporting.formats import shorten
 from tasks.reporting.page import ReportInputs, render
+from tasks.reporting.page_templates import templates
 from tasks.reporting.reward_means import reward_means
 from tasks.reporting.sample_responses import samples
 from tasks.tables.parquet import TableError, table_from_rows
@@ -173,7 +173,7 @@ def test_a_run_without_anything_still_gives_a_page(inputs):
         "No stage left a summary",
         "No row was set aside",
         "No optimizer step was taken",
-        "Fate of every sampled group: nothing to show",
+        "Outcome of every sampled group: nothing to show",
         "No lineage was recorded",
     ):
         assert sentence in page

@@ -45,6 +45,8 @@ def test_the_link_moves_with_its_folder(tmp_path):
 
 def test_a_folder_called_latest_is_named_and_left_alone(tmp_path):
     (tmp_path / "latest").mkdir()
-    with pytest.raises(FileExistsError, match=r"latest is to be a link to the newest run, and is none: move it away"):
+    with pytest.raises(
+        FileExistsError, match=r"latest must be a link to the newest run, but is not a link: move it away"
+    ):
         publish(tmp_path, "a")
     assert [path.name for path in tmp_path.iterdir()] == ["latest"]

@@ -162,7 +162,7 @@ def test_rows_of_a_published_mixture_name_their_verifiers(tmp_path):
         ("chat", "chat_open", None),
     ]
     [set_aside] = built.set_aside.to_pylist()
-    assert set_aside["reason"].startswith("dataset = 'puzzle' is none of code, code_stdio, general-quality")
+    assert set_aside["reason"].startswith("dataset = 'puzzle' is not one of code, code_stdio, general-quality")
 
 
 def test_where_chooses_rows_before_the_limit_is_drawn(tmp_path):

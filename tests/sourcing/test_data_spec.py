@@ -128,7 +128,7 @@ def test_several_mistakes_are_listed_together(tmp_path):
         ("name: [", "not valid YAML"),
         ("- a\n- b", "must be a mapping with the keys name, seed"),
         ("", "must be a mapping"),
-        ("name: a\nname: b", "the key 'name' stands twice"),
+        ("name: a\nname: b", "the key 'name' occurs twice"),
         ("name: a", "sources: required key is missing; List of at least one source"),
     ],
 )

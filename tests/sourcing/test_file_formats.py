@@ -227,7 +227,7 @@ def test_a_data_set_whose_card_asks_for_what_is_not_followed_is_refused(tmp_path
     (tmp_path / "rows.csv").write_text("prompt,ground_truth\na,1\n")
     card = "---\nconfigs:\n- config_name: default\n  data_files: rows.csv\n  skiprows: 1\n---\n"
     (tmp_path / "README.md").write_text(card)
-    with pytest.raises(SpecError, match=r"its card sets \['skiprows'\] for its csv files, which are not followed"):
+    with pytest.raises(SpecError, match=r"its card sets \['skiprows'\] for its csv files, which are not supported"):
         build_prompts(data_set(tmp_path), 1000)
 
 

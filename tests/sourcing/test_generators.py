@@ -150,7 +150,7 @@ def test_what_stands_alone_can_be_fulfilled_and_has_no_company(name):
     for row in made(20, (name,), 1, 1):
         assert fulfilled(row["instruction_ids"], row["kwargs"], [alone(name, row)]), row
     assert not any(compatible((name, other)) for other in CONSTRAINTS if other != name)
-    with pytest.raises(ValueError, match="can only stand alone"):
+    with pytest.raises(ValueError, match="can only be used alone"):
         InstructionsLoader(kind="instructions", size=1, constraints=[name, *QUICKSTART], min_constraints=2)
 
 

@@ -81,7 +81,7 @@ def test_a_function_fits_the_known_domains_too(rows):
         ({"rewards": [{"function": f"{HERE}.later", "weight": -1}]}, "must sum to more than 0"),
         ({"verifier": "maths", "rewards": []}, "no verifier is called so (did you mean 'math'?)"),
         ({"domain": "a b"}, "domain"),
-        ({"mode": "strict"}, "mode 'strict' is none of verifier 'function'"),
+        ({"mode": "strict"}, "verifier 'function' has no mode 'strict'"),
     ],
 )
 def test_what_does_not_fit_is_said(rows, options, said):

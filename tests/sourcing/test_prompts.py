@@ -115,7 +115,7 @@ def test_code_without_tests_is_set_aside(tmp_path, tests):
         (["def check(candidate):\n    assert candidate() == 1"], "tests that pass without a response"),
         (["assert (f() == 1, 2)"], "asserts a tuple, which is always true"),
         (["assert f() == Point(1)\nPoint(1).x"], "compares instances of the response"),
-        (["def test_it(fixture):\n    assert f() == 1"], "whose arguments nothing gives"),
+        (["def test_it(fixture):\n    assert f() == 1"], "which takes arguments that nothing provides"),
     ],
 )
 def test_tests_that_test_nothing_are_set_aside_with_their_row(tmp_path, tests, reason):
@@ -353,7 +353,7 @@ def test_a_mode_goes_with_the_ground_truth(tmp_path, changes, truth):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"mode": "loose"}, "mode 'loose' is none of verifier 'math'; accepted: sympy, gsm8k, exact"),
+        ({"mode": "loose"}, "verifier 'math' has no mode 'loose'; accepted: sympy, gsm8k, exact"),
         ({"weight": 2.0}, "weight is for a source with other rewards"),
         ({"rewards": [{"function": "f"}]}, "must be an import path"),
         ({"rewards": [{"weight": 2}]}, "give one of function"),

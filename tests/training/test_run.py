@@ -311,7 +311,7 @@ def test_a_run_that_goes_on_needs_one_actor_to_begin_with(caplog):
     with pytest.raises(ResourceError):
         check_resources(recipe)
     check_resources(recipe, resuming=True)
-    assert "need 5 CPUs, and the cluster has 2: the run continues with the actors that find room" in caplog.text
+    assert "need 5 CPUs, and the cluster has 2: the run continues with the actors that fit" in caplog.text
     learner = recipe.learner.model_copy(update={"cpus": 2})
     with pytest.raises(ResourceError):
         check_resources(recipe.model_copy(update={"learner": learner}), resuming=True)

@@ -149,7 +149,7 @@ def test_ground_truths_are_checked_by_the_module(written):
     assert check_ground_truth(NAME, {"ground_truth": 3}) == "malformed ground truth: want a text, got 3"
     assert "check_ground_truth raised KeyError" in check_ground_truth(NAME, {"ground_truth": "stumble"})
     for form in ("yes", {"ground_truth": "yes", "more": 1}, {}):
-        assert "want an object with 'ground_truth'" in check_ground_truth(NAME, form)
+        assert "expected an object with 'ground_truth'" in check_ground_truth(NAME, form)
     assert missing_resources(NAME, {"ground_truth": "needs a board"}) == ["a board"]
     assert check_ground_truth("nowhere_at_all.chess", {"ground_truth": 1}) is None
     [reason] = missing_resources("nowhere_at_all.chess", {"ground_truth": 1})

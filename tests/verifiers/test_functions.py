@@ -16,7 +16,7 @@ from tasks.verifiers import (
     verifiers_of,
 )
 from tasks.verifiers.scores import CannotJudge, SlowCall
-from tasks.verifiers.weighted import combine, parts_of
+from tasks.verifiers.weighted import combine, terms_of
 from tests.verifiers import rewards_of_a_user
 
 HERE = "tests.verifiers.rewards_of_a_user"
@@ -99,7 +99,7 @@ def test_a_call_that_takes_long_is_named_with_its_seconds_by_the_score_of_all_pa
     score = functions.judge("7", own("accuracy", answer=7), None)
     assert score.slow.function == f"{HERE}.accuracy"
     slower = dataclasses.replace(score, slow=SlowCall("other.f", score.slow.seconds + 1))
-    parts = parts_of(weighted(*(("function", 1.0, own("accuracy")) for _ in range(2))))
+    parts = terms_of(weighted(*(("function", 1.0, own("accuracy")) for _ in range(2))))
     assert combine(parts, [score, slower]).slow.function == "other.f"
 
 
@@ -116,7 +116,7 @@ def test_a_function_that_is_not_there_or_has_changed_is_found_before_any_work():
 @pytest.mark.parametrize(
     ("verifier", "ground_truth", "reason"),
     [
-        ("function", {"function": "rewards.f"}, "want an object with 'function' and 'columns'"),
+        ("function", {"function": "rewards.f"}, "expected an object with 'function' and 'columns'"),
         ("function", {"function": "f", "columns": {}}, "must be an import path"),
         ("function", {"function": "os.system('x')", "columns": {}}, "must be an import path"),
         ("function", own("accuracy", prompts=[]), "columns must be an object without"),

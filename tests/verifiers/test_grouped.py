@@ -123,7 +123,7 @@ def test_a_ground_truth_says_group_true_or_nothing_and_never_partial():
     assert check_ground_truth("function", group("ranks")) is None
     assert "group is true" in check_ground_truth("function", own("ranks") | {"group": "yes"})
     partial = GroupRewards.of("weighted", weighted(("math", 1.0, "7"))).alone
-    assert "want an object with 'rewards' alone" in check_ground_truth("weighted", partial)
+    assert "expected an object with 'rewards' alone" in check_ground_truth("weighted", partial)
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def test_what_cleaning_needs_is_looked_for(changes, said):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ({"name": "talk", "loader": {"kind": "jsonl", "path": "x"}}, "['talk'] stand more than once"),
+        ({"name": "talk", "loader": {"kind": "jsonl", "path": "x"}}, "['talk'] occur more than once"),
         (
             {"name": "e", "loader": {"kind": "topics", "size": 3}},
             "'topics' makes prompts up; an evaluation set",
@@ -133,7 +133,7 @@ def pyflyte(*arguments):
     [
         ("--training", "steps: 2\nlearning_rate: 1", "learning_rate: unknown key"),
         ("--training", "sampling: {samples: 1}", "at least 2"),
-        ("--training", "steps: 2\nsteps: 3", "mine.yaml: not valid YAML: the key 'steps' stands twice"),
+        ("--training", "steps: 2\nsteps: 3", "mine.yaml: not valid YAML: the key 'steps' occurs twice"),
         ("--training", "extends: ./other.yaml", "other.yaml: no such file"),
         ("--data", "{name: x, sources: []}", "sources"),
         ("--evaluation", "sampling: {temperature: hot}", "sampling.temperature = 'hot'"),

@@ -179,7 +179,7 @@ def test_a_policy_that_is_the_initial_checkpoint_is_evaluated_once(run, written)
             r"no policy is called 'afterwards' \(did you mean 'after'\?\); there are: after, b",
         ),
         ({"benchmarks": ["gsm9k"]}, r"benchmarks = 'gsm9k': no such file \(did you mean 'gsm8k'\?\)"),
-        ({"benchmarks": ["gsm8k", "gsm8k"], "engine.max_model_len": 4096}, "'gsm8k-test' stands twice"),
+        ({"benchmarks": ["gsm8k", "gsm8k"], "engine.max_model_len": 4096}, "'gsm8k-test' occurs twice"),
         ({"benchmarks": ["gsm8k"]}, r"'gsm8k-test': its sampling.max_tokens \(1024\) leaves no room .* \(512\)"),
         (
             {"sampling.vllm": {"thinking_token_budget": 8}},

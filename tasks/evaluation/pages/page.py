@@ -203,12 +203,12 @@ def _markup(questions: Sequence[Mapping[str, Any]]) -> int:
 
 @cache
 def _template() -> Any:
-    environment = Environment(
+    jinja = Environment(
         loader=FileSystemLoader([Path(__file__).parent, episodes.FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["count"] = "{:,}".format
-    return environment.get_template("page.html.j2")
+    jinja.filters["count"] = "{:,}".format
+    return jinja.get_template("page.html.j2")

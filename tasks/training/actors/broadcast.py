@@ -209,9 +209,9 @@ class Spread:
             async with asyncio.timeout(patience):
                 written = await relay.fetch(sender, self.path, piece)
             if written != piece.size:
-                raise RelayError(f"{written} of {piece.size} bytes came")
+                raise RelayError(f"{written} of {piece.size} bytes arrived")
         except (TimeoutError, RelayError) as error:
-            reason = str(error) or f"nothing came for {patience:.0f} s"
+            reason = str(error) or f"no data arrived for {patience:.0f} s"
             logger.warning("%s: %s uses another node than %s: %s", self.path, relay.name, sender.name, reason)
             self._avoided[node].add(holder)
         else:

@@ -46,9 +46,9 @@ ENGINES = (
     Metric(
         "actors_idle", "share of the time", "time in which an actor slept or had nothing to generate, mean over actors"
     ),
-    Metric("kv_cache_usage", "share", "newest share of an engine's KV cache that is in use, mean over actors"),
-    Metric("preemptions", "requests", "requests that lost their KV cache to others"),
-    Metric("sequences_limit", "sequences", "sequences that an engine is given at a time, mean over actors"),
+    Metric("kv_cache_usage", "share", "share of an engine's KV cache in use, as last reported, mean over actors"),
+    Metric("preemptions", "requests", "requests whose KV cache was given to others"),
+    Metric("sequences_limit", "sequences", "limit on the sequences that an engine has at a time, mean over actors"),
 )
 """Metrics of the engines, from their statistics (`Fleet.take_figures`)."""
 
@@ -303,7 +303,9 @@ class Fleet:
             except ActorLostError as error:
                 lost, is_short = error, shortage_in(error) is not None
                 if is_short and was_short:
-                    raise MemoryLimitError(f"actor {slot.index} was lost: {error}; it was so in two starts") from error
+                    raise MemoryLimitError(
+                        f"actor {slot.index} was lost: {error}; this happened in two starts"
+                    ) from error
                 was_short = is_short
             except EngineOptionsError as error:
                 if not (self._options_work if slot.actor is None else self._has_answered):
@@ -386,7 +388,7 @@ class Fleet:
         slot.back_off(reason)
         self._receiver.on_actor_lost()
         if suspect:
-            self._receiver.on_impossible(suspect, f"its prompt ends engines: {reason}")
+            self._receiver.on_impossible(suspect, f"its prompt crashes engines: {reason}")
 
     def _empty(self, slot: ActorSlot) -> None:
         """Remove the actor of a slot, and return its unfinished samples to the window."""

@@ -94,7 +94,7 @@ class RelayedWeights(Weights):
                 except RelayError as error:
                     relay = self._relays(node)
                     if not await relay.is_alive():
-                        logger.warning("node %s has left: no weights are brought there any more", relay.name)
+                        logger.warning("node %s has left the cluster: no weights are sent to it any more", relay.name)
                         break
                     logger.warning("version %d is not on node %s yet: %s", version, relay.name, error)
                     await asyncio.sleep(RETRY_SECONDS)
@@ -128,7 +128,7 @@ class RelayedWeights(Weights):
             try:
                 await removal
             except RelayError as error:
-                logger.warning("old weights stay on node %s: %s", self._relays(node).name, error)
+                logger.warning("old weights were not deleted from node %s: %s", self._relays(node).name, error)
 
         task = asyncio.create_task(remove())
         self._removals.add(task)
@@ -137,4 +137,4 @@ class RelayedWeights(Weights):
 
 def _log_defect(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        logger.error("no weights are brought to a node any more", exc_info=error)
+        logger.error("no weights are sent to a node any more", exc_info=error)

@@ -34,6 +34,6 @@ async def killed_again(memory: RayMemory, config: TrainingConfig) -> None:
         if (times := budget.used(clock())) > budget.limit:
             raise MemoryLimitError(
                 f"{watch().report()}; it was so {times} times within {budget.window_seconds:g} s, and more would "
-                "follow: the run ends, and its newest checkpoint is sound"
+                "follow: the run ends, and its newest checkpoint is intact"
             )
         await asyncio.sleep(LOOK_SECONDS)

@@ -40,8 +40,8 @@ async def this_node_lives() -> None:
         if not lost.done():
             lost.set_exception(
                 NodeLostError(
-                    "Ray counts the controller's node as dead: its raylet was killed, or gave no sign of life; the "
-                    "next start goes on from the newest checkpoint"
+                    "Ray counts the controller's node as dead: its raylet was killed, or it did not respond; the "
+                    "next start continues from the newest checkpoint"
                 )
             )
 

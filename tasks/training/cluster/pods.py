@@ -117,7 +117,7 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
     per_node, span = cluster.gpus_per_node, config.actors.engine.gpus
     if per_node and span > per_node:
         raise MistakeError(
-            f"actors.engine.{config.actors.engine.parallel_sizes}: an engine lies on one machine, and one has "
+            f"actors.engine.{config.actors.engine.parallel_sizes}: an engine runs on one machine, and one has "
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
     if config.takes_turns and not per_node:
@@ -182,9 +182,9 @@ def _check_ray_pod(pod: PodConfig, *, accelerator: str, template: str) -> None:
     """
     if pod.accelerator is not None and pod.node_label is None:
         raise MistakeError(
-            f"{accelerator} = {pod.accelerator!r}: Flyte gives its label to no machine of a Ray cluster: write "
-            f"LABEL={pod.accelerator} with the label that your nodes have (kubectl get nodes --show-labels), such as "
-            "cloud.google.com/gke-accelerator"
+            f"{accelerator} = {pod.accelerator!r}: Flyte does not apply its label to the machines of a Ray cluster: "
+            f"write LABEL={pod.accelerator} with the label that your nodes have (kubectl get nodes --show-labels), "
+            "such as cloud.google.com/gke-accelerator"
         )
     if isinstance(pod.template, dict) and (extra := others(pod.template)):
         raise MistakeError(
@@ -210,7 +210,7 @@ def _check_cores(config: TrainingConfig, cluster: ClusterConfig) -> None:
         if cpu is not None and cpu < needed:
             raise MistakeError(
                 f"{cluster.option_of(group, 'cpu')} ({cpu}): a machine of the group {group} needs {needed:g} cores for "
-                "what it holds (the number of its ranks and engines times learner.cpus and actors.cpus)"
+                "its processes (the number of its ranks and engines times learner.cpus and actors.cpus)"
             )
 
 

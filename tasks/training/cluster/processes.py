@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
-from tasks.machine import cpu_environment
+from tasks.machine import cpu_variables
 from tasks.machine.groups import ACTORS, LEARNER, are_grouped
 from tasks.machine.memory_limit import shortage_in
 from tasks.machine.ray_memory import RayMemory
@@ -32,7 +32,7 @@ from tasks.training.cluster.placement import (
 from tasks.training.cluster.relay import RelayNodes
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
-from tasks.training.learner.checkpoint_shards import PartStorage
+from tasks.training.learner.checkpoint_shards import ShardStorage
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.config import check_dense_attention, check_liger
 from tasks.training.learner.rank import LearnerRank
@@ -83,7 +83,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     if need := lacking(actors.count):
         if not resuming or lacking(1):
             raise ResourceError(need)
-        logger.warning("%s: the run continues with the actors that find room", need)
+        logger.warning("%s: the run continues with the actors that fit", need)
 
 
 def _lack_in_total(config: TrainingConfig, available: Machine, count: int, judge_gpus: int) -> str:
@@ -133,7 +133,7 @@ class RunProcesses:
         folder: Path,
         begins_at: int,
         where: str | RelayNodes,
-        storage: PartStorage | None = None,
+        storage: ShardStorage | None = None,
     ) -> None:
         """Prepare to create actors.
 
@@ -235,7 +235,7 @@ class RunProcesses:
                 num_cpus=self._config.learner.cpus,
                 num_gpus=self._share(1),
                 resources=self._resources(LEARNER),
-                runtime_env={} if self._gpus else {"env_vars": cpu_environment.LEARNER},
+                runtime_env={} if self._gpus else {"env_vars": cpu_variables.LEARNER},
                 max_task_retries=-1,  # as for engines; a repeated call does not take a step twice
                 enable_task_events=False,
                 scheduling_strategy=placement.of_rank(rank) if placement else self._beside(rank),

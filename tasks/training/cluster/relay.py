@@ -336,7 +336,7 @@ class RelayNodes:
             await relay.keep_only(folder, names)
         except RelayError as error:
             if await relay.is_alive():
-                logger.warning("old files of the learner stay: %s", error)
+                logger.warning("old files of the learner were not deleted: %s", error)
             else:  # the node has left the cluster, and its files with it
                 self._relays.pop(relay.node, None)
 
@@ -355,7 +355,7 @@ async def _logged(removal: Coroutine[Any, Any, None]) -> None:
     try:
         await removal
     except RelayError as error:
-        logger.warning("old files of the learner stay: %s", error)
+        logger.warning("old files of the learner were not deleted: %s", error)
 
 
 async def blind_to(run_folder: Path, relays: Sequence[RayRelay]) -> list[RayRelay]:

@@ -37,7 +37,7 @@ from tasks.training.control.group_lifecycle import GroupLifecycle
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import Validation, superseded_policies, validated_policy
 from tasks.training.groups.group import JudgedGroup
-from tasks.training.learner.checkpoint_shards import PartsError
+from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.config import learning_rate
 from tasks.training.learner.restartable import NotFiniteError
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
@@ -248,7 +248,7 @@ class Controller:
                 lifecycle.keep_full(wanted * max(self._config.async_steps, 1))
 
     def _lost_groups(self, dropped: dict[str, int], limit: str) -> LostGroupsError:
-        return LostGroupsError(f"step {self.version}: too many groups failed or grew stale {limit}: {dropped}")
+        return LostGroupsError(f"step {self.version}: too many groups failed or became stale {limit}: {dropped}")
 
     def _end_without_prompts(self) -> None:
         retired, total = len(self._prompts.history.retired), len(self._prompts.by_id)
@@ -370,7 +370,7 @@ class Controller:
     async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:
         try:
             self._lacks_checkpoint = not await self._learner.wait_until_written()
-        except PartsError:  # not tried again at every step while the storage is unavailable
+        except ShardUploadError:  # not tried again at every step while the storage is unavailable
             return
         if self._lacks_checkpoint:
             return

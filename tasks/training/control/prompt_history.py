@@ -106,7 +106,7 @@ class PromptHistory:
         del self._solved[prompt]
         self._forget_failures(prompt)
         self.retired.add(prompt)
-        return "the prompt is solved, and retires"
+        return "the prompt is solved, and is retired"
 
     def _may_wait(self, prompt: str, some_rewarded: bool) -> str:
         options = self._reroll

@@ -28,7 +28,7 @@ LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "liger-kernel", "vllm
 
 
 @click.command()
-@click.option("--dry", is_flag=True, help="Walk all checks with tiny shapes, on CPUs too.")
+@click.option("--dry", is_flag=True, help="Run all checks with tiny shapes, on CPUs too.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="File for all results, as JSON.")
 def main(dry: bool, file: Path | None) -> None:
     """Check attention, log-probabilities, memory and speed of the learner on this machine's GPU, in a few minutes.
@@ -37,7 +37,7 @@ def main(dry: bool, file: Path | None) -> None:
     differs by more than 15% from what `plan` computes, or a check raised an error.
     """
     if not (dry or torch.cuda.is_available()):
-        raise SystemExit("Error: torch sees no GPU here; --dry walks all checks on CPUs with tiny shapes")
+        raise SystemExit("Error: torch sees no GPU here; --dry runs all checks on CPUs with tiny shapes")
     silence_libraries()
     silence_progress_bars()
     machine = machine_facts()

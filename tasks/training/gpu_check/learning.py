@@ -63,7 +63,7 @@ class LearnerChecks:
         trainer, row = self._trainer, self.rows(self._sizes.row)[:1]
         before, used = trainer.logprobs(row)[0], bytes_in_use()
         if trainer.engine.device.type != "cuda":
-            raise SkippedError("there is no GPU that states could leave.")
+            raise SkippedError("there is no GPU to offload states from.")
         for turn in ("first", "second"):
             findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.offload_states)
             findings.figures[f"GPU memory left, {turn} time, GB"] = bytes_in_use() / GB

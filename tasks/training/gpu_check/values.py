@@ -57,7 +57,7 @@ def check_attention(findings: Findings, sizes: Sizes, device: torch.device, dtyp
         of_ours = _errors(_with_gradients(ours, sides, weight), exact)
         of_plain = _errors(_with_gradients(plain, sides, weight), exact)
         parts = [f"{part}, {f'window {window}' if window else 'no window'}" for part in ("output", "dq", "dk", "dv")]
-        _compare(findings, f"{name} leaves eager attention", parts, of_ours, of_plain, dtype)
+        _compare(findings, f"{name} differs from eager attention", parts, of_ours, of_plain, dtype)
 
 
 def dense_attention(
@@ -107,7 +107,7 @@ def check_policy(findings: Findings, sizes: Sizes, device: torch.device, dtype: 
     exact = of(_wide(dtype), eager=True)
     parts = ("log-probabilities", "gradient of layer 0 (window)", "gradient of layer 1")
     of_ours, of_eager = _errors(of(dtype, eager=False), exact), _errors(of(dtype, eager=True), exact)
-    _compare(findings, "The policy leaves eager attention", parts, of_ours, of_eager, dtype)
+    _compare(findings, "The policy differs from eager attention", parts, of_ours, of_eager, dtype)
 
 
 def check_logprobs(findings: Findings, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:
@@ -134,7 +134,7 @@ def check_logprobs(findings: Findings, sizes: Sizes, device: torch.device, dtype
                 of_ours = _errors(_with_gradients(ours, [hidden, head], weight), exact)
             case = f"temperature {temperature}, backward by {backward}"
             parts = tuple(f"{part}, {case}" for part in ("log-probabilities", "gradient of hidden", "gradient of head"))
-            _compare(findings, "Log-probabilities leave the reference", parts, of_ours, of_plain, dtype)
+            _compare(findings, "Log-probabilities differ from the reference", parts, of_ours, of_plain, dtype)
 
 
 def check_liger(findings: Findings, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:

@@ -38,7 +38,7 @@ KEEP = 2
 """Number of complete checkpoints that are kept: in the run folder, on the nodes of ranks, and on blob storage."""
 MANIFEST = "manifest.json"
 """Name of the file that makes an upload to blob storage complete; it is written last."""
-PARTS = "parts"
+SHARDS = "parts"
 """Name of the folder with the files of ranks, in the run folder and in an upload."""
 
 _OF_ONE_RANK = re.compile(r"(?:^|/)(?:bf16_)?zero_pp_rank_(\d+)_")
@@ -47,11 +47,11 @@ _OF_ONE_RANK = re.compile(r"(?:^|/)(?:bf16_)?zero_pp_rank_(\d+)_")
 Result = TypeVar("Result")
 
 
-class PartsError(InfrastructureError):
+class ShardUploadError(InfrastructureError):
     """A rank could not upload its checkpoint files, so the checkpoint is discarded; training continues."""
 
 
-class LearnerParts(BaseModel):
+class LearnerShards(BaseModel):
     """The names of the files that the ranks have uploaded for one checkpoint: the contents of `parts.json`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,23 +64,23 @@ class LearnerParts(BaseModel):
     """The files of all ranks, by their paths below the learner's folder."""
 
     @classmethod
-    def read(cls, learner: Path) -> LearnerParts | None:
+    def read(cls, learner: Path) -> LearnerShards | None:
         """Return the shards of the checkpoint in the folder `learner`, or None if the folder itself contains the files.
 
         Raises:
             DamagedError: the file cannot be read.
         """
         try:
-            return cls.model_validate_json((learner / f"{PARTS}.json").read_bytes())
+            return cls.model_validate_json((learner / f"{SHARDS}.json").read_bytes())
         except FileNotFoundError:
             return None
         except ValidationError as error:
-            raise DamagedError(f"{learner}/{PARTS}.json cannot be read: {one_line(error)}") from None
+            raise DamagedError(f"{learner}/{SHARDS}.json cannot be read: {one_line(error)}") from None
 
     def write(self, learner: Path) -> None:
         """Write `parts.json` into the learner's folder, which is created if it does not exist."""
         learner.mkdir(parents=True, exist_ok=True)
-        with whole(learner / f"{PARTS}.json") as unfinished:
+        with whole(learner / f"{SHARDS}.json") as unfinished:
             unfinished.write_text(self.model_dump_json())
 
     def by_rank(self, nodes: Sequence[str]) -> list[dict[str, StoredFile]]:
@@ -107,7 +107,7 @@ def _owner(name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class PartStorage:
+class ShardStorage:
     """The address of a run on blob storage. Learner ranks upload and download their checkpoint files there directly.
 
     It is sent to the ranks' processes.
@@ -126,7 +126,7 @@ class PartStorage:
         """Upload files that are below `folder`; return them by their paths relative to it.
 
         Raises:
-            PartsError: a file could not be uploaded.
+            ShardUploadError: a file could not be uploaded.
         """
         stored = {}
         for path in files:
@@ -136,7 +136,7 @@ class PartStorage:
                 stored[name] = digest(path, path.stat().st_size)
                 self._persistently(partial(put_file, self.filesystem, path, target))
             except Exception as error:  # fsspec's file systems have no common error class
-                raise PartsError(f"{target} was not uploaded: {one_line(error)}") from error
+                raise ShardUploadError(f"{target} was not uploaded: {one_line(error)}") from error
         return stored
 
     def fetch(self, upload: str, folder: Path, files: dict[str, StoredFile]) -> None:
@@ -158,16 +158,16 @@ class PartStorage:
             except Exception as error:  # fsspec's file systems have no common error class
                 raise StoreError(f"{address} cannot be read: {one_line(error)}") from error
 
-    def lack(self, parts: LearnerParts) -> str:
+    def lack(self, shards: LearnerShards) -> str:
         """Return the name of a file that is missing on the storage or has a wrong size there, or "" if none is."""
-        root = self.filesystem._strip_protocol(self._address_of(parts.upload))
+        root = self.filesystem._strip_protocol(self._address_of(shards.upload))
         self.filesystem.invalidate_cache()
         try:
             held = self.filesystem.find(root, detail=True)
         except FileNotFoundError:
             held = {}
         sizes = {path.removeprefix(f"{root}/"): about["size"] for path, about in held.items()}
-        return next((name for name, file in parts.files.items() if sizes.get(name) != file.size), "")
+        return next((name for name, file in shards.files.items() if sizes.get(name) != file.size), "")
 
     def reject(self, upload: str) -> None:
         """Remove the manifest of a damaged upload, so that no attempt resumes from it."""
@@ -180,7 +180,7 @@ class PartStorage:
             logger.warning("%s could not be deleted: %s", manifest, one_line(error))
 
     def _address_of(self, upload: str) -> str:
-        return f"{self.address}/{upload}/{PARTS}"
+        return f"{self.address}/{upload}/{SHARDS}"
 
     def _persistently(self, do: Callable[[], Result]) -> Result:
         return retrying(do, self.waits, lambda error: not isinstance(error, DamagedError), self.address)
@@ -190,15 +190,15 @@ class PartStorage:
 class Upload:
     """The place on blob storage for the upload of one checkpoint, and its name there."""
 
-    storage: PartStorage
+    storage: ShardStorage
     name: str
 
     def put(self, folder: Path, files: Iterable[Path]) -> dict[str, StoredFile]:
-        """Upload files below `folder`, as `PartStorage.put` does."""
+        """Upload files below `folder`, as `ShardStorage.put` does."""
         return self.storage.put(self.name, folder, files)
 
 
-def fetch_whole(learner: Path, storage: PartStorage | None) -> None:
+def fetch_whole(learner: Path, storage: ShardStorage | None) -> None:
     """Download the files of all ranks into the learner's folder of a checkpoint, if they are only on blob storage.
 
     Args:
@@ -209,18 +209,18 @@ def fetch_whole(learner: Path, storage: PartStorage | None) -> None:
         MistakeError: the files are on blob storage, and this run has no address there.
         StoreError: the storage does not answer, or a file is damaged; the checkpoint is then removed.
     """
-    parts = LearnerParts.read(learner)
-    if parts is None or universal_in(learner).is_dir():
+    shards = LearnerShards.read(learner)
+    if shards is None or universal_in(learner).is_dir():
         return
-    storage = storage_of(parts, storage)
+    storage = storage_of(shards, storage)
     try:
-        storage.fetch(parts.upload, learner, parts.files)
+        storage.fetch(shards.upload, learner, shards.files)
     except DamagedError as error:
-        reject(learner, storage, parts.upload)
+        reject(learner, storage, shards.upload)
         raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
 
 
-def reject(learner: Path, storage: PartStorage, upload: str) -> None:
+def reject(learner: Path, storage: ShardStorage, upload: str) -> None:
     """Remove a checkpoint with damaged shards, in the run folder and on the storage.
 
     Args:
@@ -232,7 +232,7 @@ def reject(learner: Path, storage: PartStorage, upload: str) -> None:
     shutil.rmtree(learner.parent, ignore_errors=True)
 
 
-def storage_of(parts: LearnerParts, storage: PartStorage | None) -> PartStorage:
+def storage_of(shards: LearnerShards, storage: ShardStorage | None) -> ShardStorage:
     """Return the storage that contains the shards.
 
     Raises:
@@ -240,7 +240,7 @@ def storage_of(parts: LearnerParts, storage: PartStorage | None) -> PartStorage:
     """
     if storage is None:
         raise MistakeError(
-            f"the learner's part of checkpoint {parts.upload} is at {parts.address}, and the run is kept in a folder: "
-            "set RLVR_RUNS to the address of all runs, below which that is"
+            f"the learner's part of checkpoint {shards.upload} is at {shards.address}, but the run is stored in a "
+            "folder: set RLVR_RUNS to the address of all runs, which contains it"
         )
     return storage

@@ -21,7 +21,7 @@ from tasks.machine.resources import free_resources
 from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.checkpoint_shards import PartsError
+from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.rank_files import RankFiles, Source
@@ -170,7 +170,7 @@ class RestartableLearner(Learner, Protocol):
         Without an upload it returns immediately.
 
         Raises:
-            PartsError: the upload fails.
+            ShardUploadError: the upload fails.
         """
 
 
@@ -337,7 +337,7 @@ class RayLearner:
         return self._ranks is ranks
 
     async def load(self, folder: Path) -> None:
-        with _losing_a_rank("the node of a learner rank does not get its checkpoint"):
+        with _losing_a_rank("the node of a learner rank did not receive its checkpoint"):
             source = await self._files.source(folder)
         target = str(source.folder)
         if source.fetched:
@@ -351,7 +351,7 @@ class RayLearner:
         try:
             await self._once("fetch", lambda rank: (upload, target, source.fetched[rank]))
         except StoreError as error:
-            raise LearnerLostError(f"a learner rank does not get its part of a checkpoint: {error}") from error
+            raise LearnerLostError(f"a learner rank did not receive its part of a checkpoint: {error}") from error
         except DamagedError as error:
             await asyncio.to_thread(self._files.reject, folder, source)
             raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
@@ -381,7 +381,7 @@ class RayLearner:
                 raise LearnerLostError(f"a learner rank lost its GPU: {_message(error)}") from error
             if is_of_main_memory(error):
                 raise MemoryLimitError(
-                    f"a learner rank does not get its memory: {_message(error)}; {LESS_MEMORY}"
+                    f"a learner rank cannot allocate memory: {_message(error)}; {LESS_MEMORY}"
                 ) from error
             if is_of_memory(error):
                 message = f"a learner rank's GPU is full: {_message(error)}; {self._less_memory()}"
@@ -414,7 +414,7 @@ class RayLearner:
         try:
             return await reference
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, LearnerLostError | PartsError | StoreError | DamagedError):
+            if isinstance(error.cause, LearnerLostError | ShardUploadError | StoreError | DamagedError):
                 raise error.cause from error
             raise  # the rank's exception, with its traceback
         except ray.exceptions.RayError as error:

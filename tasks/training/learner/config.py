@@ -170,8 +170,8 @@ def check_dense_attention(config: LearnerConfig) -> None:
     """
     if config.micro_batch_tokens > DENSE_TOKENS:
         raise DenseAttentionError(
-            f"learner.micro_batch_tokens = {config.micro_batch_tokens:,}: a GPU has no attention for packed rows of "
-            f"learner.dtype = {config.dtype} but one with a mask of {config.micro_batch_tokens:,} x "
+            f"learner.micro_batch_tokens = {config.micro_batch_tokens:,}: on a GPU, packed rows of learner.dtype "
+            f"= {config.dtype} need an attention mask of {config.micro_batch_tokens:,} x "
             f"{config.micro_batch_tokens:,}, which is refused beyond {DENSE_TOKENS:,} tokens; give learner.dtype = "
             "bfloat16 (on NVIDIA's Ampere or later), or shorter rows"
         )

@@ -64,7 +64,7 @@ REFUSED = {
     **_for_each("`optimizer` of the recipe sets it", "optimizer zero_allow_untested_optimizer"),
     "zero_force_ds_cpu_optimizer": "the optimizer is torch's AdamW, on the processor too",
     "scheduler": "`optimizer.schedule` sets it",
-    "gradient_allreduce_op": "gradients are averaged over ranks, which the loss reckons with",
+    "gradient_allreduce_op": "gradients are averaged over ranks, which the loss relies on",
     **_for_each("`trackers` of the recipe sets it", "tensorboard wandb comet csv_monitor"),
     "activation_checkpointing": "it is for models that call DeepSpeed's own; `learner.gradient_checkpointing` and "
     "`learner.offload_activations` are ours",
@@ -141,7 +141,7 @@ def check_keys(keys: Mapping[str, Any], zero_stage: int) -> None:
         for name in zero:
             if name in names.split() and not fits:
                 raise ValueError(
-                    f"zero_optimization.{name}: it has an effect at stages {stages} of ZeRO alone, and "
+                    f"zero_optimization.{name}: it has an effect only at stages {stages} of ZeRO, and "
                     f"learner.zero_stage is {zero_stage}"
                 )
     if zero_stage == 1 and "communication_data_type" in keys:

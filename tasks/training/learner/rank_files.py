@@ -12,7 +12,15 @@ from typing import Protocol
 
 from tasks.storage.durable import PARTIAL
 from tasks.storage.stored_files import StoredFile
-from tasks.training.learner.checkpoint_shards import KEEP, PARTS, LearnerParts, PartStorage, Upload, reject, storage_of
+from tasks.training.learner.checkpoint_shards import (
+    KEEP,
+    SHARDS,
+    LearnerShards,
+    ShardStorage,
+    Upload,
+    reject,
+    storage_of,
+)
 from tasks.training.learner.universal import TAG, universal_in
 
 
@@ -77,7 +85,7 @@ class RankFiles:
     """
 
     def __init__(
-        self, folder: Path = Path(), storage: PartStorage | None = None, nodes: RankNodes | None = None
+        self, folder: Path = Path(), storage: ShardStorage | None = None, nodes: RankNodes | None = None
     ) -> None:
         self._folder = folder.absolute()
         self._storage = storage
@@ -117,8 +125,8 @@ class RankFiles:
         assert self._nodes
         name = f"{learner.parent.name.removesuffix(PARTIAL)}.{uuid.uuid4().hex[:8]}"
         self._saving = learner, name
-        self._nodes.keep_only(self._folder / PARTS, [*self._complete[-KEEP:], name])
-        return str(self._folder / PARTS / name), Upload(self._storage, name)
+        self._nodes.keep_only(self._folder / SHARDS, [*self._complete[-KEEP:], name])
+        return str(self._folder / SHARDS / name), Upload(self._storage, name)
 
     def complete(self, by_rank: Iterable[dict[str, StoredFile]]) -> None:
         """Write `parts.json`, with the files that each rank has uploaded."""
@@ -126,7 +134,7 @@ class RankFiles:
         assert self._storage
         learner, name = self._saving
         files = {file: stored for of_rank in by_rank for file, stored in of_rank.items()}
-        LearnerParts(address=self._storage.address, upload=name, files=files).write(learner)
+        LearnerShards(address=self._storage.address, upload=name, files=files).write(learner)
         self._complete.append(name)
         self._saving = None
 
@@ -141,12 +149,12 @@ class RankFiles:
             InfrastructureError: copying to a node fails.
         """
         universal = universal_in(learner)
-        parts = None if universal.is_dir() else LearnerParts.read(learner)
-        if parts:
-            storage_of(parts, self._storage)
-            if parts.upload not in self._complete:
-                self._complete.append(parts.upload)
-            return Source(self._folder / PARTS / parts.upload, parts.by_rank(self._by_rank), parts.upload)
+        shards = None if universal.is_dir() else LearnerShards.read(learner)
+        if shards:
+            storage_of(shards, self._storage)
+            if shards.upload not in self._complete:
+                self._complete.append(shards.upload)
+            return Source(self._folder / SHARDS / shards.upload, shards.by_rank(self._by_rank), shards.upload)
         if not self._blind:
             return Source(learner)
         assert self._nodes
@@ -162,7 +170,7 @@ class RankFiles:
             for path in source.copies:
                 await self._nodes.remove(path, self._blind)
         if source.fetched and not self._blind:  # nodes that see the run folder save into it from now on
-            await asyncio.to_thread(shutil.rmtree, self._folder / PARTS, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, self._folder / SHARDS, ignore_errors=True)
 
     async def fetch_export(self, folder: Path) -> None:
         """Move the folder of a policy, which rank 0 has written on its node, to the controller's node.

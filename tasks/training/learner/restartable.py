@@ -24,7 +24,7 @@ from typing import TypeVar
 from tasks.failures import MistakeError
 from tasks.training.config import TrainingConfig
 from tasks.training.gpu_time_sharing import Turns
-from tasks.training.learner.checkpoint_shards import PartsError
+from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport, WrittenWeights
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
@@ -130,7 +130,7 @@ class RestartingLearner:
         Raises:
             StalledError: writing takes longer than `stall_seconds`, and files that are still being written prevent a
                 retry.
-            PartsError: the upload fails.
+            ShardUploadError: the upload fails.
         """
         writing = "the learner writes its checkpoint"
         try:
@@ -142,7 +142,7 @@ class RestartingLearner:
         except LearnerLostError as error:
             logger.warning("the learner did not write its checkpoint: %s", error)
             return False
-        except PartsError as error:
+        except ShardUploadError as error:
             logger.warning(
                 "a checkpoint is lost: %s. Training continues until another is due; killed before, it resumes from an "
                 "older one",
@@ -223,7 +223,7 @@ class RestartingLearner:
             self._generation += 1  # the checkpoint that the old ranks were writing is lost
             folder, steps = self._checkpoint, list(self._steps)
             logger.warning(
-                "%s. Actors go on; the learner goes back to %s, and takes %d steps again",
+                "%s. Actors continue; the learner goes back to %s and repeats %d steps",
                 reason,
                 folder.parent.name if folder else "the initial checkpoint",
                 len(steps),
@@ -250,7 +250,7 @@ class RestartingLearner:
             limit = f"learner.max_restarts = {budget.limit} {since}"
             if isinstance(reason, NotFiniteError):
                 raise DivergedError(
-                    f"{reason}, after {limit}. The newest checkpoint is sound; a lower optimizer.learning_rate or "
+                    f"{reason}, after {limit}. The newest checkpoint is intact; a lower optimizer.learning_rate or "
                     "optimizer.max_grad_norm may get past this"
                 )
             raise LearnerLostError(f"{reason}, after {limit}")

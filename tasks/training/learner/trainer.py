@@ -92,8 +92,8 @@ class Trainer:
         )
         if options.liger is True and not self.policy.can_be_fused:
             raise MistakeError(
-                "learner.liger = true: the model's head has a bias, or its logits a cap, which the kernel lacks; set "
-                "it to auto"
+                "learner.liger = true: the model's head has a bias, or its logits a cap, which the kernel does not "
+                "have; set it to auto"
             )
         if self.policy.attends_densely:
             check_dense_attention(options)
@@ -353,7 +353,7 @@ class Trainer:
         """Return this rank's uploaded files of the last `save`, by their paths, or None if not all are uploaded yet.
 
         Raises:
-            PartsError: a file could not be uploaded.
+            ShardUploadError: a file could not be uploaded.
         """
         assert self._upload is not None
         return self._upload.result() if self._upload.done() else None

@@ -90,7 +90,7 @@ class Figures(dict[str, Difference]):
                 "are not, or a type with too small a range"
             )
         if not nats <= tolerance:
-            self.refuse(f"{what} differ by {nats:.2g} nats, where {tolerance:.2g} is rounding{cause()}")
+            self.refuse(f"{what} differ by {nats:.2g} nats, but rounding explains at most {tolerance:.2g}{cause()}")
 
     def refuse(self, fault: str) -> NoReturn:
         """Raise `ModelCheckError` for the model."""

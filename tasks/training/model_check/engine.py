@@ -25,11 +25,11 @@ PROMPT = 8
 TOKENS = {"float32": 100, "bfloat16": 1024, "float16": 1024}
 """Number of tokens that an engine samples in total. `renewal` needs many in 16 bits; in float32 any error exceeds
 rounding."""
-RECOMPUTED = "; the engine computes this model in another way"
+RECOMPUTED = "; the engine computes this model differently"
 """End of the message if an engine differs before the update."""
 HEAD, EMBEDDING = "the tied head", "the tied embedding without the head"
 """Names of the two uses of a tied embedding. An engine may keep the old values for one of them."""
-NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weights, that the engine does not renew"
+NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weights, that the engine does not update"
 """End of the message if an engine differs after the update."""
 
 

@@ -104,7 +104,7 @@ class LearnerCheck:
             ModelCheckError: the tokenizer returns no tokens for the text.
         """
         if not tokens:
-            raise ModelCheckError(f"model {folder}: its tokenizer makes no tokens of a text")
+            raise ModelCheckError(f"model {folder}: its tokenizer returns no tokens for a text")
         self._folder = folder
         self._tokens = tokens
         self._longest = longest

@@ -87,7 +87,7 @@ class CorrectionConfig(Config):
             if name in takes and value is None:
                 raise ValueError(f"correction.kind = {self.kind} needs correction.{name}")
             if name not in takes and value is not None:
-                raise ValueError(f"correction.kind = {self.kind} has no use for correction.{name} = {value}")
+                raise ValueError(f"correction.kind = {self.kind} does not use correction.{name} = {value}")
         if self.min is not None and self.max is not None and self.min >= self.max:
             raise ValueError(f"correction.min = {self.min} must be below correction.max = {self.max}")
         return self
@@ -179,9 +179,9 @@ class ShapingConfig(Config):
         if self.stop_properly is None:
             return self
         conflicts = (
-            ("overlong", self.overlong is not None, "both penalise the same responses; take one"),
+            ("overlong", self.overlong is not None, "both penalise the same responses; choose one"),
             ("signed", self.signed, "a truncated response's -1 would rise; take overlong to penalise length"),
-            ("filter_truncated", self.filter_truncated, "what is penalised would not be in the loss; take one"),
+            ("filter_truncated", self.filter_truncated, "what is penalised would not be in the loss; choose one"),
         )
         for name, given, why in conflicts:
             if given:
@@ -241,9 +241,7 @@ class ObjectiveConfig(Config):
         if self.aggregation == "constant" and self.constant_length is None:
             raise ValueError("aggregation = constant needs constant_length")
         if self.aggregation != "constant" and self.constant_length is not None:
-            raise ValueError(
-                f"aggregation = {self.aggregation} has no use for constant_length = {self.constant_length}"
-            )
+            raise ValueError(f"aggregation = {self.aggregation} does not use constant_length = {self.constant_length}")
         return self
 
     @model_validator(mode="after")
@@ -253,7 +251,7 @@ class ObjectiveConfig(Config):
                 f"surrogate = gspo is a ratio of sequences: it needs aggregation = sequence, not {self.aggregation}"
             )
         if self.surrogate == "cispo" and self.dual_clip is not None:
-            raise ValueError(f"surrogate = cispo has no use for dual_clip = {self.dual_clip}: its weights are bounded")
+            raise ValueError(f"surrogate = cispo does not use dual_clip = {self.dual_clip}: its weights are bounded")
         return self
 
     @model_validator(mode="after")
@@ -265,7 +263,7 @@ class ObjectiveConfig(Config):
             )
         if self.reward_aggregation == "normalize_then_sum" and self.normalization not in (None, "group"):
             raise ValueError(
-                "reward_aggregation = normalize_then_sum normalises by the group's deviation: it has no use for "
+                "reward_aggregation = normalize_then_sum normalises by the group's deviation: it does not use "
                 f"normalization = {self.normalization}"
             )
         if self.reward_aggregation == "normalize_then_sum" and self.advantage != "group_norm":

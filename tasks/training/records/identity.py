@@ -97,7 +97,7 @@ def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> Non
     if other := differing & {*state.chosen, *here.chosen}:
         was = ", ".join(f"{name} = {before.get(name)}" for name in sorted(other))
         raise OtherRunError(
-            f"{checkpoint} is of a run with {was}; another run needs its own folder, or this one's options"
+            f"{checkpoint} belongs to a run with {was}; another run needs its own folder, or this one's options"
         )
     if state.code != here.code:
         logger.warning(

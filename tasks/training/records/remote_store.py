@@ -42,7 +42,7 @@ from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file, put_file
 from tasks.storage.threads import in_thread
-from tasks.training.learner.checkpoint_shards import KEEP, MANIFEST, LearnerParts, PartStorage
+from tasks.training.learner.checkpoint_shards import KEEP, MANIFEST, LearnerShards, ShardStorage
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.run_state import RunState
 from tasks.training.timeouts import Limit, StalledError, within
@@ -107,9 +107,9 @@ class RunStore:
         self.lease = Lease(filesystem, f"{address}/lease.json", lease_seconds)
 
     @property
-    def parts(self) -> PartStorage:
+    def shards(self) -> ShardStorage:
         """The same storage address, for the learner ranks."""
-        return PartStorage(self._fs, self._address, self._retry_seconds)
+        return ShardStorage(self._fs, self._address, self._retry_seconds)
 
     def __enter__(self) -> RunStore:
         try:
@@ -259,8 +259,8 @@ class RunStore:
 
     def _put(self, checkpoint: Path) -> None:
         self._put_each_once(self._responses())
-        parts = LearnerParts.read(Checkpoints.learner_in(checkpoint))  # names the upload that ranks wrote to
-        upload = parts.upload if parts else f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
+        shards = LearnerShards.read(Checkpoints.learner_in(checkpoint))  # names the upload that ranks wrote to
+        upload = shards.upload if shards else f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
         files = {}
         for name, path, length in self._files(checkpoint):
             files[name] = digest(path, length)
@@ -319,26 +319,26 @@ class RunStore:
         for name, expected in manifest.files.items():
             fetch_file(self._fs, f"{address}/{name}", arriving / name, expected)
         checkpoint = f"step_{manifest.version:08d}"
-        self._check_parts(arriving / "checkpoints" / checkpoint)
+        self._check_shards(arriving / "checkpoints" / checkpoint)
         self._move_in(arriving, checkpoint)
 
-    def _check_parts(self, checkpoint: Path) -> None:
+    def _check_shards(self, checkpoint: Path) -> None:
         """Check that the storage contains the checkpoint shards, which ranks download themselves.
 
         Raises:
             DamagedError: a shard is missing or too short.
         """
-        parts = LearnerParts.read(Checkpoints.learner_in(checkpoint))
-        if parts and (name := self.parts.lack(parts)):
-            raise DamagedError(f"{name}, a part of the learner's, is missing there or not whole")
+        shards = LearnerShards.read(Checkpoints.learner_in(checkpoint))
+        if shards and (name := self.shards.lack(shards)):
+            raise DamagedError(f"{name}, a part of the learner's, is missing there or incomplete")
 
     def _newest_here(self) -> int | None:
         """Return the version of the newest checkpoint in the run folder, after removing those without stored shards."""
         while local := Checkpoints.newest_in(self._folder / "checkpoints"):
             try:
-                self._persistently(partial(self._check_parts, local))
+                self._persistently(partial(self._check_shards, local))
             except DamagedError as error:
-                logger.warning("%s is of no use: %s", local, error)
+                logger.warning("%s cannot be used: %s", local, error)
                 shutil.rmtree(local)
             else:
                 return version_of(local.name)

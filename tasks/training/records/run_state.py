@@ -109,8 +109,8 @@ class RunState(RunSetup):
         except (OSError, ValidationError) as error:
             raise MistakeError(f"checkpoint {checkpoint}: state.json cannot be read: {_reason(error)}") from None
         raise OtherRunError(
-            f"{checkpoint} has format {written}, and this code reads format {FORMAT}: go on under the code that wrote "
-            f"it; {SEED_ADVICE}"
+            f"{checkpoint} has format {written}, and this code reads format {FORMAT}: continue with the code that "
+            f"wrote it; {SEED_ADVICE}"
         )
 
     def write(self, checkpoint: Path) -> None:

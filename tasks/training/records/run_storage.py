@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.storage.lease import Lease
-from tasks.training.learner.checkpoint_shards import PartStorage
+from tasks.training.learner.checkpoint_shards import ShardStorage
 from tasks.training.records.remote_store import RunStore
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Attached:
     """The right to work on the run."""
     on_saved: Callable[[Path], None] = lambda _: None
     """Called with the folder of each complete checkpoint, to upload it."""
-    parts: PartStorage | None = None
+    shards: ShardStorage | None = None
     """The run's address, to which learner ranks upload directly, or None if the run only has a folder."""
 
 
@@ -63,5 +63,5 @@ def attached(
     with RunStore(filesystem_of(address), address, folder, every=every) as store:
         begin(store)
         store.restore()
-        yield Attached(store.lease, store.save, store.parts)
+        yield Attached(store.lease, store.save, store.shards)
         store.finish()

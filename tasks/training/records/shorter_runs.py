@@ -33,7 +33,7 @@ from tasks.storage.locations import address_of, folder_of
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import StoreError
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.checkpoint_shards import MANIFEST, PARTS
+from tasks.training.learner.checkpoint_shards import MANIFEST, SHARDS
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.remote_store import Manifest, RunStore, files_below, uploads_at, version_of
 from tasks.training.records.run_state import RunState
@@ -151,7 +151,7 @@ class ShorterRun:
         """
         name = f"step_{self.steps:08d}"
         source, target = self.longer / "checkpoints" / name, self.folder / "checkpoints" / name
-        if not source.is_dir() or (store and (Checkpoints.learner_in(source) / f"{PARTS}.json").exists()):
+        if not source.is_dir() or (store and (Checkpoints.learner_in(source) / f"{SHARDS}.json").exists()):
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -162,7 +162,9 @@ class ShorterRun:
                 if not source.is_dir():  # the files that it needs are deleted after it
                     raise FileNotFoundError(source)
                 if store:  # this machine may lack the files of earlier attempts
-                    self._copy_responses_and_policies(store.parts.filesystem, state.rollout_files, store.parts.address)
+                    self._copy_responses_and_policies(
+                        store.shards.filesystem, state.rollout_files, store.shards.address
+                    )
         except (OSError, MistakeError):
             if source.is_dir():
                 raise
@@ -191,21 +193,21 @@ class ShorterRun:
 
     def _copied_on_storage(self, store: RunStore) -> bool:
         """Copy the upload at the longer run's address. Return False if there is none, or it is deleted meanwhile."""
-        filesystem, source = store.parts.filesystem, self._source
+        filesystem, source = store.shards.filesystem, self._source
         try:
             uploads = _persistently(partial(uploads_at, filesystem, source), source)
             complete = [upload for upload, is_complete in uploads.items() if is_complete]
             for upload in complete:
                 if version_of(upload) == self.steps:
-                    _persistently(partial(self._copy_upload, filesystem, upload, store.parts.address), source)
+                    _persistently(partial(self._copy_upload, filesystem, upload, store.shards.address), source)
                     return True
         except (FileNotFoundError, ValidationError):  # a `ValidationError` means a damaged manifest
             return False
         except Exception as error:  # fsspec's file systems share no kind of error
             if is_refusal(error):  # such as copies within the storage
-                logger.warning("%s cannot be copied to %s: %s", source, store.parts.address, error)
+                logger.warning("%s cannot be copied to %s: %s", source, store.shards.address, error)
                 return False
-            raise StoreError(f"{source} cannot be copied to {store.parts.address}: {error}") from error
+            raise StoreError(f"{source} cannot be copied to {store.shards.address}: {error}") from error
         return False
 
     def _copy_upload(self, filesystem: AbstractFileSystem, upload: str, own: str) -> None:

@@ -316,7 +316,7 @@ def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearne
         with _silence():
             simulated = simulate(config, engine, learner, workload, config.seed)
     except InfrastructureError as error:
-        raise PlanError(f"the run would not go on: {error}") from None
+        raise PlanError(f"the run would stall: {error}") from None
     if simulated.stale > 0.5 and not config.samples_in_rounds:  # the surplus of a round may be discarded
         raise PlanError(
             f"{simulated.stale:.0%} of the groups would be older than max_staleness = {config.max_staleness} when "

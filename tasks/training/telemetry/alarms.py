@@ -88,7 +88,7 @@ ALARMS = (
         "reward_std",
         "below",
         "the rewards of a group hardly differ: advantages are small or, once they are normalised, noise",
-        "look at the rewards (rollouts/): a verifier that says the same of everything, or prompts that are all solved",
+        "look at the rewards (rollouts/): a verifier that scores everything alike, or prompts that are all solved",
     ),
     Alarm(
         "max_zero_variance",
@@ -123,7 +123,7 @@ ALARMS = (
         "length_growth",
         "below",
         "responses have become a fraction as long as they were",
-        "see whether short answers are rewarded, by a verifier that looks at the end alone or by a length penalty",
+        "see whether short answers are rewarded, by a verifier that looks only at the end or by a length penalty",
     ),
     Alarm(
         "max_length_growth",

@@ -225,7 +225,7 @@ class _End:
         self.came.set()
         time.sleep(self._seconds)
         _print(
-            f"{self._name} did not take all metrics within {self._seconds:g} s of the run's end; the rest is not sent"
+            f"{self._name} did not accept all metrics within {self._seconds:g} s of the run's end; the rest is not sent"
         )
         os._exit(1)
 

@@ -73,17 +73,17 @@ class RewardModel:
                 **options,
             )
         except (OSError, ValueError) as error:
-            raise ValueError(
-                f"reward model {config.model!r} cannot be loaded, from safetensors as it has to be: {error}"
-            ) from error
+            raise ValueError(f"reward model {config.model!r} cannot be loaded from safetensors: {error}") from error
         if loading["missing_keys"]:
             raise ValueError(f"reward model {config.model!r} lacks the weights {sorted(loading['missing_keys'])[:3]}")
         if self._model.config.num_labels != 1:
-            raise ValueError(f"reward model {config.model!r} has {self._model.config.num_labels} outputs; want 1")
+            raise ValueError(
+                f"reward model {config.model!r} has {self._model.config.num_labels} outputs, but must have 1"
+            )
         if not self._is_pair and not self._tokenizer.chat_template:
             raise ValueError(f"reward model {config.model!r}: the tokenizer has no chat template")
         if self._tokenizer.pad_token_id is None or self._model.config.pad_token_id is None:
-            raise ValueError(f"reward model {config.model!r} names no padding token")
+            raise ValueError(f"reward model {config.model!r} has no padding token")
         self._device = torch.device("cpu")
         if config.device == "auto" and (accelerator := torch.accelerator.current_accelerator(check_available=True)):
             # An engine in the same pod uses the first GPUs.
@@ -115,13 +115,13 @@ class RewardModel:
             return fitted
         fixed = len(self._row(asked, CONTROL).token_ids)
         if fixed > budget:
-            raise CannotJudge(f"the conversation is too long for the reward model: it takes {budget} tokens")
+            raise CannotJudge(f"the conversation is too long for the reward model: it accepts {budget} tokens")
         for step in range(STEPS):
             keep = smaller(keep, len(fitted.token_ids), fixed, budget, step)
             fitted = row(keep)
             if len(fitted.token_ids) <= budget:
                 return fitted
-        raise AnswerTooLong(f"the answer is too long for the reward model: it takes {budget} tokens")
+        raise AnswerTooLong(f"the answer is too long for the reward model: it accepts {budget} tokens")
 
     def logits(self, rows: Sequence[Row]) -> list[float]:
         """Return one logit per row, from one forward pass with right padding."""

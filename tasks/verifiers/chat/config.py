@@ -204,15 +204,15 @@ class JudgeConfig(_Judged, ConnectionConfig):
         if not isinstance(fields, dict):
             raise ValueError("must be an object")
         if taken := sorted(set(fields) & set(_OWN_FIELDS)):
-            raise ValueError(f"cannot hold {', '.join(taken)}: other options set them")
+            raise ValueError(f"cannot contain {', '.join(taken)}: other options set them")
         return extra_body
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not self.lowest < self.highest <= self.lowest + WIDEST_SCALE:
             raise ValueError(
-                f"highest is {self.highest}, lowest is {self.lowest}; want lowest < highest, at most {WIDEST_SCALE} "
-                "apart"
+                f"highest is {self.highest}, lowest is {self.lowest}; lowest must be below highest, by at most "
+                f"{WIDEST_SCALE} apart"
             )
         if self.url is not None and self.server != ServerConfig():
             raise ValueError("server tells how to serve a model here, and url names an endpoint: give one of them")

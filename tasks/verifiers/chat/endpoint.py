@@ -103,7 +103,7 @@ class Endpoint(Client):
             answer = json.loads(body)
             count, context = answer["count"], answer["max_model_len"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise self.failed("counts no tokens: its answer is another one than vLLM's") from None
+            raise self.failed("counts no tokens: its answer differs from vLLM's") from None
         if not (isinstance(count, int) and isinstance(context, int) and count >= 0 and context > 0):
             raise self.failed("counts no tokens: its answer contains no numbers")
         return count, context

@@ -46,12 +46,12 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
     """
     if verifier == WITHOUT_REFERENCE:
         if ground_truth is not None:
-            raise GroundTruthError(f"{verifier} wants null, got {ground_truth!r:.200}")
+            raise GroundTruthError(f"{verifier} expects null, got {ground_truth!r:.200}")
         return
     if verifier != WITH_REFERENCE:
         raise ValueError(f"verifier {verifier!r} is not scored here; accepted: {WITH_REFERENCE}, {WITHOUT_REFERENCE}")
     if not isinstance(ground_truth, dict) or set(ground_truth) - {"mode"} != {"reference"}:
-        raise GroundTruthError(f'{verifier} wants {{"reference": "..."}}, got {ground_truth!r:.200}')
+        raise GroundTruthError(f'{verifier} expects {{"reference": "..."}}, got {ground_truth!r:.200}')
     reference, mode = ground_truth["reference"], ground_truth.get("mode", MODES[0])
     if mode not in MODES:
         raise GroundTruthError(f"mode is {mode!r:.200}; accepted: {', '.join(MODES)}")

@@ -74,7 +74,7 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
         NoJudgement: If there is no text or other text, or the object has other keys or types or a score off the scale.
     """
     if not isinstance(content, str) or not content.strip():
-        raise NoJudgement("the judge said nothing")
+        raise NoJudgement("the judge's message is empty")
     text = strip_thinking(content) if content.lstrip().startswith("<think>") else content
     fields = parsed(text, "the judge's message")
     wanted = {"reason", "score"} if reasons else {"score"}
@@ -118,7 +118,7 @@ def parsed(text: str | bytes, what: str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return fields
 
 

@@ -42,7 +42,7 @@ class RewardModelJudge:
         if is_pairwise(ground_truth):
             raise CannotJudge("a reward model scores one answer and compares none: mode pairwise needs kind: endpoint")
         if verifier == WITH_REFERENCE and not self._config.scores_references:
-            raise CannotJudge("a reward model sees no reference; scores_references: true has it score without")
+            raise CannotJudge("a reward model sees no reference; scores_references: true makes it score without one")
         answer, note, score = settled(self._config, self._usage, response, messages)
         if score is not None:
             return score

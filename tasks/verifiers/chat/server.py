@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from tasks.failures import InfrastructureError
-from tasks.machine import cpu_environment, precision
+from tasks.machine import cpu_variables, precision
 from tasks.machine.engine_errors import last_error, memory_error
 from tasks.machine.image import check_image_of_pod
 from tasks.machine.memory_limit import watch, with_cause
@@ -165,7 +165,7 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     if not has_gpu():
-        settings |= cpu_environment.ENGINE | {
+        settings |= cpu_variables.ENGINE | {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(server.cpu_threads or len(os.sched_getaffinity(0))),
         }

@@ -37,7 +37,7 @@ MAX_TESTS = 1000
 def check_ground_truth(ground_truth: Any) -> None:
     """Raise `GroundTruthError` if there are no tests, or a test is not valid Python or cannot be verified."""
     if not isinstance(ground_truth, dict) or ("tests" in ground_truth) == ("cases" in ground_truth):
-        raise GroundTruthError(f"want an object with either 'tests' or 'cases', got {ground_truth!r:.200}")
+        raise GroundTruthError(f"expected an object with either 'tests' or 'cases', got {ground_truth!r:.200}")
     unknown = set(ground_truth) - ({"tests", "setup", "given"} if "tests" in ground_truth else {"cases"})
     if unknown:
         raise GroundTruthError(f"unknown keys {sorted(unknown)}; accepted: tests, setup and given, or cases")

@@ -218,7 +218,7 @@ class CodeClient:
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"])) or "the whole of it"
-            raise client.failed(f"gave no answer of its form: {where}: {problem['msg']}") from None
+            raise client.failed(f"returned an invalid answer: {where}: {problem['msg']}") from None
         if self._server is None and reply.version != version():
             raise client.failed(
                 f"runs other code (version {reply.version}, here {version()}): start it from the same commit"
@@ -246,5 +246,7 @@ def _content(request: dict[str, Any]) -> bytes | None:
     except (TypeError, ValueError, RecursionError) as error:
         raise GroundTruthError(f"no JSON: {error}") from None
     if len(content) > MAX_REQUEST_BYTES:
-        raise CannotJudge(f"the tests take {len(content)} bytes with a response; a request holds {MAX_REQUEST_BYTES}")
+        raise CannotJudge(
+            f"the tests take {len(content)} bytes with a response; a request can have {MAX_REQUEST_BYTES}"
+        )
     return content

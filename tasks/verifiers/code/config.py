@@ -99,9 +99,7 @@ class CodeConfig(Config):
                 f"memory_mib ({self.memory_mib})"
             )
         if self.remote is not None and (self.isolation != "auto" or self.python is not None):
-            raise ValueError(
-                "isolation and python are options of the code server where remote names one; leave them out"
-            )
+            raise ValueError("if remote is set, isolation and python are options of the code server; leave them out")
         return self
 
     def limits(self) -> dict[str, Any]:

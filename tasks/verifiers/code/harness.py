@@ -107,7 +107,7 @@ def _asserting(node: ast.stmt) -> ast.stmt:
 def _calls_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
     required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
     if required or None in node.args.kw_defaults:
-        raise TestsNothingError(f"defines {node.name}, whose arguments nothing gives")
+        raise TestsNothingError(f"defines {node.name}, which takes arguments that nothing provides")
     return parse(_awaited(node, f"{node.name}()")).body
 
 
@@ -133,7 +133,7 @@ def _calls_of_methods(node: ast.ClassDef, methods: list[ast.FunctionDef | ast.As
     lines = []
     for method in methods:
         if len(method.args.args) != 1:
-            raise TestsNothingError(f"defines {node.name}.{method.name}, whose arguments nothing gives")
+            raise TestsNothingError(f"defines {node.name}.{method.name}, which takes arguments that nothing provides")
         lines.append(f"_case = {node.name}()")
         lines += [_prepares(node, name) for name in _SET_UP if name in names]
         lines.append(_awaited(method, f"_case.{method.name}()"))

@@ -32,10 +32,10 @@ _ATTRIBUTES = {"__name__", "__qualname__"}
 
 TOO_DEEP = "a test is nested too deeply to be read"
 """Reason for rejecting a test that exhausts the stack."""
-_CONTAINS = "asks by `in` about an instance of the response, where its __contains__ or __eq__ would decide"
+_CONTAINS = "uses `in` on an instance of the response, where its __contains__ or __eq__ would decide"
 _EQUALS = "compares instances of the response by ==, where its __eq__ would decide; compare their attributes"
 _MEMBERS = "expects a value that the response defines; compare its .value or .name"
-_OPERATORS = "hands a value of the test to an operator of the response, which could be the expected result"
+_OPERATORS = "passes a value of the test to an operator of the response, which could be the expected result"
 _TYPES = "compares type() with a class of the response, which lives in another process; use isinstance()"
 _CONTEXTS = "enters a context manager of the response, whose __exit__ could swallow a failed assertion"
 _DERIVES = "derives a class from one of the response, which lives in another process"

@@ -65,7 +65,7 @@ _NOTIFICATION_RECEIVE, _NOTIFICATION_SEND = 0xC0502100, 0xC0182101
 _NOTIFICATION_BYTES = 80
 _NOTIFICATION_CONTINUE = 1
 
-_ENVIRONMENT = {
+_VARIABLES = {
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
     "LANG": "C.UTF-8",
@@ -193,7 +193,7 @@ class Sandbox:
             self._probe()
         except SandboxError as error:
             self.close()
-            raise SandboxError(f"no sandbox by {isolation} here: {error}") from None
+            raise SandboxError(f"no sandbox with {isolation} here: {error}") from None
 
     def fork(self, part: str, limits: Limits, descriptors: Sequence[int]) -> Process:
         """Start a locked-up process.
@@ -269,7 +269,7 @@ def _start(isolation: Isolation, interpreter: Interpreter, nice: int) -> ForkSer
         command = [*_bubblewrap(interpreter), *command]
     log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the host; in memory, as there may be no disk
     # No new session: Linux may schedule sessions as groups with equal shares.
-    return ForkServer(command, _ENVIRONMENT, folder="/", log=log, process_group=0)
+    return ForkServer(command, _VARIABLES, folder="/", log=log, process_group=0)
 
 
 def _bubblewrap(interpreter: Interpreter) -> list[str]:

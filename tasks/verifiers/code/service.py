@@ -106,7 +106,7 @@ class CodeService:
 
     async def _judgement(self, content: dict[str, Any]) -> dict[str, Any]:
         if content.keys() != {"response", "ground_truth", "options"} or not isinstance(content["response"], str):
-            raise web.HTTPBadRequest(text="want an object with response (text), ground_truth and options")
+            raise web.HTTPBadRequest(text="expected an object with response (text), ground_truth and options")
         self._check_limits(content["options"])
         try:
             score = await self._programs.judge(content["response"], content["ground_truth"])
@@ -122,7 +122,7 @@ class CodeService:
 
     async def _execution(self, content: dict[str, Any]) -> dict[str, Any]:
         if content.keys() != {"program", "output_chars", "options"} or not isinstance(content["program"], str):
-            raise web.HTTPBadRequest(text="want an object with program (text), output_chars and options")
+            raise web.HTTPBadRequest(text="expected an object with program (text), output_chars and options")
         chars = content["output_chars"]
         if type(chars) is not int or not 0 < chars <= MAX_OUTPUT_CHARS:
             raise web.HTTPBadRequest(text=f"output_chars must be an integer from 1 to {MAX_OUTPUT_CHARS}")
@@ -189,7 +189,7 @@ async def _body(request: web.Request) -> bytes:
         async with asyncio.timeout(READ_SECONDS):
             return await request.read()
     except TimeoutError:
-        raise web.HTTPRequestTimeout(text=f"the body did not come within {READ_SECONDS:g} s") from None
+        raise web.HTTPRequestTimeout(text=f"the body did not arrive within {READ_SECONDS:g} s") from None
 
 
 def _content(body: bytes) -> dict[str, Any]:

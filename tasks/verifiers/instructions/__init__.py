@@ -102,7 +102,7 @@ def _all_or_nothing(text: str, broken: Sequence[Check], count: int) -> Score:
         return Score.binary(False, "empty response")
     if broken:
         return Score.binary(False, f"broken: {', '.join(name for name, _ in broken)}")
-    return Score.binary(True, f"holds all of {count}")
+    return Score.binary(True, f"satisfies all of {count}")
 
 
 def _both_ways(score: Score, strictly: int, loosely: int, count: int) -> Score:
@@ -114,7 +114,7 @@ def _both_ways(score: Score, strictly: int, loosely: int, count: int) -> Score:
 def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
     """Check a ground truth, and return its constraints with their arguments."""
     if not isinstance(ground_truth, dict) or not {"instruction_ids", "kwargs"} <= set(ground_truth):
-        raise GroundTruthError(f"want an object with 'instruction_ids' and 'kwargs', got {ground_truth!r:.200}")
+        raise GroundTruthError(f"expected an object with 'instruction_ids' and 'kwargs', got {ground_truth!r:.200}")
     if unknown := set(ground_truth) - {"instruction_ids", "kwargs", "mode"}:
         raise GroundTruthError(f"unknown keys {sorted(unknown)}; accepted: instruction_ids, kwargs, mode")
     if ground_truth.get("mode", "strict") not in MODES:

@@ -221,7 +221,7 @@ def normalized(name: str, given: Any) -> dict[str, Any]:
     arguments = {key: _plain(value, wanted.get(key)) for key, value in given.items() if value is not None}
     needed = {key for key, kind in wanted.items() if not kind.optional}
     if not needed <= arguments.keys() <= wanted.keys():
-        raise ArgumentsError(f"{name} takes the arguments {sorted(wanted)}")
+        raise ArgumentsError(f"{name} accepts the arguments {sorted(wanted)}")
     for key, value in arguments.items():
         if not wanted[key].accepts(value):
             raise ArgumentsError(f"{name}: {key} must be {wanted[key].description}")

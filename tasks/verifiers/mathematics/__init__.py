@@ -103,7 +103,7 @@ def _read(ground_truth: Any) -> _Wanted:
         if unknown := set(ground_truth) - {"answer", "mode"}:
             raise GroundTruthError(f"unknown keys {sorted(map(str, unknown))}; accepted: answer, mode")
         if "answer" not in ground_truth:
-            raise GroundTruthError(f"want an object with 'answer', got {ground_truth!r:.200}")
+            raise GroundTruthError(f"expected an object with 'answer', got {ground_truth!r:.200}")
         mode, answers = ground_truth.get("mode", "sympy"), ground_truth["answer"]
         if not isinstance(mode, str) or mode not in _FINDERS:
             raise GroundTruthError(f"mode is {mode!r:.80}; accepted: {', '.join(_FINDERS)}")
@@ -112,11 +112,11 @@ def _read(ground_truth: Any) -> _Wanted:
         raise GroundTruthError("the list of accepted answers is empty")
     for reference in references:
         if not isinstance(reference, str) or not tidy(reference):
-            raise GroundTruthError(f"want a non-empty string or a list of such, got {ground_truth!r:.200}")
+            raise GroundTruthError(f"expected a non-empty string or a list of them, got {ground_truth!r:.200}")
         if len(reference) > MAX_REFERENCE_CHARS:
             raise GroundTruthError(f"a reference of {len(reference)} characters; at most {MAX_REFERENCE_CHARS}")
         if mode == "gsm8k" and plain_number(_without_commas(reference)) is None:
-            raise GroundTruthError(f"mode gsm8k wants a number, got {reference!r:.80}")
+            raise GroundTruthError(f"mode gsm8k expects a number, got {reference!r:.80}")
     return _Wanted(references, mode)
 
 

@@ -114,7 +114,7 @@ def test_a_prompt_that_ends_engines_is_found_out_and_left_out_of_the_run(tmp_pat
     run = Run(tmp_path, options, prompts(5), the_second_prompt_kills)
     run.play()
     [row] = run.rows("failed")
-    assert (row["prompt_id"], row["detail"]) == ("p2", "its prompt ends engines: illegal memory access")
+    assert (row["prompt_id"], row["detail"]) == ("p2", "its prompt crashes engines: illegal memory access")
     assert sum(2 in actor.sampled for actor in run.actors) == 3  # twice among others, then by itself
     assert run.prompts[1].prompt_id not in {f"p{i}" for i in ids(run.rows("trained"))}
 
@@ -205,7 +205,7 @@ def test_an_engine_that_does_not_start_for_memory_is_tried_once_more_and_not_aga
     run = Run(tmp_path, config(steps=2, actors=ActorsConfig(max_restarts=3)), prompts(50))
     run.make_actor = make
     if ends:
-        with pytest.raises(MemoryLimitError, match=r"actor 0 .*0\.1 of 16 GiB are free; it was so in two starts"):
+        with pytest.raises(MemoryLimitError, match=r"actor 0 .*0\.1 of 16 GiB are free; this happened in two starts"):
             run.play()
         assert len(run.actors) == 2
         assert all(actor.killed for actor in run.actors)

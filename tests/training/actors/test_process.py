@@ -27,7 +27,7 @@ def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_
         for _ in range(3):
             actor = RayActor(lambda: ray.remote(Hanging).options(max_concurrency=10).remote("", config), config)
             with pytest.raises(
-                ActorLostError, match=r"an actor's engine loads; nothing came for actors\.start_timeout_seconds = 2"
+                ActorLostError, match=r"an actor's engine loads; no progress for actors\.start_timeout_seconds = 2"
             ):
                 asyncio.run(actor.start())
             ray.kill(actor._handle)

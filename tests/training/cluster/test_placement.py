@@ -152,7 +152,7 @@ def test_a_cluster_is_checked_by_node_and_a_run_that_goes_on_needs_one_engine(mo
     with pytest.raises(ResourceError, match=r"1 fit next to .* node n2 has 4 GPUs and 16 CPUs free, node n3 has 4"):
         check_resources(run)
     check_resources(run, resuming=True)
-    assert "the run continues with the actors that find room" in caplog.text
+    assert "the run continues with the actors that fit" in caplog.text
     check_resources(config(ranks=8, count=4, span=4))
 
 
@@ -411,7 +411,7 @@ def test_one_gpu_is_shared_where_both_would_need_two():
     ("ranks", "count", "engine", "message"),
     [
         (1, 2, {}, r"actors.count \(2\) must be learner.ranks \(1\)"),
-        (1, 1, {"tensor_parallel_size": 2}, r"an engine lie on one GPU \(tensor_parallel_size \(2\)\)"),
+        (1, 1, {"tensor_parallel_size": 2}, r"an engine run on one GPU \(tensor_parallel_size \(2\)\)"),
         (1, 1, {"gpu_memory_utilization": 0.9}, "leaves 5% of a GPU to the learner rank on it; .* it is 0.4"),
     ],
 )
@@ -425,8 +425,8 @@ def test_gpus_that_cannot_be_shared_are_refused(ranks, count, engine, message):
     ("options", "message"),
     [
         ({"actors": {"count": 2}}, r"placement = time_shared: .* actors.count \(2\) must be learner.ranks \(1\)"),
-        ({"actors": {"engine": {"tensor_parallel_size": 2}}}, r"an engine lie on one GPU \(tensor_parallel_size \(2"),
-        ({"actors": {"engine": {"vllm": {"data_parallel_size": 2}}}}, "an engine lie on one GPU"),
+        ({"actors": {"engine": {"tensor_parallel_size": 2}}}, r"an engine run on one GPU \(tensor_parallel_size \(2"),
+        ({"actors": {"engine": {"vllm": {"data_parallel_size": 2}}}}, "an engine run on one GPU"),
         ({"actors": {"engine": {"gpu_memory_utilization": 0.95}}}, "= 0.95 leaves too little .* it is 0.9"),
         ({"learner": {"zero_stage": 3}}, "learner.zero_stage = 3, .* torch's AdamW; set zero_stage to 2"),
         (

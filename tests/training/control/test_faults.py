@@ -79,7 +79,7 @@ def test_an_update_that_takes_too_long_is_a_loss(tmp_path):
 def test_what_waits_says_so_every_minute_and_what_makes_progress_has_no_limit(caplog):
     async def main():
         loop = asyncio.get_running_loop()
-        with pytest.raises(StalledError, match=r"the controller waits for the judge; nothing came for patience = 150"):
+        with pytest.raises(StalledError, match=r"the controller waits for the judge; no progress for patience = 150"):
             await within(never(), "the controller waits for the judge", Limit(150, "patience"))
         logged = [record.getMessage() for record in caplog.records]
         started = loop.time()

@@ -31,7 +31,7 @@ def test_a_solved_prompt_is_sampled_no_more(tmp_path):
 
     run = played(tmp_path, the_first_is_easy, 3, steps=8, prompts={"retirement": {}})
     [solved] = run.rows("zero_variance")
-    assert solved["detail"] == "every score is 1; the prompt is solved, and retires"
+    assert solved["detail"] == "every score is 1; the prompt is solved, and is retired"
     assert Counter(ids(run.rows())) == {1: 1, 2: 4, 3: 4}
     assert [row["retired_prompts"] for row in run.metrics()] == [1] * 8
 

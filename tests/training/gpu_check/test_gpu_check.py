@@ -102,7 +102,9 @@ def test_attention_with_a_window_too_long_by_one_token_is_a_fault(monkeypatch):
     findings = Findings()
     values.check_attention(findings, TINY, CPU, torch.float32)
     assert len(findings.faults) == 4
-    assert all("packed_blocks leaves eager attention" in fault and "window 8" in fault for fault in findings.faults)
+    assert all(
+        "packed_blocks differs from eager attention" in fault and "window 8" in fault for fault in findings.faults
+    )
 
 
 def test_a_wrong_temperature_is_a_fault(monkeypatch):
@@ -113,7 +115,7 @@ def test_a_wrong_temperature_is_a_fault(monkeypatch):
     findings = Findings()
     values.check_logprobs(findings, TINY, CPU, torch.float32)
     assert findings.faults
-    assert all("Log-probabilities leave the reference" in fault for fault in findings.faults)
+    assert all("Log-probabilities differ from the reference" in fault for fault in findings.faults)
 
 
 @pytest.mark.parametrize(("peak", "faults"), [(11.4, 0), (8.6, 0), (11.6, 1), (8.4, 1)])

@@ -11,7 +11,7 @@ import pytest
 from tasks.storage.durable import WriteError
 from tasks.storage.stored_files import StoredFile, StoreError
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.checkpoint_shards import LearnerParts, PartsError
+from tasks.training.learner.checkpoint_shards import LearnerShards, ShardUploadError
 from tasks.training.learner.client import LearnerLostError, RayLearner
 from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.rank_files import RankFiles
@@ -139,7 +139,7 @@ class Cluster:
         self.checkpoints = Checkpoints(self.run / "checkpoints", self.store.save)
         config = TrainingConfig(learner={"ranks": RANKS})
         self.learner = RestartingLearner(
-            RayLearner(self._create, config, files=RankFiles(self.run, self.store.parts, self)), config
+            RayLearner(self._create, config, files=RankFiles(self.run, self.store.shards, self)), config
         )
         return self
 
@@ -325,7 +325,7 @@ def test_storage_that_is_away_for_seconds_costs_nothing_and_for_longer_a_checkpo
         await cluster.save(1)
         assert cluster.storage.failures == 0
         cluster.storage.failures = 5
-        with pytest.raises(PartsError):
+        with pytest.raises(ShardUploadError):
             await cluster.save(2)
         cluster.storage.failures = 0
         await cluster.save(3)
@@ -397,7 +397,7 @@ def test_each_rank_fetches_its_own_files_and_one_of_each_node_those_of_all():
     file = StoredFile(size=1, sha256="0")
     own = [f"rlvr/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(11)]
     common = ["rlvr/mp_rank_00_model_states.pt", "reference-00000-of-00001.safetensors"]
-    parts = LearnerParts(address="s3://b/r", upload="step_1.x", files=dict.fromkeys([*own, *common], file))
+    parts = LearnerShards(address="s3://b/r", upload="step_1.x", files=dict.fromkeys([*own, *common], file))
     by_rank = parts.by_rank(["a"] * 8 + ["b"] * 3)
     assert [list(files) for files in by_rank] == [
         [own[rank], *(common if rank in (0, 8) else [])] for rank in range(11)

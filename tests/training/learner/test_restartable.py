@@ -206,7 +206,7 @@ def test_a_batch_whose_step_is_not_finite_is_left_out_and_named_in_the_ledger(tm
 
 def test_a_run_that_diverges_ends_at_its_newest_checkpoint(tmp_path):
     fault = lambda name, number: {"loss": float("nan")} if name == "step" and number > 4 else None  # noqa: E731
-    with pytest.raises(DivergedError, match=r"The newest checkpoint is sound; a lower optimizer\.learning_rate"):
+    with pytest.raises(DivergedError, match=r"The newest checkpoint is intact; a lower optimizer\.learning_rate"):
         run_with(tmp_path, fault).play()
     [checkpoint] = (tmp_path / "checkpoints").glob("step_*")
     assert checkpoint.name == "step_00000003"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tasks.training.learner.checkpoint_shards import PartsError
+from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.client import LearnerLostError
 from tests.training.stand_ins import RecordingLearner, Run, config, prompts, until
 
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_is_lost_with_a_rank_is_taken_at_the_next_step(tmp_pat
 def test_one_that_the_storage_does_not_take_is_left_out_until_the_next_is_due(tmp_path):
     async def away(number):
         if number < 2:
-            raise PartsError("s3://bucket/run was not uploaded: Connection refused")
+            raise ShardUploadError("s3://bucket/run was not uploaded: Connection refused")
         return True
 
     played = run(tmp_path, away, checkpoint_every=100, recover_every=2)
@@ -123,7 +123,7 @@ def test_one_that_the_storage_does_not_take_is_left_out_until_the_next_is_due(tm
 
 def test_a_run_whose_last_checkpoint_the_storage_does_not_take_ends_without_it(tmp_path):
     async def away(_number):
-        raise PartsError("s3://bucket/run was not uploaded: Connection refused")
+        raise ShardUploadError("s3://bucket/run was not uploaded: Connection refused")
 
     played = run(tmp_path, away, checkpoint_every=100)
     played.play()

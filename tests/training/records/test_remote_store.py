@@ -276,7 +276,7 @@ def test_an_upload_that_hangs_holds_up_the_end_only_for_a_while(bucket, machines
         hanging = store._upload
         store.finish()
     assert "the run has ended, and waits for its last upload, since 0 s" in caplog.text
-    assert caplog.text.count("nothing came for HANG_SECONDS = 0.3") == 1
+    assert caplog.text.count("no progress for HANG_SECONDS = 0.3") == 1
     storage.uploading.set()
     hanging.result()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.storage.lease import Lease, RunInUseError
 from tasks.training.control.validation import split_validation
-from tasks.training.learner.checkpoint_shards import LearnerParts
+from tasks.training.learner.checkpoint_shards import LearnerShards
 from tasks.training.records import shorter_runs
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ending import end
@@ -69,7 +69,7 @@ class Machine:
             return ["right", SCORES.get(actor.version, "wrong") if prompt in held_out else "wrong"]
 
         with self.holding(options) as (location, held):
-            learner = learner(held.parts) if learner else RecordingLearner()
+            learner = learner(held.shards) if learner else RecordingLearner()
             run = Run(location.folder, options, prompts(60), answers, learner, on_saved=held.on_saved)
             run.asked = asked
             run.play()
@@ -342,10 +342,10 @@ class UploadingLearner(RecordingLearner):
         part.write_text(json.dumps(self.version))
         upload = f"{folder.parent.stem}.1a2b3c4d"
         files = self.storage.put(upload, part.parent, [part])
-        LearnerParts(address=self.storage.address, upload=upload, files=files).write(folder)
+        LearnerShards(address=self.storage.address, upload=upload, files=files).write(folder)
 
     async def load(self, folder):
-        parts = LearnerParts.read(folder)
+        parts = LearnerShards.read(folder)
         assert self.storage.lack(parts) == ""
         self.storage.fetch(parts.upload, folder / "fetched", parts.files)
         self.version = json.loads((folder / "fetched" / "rank_0").read_text())

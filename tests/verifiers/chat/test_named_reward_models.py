@@ -197,7 +197,7 @@ def test_a_prompt_that_names_no_configured_model_lacks_it(config):
     ]
     assert len(missing_resources("weighted", {"rewards": parts}, config)) == 1
     for truth in ("safe", {}, {"reward_model": 1}, {"reward_model": "safe", "more": 1}):
-        assert "want an object with 'reward_model' alone" in check_ground_truth("reward_model", truth)
+        assert "expected an object with 'reward_model' alone" in check_ground_truth("reward_model", truth)
 
 
 def test_gpus_are_counted_for_the_verifiers_that_are_asked(config):

@@ -30,7 +30,7 @@ NO_JUDGEMENTS = [
     ("an object in prose", f"Here it is: {GOOD}", "not JSON"),
     ("an object in a code block", f"```json\n{GOOD}\n```", "not JSON"),
     ("cut off", GOOD[:-3], "not JSON"),
-    ("a key twice", '{"reason": "x", "score": 1, "score": 10}', "a key stands twice"),
+    ("a key twice", '{"reason": "x", "score": 1, "score": 10}', "a key occurs twice"),
     ("no reason", '{"score": 7}', "not an object of reason and score"),
     ("a further key", '{"reason": "x", "score": 7, "bonus": 3}', "not an object of reason and score"),
     ("a reason that is no text", '{"reason": 7, "score": 7}', "reason is not a text"),

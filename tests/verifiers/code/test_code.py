@@ -129,9 +129,9 @@ def test_one_thousand_tests_are_run(judge):
 @pytest.mark.parametrize(
     ("ground_truth", "reason"),
     [
-        (None, "want an object with either 'tests' or 'cases'"),
-        ({}, "want an object with either 'tests' or 'cases'"),
-        ({"tests": ["pass"], "cases": []}, "want an object with either 'tests' or 'cases'"),
+        (None, "expected an object with either 'tests' or 'cases'"),
+        ({}, "expected an object with either 'tests' or 'cases'"),
+        ({"tests": ["pass"], "cases": []}, "expected an object with either 'tests' or 'cases'"),
         ({"tests": []}, "a list of 1 to 1000"),
         ({"tests": "assert f()"}, "a list of 1 to 1000"),
         ({"tests": ["assert f() =="]}, "test 0 is not Python"),

@@ -42,7 +42,10 @@ def test_a_right_program_passes_a_wrong_one_fails_and_none_too(sandbox, name):
     ("test", "reason"),
     [
         ("assert (f(1) == 2, 3)", "asserts a tuple, which is always true"),
-        ("def test_a(fixture):\n    assert f(fixture) == 2", "defines test_a, whose arguments nothing gives"),
+        (
+            "def test_a(fixture):\n    assert f(fixture) == 2",
+            "defines test_a, which takes arguments that nothing provides",
+        ),
         ("class TestF:\n    def test_a(self, x):\n        assert f(x) == 2", "defines TestF.test_a, whose arguments"),
     ],
 )

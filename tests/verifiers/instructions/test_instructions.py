@@ -11,7 +11,7 @@ import pytest
 from tasks.verifiers import check_ground_truth, instructions, missing_resources
 from tasks.verifiers.instructions.needs import NLTK_NEEDS
 from tasks.verifiers.scores import CannotJudge, Reward, Score
-from tasks.verifiers.weighted import Part, combine
+from tasks.verifiers.weighted import RewardTerm, combine
 from tests.paths import ROOT
 from tests.verifiers.instructions.instruction_cases import CASES
 
@@ -89,7 +89,7 @@ def test_training_has_the_strict_value_of_both(response):
 
 def test_beside_other_rewards_both_counts_by_its_strict_score_and_keeps_its_shares():
     truths = truth(("punctuation:no_comma", {}), ("keywords:existence", {"keywords": ["sun"]}), mode="both")
-    parts = [Part("precise_if", 2.0, truths), Part("math", 1.0, "7")]
+    parts = [RewardTerm("precise_if", 2.0, truths), RewardTerm("math", 1.0, "7")]
     own = instructions.judge("the sun, again", truths, None)
     score = combine(parts, [own, Score.binary(True, "7")])
     assert [part.value for part in score.rewards] == [0.0, 1.0, 1 / 2, 1 / 2]

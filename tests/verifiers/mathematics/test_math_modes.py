@@ -21,14 +21,14 @@ def passed(response, answer, mode):
             r"unknown keys \['Mode', 'tolerance'\]; accepted: answer, mode",
         ),
         ({"answer": "7", 3: 1}, r"unknown keys \['3'\]"),
-        ({"mode": "exact"}, "want an object with 'answer'"),
-        ({}, "want an object with 'answer'"),
+        ({"mode": "exact"}, "expected an object with 'answer'"),
+        ({}, "expected an object with 'answer'"),
         ({"answer": [], "mode": "exact"}, "the list of accepted answers is empty"),
         ({"answer": 7}, "want a non-empty string"),
         ({"answer": ["7", " "]}, "want a non-empty string"),
         ({"answer": {"answer": "7"}}, "want a non-empty string"),
-        ({"answer": "seven", "mode": "gsm8k"}, "mode gsm8k wants a number, got 'seven'"),
-        ({"answer": ["7", "1/2 or 3"], "mode": "gsm8k"}, "mode gsm8k wants a number"),
+        ({"answer": "seven", "mode": "gsm8k"}, "mode gsm8k expects a number, got 'seven'"),
+        ({"answer": ["7", "1/2 or 3"], "mode": "gsm8k"}, "mode gsm8k expects a number"),
     ],
 )
 def test_malformed_ground_truth_names_the_key_or_mode(ground_truth, named):

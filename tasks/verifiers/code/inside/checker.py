@@ -149,7 +149,7 @@ class _Checker:
         peer = self._names.response
         function = peer.object_at(request["of"])
         if request["op"] != "call" or not _harmless(function):
-            raise TypeError("only functions that a test hands over can be called")
+            raise TypeError("only functions that a test passes can be called")
         given = peer.decode_all(request["arguments"])
         keywords = dict(zip(request["keywords"], given[len(given) - len(request["keywords"]) :], strict=True))
         return {"value": peer.encode(function(*given[: len(given) - len(keywords)], **keywords))}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-RAISED_THERE = "raised at the other end"
+RAISED_THERE = "raised in the other process"
 """Note on exceptions of the other process, which distinguishes them from exceptions of this process."""
 
 MAX_TEXT = 500

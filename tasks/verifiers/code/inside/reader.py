@@ -241,7 +241,7 @@ class _Reader:
             case "object" | "namespace":
                 for name, item in zip(parts[::2], parts[1::2], strict=True):
                     if name.startswith("__"):
-                        raise ValueError("an attribute that is none of data")
+                        raise ValueError("an attribute that is not data")
                     if not callable(getattr(type(value), name, None)):  # methods are taken from the class
                         object.__setattr__(value, name, item)
             case _:

@@ -98,13 +98,13 @@ class Peer:
         """Write one message."""
         line = json.dumps(message).encode()
         if len(line) > MAX_LINE:
-            error = OverflowError("a value too large to hand over")
+            error = OverflowError("a value too large to pass")
             line = json.dumps({"raised": self._stand_ins.describe(error)}).encode()
         try:
             self._stream.write(line + b"\n")
             self._stream.flush()
         except OSError as error:
-            raise WireError("the other end is gone") from error
+            raise WireError("the other process has ended") from error
 
     def receive(self) -> dict[str, Any]:
         """Read one message; raises `WireError` if there is no valid one."""
@@ -118,7 +118,7 @@ class Peer:
         finally:
             sys.set_int_max_str_digits(digits)
         if not isinstance(message, dict):
-            raise WireError("the other end is gone")
+            raise WireError("the other process has ended")
         return message
 
     def keep(self, value: Any) -> int:

@@ -10,7 +10,7 @@ from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.json_schema import FILES, json_schema
-from tasks.inputs.options_reference import page, sections, write
+from tasks.inputs.options_page import page, sections, write
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 
 from tasks.generation.config import EngineConfig
-from tasks.machine import cpu_environment
+from tasks.machine import cpu_variables
 from tasks.machine.resources import has_gpu
 
 
 @contextlib.contextmanager
-def environment(config: EngineConfig, sockets: str) -> Iterator[None]:
+def engine_variables(config: EngineConfig, sockets: str) -> Iterator[None]:
     """Set the environment variables of vLLM's processes while the block runs. Later child processes do not get them."""
     settings = {
         "VLLM_NO_USAGE_STATS": "1",
@@ -20,7 +20,7 @@ def environment(config: EngineConfig, sockets: str) -> Iterator[None]:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
     }
     if not has_gpu():
-        settings |= cpu_environment.ENGINE | {
+        settings |= cpu_variables.ENGINE | {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
         }

@@ -1,4 +1,4 @@
-"""Prints the reference page of all constraints: `python -m tasks.verifiers.instructions.reference`."""
+"""Prints the reference page of all constraints: `python -m tasks.verifiers.instructions.constraints_page`."""
 
 from __future__ import annotations
 

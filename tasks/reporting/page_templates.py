@@ -14,7 +14,7 @@ from tasks.reporting import formats
 @cache
 def templates() -> Environment:
     """Return the environment. Its filters are the functions of `tasks.reporting.formats`, under the same names."""
-    environment = Environment(
+    jinja = Environment(
         loader=FileSystemLoader([Path(__file__).parent / "templates", episodes.FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -32,5 +32,5 @@ def templates() -> Environment:
         formats.moment,
         formats.estimate,
     )
-    environment.filters |= {function.__name__: function for function in functions}
-    return environment
+    jinja.filters |= {function.__name__: function for function in functions}
+    return jinja

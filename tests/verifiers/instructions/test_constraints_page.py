@@ -3,7 +3,7 @@
 import re
 
 from tasks.verifiers.instructions.arguments import SCHEMAS
-from tasks.verifiers.instructions.reference import page
+from tasks.verifiers.instructions.constraints_page import page
 from tests.paths import ROOT
 
 
