@@ -24,7 +24,11 @@ WITH_ONE_ENGINE = (
         "tests/generation/test_engine_episodes.py",
         "tests/generation/test_engine.py",
     ),
-    ("tests/training/learner/test_universal.py", "tests/training/learner/test_learner.py"),
+    (
+        "tests/training/learner/test_universal.py",
+        "tests/training/learner/test_learner.py",
+        "tests/training/learner/test_sharded_loading.py",
+    ),
 )
 """Files that share the processes of their folder's conftest.py, in the order in which they run."""
 
