@@ -87,6 +87,8 @@ class ForkServer:
                 self._control.settimeout(seconds)
                 socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
                 answer, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, MAX_DESCRIPTORS)
+            except ConnectionError:  # it ended before the request, or while it was waiting
+                answer, received = b"", []
             except OSError as error:
                 self.kill()  # later requests then fail immediately
                 raise ForkServerLost(f"does not answer: {error}{self._last_words()}") from None

@@ -8,20 +8,28 @@ from collections.abc import Iterator
 from tasks.verifiers.code.syntax import unparse
 
 _TRIVIAL = (None, True, False, 0, 1, -1, 2, "", ...)
+_LEAVES = frozenset(
+    (
+        *(ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal),
+        *(kind for base in (ast.boolop, ast.operator, ast.unaryop, ast.cmpop) for kind in base.__subclasses__()),
+    )
+)
+"""Kinds of nodes that contain no others, except a context."""
 
 
 def bound_names(tree: ast.AST) -> Iterator[str]:
     """Yield the names that test code binds, including its functions and comprehensions."""
     for node in walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                yield name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.ExceptHandler(name=str(name)):
-                yield name
-            case ast.alias(name=name, asname=asname):
-                yield asname or name.partition(".")[0]
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler):
+            if node.name is not None:
+                yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
 
 
 def binds(node: ast.AST) -> set[str]:
@@ -94,8 +102,11 @@ def has(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
 def children(node: ast.AST) -> list[ast.AST]:
     """Return the child nodes of a node except its context (load or store); faster than Python's own function."""
     parts: list[ast.AST] = []
+    if node.__class__ in _LEAVES:
+        return parts
+    values = node.__dict__
     for name in node._fields:
-        value = getattr(node, name, None)
+        value = values.get(name)
         if value.__class__ is list:
             parts += [each for each in value if isinstance(each, ast.AST)]
         elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
@@ -108,7 +119,8 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
     nodes = [node]
     for part in nodes:
         yield part
-        nodes += children(part)
+        if part.__class__ not in _LEAVES:
+            nodes += children(part)
 
 
 def class_like(name: str) -> bool:

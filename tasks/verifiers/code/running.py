@@ -184,11 +184,11 @@ def _conversation(
     with ExitStack() as stack:
         for end in (orders, checker, asking, answering):
             stack.callback(end.close)
-        response = sandbox.fork("response", limits, [answering.fileno()])
+        parts = {"response": [answering.fileno()], "checker": [checker.fileno(), asking.fileno()]}
+        response, tests = sandbox.fork_together(limits, parts)
         stack.callback(sandbox.end, response)
-        answering.close()
-        tests = sandbox.fork("checker", limits, [checker.fileno(), asking.fileno()])
         stack.callback(sandbox.end, tests)
+        answering.close()
         checker.close()
         # Sent after both forks: a response that uses up all resources must not keep its tests from starting.
         message = {"source": program, "given": prepared.given, "classes": prepared.classes}

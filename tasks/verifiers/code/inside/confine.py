@@ -64,6 +64,11 @@ _NUMBERS = {
 }
 """Numbers of the system calls that are allowed only with some arguments, on x86_64 and aarch64."""
 
+LOCKED = b"L"
+"""Message of a fork after it is locked up. An earlier one brings the descriptor of its requests for threads."""
+MAX_REASON = 300
+"""Maximum length of the reason why a fork could not be locked up, in bytes."""
+
 _CLONE_THREAD = 0x10000
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 _DENIED_FCNTL = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX send signals; F_SETLEASE, F_NOTIFY

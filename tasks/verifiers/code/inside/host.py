@@ -28,12 +28,6 @@ WARM = (
 )
 """Modules that programs often import, loaded before the first fork."""
 
-LOCKED = b"L"
-"""Message of a fork after it is locked up."""
-
-MAX_REASON = 300
-"""Maximum length of the reason why a fork could not be locked up, in bytes."""
-
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,7 +41,10 @@ class _Host:
         self._mounted = False
 
     def fork(self, order: dict[str, Any], descriptors: list[int], first: bool) -> tuple[dict[str, Any], list[int]]:
-        """Fork a locked-up process; return its pidfd and the descriptor of its requests for threads."""
+        """Fork a process that locks itself up; return its pidfd, and a socket on which it reports that.
+
+        It does not wait for the report, so that processes can lock themselves up at the same time.
+        """
         if first:
             self._renew_writable()
         locked, locking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,12 +52,7 @@ class _Host:
         if child == 0:
             self._become(order, [*descriptors, locking.detach()])
         locking.close()
-        with locked:
-            report, requests, _, _ = socket.recv_fds(locked, MAX_REASON, 1)
-            if requests:
-                report = locked.recv(MAX_REASON)
-        answer = {"pid": child, "failed": "" if report == LOCKED else report.decode(errors="replace") or "it ended"}
-        return answer, [os.pidfd_open(child), *requests]
+        return {"pid": child}, [os.pidfd_open(child), locked.detach()]
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         """Lock up the child, report that, then run its code; never returns to the code of the host."""
@@ -77,9 +69,9 @@ class _Host:
                     hand_over = partial(_hand_over, announce)
                     confine.confine(limits, self._readable, writable, landlock=self._landlock, hand_over=hand_over)
                 except OSError as error:
-                    announce.send(str(error).encode())
+                    announce.send(str(error).encode()[: confine.MAX_REASON])
                     raise
-                announce.send(LOCKED)
+                announce.send(confine.LOCKED)
             status = _play(order["fork"], moved)
         finally:
             os._exit(status)
@@ -98,7 +90,7 @@ class _Host:
 
 
 def _hand_over(announce: socket.socket, requests: int) -> None:
-    socket.send_fds(announce, [LOCKED], [requests])
+    socket.send_fds(announce, [confine.LOCKED], [requests])
 
 
 def _play(part: str, descriptors: list[int]) -> int:
