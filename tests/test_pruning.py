@@ -420,7 +420,7 @@ def test_while_a_run_works_nothing_goes_and_its_end_in_any_way_frees_the_folders
     for _ in range(2):
         run = process(AT_WORK)
         assert run.stdout.readline() == "works\n"
-        with pytest.raises(RunInUseError, match=rf"process {run.pid} works with it"):
+        with pytest.raises(RunInUseError, match=rf"process {run.pid} uses it"):
             prune("--yes")
         assert left.exists()
         run.kill()
@@ -432,7 +432,7 @@ def test_a_run_that_starts_during_a_prune_waits_for_its_end_and_another_prune_is
     with alone():
         run = process(AT_WORK)
         assert "is being pruned: the run waits for that" in run.stderr.readline()
-        with pytest.raises(RunInUseError, match=rf"process {os.getpid()} works with it"):
+        with pytest.raises(RunInUseError, match=rf"process {os.getpid()} uses it"):
             prune()
     assert run.stdout.readline() == "works\n"
 

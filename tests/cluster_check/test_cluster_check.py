@@ -263,7 +263,7 @@ def test_tcp_beside_rdma_devices_is_a_fault():
     status, sentence = found(network.check_network, socket, [with_rdma, OTHER])
     assert status == "failed"
     assert sentence.startswith(
-        "NCCL goes by NET/Socket at 2.52 GB/s a rank, and the nodes have RDMA devices (mlx5_0, mlx5_1): the image needs"
+        "NCCL uses NET/Socket at 2.52 GB/s a rank, and the nodes have RDMA devices (mlx5_0, mlx5_1): the image needs"
     )
     assert found(network.check_network, socket, [NODE, OTHER])[0] == "passed"
 
@@ -340,10 +340,10 @@ def test_the_repositories_of_a_run_are_asked_for(monkeypatch):
     monkeypatch.setattr("huggingface_hub.HfApi.repo_info", repo_info)
     open_one = HubName("model", "someone/open", "main")
     status, sentence = found(services.check_hub, [open_one])
-    assert (status, sentence[:37]) == ("passed", "The hub gives all 1 repositories, in ")
+    assert (status, sentence[:40]) == ("passed", "The hub provides all 1 repositories, in ")
     assert found(services.check_hub, [open_one, HubName("dataset", "someone/gated", None)]) == (
         "failed",
-        "The hub does not give dataset someone/gated: OSError: 403 Client Error. Access to dataset someone/gated is "
+        "The hub does not provide dataset someone/gated: OSError: 403 Client Error. Access to dataset someone/gated is "
         "restricted.",
     )
 

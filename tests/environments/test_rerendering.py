@@ -75,7 +75,7 @@ def test_a_request_with_another_history_begins_the_conversation_anew(what):
 def test_a_request_that_the_policy_cannot_answer_is_refused_and_changes_nothing(messages):
     client = Client()
     client.send(USER)
-    with pytest.raises(ValueError, match="no turn that the policy could answer"):
+    with pytest.raises(ValueError, match="does not end with a turn that the policy could answer"):
         client.send(*messages)
     assert client.send(USER, answer("1"), USER) == "2"
 

@@ -55,7 +55,7 @@ def test_what_cannot_be_compared_is_one_sentence(written, tmp_path):
     for runs, sentence in (
         ([first, second], "no prompt was answered in all of first, second"),
         ([first, first], "must have different folders, got first, first"),
-        ([first, tmp_path], r"holds no evaluation_rollouts\.parquet"),
+        ([first, tmp_path], r"contains no evaluation_rollouts\.parquet"),
     ):
         with pytest.raises(MistakeError, match=sentence):
             compare_runs(runs)

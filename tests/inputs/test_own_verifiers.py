@@ -58,7 +58,7 @@ def test_one_that_refuses_some_is_named_in_the_log(check, caplog):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (CHECK.format(least=9) + JUDGE.format("1"), "refuses the ground truth: 5 is below 9; so it is with each"),
+        (CHECK.format(least=9) + JUDGE.format("1"), "refuses the ground truth: 5 is below 9; it does this for each"),
         (CHECK.format(least=0) + JUDGE.format("7"), "must return a number in [0, 1]"),
         (CHECK.format(least=0) + JUDGE.format("nothing"), "judge raised NameError: name 'nothing' is not defined"),
         (CHECK.format(least=0) + JUDGE.format("[0 for _ in iter(int, 1)]"), "each of 9 dummy responses"),

@@ -112,12 +112,12 @@ def test_one_that_refuses_some_responses_or_one_row_is_named_and_not_refused(che
     first, second = caplog.messages
     assert "needs_text raised JSONDecodeError" in first
     assert "first_row_only raised ZeroDivisionError" in second
-    assert second.endswith("it fails so on a dummy response, not on others")
+    assert second.endswith("it fails like this on one dummy response, not on others")
 
 
 def test_one_whose_service_is_not_up_yet_is_named_and_not_refused(check, caplog):
     check("is_away")
-    assert "it could not be tried whether this works" in caplog.text
+    assert "it could not be tested here" in caplog.text
     assert "is_away raised ConnectionRefusedError: port 8000" in caplog.text
 
 
@@ -130,7 +130,7 @@ def test_a_function_of_a_group_is_called_with_several_responses_and_refused_wher
     with pytest.raises(SpecError) as error:
         check("first_only", rewards=[{"function": "MODULE.first_only", "group": True}])
     assert "got [1.0] for 3 completions" in str(error.value)
-    assert str(error.value).endswith("it fails so on each of 6 dummy groups of responses")
+    assert str(error.value).endswith("it fails like this on each of 6 dummy groups of responses")
     check("share", rewards=[{"function": "MODULE.share", "group": True}])
 
 

@@ -85,7 +85,7 @@ def test_a_rewards_list_has_them_beside_or_in_place_of_a_verifier(tmp_path):
     [
         ({"verifier": "reward_model", "rewards": []}, "needs rewards: a list that begins with a reward model"),
         ({"rewards": [{"reward_model": "a", "verifier": "math"}]}, "give one of function"),
-        ({"rewards": [{"reward_model": "a", "columns": ["x"]}]}, "columns are for a function"),
+        ({"rewards": [{"reward_model": "a", "columns": ["x"]}]}, "only a function has columns"),
     ],
 )
 def test_what_does_not_fit_a_source_is_said(source, said):

@@ -36,4 +36,4 @@ def test_without_an_image_it_is_this_environment_and_a_pod_says_what_is_missing(
     monkeypatch.delenv(NAME, raising=False)
     assert image() == f"this environment, Python {platform.python_version()}"
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "a1b2")
-    assert image().startswith("an image that does not say its name in FLYTE_INTERNAL_IMAGE, Python")
+    assert image().startswith("an image without its name in FLYTE_INTERNAL_IMAGE, Python")

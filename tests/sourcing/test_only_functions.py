@@ -79,7 +79,7 @@ def test_a_function_fits_the_known_domains_too(rows):
         ({"rewards": [{"verifier": "math"}]}, "verifier: function needs rewards: a list that begins with a function"),
         ({"weight": 2.0}, "weight is for a verifier"),
         ({"rewards": [{"function": f"{HERE}.later", "weight": -1}]}, "must sum to more than 0"),
-        ({"verifier": "maths", "rewards": []}, "no verifier is called so (did you mean 'math'?)"),
+        ({"verifier": "maths", "rewards": []}, "there is no such verifier (did you mean 'math'?)"),
         ({"domain": "a b"}, "domain"),
         ({"mode": "strict"}, "verifier 'function' has no mode 'strict'"),
     ],

@@ -84,7 +84,7 @@ def test_an_unusable_row_is_set_aside_with_its_place_reason_and_value(tmp_path, 
     [
         (["punctuation:no_comma"], [], "1 constraint ids but 0 sets of arguments"),
         (["punctuation:no_coma"], [{}], "unknown constraint 'punctuation:no_coma'"),
-        (["length_constraints:number_words"], [{"num_words": 3}], "takes the arguments ['num_words', 'relation']"),
+        (["length_constraints:number_words"], [{"num_words": 3}], "accepts the arguments ['num_words', 'relation']"),
         (["detectable_format:number_bullet_lists"], [{"num_bullets": "3"}], "num_bullets must be a count"),
         ([], [], "not a list with at least one"),
     ],
@@ -283,7 +283,7 @@ def test_a_source_that_changed_since_the_run_was_checked_is_not_read(tmp_path):
     pinned = fingerprinted(source)
     check_unchanged(pinned)
     jsonl(tmp_path, {"prompt": "2?", "ground_truth": "2"})
-    with pytest.raises(SpecError, match=r"its rows, or the code of yours .*, have changed since the run was checked"):
+    with pytest.raises(SpecError, match=r"its rows, or your code .*, have changed since the run was checked"):
         check_unchanged(pinned)
     with pytest.raises(ValidationError, match="has no fingerprint, without which changed rows are not seen"):
         SourceBatch(sources=[source])
@@ -357,7 +357,7 @@ def test_a_mode_goes_with_the_ground_truth(tmp_path, changes, truth):
         ({"weight": 2.0}, "weight is for a source with other rewards"),
         ({"rewards": [{"function": "f"}]}, "must be an import path"),
         ({"rewards": [{"weight": 2}]}, "give one of function"),
-        ({"rewards": [{"verifier": "chat_open", "columns": ["a"]}]}, "columns are for a function"),
+        ({"rewards": [{"verifier": "chat_open", "columns": ["a"]}]}, "only a function has columns"),
         ({"rewards": [{"verifier": "chat_open", "weight": 0}]}, "other than 0"),
         ({"rewards": [{"verifier": "chat_open", "weight": -1}]}, "must sum to more than 0"),
     ],

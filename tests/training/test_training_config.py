@@ -58,11 +58,11 @@ RECIPES = ROOT / "workflows" / "recipes"
                 "model_check": False,
                 "objective": {"correction": {"kind": "none"}},
             },
-            "actors.engine.vllm.kv_cache_dtype: .* objective.correction weighs",
+            "actors.engine.vllm.kv_cache_dtype: .* objective.correction corrects",
         ),
         (
             {"sampling": {"guided_regex": "[ab]"}, "objective": {"correction": {"kind": "none"}}},
-            "guided_regex: .* which is not the policy; objective.correction weighs .* kind = none does not",
+            "guided_regex: .* which is not the policy; objective.correction corrects .* kind = none does not",
         ),
         ({"updates": {"minibatches": 3}}, r"groups_per_step \(8\) is not a multiple of updates.minibatches \(3\)"),
         (

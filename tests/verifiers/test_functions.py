@@ -125,7 +125,7 @@ def test_a_function_that_is_not_there_or_has_changed_is_found_before_any_work():
         ("weighted", weighted(("math", 1, "7"), ("math", -1, "7")), "sum to more than 0"),
         ("weighted", weighted(("maths", 1, "7")), "cannot be scored by 'maths'"),
         ("weighted", weighted(("weighted", 1, {})), "cannot be scored by 'weighted'"),
-        ("weighted", weighted(("math", 1, "")), "want a non-empty string"),
+        ("weighted", weighted(("math", 1, "")), "expected a non-empty string"),
     ],
 )
 def test_malformed_ground_truths_are_named(verifier, ground_truth, reason):

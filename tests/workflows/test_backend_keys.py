@@ -281,7 +281,7 @@ def test_a_copy_that_was_changed_or_deleted_is_refused(files, work, bucket):
     sent = copy_of(work / "rows.jsonl", bucket)
     key_of_copy = sent.address.removeprefix(f"s3://{BUCKET}/")
     bucket.upload_file(str(work / "asked.jsonl"), BUCKET, key_of_copy)
-    with pytest.raises(Exception, match=rf"{work}/rows.jsonl: its copy in storage, {sent.address}, is another file "):
+    with pytest.raises(Exception, match=rf"{work}/rows.jsonl: its copy in storage, {sent.address}, is not the file "):
         checked(named(files, sent))
     bucket.delete_object(Bucket=BUCKET, Key=key_of_copy)
     with pytest.raises(Exception, match=r"rows.jsonl: its copy in storage, \S+, is gone: launch the run again"):

@@ -85,7 +85,7 @@ def test_what_cleaning_needs_is_looked_for(changes, said):
         ({"name": "talk", "loader": {"kind": "jsonl", "path": "x"}}, "['talk'] occur more than once"),
         (
             {"name": "e", "loader": {"kind": "topics", "size": 3}},
-            "'topics' makes prompts up; an evaluation set",
+            "'topics' generates prompts, but an evaluation set",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_at_random_moments_trains_every_step_once(cluster, 
 def test_a_mistyped_bucket_ends_the_first_attempt_before_any_training(cluster, inputs):
     mistyped = replace(cluster, variables={"RLVR_RUNS": "s3://no-such-bucket/runs"})
     sentence = (
-        "the run cannot be kept at s3://no-such-bucket/runs/.*: NoSuchBucket: The specified bucket does not exist"
+        "the run cannot be stored at s3://no-such-bucket/runs/.*: NoSuchBucket: The specified bucket does not exist"
     )
     with pytest.raises(FailedError, match=sentence) as caught:
         mistyped.run_task(TRAINING, inputs(0))

@@ -73,7 +73,7 @@ def test_keys_are_those_of_the_installed_deepspeed(path, module, name):
         ({"deepspeed": {"zero_optimization": 3}}, "zero_optimization = 3: must be a mapping"),
         (
             {"deepspeed": {"zero_optimization": {"stage3_max_live_parameters": 10}}},
-            "stages 3 of ZeRO alone, and learner.zero_stage is 2",
+            "only at stages 3 of ZeRO, and learner.zero_stage is 2",
         ),
         ({"deepspeed": {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}}, "device = 'nvme': only main"),
         ({"deepspeed": {"communication_data_type": "bf16"}, "zero_stage": 1}, "zero_stage = 1 .* must not be rounded"),

@@ -190,7 +190,7 @@ def test_a_short_text_repeats_and_a_short_context_bounds_it(folder, tokens, long
 
 
 def test_a_tokenizer_that_makes_nothing_of_the_text_is_refused(folder):
-    with pytest.raises(ModelCheckError, match="makes no tokens"):
+    with pytest.raises(ModelCheckError, match="returns no tokens"):
         check_of(folder("llama"), tokens=[])
 
 

@@ -294,7 +294,7 @@ def test_ground_truths_are_checked_by_verifier():
         with pytest.raises(GroundTruthError):
             check_ground_truth("chat_reference", bad)
     for bad in ("", {}, {"reference": "Paris"}, False):
-        with pytest.raises(GroundTruthError, match="wants null"):
+        with pytest.raises(GroundTruthError, match="expects null"):
             check_ground_truth("chat_open", bad)
     with pytest.raises(ValueError, match="accepted: chat_reference, chat_open"):
         check_ground_truth("math", "7")

@@ -20,9 +20,9 @@ from tests.verifiers.chat.fake_endpoint import completion, graded
 GOOD = '{"reason": "fine", "score": 7}'
 
 NO_JUDGEMENTS = [
-    ("nothing", None, "said nothing"),
-    ("empty", "", "said nothing"),
-    ("blank", " \n", "said nothing"),
+    ("nothing", None, "the judge's message is empty"),
+    ("empty", "", "the judge's message is empty"),
+    ("blank", " \n", "the judge's message is empty"),
     ("prose", "I would give it a 7.", "not JSON"),
     ("a bare number", "7", "not an object"),
     ("a list", f"[{GOOD}]", "not an object"),

