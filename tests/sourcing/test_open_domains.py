@@ -81,7 +81,7 @@ def test_a_domain_has_any_name(rows, verifier):
 
 def test_the_known_domains_keep_their_verifiers(rows):
     assert source(rows, domain="math").verifiers == {OWN}
-    with pytest.raises(ValidationError, match="verifier 'chat_open' does not fit domain 'math', which takes math"):
+    with pytest.raises(ValidationError, match="verifier 'chat_open' does not fit domain 'math', which accepts math"):
         source(rows, domain="math", verifier="chat_open")
 
 

@@ -205,7 +205,7 @@ def test_a_command_trains_and_other_options_are_another_run(tiny_model, prompts,
 
     other = invoke(tiny_model, prompts, "objective.clip_high=0.3", "--folder", str(folder))
     assert isinstance(other.exception, OtherRunError)
-    assert "is of a run with objective.clip_high = " in str(other.exception)
+    assert "belongs to a run with objective.clip_high = " in str(other.exception)
 
 
 SUMS = """

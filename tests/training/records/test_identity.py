@@ -96,7 +96,7 @@ def test_another_default_is_said_and_other_options_are_refused(caplog):
     before = state(options={**state().options, "objective.clip_low": 0.1})
     check_fits(before, TrainingConfig(steps=20), CHECKPOINT)
     assert caplog.messages == ["objective.clip_low = 0.2 from here on; it was 0.1, the default of other code"]
-    with pytest.raises(OtherRunError, match=r"is of a run with objective\.clip_high = 0\.28; another run needs"):
+    with pytest.raises(OtherRunError, match=r"belongs to a run with objective\.clip_high = 0\.28; another run needs"):
         check_fits(state(), TrainingConfig(steps=20, objective={"clip_high": 0.3}), CHECKPOINT)
 
 

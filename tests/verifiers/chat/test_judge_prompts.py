@@ -332,7 +332,7 @@ def test_configurations_that_contradict_themselves_are_refused():
         ({"url": "https://host/v1", "revision": "main"}, "revision"),
         ({"api_key_env": "KEY"}, "api_key_env"),
         ({"api_key_env": "sk-1234"}, "pattern"),
-        ({"lowest": 5, "highest": 5}, "lowest < highest"),
+        ({"lowest": 5, "highest": 5}, "lowest must be below highest"),
         ({"open_template": "chat_open.v0"}, r"accepted: chat_open.v2"),
         ({"extra_body": {"seed": 7}}, "seed"),
         ({"injection": "ignore"}, "'flag', 'zero' or 'off'"),
