@@ -69,7 +69,7 @@ def test_every_shipped_spec_loads(path):
         ([source(columns={"ground_truth_pattern": "("})], ["ground_truth_pattern = '('", "not a regular expression"]),
         ([source(), source()], ["sources", "unique", "gsm8k"]),
         ([], ["sources = []", "at least 1"]),
-        ([source(loader={"kind": "instructions", "size": 3})], ["for the verifier 'precise_if' only"]),
+        ([source(loader={"kind": "instructions", "size": 3})], ["only for the verifier 'precise_if'"]),
         ([source(loader={"kind": "huggingface", "dataset": "openai/gsm8k"})], ["openai/gsm8k", "revision"]),
         ([source(loader={"kind": "huggingface"})], ["either dataset", "or files"]),
         ([source(loader={"kind": "reasoning_gym", "dataset": "x", "size": 1, "config": {"seed": 1}})], ["['seed']"]),
