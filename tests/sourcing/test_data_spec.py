@@ -54,9 +54,12 @@ def test_every_shipped_spec_loads(path):
         ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing", "a glob"]),
         ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "precise_if", "such as my_verifiers.chess"]),
         ([source(verifier="mth")], ["sources[0].verifier = 'mth': there is no such verifier (did you mean 'math'?)"]),
-        ([source(verifier="my-verifiers.chess")], ["sources[0].verifier = 'my-verifiers.chess': there is no such verifier"]),
+        (
+            [source(verifier="my-verifiers.chess")],
+            ["sources[0].verifier = 'my-verifiers.chess': there is no such verifier"],
+        ),
         ([source(rewards=[{"verifier": "cod"}])], ["sources[0].rewards[0].verifier = 'cod'", "mean 'code'?"]),
-        ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which takes math"]),
+        ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which accepts math"]),
         ([source(top_up=2)], ["sources[0]: top_up is a multiple of limit: give limit"]),
         ([source(limit=5, top_up=1)], ["sources[0].top_up = 1: must be a number above 1, or inf"]),
         (
