@@ -26,7 +26,7 @@ OLMO_7B, QWEN_05B = 7_297_748_992, 494_032_768
 DISKS = {
     "axolotl_lora": {"training": 29, "model check": 26, "evaluation": 26},
     "dapo_qwen25_32b": {"head": 1244, "learner": 473, "actors": 82, "model check": 143, "evaluation": 143},
-    "dr_grpo": {"head": 81, "learner": 87, "actors": 23, "model check": 26, "evaluation": 26},
+    "dr_grpo": {"training": 138, "model check": 26, "evaluation": 26},
     "grpo": {"head": 288, "learner": 278, "actors": 33, "model check": 46, "rollouts": 46, "evaluation": 46},
     "olmo3_instruct_7b": {"head": 303, "learner": 292, "actors": 34, "model check": 48, "evaluation": 48},
     "olmo3_think_32b": {"head": 1227, "learner": 491, "actors": 81, "model check": 141, "evaluation": 141},

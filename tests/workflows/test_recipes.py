@@ -99,6 +99,7 @@ SOURCES = {
         "learner.ranks": 8 * 8,  # 8 nodes of 8 GPUs to train
         "actors.count": 20,  # 20 nodes for inference, an engine on each
         "actors.engine.tensor_parallel_size": 8,
+        "validation.prompts": 8 + 8 + 8 + 4 + 4,
     },
     "olmo3_instruct_7b": OLMO_RL
     | {
@@ -114,11 +115,14 @@ SOURCES = {
         "learner.ranks": 8,
         "actors.count": 8 * 8 - 8,
         "checkpoint_every": 50,
+        "objective.correction.kind": "none",
+        "objective.correction.max": None,
     },
     "grpo": {  # DeepSeekMath (arXiv:2402.03300), section 4.2
         "model.name": "deepseek-ai/deepseek-math-7b-instruct@refs/pr/2",
         "steps": 144_000 // 16,
         "groups_per_step": 1024 // 64,
+        "resampling.kind": "none",
         "sampling.samples": 64,
         "sampling.max_tokens": 1024,
         "updates.minibatches": 1,
@@ -180,6 +184,8 @@ SOURCES = {
         "optimizer.beta2": 0.95,
         "learner.ranks": 8,
         "learner.zero_stage": 2,
+        "placement": "time_shared",
+        "validation.every": 16,
     },
     "axolotl_lora": {  # the quick start of Axolotl's GRPO guide, and TRL's defaults
         "model.name": "Qwen/Qwen2.5-1.5B-Instruct@main",
