@@ -9,6 +9,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
@@ -34,10 +35,16 @@ def _by_arrow(codec: str) -> Callable[[Any], Any]:
 
 def _only_member(stream: IO[bytes]) -> IO[bytes]:
     archive = zipfile.ZipFile(stream)
-    members = [entry for entry in archive.infolist() if not entry.is_dir()]
+    members = [entry for entry in archive.infolist() if not entry.is_dir() and not _is_of_macos(entry.filename)]
     if len(members) != 1:
         raise ValueError(f"the archive contains {len(members)} files, but only one is supported; unpack it")
     return archive.open(members[0])
+
+
+def _is_of_macos(name: str) -> bool:
+    """Return True for the attributes of files and folders that the Finder of macOS adds to archives."""
+    path = PurePosixPath(name)
+    return path.parts[0] == "__MACOSX" or path.name.startswith("._") or path.name == ".DS_Store"
 
 
 FORMATS = {

@@ -124,20 +124,41 @@ def files_at(path: str | SentFile, field: str) -> list[File]:
         raise SpecError(f"{field} = {path!r}: not a path that can be opened: {error}") from None
     if filesystem.isfile(root):
         return [File(filesystem, root)]
-    if any(mark in root for mark in "*?["):
-        matches = sorted(match for match in filesystem.glob(_escaped(filesystem, root)) if filesystem.isfile(match))
-        if not matches:
-            raise SpecError(f"{field} = {path!r}: no file matches")
-        return [File(filesystem, match) for match in matches]
+    if _has_pattern(root):
+        return [File(filesystem, match) for match in _matches(filesystem, root, f"{field} = {path!r}")]
     if not filesystem.exists(root):
         raise SpecError(f"{field} = {path!r}: no such file")
     raise SpecError(f"{field} = {path!r}: not a file; a folder's files are named by a glob such as {path}/*")
 
 
+def _matches(filesystem: fsspec.AbstractFileSystem, pattern: str, where: str) -> list[str]:
+    """Return the files that match a glob, sorted. As in a shell, hidden ones match only if the pattern has a dot, too.
+
+    Raises:
+        SpecError: no file matches. The message starts with the last argument.
+    """
+    matches = [str(path) for path in filesystem.glob(_escaped(filesystem, pattern)) if filesystem.isfile(path)]
+    visible = [path for path in matches if _hidden_names(path) <= _hidden_names(pattern)]
+    if visible:
+        return sorted(visible)
+    if matches:
+        name = sorted(matches)[0]
+        raise SpecError(f"{where}: only hidden files match, such as {name}; begin the name in the pattern with a dot")
+    raise SpecError(f"{where}: no file matches")
+
+
+def _has_pattern(path: str) -> bool:
+    return bool(set(path) & set("*?["))
+
+
+def _hidden_names(path: str) -> int:
+    return sum(name.startswith(".") and name not in (".", "..") for name in path.split("/"))
+
+
 def _escaped(filesystem: fsspec.AbstractFileSystem, pattern: str) -> str:
-    """Return the pattern with brackets escaped in folders that exist."""
+    """Return the pattern with its longest beginning that is a folder escaped, for folders such as `run[1]`."""
     folder, slash, rest = pattern.rpartition("/")
-    while "[" in folder and not filesystem.isdir(folder):
+    while _has_pattern(folder) and not filesystem.isdir(folder):
         folder, _, name = folder.rpartition("/")
         rest = f"{name}/{rest}"
     return f"{glob.escape(folder)}{slash}{rest}"

@@ -20,6 +20,7 @@ from tasks.sourcing.code_tests import read_tests
 from tasks.sourcing.columns import IN_REWARDS, Columns
 from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.sourcing.integer_answers import whole
+from tasks.sourcing.numbers import decimal_text, is_in_range
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
 from tasks.verifiers import code
@@ -187,11 +188,12 @@ def _answer(row: Mapping[str, Any], columns: Columns) -> str | list[str]:
 
 def _extracted(value: Any, columns: Columns) -> str:
     """Return the answer inside a value: its text, or the match of `ground_truth_pattern`."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise UnusableError("the ground truth is neither text nor a number", value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UnusableError("the ground truth is not a finite number", value)
-    text = _decimal(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float | Decimal) and not is_in_range(value):
+        outside = "NaN" if math.isnan(value) else "Infinity" if math.isinf(value) else "a number so close to 0"
+        raise UnusableError(f"column {columns.ground_truth!r}: {outside} is not a JSON number", str(value))
+    text = decimal_text(value) if isinstance(value, float | Decimal) else str(value)
     if columns.ground_truth_pattern is not None:
         matches = list(re.finditer(columns.ground_truth_pattern, text))
         if not matches:
@@ -200,13 +202,6 @@ def _extracted(value: Any, columns: Columns) -> str:
     if not text.strip():
         raise UnusableError("the ground truth is empty", value)
     return text.strip()
-
-
-def _decimal(number: float) -> str:
-    """Return the shortest decimal that parses as this number, without an exponent; an integer has no decimal point."""
-    text = format(Decimal(repr(number)), "f")
-    whole_part = text.removesuffix(".0")
-    return "0" if whole_part == "-0" else whole_part
 
 
 def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:

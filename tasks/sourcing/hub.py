@@ -15,9 +15,11 @@ import fsspec
 
 from tasks.config import SpecError
 from tasks.sourcing.compression import ERRORS
+from tasks.sourcing.csv_files import csv_rows
 from tasks.sourcing.files import File, Item
 from tasks.sourcing.loader_specs import HuggingFaceLoader
-from tasks.sourcing.rows import columns_to_read, csv_rows, json_rows, jsonl_rows, reader_of
+from tasks.sourcing.numbers import rows_of_batch
+from tasks.sourcing.rows import BATCH, columns_to_read, json_rows, jsonl_rows, reader_of
 from tasks.storage.retries import WAITS, retrying
 
 CARD_OPTIONS = {"json": {"field", "features"}, "csv": {"sep", "delimiter", "names", "column_names", "features"}}
@@ -119,6 +121,9 @@ def rows_of(loader: HuggingFaceLoader, config: str | None, columns: Iterable[str
                 wanted = columns_to_read(columns, rows.column_names or ())
                 if wanted is not None and builder.name == "parquet":
                     rows = opened(columns=wanted).as_streaming_dataset(split=loader.split)
+                if builder.name in ("parquet", "arrow"):  # Python values would not say which floats are narrow
+                    yield from chain.from_iterable(map(rows_of_batch, rows.with_format("arrow").iter(BATCH)))
+                    return
                 yield from rows
         except DatasetGenerationError as error:
             raise ValueError(f"{error}: {error.__cause__}") from error
@@ -185,6 +190,13 @@ def explained(name: str, where: str, way_out: str) -> Iterator[None]:
         raise SpecError(f"{where}: {name} has no such revision; a commit, a branch or a tag of it") from error
     except (ValueError, FileNotFoundError) as error:
         raise SpecError(f"{where}: {error}") from error
+    except RuntimeError as error:
+        if "Dataset scripts" not in str(error):
+            raise
+        raise SpecError(
+            f"{where}: {name} has a loading script, which is not run; the hub has the rows of many such data "
+            "sets as Parquet: revision: refs/convert/parquet"
+        ) from error
     except Exception as error:
         if not _may_pass(error):
             raise

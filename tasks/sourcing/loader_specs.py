@@ -27,7 +27,7 @@ class JsonlLoader(Config):
     path: ByContent[FilesInFile[Paths]]
     """A path, a glob or a list of them, as fsspec reads it (`data/*.jsonl`, `s3://bucket/rows.jsonl.gz`). A relative
     path is relative to this file. If a file of that exact name exists, it is used, even if the name contains `[` or
-    `*`."""
+    `*`. As in a shell, a glob skips files and folders whose names begin with a dot, unless it has the dot."""
 
 
 class ParquetLoader(Config):
@@ -38,7 +38,7 @@ class ParquetLoader(Config):
     path: ByContent[FilesInFile[Paths]]
     """A path, a glob or a list of them, as fsspec reads it (`data/*.parquet`, `s3://bucket/rows.parquet`). A relative
     path is relative to this file. If a file of that exact name exists, it is used, even if the name contains `[` or
-    `*`."""
+    `*`. As in a shell, a glob skips files and folders whose names begin with a dot, unless it has the dot."""
 
 
 class HuggingFaceLoader(Config):
@@ -63,8 +63,8 @@ class HuggingFaceLoader(Config):
     `strata.by`. If null, no column is added."""
     files: ByContent[FilesInFile[Paths | None]] = None
     """A path, a glob or a list of them, as fsspec reads it; a relative path is relative to this file. Names end in
-    .jsonl, .json, .parquet or .csv, followed by .gz or a similar extension if the file is compressed. Give either this
-    or `dataset`."""
+    .jsonl, .ndjson, .json, .parquet, .csv or .tsv, followed by .gz or a similar extension if the file is compressed.
+    Give either this or `dataset`."""
     split: str = "train"
     """Split of the dataset to read. Files have no splits."""
 

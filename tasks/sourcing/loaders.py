@@ -31,10 +31,10 @@ from tasks.sourcing.loader_specs import (
     ReasoningGymLoader,
     TopicsLoader,
 )
-from tasks.sourcing.rows import READERS, jsonl_rows, parquet_rows, reader_of
+from tasks.sourcing.rows import READ_WHOLE, READERS, jsonl_rows, parquet_rows, reader_of
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.transforms import transform_digest, transformed
-from tasks.sourcing.values import only, root, value_at
+from tasks.sourcing.values import UnusableError, only, root, value_at
 from tasks.storage.sent_files import SentFileError
 from tasks.tables.schemas import canonical_json, row_rank
 from tasks.verifiers.custom import own_digest
@@ -102,9 +102,10 @@ def fingerprint(source: SourceSpec) -> str:
     """Return a digest that changes when the content that `source` reads changes, for use in a cache key.
 
     Local files and their copies in storage count by content, not by location. Other remote files count by the checksum
-    that their filesystem reports (size and modification time if it has nothing better). Only the extensions of their
-    names count, because they select the reader. Hub datasets count by commit, reasoning-gym by its version. The user's
-    reward functions, transforms, environments and verifiers count by their file and the user's files that it imports.
+    that their filesystem reports, by size and modification time if it has nothing better, and by content if it reports
+    neither checksum nor time. Only the extensions of their names count, because they select the reader. Hub datasets
+    count by commit, reasoning-gym by its version. The user's reward functions, transforms, environments and verifiers
+    count by their file and the user's files that it imports.
     Built-in generators depend on nothing but the code and the spec.
     """
     loader = source.loader
@@ -191,18 +192,30 @@ def _chosen(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
     """Return the stream, with None instead of the rows that do not match the source's filter."""
     if not source.where:
         return stream
-    return (item if not isinstance(item, dict) or _named(source, item) else None for item in stream)
+    return (_if_named(source, item) if isinstance(item, dict) else item for item in stream)
 
 
-def _named(source: SourceSpec, row: dict[str, Any]) -> bool:
+def _if_named(source: SourceSpec, row: dict[str, Any]) -> Item:
+    try:
+        return row if _is_named(source, row) else None
+    except UnusableError as error:
+        return Malformed(error.reason, error.category, str(error.value))
+
+
+def _is_named(source: SourceSpec, row: dict[str, Any]) -> bool:
     for path, accepted in source.where.items():
         try:
             value = only(value_at(row, path))
         except KeyError:
             return False
-        if value not in (accepted if isinstance(accepted, list) else [accepted]):
+        if not any(_is_same(value, one) for one in (accepted if isinstance(accepted, list) else [accepted])):
             return False
     return True
+
+
+def _is_same(value: Any, accepted: Any) -> bool:
+    """Return True for equal values. In Python, True equals 1."""
+    return bool(value == accepted) and isinstance(value, bool) == isinstance(accepted, bool)
 
 
 def _checked_stream(source: SourceSpec) -> Iterator[Item]:
@@ -248,10 +261,28 @@ def _checked_files(
 
     files = files_of(source)
     for file in files:
-        head = list(islice(guarded(file), PEEK))
+        head = _head(source, guarded(file), file.path)
         _check_lines(source, head, file.name)
         _check_columns(source, head, file.name)
     return chain.from_iterable(map(guarded, files))
+
+
+def _head(source: SourceSpec, stream: Iterator[Item], path: str) -> list[Item]:
+    """Return the first rows of a file, and of JSON, whose rows may differ, later ones with columns that those lack."""
+    head = list(islice(stream, PEEK))
+    if not isinstance(source.loader, JsonlLoader) and not endings(path).startswith((".json", ".ndjson")):
+        return head
+    wanted = source.paths() if source.row_verifier is None else map(root, source.paths())
+    missing = {
+        path for path in wanted if not any(isinstance(row, dict) and _leads_somewhere(row, path) for row in head)
+    }
+    for item in stream if missing and any(isinstance(row, dict) for row in head) else ():
+        if isinstance(item, dict) and (new := {path for path in missing if _leads_somewhere(item, path)}):
+            head.append(item)
+            missing -= new
+            if not missing:
+                break
+    return head
 
 
 def _reader_of(source: SourceSpec, file: File, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]]:
@@ -306,7 +337,7 @@ def _check_lines(source: SourceSpec, head: Sequence[Item], path: str) -> None:
     if isinstance(source.loader, JsonlLoader) and wrong and not any(isinstance(item, dict) for item in head):
         raise SpecError(
             f"{_at(source)}.path: {path}: none of its first {len(wrong)} lines is a JSON object ({wrong[0].reason}); "
-            "CSV, and JSON that is one list, are read by {kind: huggingface, files: " + path + "}"
+            f"CSV is read by {{kind: huggingface, files: PATH}} if the name ends in .csv; {READ_WHOLE}"
         )
 
 
@@ -336,6 +367,8 @@ def _leads_somewhere(row: dict[str, Any], path: str) -> bool:
         value_at(row, path)
     except KeyError:
         return False
+    except UnusableError:
+        return True  # the reason for which the row is dropped says more
     return True
 
 

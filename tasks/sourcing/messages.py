@@ -44,7 +44,7 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
         UnusableError: the row has no prompt that a policy could answer.
     """
     value = present(row, columns.prompt)
-    read = structure(value)
+    read = _structure_or_text(value)
     # A prompt that happens to be JSON is still text.
     is_chat = isinstance(read, list) and bool(read) and all(isinstance(turn, dict) and "role" in turn for turn in read)
     chat = _turns(read if is_chat else value)
@@ -62,6 +62,15 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
         messages.insert(0, {"role": "system", "content": columns.system})
         chat.extras.insert(0, {})
     return chat
+
+
+def _structure_or_text(value: Any) -> Any:
+    try:
+        return structure(value)
+    except UnusableError:
+        if re.search(r"""['"]role['"]""", value):
+            raise
+        return value
 
 
 def _turns(value: Any) -> Chat:

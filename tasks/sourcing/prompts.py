@@ -180,8 +180,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     except UnicodeEncodeError as error:
         raise UnusableError("text that is not valid Unicode", error.object) from None
     except (TypeError, ValueError) as error:
-        category = "a kept column is not a JSON value"
-        raise UnusableError(f"{category}: {error}", metadata.get("columns"), category) from None
+        raise _no_json(row, source, error) from None
     return Prompt(
         {
             "prompt_id": identity,
@@ -198,6 +197,19 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
         answered=chat.answers > 0,
         tried=shown,
     )
+
+
+def _no_json(row: Mapping[str, Any], source: SourceSpec, error: Exception) -> UnusableError:
+    """Return the error of a row whose column contains a value that does not exist in JSON, such as NaN or a date."""
+    # An answer may be a decimal. The other columns are passed on as they are.
+    for path in sorted(source.paths(), key=lambda path: path == source.columns.ground_truth):
+        value = _value_or_none(row, path)
+        try:
+            canonical_json(value)
+        except (TypeError, ValueError) as reason:
+            category = f"column {path!r} is not a JSON value"
+            return UnusableError(f"{category}: {reason}", str(value), category)
+    return UnusableError(f"a value that JSON does not have: {error}", None, "a value that JSON does not have")
 
 
 def _check_length(chat: Chat, max_prompt_chars: int) -> None:

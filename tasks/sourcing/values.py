@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.tables.schemas import Kind
@@ -32,6 +32,26 @@ class UnusableError(ValueError):
         self.reason, self.value, self.category, self.kind = reason, value, category or reason, kind
 
 
+class RepeatedKeyError(ValueError):
+    """Raised if a key occurs twice in a JSON object, because only one of its values could be used."""
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object with the given keys and values.
+
+    Raises:
+        RepeatedKeyError: a key occurs twice.
+    """
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise RepeatedKeyError(f"key {_repeated([key for key, _ in pairs])!r} occurs twice")
+    return value
+
+
+def _repeated(keys: Sequence[Any]) -> Any:
+    return next((key for key in keys if keys.count(key) > 1), None)
+
+
 def value_at(row: Mapping[str, Any], path: str) -> Any:
     """Return the value of `row` at `path`, which may be None.
 
@@ -39,6 +59,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
     Raises:
         KeyError: there is no value at this path.
+        UnusableError: a key occurs twice in an object along the path, which is text.
     """
     if path in row:
         return row[path]
@@ -57,7 +78,7 @@ def present(row: Mapping[str, Any], path: str) -> Any:
     """Return the value of `row` at `path`.
 
     Raises:
-        UnusableError: the value is missing or null.
+        UnusableError: the value is missing or null, or as `value_at` raises it.
     """
     try:
         value = value_at(row, path)
@@ -69,13 +90,22 @@ def present(row: Mapping[str, Any], path: str) -> Any:
 
 
 def structure(value: Any) -> Any:
-    """Parse a list or object from text, as JSON or a Python literal. Any other value is returned unchanged."""
+    """Parse a list or object from text, as JSON or a Python literal. Any other value is returned unchanged.
+
+    Raises:
+        UnusableError: a key occurs twice in an object.
+    """
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{", '"'):
         return value
     try:
-        read = json.loads(value)
-    except (ValueError, RecursionError):
-        read = _literal(value)
+        try:
+            read = json.loads(value, object_pairs_hook=unique_keys)
+        except RepeatedKeyError:
+            raise
+        except (ValueError, RecursionError):
+            read = _literal(value)
+    except RepeatedKeyError as error:
+        raise UnusableError(f"{error} in an object that is text", value, "a key occurs twice in an object") from None
     if isinstance(read, str):  # JSON within JSON
         return structure(read)
     return value if read is None else read
@@ -94,7 +124,14 @@ def root(path: str) -> str:
 
 
 def _literal(text: str) -> Any:
+    if len(text) > LONGEST_LITERAL:
+        return None
     try:
-        return ast.literal_eval(text) if len(text) <= LONGEST_LITERAL else None
+        tree = ast.parse(text.lstrip(" \t"), mode="eval")
+        value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            unique_keys([(ast.unparse(key), None) for key in node.keys if key is not None])
+    return value

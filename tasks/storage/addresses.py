@@ -41,15 +41,30 @@ class AddressRefusedError(MistakeError):
 CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "content_md5")
 """Keys of the checksum in fsspec's information about a file: S3, Azure and HTTP, the hub, GCS."""
 
+VALIDATORS = (
+    *("Last-Modified", "LastModified", "last_modified", "modified", "mtime", "modify", "updated", "modificationTime"),
+    *("Digest", "Content-MD5", "sha", "version_id", "VersionId", "generation"),
+)
+"""Keys of other values there that change with the content: HTTP, S3, Azure, Dropbox, SFTP, FTP, GCS, HDFS, GitHub."""
+
 
 def reported_checksum(filesystem: AbstractFileSystem, path: str) -> str:
     """Return the checksum of a file that a file system reports, or another value that changes with its content.
 
-    A checksum is preferred, because the other reported values depend on earlier requests to the file system.
+    A checksum is preferred, because the other reported values depend on earlier requests to the file system. If
+    neither a checksum nor a time or version is reported (by some HTTP servers), the file is read, because its size may
+    stay the same when its content changes.
     """
     about = filesystem.info(path)
-    checksum = next((about[name] for name in CHECKSUMS if about.get(name)), None)
-    return str(checksum or filesystem.checksum(path))
+    if checksum := next((about[name] for name in CHECKSUMS if about.get(name)), None):
+        return str(checksum)
+    if any(about.get(name) for name in VALIDATORS):
+        return str(filesystem.checksum(path))
+    digest = hashlib.sha256()
+    with filesystem.open(path, "rb") as file:  # a stream of unknown length has no `readinto`, which `file_digest` needs
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def reported_digest(filesystem: AbstractFileSystem, files: Mapping[str, str]) -> str:
