@@ -92,7 +92,7 @@ def compose_data(
         model=model, spec=difficulty.rollout_spec, verifiers=data.verifiers, contents=contents_of(model)
     ).with_overrides(node_name="inputs")
     initial, verifiers = handed.model, handed.verifiers
-    merged = _merged(data, verifiers, control_tokens(read_members(model, TOKENIZER_FILES)))
+    merged, read = _merged(data, verifiers, control_tokens(read_members(model, TOKENIZER_FILES)))
     limits = Limits(
         limits=[
             Limit(source=source.name, prompts=source.limit, seed=source.seed)
@@ -175,6 +175,7 @@ def compose_data(
         spec=data.mixture,
         set_aside=[merged.set_aside, split.set_aside, graded.set_aside],
         limits=limits,
+        read=read,
     ).with_overrides(node_name="mix", **pod)
     return Curated(
         prompts=merged.prompts,
@@ -220,8 +221,11 @@ def _benchmarks(training: Recipe, evaluation: EvaluationFile) -> list[BenchmarkF
     return list(by_source.values())
 
 
-def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> Any:
-    """Add the nodes that read, screen and merge all sources, and return the outputs of `merge_sources`."""
+def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> tuple[Any, list[Any]]:
+    """Add the nodes that read, screen and merge all sources.
+
+    Return the outputs of `merge_sources`, and the counts of what was read of each batch of sources.
+    """
     pod = overrides(data.pod)
     evaluated = [
         source_prompts(batch=batch, content=config_digest(batch), max_prompt_chars=ANY_LENGTH).with_overrides(
@@ -232,13 +236,14 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> Any:
     screening = data.cleaning.screening(evaluated=bool(evaluated))
     if screening is not None:
         handed = hand_on_screening(spec=screening).with_overrides(node_name="screening")
-    prompts, set_aside = [], []
+    prompts, set_aside, read = [], [], []
     for number, batch in enumerate(batches(data.used_sources)):
         sourced = source_prompts(
             batch=batch, content=config_digest(batch), max_prompt_chars=data.max_prompt_chars
         ).with_overrides(node_name=f"source-{number}", **pod)
         prompts.append(sourced.prompts)
         set_aside.append(sourced.set_aside)
+        read.append(sourced.read)
         if screening is not None:
             screened = screen_prompts(
                 prompts=sourced.prompts,
@@ -249,10 +254,11 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> Any:
             ).with_overrides(node_name=f"screen-{number}", **pod)
             prompts[-1] = screened.prompts
             set_aside.append(screened.set_aside)
-    return merge_sources(
+    merged = merge_sources(
         prompts=prompts,
         set_aside=set_aside,
         sources=[source.name for source in data.used_sources],
         spec=data.cleaning.duplication,
         control_tokens=tokens,
     ).with_overrides(node_name="merge", **pod)
+    return merged, read

@@ -21,12 +21,14 @@ class Overlap:
         row: the row number of the prompt in its table.
         evaluation_set: the name of the set.
         question: the `prompt_id` of the question.
+        text: the text of the question.
         share: the share of the question's words that are found in the prompt, in (0, 1].
     """
 
     row: int
     evaluation_set: str
     question: str
+    text: str
     share: float
 
 
@@ -42,7 +44,8 @@ class Questions:
         """
         self._spec = spec
         self._names, self._ids = (prompts.column(name).to_pylist() for name in ("source", "prompt_id"))
-        hashes, offsets = texts.words(texts.questions(prompts.column("messages")))
+        self._messages = prompts.column("messages")
+        hashes, offsets = texts.words(texts.questions(self._messages))
         self._words = np.diff(offsets)
         runs, starts = texts.ngrams(hashes, offsets, spec.ngram)
         owners = np.repeat(np.arange(len(self._words)), np.diff(starts))
@@ -69,7 +72,8 @@ class Questions:
                 best[row] = (share, -question)
         for row in sorted(best):
             share, question = best[row][0], -best[row][1]
-            yield Overlap(row, self._names[question], self._ids[question], share)
+            text = self._messages[question].as_py()[-1]["content"]
+            yield Overlap(row, self._names[question], self._ids[question], text, share)
 
 
 def overlap_counts(batches: Iterable[pa.Table], questions: pa.Table, spec: Contamination) -> Counter[tuple[str, str]]:

@@ -18,8 +18,11 @@ from tasks.tables.schemas import SET_ASIDE, set_aside_row
 from tasks.verifiers import open_pool
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
-Check = Callable[[pa.Table], Iterator[tuple[Finding, str | None]]]
-"""A check of a table of prompts. It yields its findings, with the id of the question that a prompt contains, if any."""
+Clash = tuple[str, str] | None
+"""The id and the text of the question that a prompt contains, if any."""
+
+Check = Callable[[pa.Table], Iterator[tuple[Finding, Clash]]]
+"""A check of a table of prompts. It yields its findings, each with its `Clash`."""
 
 
 def screen(
@@ -81,15 +84,15 @@ def _with_control_tokens(prompts: pa.Table, control: ControlTokens) -> Iterator[
 
 
 def _contaminated(questions: Questions) -> Check:
-    def find(prompts: pa.Table) -> Iterator[tuple[Finding, str]]:
+    def find(prompts: pa.Table) -> Iterator[tuple[Finding, Clash]]:
         for overlap in questions.overlaps(prompts):
             reason = f"{overlap.share:.0%} of the words of a question of {overlap.evaluation_set!r}"
-            yield Finding(overlap.row, "contaminated", reason), overlap.question
+            yield Finding(overlap.row, "contaminated", reason), (overlap.question, overlap.text)
 
     return find
 
 
-def _set_aside(prompts: pa.Table, finding: Finding, clash: str | None) -> dict[str, Any]:
+def _set_aside(prompts: pa.Table, finding: Finding, clash: Clash) -> dict[str, Any]:
     prompt = prompts.slice(finding.row, 1).to_pylist()[0]
     return set_aside_row(
         "cleaning",
@@ -99,5 +102,6 @@ def _set_aside(prompts: pa.Table, finding: Finding, clash: str | None) -> dict[s
         finding.reason,
         prompt["messages"][-1]["content"] if finding.value is None else finding.value,
         prompt_id=prompt["prompt_id"],
-        clashed_with=clash,
+        clashed_with=None if clash is None else clash[0],
+        clashed_text=None if clash is None else clash[1],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from typing import NamedTuple
 
@@ -22,9 +23,10 @@ from tasks.flyte.stages import (
 )
 from tasks.lineage.provenance import made_from
 from tasks.mixing.spec import Limits, MixtureSpec
-from tasks.tables.schemas import GRADED, PROMPTS, SET_ASIDE, StageSummary
+from tasks.tables.schemas import GRADED, PROMPTS, READ, SET_ASIDE, StageSummary
 
 NONE: list[Parquet] = []
+NOTHING: list[str] = []
 NO_LIMITS = Limits()
 
 
@@ -55,7 +57,11 @@ def check_mixture(prompts: Parquet, spec: MixtureSpec, limits: Limits = NO_LIMIT
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def mix_prompts(
-    graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = NONE, limits: Limits = NO_LIMITS
+    graded: Parquet,
+    spec: MixtureSpec,
+    set_aside: list[Parquet] = NONE,
+    limits: Limits = NO_LIMITS,
+    read: list[str] = NOTHING,
 ) -> Mixture:
     """Create the training mixture, in training order, and the held-out prompts, which are not similar to it.
 
@@ -64,6 +70,7 @@ def mix_prompts(
         spec: the mixture.
         set_aside: the rows that earlier stages dropped. They are written to one table with the rows of this stage.
         limits: the maximum numbers of prompts of some sources to train on or hold out.
+        read: the counts of what was read of each source, JSON, for the footer of the table of dropped rows.
     """
     from tasks.charts import decks
     from tasks.mixing.limits import limited
@@ -76,11 +83,12 @@ def mix_prompts(
         __name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec, limits=limits
     )
     every = chain(*(read_input_batches(table, SET_ASIDE) for table in set_aside), [mixed.set_aside])
+    counts = {name: count for text in read for name, count in json.loads(text).items()}
     show("mixture", decks.mixture(mixed.train, mixed.heldout.num_rows, mixed.counts))
     return Mixture(
         write_output("mixture.parquet", mixed.train, mixed.train.schema, lineage),
         write_output("heldout.parquet", mixed.heldout, mixed.heldout.schema, lineage),
-        write_output("set_aside.parquet", every, SET_ASIDE, lineage),
+        write_output("set_aside.parquet", every, SET_ASIDE, lineage | {READ: counts}),
         watch.summary(
             f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out"
             + "".join(f"; {source} has {has:,} of {limit:,}" for source, (has, limit) in short.items()),

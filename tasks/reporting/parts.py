@@ -21,6 +21,7 @@ from rich.text import Text
 
 from tasks.inputs.files import EvaluationFile, Recipe
 from tasks.inputs.minimal_options import written_options
+from tasks.reporting.earlier_rows import with_earlier
 from tasks.reporting.formats import aware, count, duration
 from tasks.reporting.index import write_index
 from tasks.reporting.nearest_recipe import origin_json
@@ -87,6 +88,9 @@ def publish(part: PartRun) -> str:
         for name, path in carried(part.given, part.files).items():
             _copy(path, folder / name)
         names = [_copy(path, folder / _named(name, path)) for name, path in part.files.items()]
+        if "set_aside" in part.files:
+            of_runs = [path for path in part.given.values() if _is_of_a_run(path)]
+            with_earlier(part.files["set_aside"], of_runs, folder / "set_aside.parquet")
         (folder / SUMMARY).write_text(json.dumps(figures, indent=2) + "\n")
     write_index(outputs)
     console.print(Text(f"{'wall time':12}{duration(figures['seconds'])}"))

@@ -6,7 +6,7 @@ The history is read from the tables of a run's folder (`outputs/<run>`). `docs/t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
-from tasks.failures import MistakeError
-from tasks.tables.schemas import HELDOUT
+from tasks.reporting.mixture_lookup import why_not_taken
+from tasks.reporting.row_lookup import TraceError, place_in_file, why_unknown
+from tasks.tables.parquet import read_metadata
+from tasks.tables.schemas import DUPLICATE_OF, HELDOUT
 
 PROMPT_CHARS = 300
 """Maximum number of characters of a prompt that a trace prints."""
-
-
-class TraceError(MistakeError):
-    """Raised if a prompt or a run cannot be found, or if several prompts match."""
 
 
 @dataclass
@@ -39,6 +37,10 @@ class History:
         rollouts: scores of the initial checkpoint.
         groups: its rows in `LEDGER`, by number.
         evaluated: scores by policy, and by benchmark if it is not the held-out split: `after`, `after on gsm8k`.
+        left_out: why the row was not read, or None if it was.
+        verdict: what the difficulty filter decided, with the bound of a prompt that was dropped.
+        not_taken: why a prompt that passed the filter is not in the mixture.
+        places: the file and the number in it of each row above, by source and row.
         episodes: if rollouts are episodes, the first episode of the initial checkpoint and of each entry of
             `evaluated`, with its sample number and its score.
     """
@@ -53,6 +55,10 @@ class History:
     groups: list[dict[str, Any]] = field(default_factory=list)
     evaluated: dict[str, list[float | None]] = field(default_factory=dict)
     episodes: dict[str, tuple[ShownEpisode, int, float | None]] = field(default_factory=dict)
+    left_out: str | None = None
+    verdict: str = ""
+    not_taken: str = ""
+    places: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
 def find(run: Path, prompt_id: str) -> History:
@@ -66,10 +72,19 @@ def find(run: Path, prompt_id: str) -> History:
     if len(prompt_id) < 4:
         raise TraceError(f"{prompt_id!r}: give at least four digits of a prompt's id")
     known = {known for name in ("prompts", "set_aside") for known in _ids(run, name) if known.startswith(prompt_id)}
-    if len(known) != 1:
-        matches = f"{len(known)} prompts: {', '.join(sorted(known)[:5])}" if known else "no prompt"
+    if not known and (questions := _of_question(run, prompt_id)):
+        return _located(run, History(None, questions))
+    current = {_current(run, identity) for identity in known}
+    if len(current) != 1:
+        matches = f"{len(current)} prompts: {', '.join(sorted(current)[:5])}" if current else "no prompt"
         raise TraceError(f"{run}: {matches} whose id begins with {prompt_id!r}")
-    return _history(run, known.pop())
+    return _history(run, current.pop(), known)
+
+
+def _of_question(run: Path, prompt_id: str) -> list[dict[str, Any]]:
+    """Return the dropped rows that contain the question of an evaluation set whose id begins with `prompt_id`."""
+    rows = _rows(run, "set_aside", "kind", "contaminated")
+    return [row for row in rows if (row["clashed_with"] or "").startswith(prompt_id)]
 
 
 def find_row(run: Path, source: str, row: int) -> History:
@@ -78,29 +93,54 @@ def find_row(run: Path, source: str, row: int) -> History:
     Raises:
         TraceError: the run contains no such row.
     """
-    for prompt in _rows(run, "prompts", "source", source):
-        if prompt["row"] == row:
-            return _history(run, prompt["prompt_id"])
-    aside = [entry for entry in _rows(run, "set_aside", "source", source) if entry["row"] == row]
+    aside = list(_of_row(run, "set_aside", source, row))
+    identity = next((entry["prompt_id"] for entry in (*_of_row(run, "prompts", source, row), *aside)), None)
+    if identity is not None:
+        return _history(run, _current(run, identity), {identity})
     if not aside:
-        raise TraceError(f"{run}: nothing is known of row {row} of source {source!r}")
-    identity = aside[0]["prompt_id"]
-    return _history(run, identity) if identity else History(None, aside)
+        return History(None, left_out=why_unknown(run, source, row))
+    return _located(run, History(None, aside))
 
 
-def _history(run: Path, identity: str) -> History:
+def _current(run: Path, identity: str) -> str:
+    """Return the id that a prompt has after cleaning, which is another one if control tokens were escaped in it.
+
+    The rows that repeat it were dropped before that, so they have the id that it had.
+    """
+    if any(_rows(run, "prompts", "prompt_id", identity)):
+        return identity
+    for entry in _rows(run, "set_aside", "clashed_with", identity):
+        if entry["stage"] == "sourcing" and entry["reason"].startswith(DUPLICATE_OF):
+            first = (entry["source"], int(entry["reason"].removeprefix(DUPLICATE_OF)))
+            rows = (*_of_row(run, "prompts", *first), *_of_row(run, "set_aside", *first))
+            return next((row["prompt_id"] for row in rows if row["prompt_id"]), identity)
+    return identity
+
+
+def _earlier(run: Path, prompt: Mapping[str, Any]) -> set[str]:
+    """Return the id that a prompt had when rows that repeat it were dropped."""
+    reason = f"{DUPLICATE_OF}{prompt['row']}"
+    rows = _rows(run, "set_aside", "source", prompt["source"])
+    return {row["clashed_with"] for row in rows if row["stage"] == "sourcing" and row["reason"] == reason}
+
+
+def _history(run: Path, identity: str, earlier: Set[str] = frozenset()) -> History:
+    """Return the history of a prompt, with the rows that were dropped because of it or its `earlier` ids."""
     initial = list(_rows(run, "rollouts", "prompt_id", identity))
     evaluated: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in _rows(run, "evaluation_rollouts", "prompt_id", identity):
         on = "" if row["benchmark"] == HELDOUT else f" on {row['benchmark']}"
         evaluated[f"{row['policy']}{on}"].append(row)
+    prompt = next(_rows(run, "prompts", "prompt_id", identity), None)
+    ids = [identity, *sorted((earlier | (_earlier(run, prompt) if prompt else set())) - {identity})]
+    aside = [row for known in ids for row in _rows(run, "set_aside", "prompt_id", known)]
     # The row of an exact duplicate of the kept prompt has the same id in both columns.
-    others = (row for row in _rows(run, "set_aside", "clashed_with", identity) if row["prompt_id"] != identity)
-    aside = [*_rows(run, "set_aside", "prompt_id", identity), *others]
-    return History(
-        prompt=next(_rows(run, "prompts", "prompt_id", identity), None),
-        set_aside=aside,
-        graded=next(_rows(run, "graded", "prompt_id", identity), None),
+    aside += [row for known in ids for row in _rows(run, "set_aside", "clashed_with", known) if row not in aside]
+    graded = next(_rows(run, "graded", "prompt_id", identity), None)
+    history = History(
+        prompt=prompt,
+        set_aside=[row | {"clashed_with": identity} if row["clashed_with"] in ids else row for row in aside],
+        graded=graded,
         selected=any(_rows(run, "selected", "prompt_id", identity)),
         mixed=any(_rows(run, "mixture", "prompt_id", identity)),
         held_out=any(_rows(run, "heldout", "prompt_id", identity)),
@@ -109,6 +149,34 @@ def _history(run: Path, identity: str) -> History:
         evaluated={policy: [row["score"] for row in rows] for policy, rows in evaluated.items()},
         episodes=dict(_episodes({"difficulty": initial, **evaluated})),
     )
+    history.verdict = _verdict(run, history)
+    if graded and history.selected and not history.mixed and not history.held_out:
+        is_alike = any(row["stage"] == "mixing" and row["prompt_id"] == identity for row in aside)
+        history.not_taken = ": it is like a prompt that is held out" if is_alike else why_not_taken(run, graded)
+    return _located(run, history)
+
+
+def _located(run: Path, history: History) -> History:
+    """Add the places in files of the history's rows."""
+    rows = [*([history.prompt] if history.prompt else []), *history.set_aside]
+    history.places = {(row["source"], row["row"]): place_in_file(run, row["source"], row["row"]) for row in rows}
+    return history
+
+
+def _verdict(run: Path, history: History) -> str:
+    graded = history.graded
+    if graded is None or history.selected:
+        return "kept"
+    path = run / "selected.parquet"
+    bounds = read_metadata(path).get("spec", {}).get("bounds") if path.is_file() else None
+    if bounds is None or graded["mean_score"] is None:
+        return "not kept"
+    score, highest, lowest = graded["mean_score"], bounds["max_mean_score"], bounds["min_mean_score"]
+    if highest is not None and score >= highest:
+        return f"not kept: too easy, not below max_mean_score {highest}"
+    if lowest is not None and score <= lowest:
+        return f"not kept: too hard, not above min_mean_score {lowest}"
+    return "not kept"
 
 
 def _episodes(
@@ -129,6 +197,10 @@ def _ids(run: Path, name: str) -> set[str]:
     return set(pc.unique(column.drop_null()).to_pylist())
 
 
+def _of_row(run: Path, name: str, source: str, row: int) -> Iterator[dict[str, Any]]:
+    return (entry for entry in _rows(run, name, "source", source) if entry["row"] == row)
+
+
 def _rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table with this value, or none if the run has no such table. Only these rows are loaded."""
     path = run / f"{name}.parquet"
@@ -141,15 +213,14 @@ def lines(history: History) -> Iterator[str]:
     """Yield the history as lines of text, in the order of the pipeline."""
     if prompt := history.prompt:
         yield f"prompt      {prompt['prompt_id']}, {prompt['domain']}, judged by {prompt['verifier']}"
-        yield f"from        row {prompt['row']} of source {prompt['source']}"
+        in_file = history.places.get((prompt["source"], prompt["row"]), "")
+        yield f"from        row {prompt['row']} of source {prompt['source']}{in_file}"
         yield f"            {_short(prompt['messages'][-1]['content'])}"
+    if history.left_out:
+        yield f"left out    {history.left_out}"
     for row in history.set_aside:
-        yield (
-            f"set aside   row {row['row']} of {row['source']} by {row['stage']} ({row['kind']}): {row['reason']}"
-            + (f", kept: {row['clashed_with'][:8]}" if row["clashed_with"] else "")
-        )
+        yield from _set_aside_lines(row, history)
     if graded := history.graded:
-        verdict = "kept" if history.selected else "not kept"
         measured = "pass rate not measured"
         if graded["pass_rate"] is not None:
             measured = (
@@ -157,10 +228,10 @@ def lines(history: History) -> Iterator[str]:
                 f"{graded['num_rollouts']} rollouts, "
                 f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens"
             )
-        yield f"difficulty  {measured}: {verdict}"
+        yield f"difficulty  {measured}: {history.verdict}"
     if history.selected:
         sides = [name for name, holds in (("to train on", history.mixed), ("held out", history.held_out)) if holds]
-        yield f"mixture     {', '.join(sides) or 'not taken'}"
+        yield f"mixture     {', '.join(sides) or 'not taken'}{history.not_taken}"
     for group in history.groups:
         step = f" at step {group['step']}" if group["step"] is not None else ""
         yield (
@@ -173,6 +244,18 @@ def lines(history: History) -> Iterator[str]:
     for name, (episode, sample, score) in history.episodes.items():
         yield f"episode     {name}, sample {sample}, {_scores([score])}"
         yield from episode.lines(" " * 12)
+
+
+def _set_aside_lines(row: Mapping[str, Any], history: History) -> Iterator[str]:
+    in_file = history.places.get((row["source"], row["row"]), "")
+    of_set = row["kind"] == "contaminated"
+    clash = f", {'question' if of_set else 'kept'}: {row['clashed_with'][:8]}" if row["clashed_with"] else ""
+    origin = f"row {row['row']} of {row['source']}{in_file}"
+    yield f"set aside   {origin} by {row['stage']} ({row['kind']}): {row['reason']}{clash}"
+    if of_set:
+        yield f"            its text: {_short(row['value'])}"
+        if row["clashed_text"]:
+            yield f"            the question: {_short(row['clashed_text'])}"
 
 
 def _scores(scores: list[float | None]) -> str:

@@ -31,6 +31,7 @@ from tasks.sourcing.loader_specs import (
     ReasoningGymLoader,
     TopicsLoader,
 )
+from tasks.sourcing.reading import Reading
 from tasks.sourcing.rows import READ_WHOLE, READERS, jsonl_rows, parquet_rows, reader_of
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.transforms import transform_digest, transformed
@@ -61,19 +62,26 @@ class Row:
     content: dict[str, Any] | Malformed
 
 
-def open_rows(source: SourceSpec) -> Iterator[Row]:
+def open_rows(source: SourceSpec, reading: Reading | None = None) -> Iterator[Row]:
     """Yield the rows of `source`, with its `limit` applied.
 
     Without a limit, only a batch of rows is kept in memory, whatever the size of the source. With a limit, `limit` rows
     are kept.
 
+    Args:
+        source: the source.
+        reading: Optional. The counts of what is read.
+
     Raises:
         SpecError: the source is not what its spec describes.
     """
-    rows = _numbered(_chosen(source, _checked_stream(source)))
+    counts = reading or Reading()
+    rows = _numbered(_chosen(source, counts.of_source(_checked_stream(source, counts))), counts)
     if source.rows_to_read is None:
         return rows
-    return iter(sorted(sample(rows, source.rows_to_read, source.seed), key=lambda row: row.index))
+    drawn = sample(rows, source.rows_to_read, source.seed)
+    counts.set_sample(source.seed, [row.index for row in drawn])
+    return iter(sorted(drawn, key=lambda row: row.index))
 
 
 def check(source: SourceSpec) -> list[Row]:
@@ -184,8 +192,12 @@ def _is_small(source: SourceSpec) -> bool:
     return sum(file.filesystem.size(file.path) for file in files_of(source)) <= SMALL_BYTES
 
 
-def _numbered(stream: Iterator[Item]) -> Iterator[Row]:
-    return (Row(index, item) for index, item in enumerate(stream) if item is not None)
+def _numbered(stream: Iterator[Item], reading: Reading | None = None) -> Iterator[Row]:
+    for index, item in enumerate(stream):
+        if item is not None:
+            if reading is not None:
+                reading.named += 1
+            yield Row(index, item)
 
 
 def _chosen(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
@@ -218,18 +230,18 @@ def _is_same(value: Any, accepted: Any) -> bool:
     return bool(value == accepted) and isinstance(value, bool) == isinstance(accepted, bool)
 
 
-def _checked_stream(source: SourceSpec) -> Iterator[Item]:
+def _checked_stream(source: SourceSpec, reading: Reading | None = None) -> Iterator[Item]:
     """Return the source's stream after checking its columns in the first rows (of each file, if it reads files)."""
     where = _at(source)
     # A transform may read any column.
     columns = {root(path) for path in source.paths()} if source.transform is None else None
     match source.loader:
         case JsonlLoader():
-            return _checked_files(source, "path", lambda _: jsonl_rows)
+            return _checked_files(source, "path", lambda _: jsonl_rows, reading)
         case ParquetLoader():
-            return _checked_files(source, "path", lambda _: partial(parquet_rows, columns=columns))
+            return _checked_files(source, "path", lambda _: partial(parquet_rows, columns=columns), reading)
         case HuggingFaceLoader(dataset=None):
-            return _checked_files(source, "files", lambda file: _reader_of(source, file, columns))
+            return _checked_files(source, "files", lambda file: _reader_of(source, file, columns), reading)
         case HuggingFaceLoader() as loader:
             return _checked_configs(source, loader, columns)
         case ReasoningGymLoader() as loader:
@@ -253,7 +265,10 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
 
 
 def _checked_files(
-    source: SourceSpec, field: str, reader: Callable[[File], Callable[[File], Iterator[Item]]]
+    source: SourceSpec,
+    field: str,
+    reader: Callable[[File], Callable[[File], Iterator[Item]]],
+    reading: Reading | None,
 ) -> Iterator[Item]:
     def guarded(file: File) -> Iterator[Item]:
         where = f"{_at(source)}.{field}: {file.name} cannot be read"
@@ -264,7 +279,8 @@ def _checked_files(
         head = _head(source, guarded(file), file.path)
         _check_lines(source, head, file.name)
         _check_columns(source, head, file.name)
-    return chain.from_iterable(map(guarded, files))
+    counts = reading or Reading()
+    return chain.from_iterable(counts.of_file(file.name, guarded(file)) for file in files)
 
 
 def _head(source: SourceSpec, stream: Iterator[Item], path: str) -> list[Item]:

@@ -17,10 +17,11 @@ from tasks.sourcing.files import Malformed
 from tasks.sourcing.ground_truths import asked_instead, drop_free_tests, environment_of, graded, verifier_of
 from tasks.sourcing.loaders import Row, open_rows
 from tasks.sourcing.messages import Chat, chat_from
+from tasks.sourcing.reading import Reading
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, value_at
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row
+from tasks.tables.schemas import DUPLICATE_OF, PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row
 
 BATCH = 4096
 """Rows that are collected as Python objects before they are converted to an Arrow table."""
@@ -40,12 +41,14 @@ class SourcedPrompts:
             `answers_left_off` counts the prompts that were followed by an assistant message; `tests_not_tried`, if any,
             counts the prompts whose tests might pass without a response, which only a sandbox can check.
         reasons: the number of rows dropped per category of reasons, the most common first.
+        read: the counts of what was read (`tasks.sourcing.reading.Reading.facts`).
     """
 
     prompts: pa.Table
     set_aside: pa.Table
     counts: dict[str, int]
     reasons: dict[str, int]
+    read: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Prompt:
     def as_duplicate_of(self, row: int) -> Unusable:
         """Return the entry that drops this prompt because row number `row` of the source has the same prompt."""
         question = self.columns["messages"][-1]["content"]
-        return Unusable("duplicate", f"duplicate of row {row}", DUPLICATE, question, self.prompt_id)
+        return Unusable("duplicate", f"{DUPLICATE_OF}{row}", DUPLICATE, question, self.prompt_id)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
     first_row_of: dict[str, int] = {}
     reasons: Counter[str] = Counter()
     answered = untried = 0
-    for row in open_rows(source):
+    reading = Reading()
+    for row in open_rows(source, reading):
         made = _prompt_or_reason(row, source, max_prompt_chars)
         if isinstance(made, Prompt) and (first := first_row_of.setdefault(made.prompt_id, row.index)) != row.index:
             made = made.as_duplicate_of(first)
@@ -128,7 +132,8 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
         "answers_left_off": answered,
         **({"tests_not_tried": untried} if untried else {}),
     }
-    return SourcedPrompts(prompts.table(), set_aside.table(), counts, dict(reasons.most_common()))
+    read = reading.facts(source.seed)
+    return SourcedPrompts(prompts.table(), set_aside.table(), counts, dict(reasons.most_common()), read)
 
 
 class _Rows:

@@ -12,13 +12,16 @@ from tasks.config import SpecError
 from tasks.flyte.stages import Parquet, Stopwatch, config_digest, show, shown_stage, write_output
 from tasks.lineage.provenance import made_from
 from tasks.sourcing.spec import SourceBatch
-from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
+from tasks.tables.schemas import PROMPTS, READ, SET_ASIDE, StageSummary, canonical_json
 
 
 class Sourced(NamedTuple):
+    """The prompts, the rows that cannot be used, the summary, and the counts of what was read by source, as JSON."""
+
     prompts: Parquet
     set_aside: Parquet
     summary: StageSummary
+    read: str
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), ignored_inputs=("batch",))
@@ -55,13 +58,15 @@ def source_prompts(batch: SourceBatch, content: str, max_prompt_chars: int) -> S
         max_prompt_chars=max_prompt_chars,
     )
     reasons = {name: source.reasons for name, source in built.items()}
+    counted = {source.name: built[source.name].read | {"where": source.where} for source in batch.sources}
     show("prompts", decks.sourcing(prompts, read, set_aside.num_rows, reasons))
     return Sourced(
         write_output("prompts.parquet", prompts, PROMPTS, lineage),
-        write_output("set_aside.parquet", set_aside, SET_ASIDE, lineage),
+        write_output("set_aside.parquet", set_aside, SET_ASIDE, lineage | {READ: counted}),
         watch.summary(
             f"{prompts.num_rows:,} prompts from {read:,} rows; {set_aside.num_rows:,} set aside",
             counts={name: source.counts for name, source in built.items()},
             reasons=reasons,
         ),
+        canonical_json(counted),
     )

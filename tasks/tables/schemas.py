@@ -93,13 +93,21 @@ SET_ASIDE = pa.schema(
         _column("clashed_with", pa.string(), nullable=True),
         _column("reason", pa.string()),
         _column("value", pa.string()),
+        _column("clashed_text", pa.string(), nullable=True),
     ]
 )
 """The table of rows that were filtered out: the `Stage`, the `Kind`, the row's index in its source (from 0), the
 reason, and the offending value.
 
-`prompt_id` is null for a row that did not become a prompt. `clashed_with` is the prompt that is kept instead, if any.
+`prompt_id` is null for a row that did not become a prompt. `clashed_with` is the prompt that is kept instead, if any,
+or for `contaminated` the question of the evaluation set, whose text is `clashed_text`.
 """
+
+READ = "read"
+"""Key of the counts of each source (`tasks.sourcing.reading`) in the footers of tables of `SET_ASIDE`."""
+
+DUPLICATE_OF = "duplicate of row "
+"""Start of the reason of a row that repeats an earlier row of its source. The number of that row follows."""
 
 EPISODE_TURNS = pa.list_(
     pa.struct(
@@ -274,7 +282,7 @@ initial checkpoint and `after` is the trained policy.
 """
 
 VALUE_CHARS = 200
-"""Maximum number of characters of `value` in a row of `SET_ASIDE`. Longer values are cut."""
+"""Maximum number of characters of `value` and `clashed_text` in a row of `SET_ASIDE`. Longer texts are cut."""
 
 
 def canonical_json(value: Any) -> str:
@@ -320,10 +328,10 @@ def set_aside_row(
     *,
     prompt_id: str | None = None,
     clashed_with: str | None = None,
+    clashed_text: str | None = None,
 ) -> dict[str, Any]:
-    """Return a row of `SET_ASIDE`. A long `value` is cut, and a `value` that is not text is converted to JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
+    """Return a row of `SET_ASIDE`. Long texts are cut, and a `value` that is not text is converted to JSON."""
+    text = _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
     # The offending text may not be encodable as UTF-8.
     reason, text = (part.encode(errors="backslashreplace").decode() for part in (reason, text))
     return {
@@ -335,7 +343,12 @@ def set_aside_row(
         "clashed_with": clashed_with,
         "reason": reason,
         "value": text,
+        "clashed_text": None if clashed_text is None else _cut(clashed_text),
     }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
 
 
 @dataclass

@@ -122,6 +122,28 @@ def test_the_files_beside_a_report_hold_what_is_not_default_and_give_the_same_ru
     assert not stand_ins.ran
 
 
+def test_a_mixture_that_is_made_again_still_knows_why_rows_left(run):
+    rows = [{"q": f"{n} + 1?", "a": str(n + 1)} for n in range(40)] + [{"q": "no answer"}]
+    (run.home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = "{prompt: q, ground_truth: a}"
+    loader = "{kind: jsonl, path: rows.jsonl}"
+    (run.home / "my_rows.yaml").write_text(
+        "name: rows\ndifficulty: null\nmixture: {heldout: 2}\nsources:\n"
+        f"  - {{name: mine, domain: math, verifier: math, columns: {columns}, loader: {loader}, limit: 30}}\n"
+        f"  - {{name: all, domain: math, verifier: math, columns: {columns}, loader: {loader}}}\n"
+    )
+    run("pyflyte run workflows/rlvr.py rlvr")
+    run("pyflyte run workflows/data.py data --data my_rows.yaml --model outputs/latest/model")
+    asked = [f"python -m tasks.reporting trace --source mine --row {row}" for row in range(41)]
+    asked.append("python -m tasks.reporting trace --source all --row 40")
+    said = [line for command in asked for line in run(command).splitlines() if line.startswith(("left", "set"))]
+    assert sum("is not among the 30 that `limit` drew of the 41 rows" in line for line in said) == 11
+    assert any("column 'a' is missing" in line for line in said)
+    run("pyflyte run tasks/mixing/task.py mix_prompts --graded outputs/latest/selected.parquet --spec my_mixture.yaml")
+    again = [line for command in asked for line in run(command).splitlines() if line.startswith(("left", "set"))]
+    assert again == said
+
+
 def test_an_evaluation_prints_its_pass_rate(run):
     run("pyflyte run workflows/rlvr.py rlvr")
     whole = latest(run)
