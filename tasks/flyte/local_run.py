@@ -18,6 +18,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config import Extendable
+from tasks.storage.locations import check_sandbox
 from tasks.storage.outputs import at_work, size_line
 from tasks.tables.schemas import StageSummary
 
@@ -71,6 +72,7 @@ class LocalRun:
 
     def __call__(self, **inputs: Any) -> str:
         """Run the entity, publish its outputs, and return the lines that list its results and the total size."""
+        check_sandbox()
         with at_work():
             lines = self._run(inputs)
         with contextlib.suppress(OSError):

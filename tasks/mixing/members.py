@@ -37,8 +37,10 @@ class Member:
 
     @property
     def size(self) -> int:
-        """The number of its distinct prompts."""
-        return sum(part.size for part in self.parts.values()) if self.parts else len(self.rows)
+        """The number of its distinct prompts, and of the repeated ones that the quotas of its parts require."""
+        if not self.parts:
+            return len(self.rows)
+        return sum(max(part.size, part.share.quota or 0) for part in self.parts.values())
 
     @property
     def claim(self) -> Claim:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from tasks.config import SpecError
 
+LARGEST_LOG = math.log(1e100)
+"""Logarithm of the largest weight that is used as it is. Sums and products of such weights are finite."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -88,10 +91,8 @@ def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:
 def _weights(claims: Mapping[str, Claim], whole: str, temperature: float) -> dict[str, float]:
     given = {key: claim.weight for key, claim in claims.items() if claim.weight is not None}
     if not given:
-        return {
-            key: tempered(claim.distinct, temperature) * (1.0 if claim.emphasis is None else claim.emphasis)
-            for key, claim in claims.items()
-        }
+        sizes = tempered({key: claim.distinct for key, claim in claims.items()}, temperature)
+        return {key: sizes[key] * (1.0 if claim.emphasis is None else claim.emphasis) for key, claim in claims.items()}
     for key in given:
         if claims[key].emphasis is not None:
             raise SpecError(f"{claims[key].name}: give a weight or an emphasis, not both")
@@ -125,10 +126,16 @@ def _check_available(claim: Claim, count: int, what: str) -> None:
         )
 
 
-def tempered(size: int, temperature: float) -> float:
-    """Return the weight of `size` prompts at this temperature: size^(1/T), or 1 if T is infinite.
+def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+    """Return the weights of members of `sizes` prompts at this temperature: size^(1/T), or 1 if T is infinite.
+
+    If a weight would be too large for a float, all are divided by the largest. Members without prompts have the weight
+    0.
 
     This is temperature sampling over datasets of different sizes (Arivazhagan et al. 2019, arXiv:1907.05019, section
     4.1).
     """
-    return math.pow(size, 1 / temperature) if size else 0.0
+    largest = max(sizes.values(), default=0)
+    is_large = largest > 1 and math.log(largest) / temperature > LARGEST_LOG
+    unit = largest if is_large else 1
+    return {key: math.pow(size / unit, 1 / temperature) if size else 0.0 for key, size in sizes.items()}

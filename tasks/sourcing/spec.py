@@ -138,7 +138,8 @@ class SourceSpec(Config):
     """Optional. Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as
     `my_transforms.split`. If null, rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Values of columns, or lists of them, that a row must have to be used; other rows are skipped."""
+    """Values of columns, or lists of them, that a row must have to be used; other rows are skipped. A list of one item
+    in a row counts as the item."""
     columns: Columns = Columns()
     """Mapping of the row's columns to the parts of a prompt."""
     limit: int | None = Field(default=None, ge=1)

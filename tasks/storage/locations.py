@@ -42,6 +42,17 @@ def sandbox_folder() -> Path:
     return Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute()
 
 
+def check_sandbox() -> None:
+    """Check that the folder of Flyte's local files is absolute, because flytekit reads a relative one as below `/tmp`.
+
+    Raises:
+        MistakeError: it is relative.
+    """
+    given = os.environ.get(SANDBOX, "/")
+    if not os.path.isabs(given):
+        raise MistakeError(f"{SANDBOX} = {given}: must be an absolute path: export {SANDBOX}=$PWD/{given}")
+
+
 def check_folders() -> None:
     """Create the folders of runs and of local results on this machine, and write and remove a file in each.
 

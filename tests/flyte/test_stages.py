@@ -12,7 +12,7 @@ from flytekit.deck import DeckField
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
-from tasks.failures import InfrastructureError, sentence_on
+from tasks.failures import InfrastructureError, MistakeError, sentence_on
 from tasks.flyte import stages
 from tasks.flyte.local_run import LocalRun
 from tasks.flyte.stages import show
@@ -90,6 +90,13 @@ def test_a_size_that_cannot_be_told_does_not_cost_the_run(outputs, monkeypatch):
 def test_folders_that_lie_apart_are_named(outputs, tmp_path, monkeypatch):
     monkeypatch.setenv("RLVR_RUNS", str(tmp_path.parent / "elsewhere"))
     assert LocalRun(gives_one)().splitlines()[-1].startswith(f"{tmp_path.parent}/elsewhere and outputs contain 0 bytes")
+
+
+@pytest.mark.usefixtures("outputs")
+def test_a_relative_folder_of_flytes_files_is_refused(monkeypatch):
+    monkeypatch.setenv("FLYTE_SDK_LOCAL_SANDBOX", "mine/flyte")
+    with pytest.raises(MistakeError, match=r"must be an absolute path: export \w+=\$PWD/mine/flyte"):
+        LocalRun(gives_one)()
 
 
 @pytest.mark.usefixtures("outputs")

@@ -105,6 +105,25 @@ def test_without_size_or_weights_everything_that_is_not_held_out_is_trained_on()
     assert {(row["source"], row["heldout"]) for row in mixed.counts} == {("gsm", 8), ("sums", 2), ("made", 10)}
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 0.001, 0.01])
+@pytest.mark.parametrize("emphasis", [1, 2])
+def test_a_temperature_near_zero_takes_the_largest_members(temperature, emphasis):
+    sources = {"sums": {"emphasis": emphasis}}
+    mixed = run(SIZES, temperature=temperature, size=30, sources=sources)
+    assert Counter(column(mixed.train, "source")) == {"gsm": 30}
+    equal = run({"math": {"a": 20, "b": 20, "c": 7}}, temperature=temperature, size=30)
+    assert Counter(column(equal.train, "source")) == {"a": 15, "b": 15}
+
+
+@pytest.mark.parametrize("rest", [{}, {"chat": {"c": 20}}])
+@pytest.mark.parametrize("heldout", [0, 5])
+def test_a_quota_that_repeats_prompts_takes_none_from_other_sources(rest, heldout):
+    mixed = run({"math": {"a": 100, "b": 30}, **rest}, sources={"b": {"quota": 60, "max_repeats": 3}}, heldout=heldout)
+    taken = Counter(column(mixed.train, "source"))
+    left = {row["source"]: row["available"] - row["heldout"] for row in mixed.counts}
+    assert taken == left | {"b": 60}
+
+
 def test_weights_divide_the_size():
     mixed = run(SIZES, size=50, domains={"math": {"weight": 4}, "precise_if": {"weight": 1}})
     assert Counter(column(mixed.train, "domain")) == {"math": 40, "precise_if": 10}
