@@ -37,7 +37,7 @@ class Member:
 
     @property
     def size(self) -> int:
-        """The number of its distinct prompts, and of the repeated ones that the quotas of its parts require."""
+        """The number of its distinct prompts, or of entries if a quota of its parts repeats prompts."""
         if not self.parts:
             return len(self.rows)
         return sum(max(part.size, part.share.quota or 0) for part in self.parts.values())
