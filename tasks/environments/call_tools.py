@@ -14,7 +14,8 @@ async def call_tools(prompt: Prompt, generate: Generate, *, role: str = "tool", 
     Args:
         prompt: the prompt, with its tools.
         generate: continues the conversation.
-        role: role of the turns with results: `tool`, or `user` for a chat template that does not accept `tool`.
+        role: role of the turns with results: `tool`, or `environment` or `user` for a chat template that does
+            not render `tool`.
         max_output_chars: maximum characters of a result; the middle of a longer one is removed.
 
     Raises:

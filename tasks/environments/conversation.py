@@ -4,16 +4,21 @@ r"""Tokenises the messages between two turns of the policy, with the text that t
     I guess 5 . <|im_end|>   \n <|im_start|> user \n higher <|im_end|> \n <|im_start|> assistant \n   7 <|im_end|>
 
 The template is applied to a dummy conversation that ends in a marker as the assistant's turn, followed by the inserted
-messages. Only the text after the marker is tokenised, so the tokens of earlier turns never change.
+messages. Only the text after the marker is tokenised, so the tokens of earlier turns never change. A message that the
+template leaves out is refused, and the end of the policy's turn appears once.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.generation.chat_template import ChatTemplateError, variables_of
+from tasks.failures import one_line
+from tasks.generation.chat_template import ChatTemplateError, check_rendered, name_of, probe_of, variables_of
 from tasks.storage.model_folder import loading
 
 if TYPE_CHECKING:
@@ -21,10 +26,14 @@ if TYPE_CHECKING:
 
 MARKER = "0123456789"
 """The dummy assistant turn. No template changes or trims digits."""
+BEFORE = ({"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER})
+"""The dummy conversation before inserted messages."""
+COMPOSED = 4
+"""Upper bound of the characters that a normalizer of a tokenizer, such as NFC, composes into one."""
 
 
 class ChatTemplate:
-    """Continues a conversation with the chat template of a policy."""
+    """Continues a conversation with the chat template of a policy. Its methods may be called in several threads."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> None:
         """Create a conversation from a tokenizer with a chat template.
@@ -38,8 +47,15 @@ class ChatTemplate:
         """
         self._tokenizer = tokenizer
         self._options = variables_of(tokenizer, variables)
-        added = tokenizer.added_tokens_decoder.items()
-        self._specials = {number: token.content for number, token in added if token.special}
+        self._added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items()}
+        specials = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._specials = {
+            number: self._added[number] for number in {*specials, *tokenizer.all_special_ids} & {*self._added}
+        }
+        self._chars = COMPOSED * max(map(len, tokenizer.get_vocab()))
+        self._headers: dict[tuple[str, ...], str] = {}
+        self._begun: set[tuple[Any, ...]] = set()
+        tokenizer.encode("")  # the first call turns truncation and padding off, which threads may not do at one time
 
     @classmethod
     def of_model(cls, model: Path, variables: Mapping[str, Any]) -> ChatTemplate:
@@ -59,6 +75,13 @@ class ChatTemplate:
         """Texts of the control tokens, which an inserted message may not contain."""
         return sorted(self._specials.values())
 
+    def may_fit(self, messages: Sequence[Mapping[str, str]], tokens: int) -> bool:
+        """Return False if the messages have more than `tokens` tokens for certain, by their characters.
+
+        No token has more characters than the longest of the vocabulary.
+        """
+        return sum(len(message["content"]) for message in messages) <= tokens * self._chars
+
     def begun(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the tokens of a whole conversation, up to the start of the policy's next turn.
 
@@ -67,9 +90,15 @@ class ChatTemplate:
             tools: schemas of the tools that the policy may call.
 
         Raises:
-            ChatTemplateError: If the template refuses the messages.
+            ChatTemplateError: If the template refuses the messages, or leaves one of them out.
         """
-        return self._tokenizer.encode(self._rendered(messages, list(tools) or None), add_special_tokens=False)
+        schemas = list(tools) or None
+        roles = tuple(message["role"] for message in messages)
+        if (roles, bool(tools)) not in self._begun:
+            probe = probe_of(roles)
+            check_rendered(self._rendered(probe, schemas), probe, name_of(self._tokenizer))
+            self._begun.add((roles, bool(tools)))
+        return self._encoded(self._rendered(messages, schemas))
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return the tokens from the end of a turn of the policy to the start of its next one.
@@ -77,36 +106,105 @@ class ChatTemplate:
         Args:
             messages: messages to insert between the two turns.
             last_token: the last token of the policy's turn. If it is a control token, it ends the turn, and the
-                template's own end token is left out.
+                template's own end of the turn is left out.
 
         Raises:
-            ChatTemplateError: If the template refuses the messages.
+            ChatTemplateError: If the template refuses the messages, or leaves one of them out.
         """
-        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER}]
-        text = self._rendered([*before, *messages])
-        _, marker, text = text.partition(MARKER)
-        if not marker:
-            raise ChatTemplateError(f"the chat template of {self._tokenizer.name_or_path} leaves out earlier turns")
-        end = next((content for content in self._specials.values() if text.startswith(content)), "")
-        if last_token in self._specials:
-            text = text.removeprefix(end)
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        text = self._after_marker(messages)
+        header = _shared(text, self._header(tuple(message["role"] for message in messages)))
+        return self._encoded_behind(last_token, text[self._ended(header, last_token) :])
 
-    def _rendered(self, messages: Sequence[Mapping[str, str]], tools: list[Any] | None = None) -> str:
-        from jinja2 import TemplateError
+    def _header(self, roles: tuple[str, ...]) -> str:
+        """Return the text between the policy's turn and the content of the first of some messages."""
+        if roles not in self._headers:
+            probe = probe_of(roles)
+            text = self._after_marker(probe)
+            check_rendered(text, probe, name_of(self._tokenizer))
+            self._headers[roles] = text.partition(probe[0]["content"])[0] if probe else text
+        return self._headers[roles]
 
+    def _ended(self, header: str, last_token: int) -> int:
+        """Return how many characters of `header` are the end of the policy's turn, which its last token replaces.
+
+        A template ends a turn with one token, with several, or with none: then the next message's header does.
+        """
+        last = self._added.get(last_token)
+        if last is None or (last_token not in self._specials and last not in _shared(header, self._closing)):
+            return 0
+        if last in header:
+            return header.index(last) + len(last)
+        ends = list(self._control.finditer(_shared(header, self._closing)))
+        if ends:
+            return ends[-1].end()
+        # An end does not depend on what comes next, and the header of a role does.
+        first = self._control.match(_shared(header, self._next).lstrip())
+        return header.index(first[0]) + len(first[0]) if first else 0
+
+    @cached_property
+    def _closing(self) -> str:
+        """The text after the assistant's turn if it is the last message. Empty if the template refuses that."""
+        return self._after_marker_or_nothing(prompt=False)
+
+    @cached_property
+    def _next(self) -> str:
+        """The text between two turns of the assistant. Empty if the template refuses that."""
+        return self._after_marker_or_nothing(prompt=True)
+
+    @cached_property
+    def _control(self) -> re.Pattern[str]:
+        longest_first = sorted(self._specials.values(), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    def _after_marker_or_nothing(self, *, prompt: bool) -> str:
         try:
-            text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=tools,
-                tokenize=False,
-                add_generation_prompt=True,
-                **self._options,
+            return self._after_marker((), prompt=prompt)
+        except ChatTemplateError:
+            return ""
+
+    def _after_marker(self, messages: Sequence[Mapping[str, str]], *, prompt: bool = True) -> str:
+        _, marker, text = self._rendered([*BEFORE, *messages], prompt=prompt).partition(MARKER)
+        if not marker:
+            raise ChatTemplateError(f"the chat template of {name_of(self._tokenizer)} leaves out earlier turns")
+        return text
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, str]], tools: list[Any] | None = None, *, prompt: bool = True
+    ) -> str:
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=tools,
+                    tokenize=False,
+                    add_generation_prompt=prompt,
+                    **self._options,
+                )
             )
-        except TemplateError as error:
+        except Exception as error:  # templates are programs: they may raise anything
             roles = ", ".join(message["role"] for message in messages)
             raise ChatTemplateError(
-                f"the chat template of {self._tokenizer.name_or_path} refuses turns of {roles}: {error}"
+                f"the chat template of {name_of(self._tokenizer)} refuses turns of {roles}: {one_line(error)}"
             ) from error
-        assert isinstance(text, str)
-        return text
+
+    def _encoded_behind(self, last_token: int, text: str) -> list[int]:
+        """Return the tokens of a text behind the policy's last token.
+
+        A tokenizer treats the beginning of a text differently, and a control token may take the spaces next to it.
+        """
+        lead = self._added.get(last_token, MARKER)
+        both, first = self._encoded(lead + text), self._encoded(lead)
+        return both[len(first) :] if both[: len(first)] == first else self._encoded(text)
+
+    def _encoded(self, text: str) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        except Exception as error:
+            raise ChatTemplateError(
+                f"the tokenizer of {name_of(self._tokenizer)} does not accept the text: {one_line(error)}"
+            ) from error
+
+
+def _shared(text: str, other: str) -> str:
+    """Return the longest common beginning of two texts."""
+    return "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from tasks.environments.sessions import (
     Session,
 )
 from tasks.environments.spec import EnvironmentSpec
+from tasks.failures import one_line
 from tasks.generation.chat_template import ChatTemplateError
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan, sample_seed
@@ -68,6 +70,9 @@ class TurnTokens(Protocol):
     @property
     def control_tokens(self) -> Sequence[str]:
         """Texts of the control tokens, which an inserted message may not contain."""
+
+    def may_fit(self, messages: Sequence[Mapping[str, str]], tokens: int) -> bool:
+        """Return False if the messages have more than `tokens` tokens for certain (`ChatTemplate.may_fit`)."""
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return the tokens between two turns (`ChatTemplate.inserted`)."""
@@ -291,20 +296,34 @@ class _Game:
             prompt = [dict(message) for message in self._request.messages]
             asked = AsksForTurn([*prompt, *asked.messages], anew=True)
         turns, limit = self._transcript.turns, self._request.spec.turns
+        if self._transcript.truncated or len(turns) >= limit:
+            return await self._refused(0)
         try:
-            inserted = self._inserted(asked)
-        except ChatTemplateError as error:
-            return Failed(str(error), FunctionFailure(self._request.spec.path, str(error)))
-        room = self._room(inserted)
-        if self._transcript.truncated or len(turns) >= limit or room <= 0:
-            self._transcript.truncated = True
-            self._over = f"the episode has had {len(turns)} turns of {limit} and has {max(room, 0)} tokens left"
-            return await self._session.over(self._over)
+            inserted = await self._inserted(asked)
+        except Exception as error:  # the text is untrusted: whatever a template or a tokenizer raises is this sample's
+            reason = (
+                one_line(error)
+                if isinstance(error, ChatTemplateError)
+                else f"{type(error).__name__}: {one_line(error)}"
+            )
+            return Failed(
+                f"environment {self._request.spec.path}: {reason}", FunctionFailure(self._request.spec.path, reason)
+            )
+        room = 0 if inserted is None else self._room(inserted)
+        if inserted is None or room <= 0:
+            return await self._refused(room)
         turn = self._replayed(asked) or await self._sampled(inserted, room)
         self._transcript.add(inserted, asked, turn)
         self._observer.on_turn(self._transcript.completion())
         last = turn.truncated or len(turns) >= limit or room <= len(turn.token_ids)
         return await self._session.turn(Turn(turn.text, turn.finish_reason, last))
+
+    async def _refused(self, room: int) -> Request:
+        """Refuse a turn, for which `room` tokens are left, and return the environment's next request."""
+        turns, limit = len(self._transcript.turns), self._request.spec.turns
+        self._transcript.truncated = True
+        self._over = f"the episode has had {turns} turns of {limit} and has {max(room, 0)} tokens left"
+        return await self._session.over(self._over)
 
     def _room(self, inserted: list[int]) -> int:
         """Return the maximum number of tokens of the next turn; `max_tokens` limits all turns of an episode together.
@@ -316,15 +335,23 @@ class _Game:
         visible = len(self._request.prompt_ids) + most - len(transcript.seen)
         return min(left, visible) - len(inserted)
 
-    def _inserted(self, asked: AsksForTurn) -> list[int]:
-        """Return the tokens between the last turn and the next. Before the first turn there are none."""
+    async def _inserted(self, asked: AsksForTurn) -> list[int] | None:
+        """Return the tokens between the last turn and the next, or None if they are too many for certain.
+
+        Before the first turn there are none. A long text takes seconds, so it is tokenised in a thread.
+        """
+        template, transcript = self._conversation, self._transcript
         if asked.anew:
+            if not template.may_fit(asked.messages, len(self._request.prompt_ids) + self._request.sampling.max_tokens):
+                return None
             tools = [tool["schema"] for tool in self._request.spec.tools]
-            self._transcript.begin_anew(self._conversation.begun(asked.messages, tools))
+            transcript.begin_anew(await asyncio.to_thread(template.begun, asked.messages, tools))
             return []
-        if not self._transcript.turns:
+        if not transcript.turns:
             return []
-        return self._conversation.inserted(asked.messages, self._transcript.token_ids[-1])
+        if not template.may_fit(asked.messages, self._room([])):
+            return None
+        return await asyncio.to_thread(template.inserted, asked.messages, transcript.token_ids[-1])
 
     def _replayed(self, asked: AsksForTurn) -> Completion | None:
         """Return the next recorded turn, or None if there is none or the environment inserts different messages.

@@ -18,12 +18,24 @@ from typing import Any, Protocol
 Message = Mapping[str, str]
 """A turn of a conversation: `role` and `content`."""
 
-ROLES = ("user", "tool", "system")
-"""Roles of the turns that an environment may insert; turns of `assistant` are the policy's."""
+ROLES = ("user", "tool", "environment", "system")
+"""Roles of the turns that an environment may insert; turns of `assistant` are the policy's. A chat template has some of
+them: the results of tools have the role `tool` for most models, and `environment` for Olmo 3."""
+
+
+def encodable(text: str) -> str:
+    r"""Return `text` with unpaired surrogates escaped (`\ud83d`), because no tokenizer or file takes them.
+
+    JSON may contain them, so a policy can write one in a tool call.
+    """
+    return text.encode(errors="backslashreplace").decode()
 
 
 class EpisodeOver(Exception):  # noqa: N818 - it is not an error of the environment
-    """A limit of the episode was reached. An environment that does not catch this ends without a reward."""
+    """A limit of the episode (turns, tokens or seconds) was reached.
+
+    An environment that catches this can still return a reward. One that does not leaves the episode to the verifier.
+    """
 
 
 class ServiceError(RuntimeError):
@@ -45,7 +57,8 @@ class Turn:
     Attributes:
         text: the generated text, without the token that ended it.
         finish_reason: `stop` (the policy ended it) or `length` (truncated by a token limit).
-        last: True if the limits allow no further turn: `generate` would raise `EpisodeOver`.
+        last: True if the limits allow no further turn: `generate` would raise `EpisodeOver`. If False, it may raise it
+            nevertheless, because the next messages may have too many tokens.
     """
 
     text: str
@@ -134,6 +147,7 @@ class Prompt:
 
     def plain(self, text: str) -> str:
         """Return `text` with a space inside every control token, so that it can be inserted safely."""
+        text = encodable(text)
         for token in self.control_tokens:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
@@ -147,15 +161,15 @@ class Generate(Protocol):
 
         Args:
             messages: turns with roles of `ROLES`, or the text of one user turn. Before the first turn of the policy
-                they are added to the prompt; only then may they be empty.
+                they are added to the prompt; only then may there be none. Unpaired surrogates are escaped.
             anew: True if `messages` is a whole conversation that replaces the current one, and may contain turns of
                 `assistant`. The policy then sees nothing else. Earlier turns are trained on with the context in which
                 they were sampled.
 
         Raises:
-            EpisodeOver: If a limit of turns or tokens allows no further turn.
-            ValueError: If a message has another role or no text, or contains a control token of the model, or if a
-                conversation passed with `anew` ends in a turn of `assistant`.
+            EpisodeOver: If a limit of turns or tokens allows no further turn, or the environment's seconds are over.
+            ValueError: If a message has another role or content that is not text, or contains a control token of the
+                model, or if a conversation passed with `anew` ends in a turn of `assistant`.
         """
 
 

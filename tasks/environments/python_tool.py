@@ -27,7 +27,7 @@ from tasks.verifiers.responses import strip_thinking
 
 FENCED = r"```(?:python|py)[ \t]*\n(.*?)```"
 """Pattern of a fenced Python block; its one group is the code."""
-ROLES = ("tool", "user")
+ROLES = ("tool", "environment", "user")
 """Allowed roles of turns with output."""
 
 RunProgram = Callable[[str, int], Awaitable[Execution]]
@@ -88,7 +88,8 @@ async def python_tool(
         pattern: regular expression of a code block; its one group is the code. `.` also matches newlines. All code
             blocks of a turn form one program. If the answer itself is a fenced program, use another pattern, such as
             `<run>(.*?)</run>`.
-        role: role of the turns with output: `tool`, or `user` for a chat template that does not accept `tool`.
+        role: role of the turns with output: `tool`, or `environment` or `user` for a chat template that does
+            not render `tool`.
         max_output_chars: maximum characters of an output; the middle of a longer one is removed.
 
     Raises:

@@ -29,7 +29,8 @@ async def trl_environment(
         prompt: the prompt; its tools are the methods of the class.
         generate: continues the conversation.
         factory: import path of the class.
-        role: role of the turns with results: `tool`, or `user` for a chat template that does not accept `tool`.
+        role: role of the turns with results: `tool`, or `environment` or `user` for a chat template that does
+            not render `tool`.
         max_output_chars: maximum characters of a result; the middle of a longer one is removed.
         row: the columns of the row, which are passed to `reset`.
 

@@ -22,7 +22,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Outcome, Prompt, ServiceError, Turn
+from tasks.environments.interface import (
+    ROLES,
+    EpisodeOver,
+    Judgement,
+    Outcome,
+    Prompt,
+    ServiceError,
+    Turn,
+    encodable,
+)
 from tasks.environments.python_tool import RUN_PROGRAM
 from tasks.environments.tools import Toolbox, toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
@@ -188,6 +197,7 @@ def _checked(
         content = message.get("content")
         if not isinstance(content, str):
             raise ValueError(f"the content of a message must be text, got {content!r:.100}")
+        content = encodable(content)
         for token in control:
             if token in content:
                 raise ValueError(f"a message contains the control token {token!r}: pass it through prompt.plain")

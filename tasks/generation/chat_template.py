@@ -4,19 +4,50 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks.environments.spec import EnvironmentSpec
-from tasks.failures import MistakeError
+from tasks.failures import MistakeError, one_line
 from tasks.storage.model_folder import date_variables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+FIRST_PROBE = 7_000_000_001
+"""Content of the first message of a probe. No template trims, escapes or changes digits."""
+
+
 class ChatTemplateError(MistakeError):
-    """The model's chat template refuses a prompt, or lacks a variable of `sampling.chat_template_kwargs`."""
+    """The chat template refuses messages or leaves some out, or lacks a variable of `sampling.chat_template_kwargs`."""
+
+
+def probe_of(roles: Sequence[str]) -> list[dict[str, str]]:
+    """Return messages of these roles whose contents are different numbers, to find each of them in a rendered text."""
+    return [{"role": role, "content": str(FIRST_PROBE + index)} for index, role in enumerate(roles)]
+
+
+def check_rendered(text: str, probe: Sequence[Mapping[str, str]], name: str) -> None:
+    """Raise `ChatTemplateError` if a text that was rendered from a probe lacks one of its messages.
+
+    Args:
+        text: the rendered text.
+        probe: the messages of `probe_of` that the text must contain.
+        name: name of the model.
+    """
+    for message in probe:
+        if message["content"] not in text:
+            roles = ", ".join(message["role"] for message in probe)
+            raise ChatTemplateError(
+                f"the chat template of {name} leaves out a message of the role {message['role']!r} here (roles: "
+                f"{roles}): use a role that it renders, such as 'user', or another place for the message"
+            )
+
+
+def name_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the name of a tokenizer's model for messages."""
+    return tokenizer.name_or_path or "this tokenizer"
 
 
 def encode(
@@ -32,23 +63,28 @@ def encode(
         variables: `SamplingConfig.chat_template_kwargs`.
 
     Raises:
-        ChatTemplateError: the template refuses a prompt, has no support for tools and an environment has some, does
-            not have one of the variables, or this function sets the variable itself.
+        ChatTemplateError: the template refuses a prompt or leaves a message of it out, has no support for tools and an
+            environment has some, does not have one of the variables, or this function sets the variable itself.
     """
-    from jinja2 import TemplateError
-
     apply = tokenizer.apply_chat_template
     options = {"add_generation_prompt": True, "return_dict": False, **variables_of(tokenizer, variables)}
     encoded = []
+    rendered: set[tuple[Any, ...]] = set()  # roles of prompts whose messages are known to be rendered
     for prompt in prompts:
+        roles = tuple(message["role"] for message in prompt["messages"])
+        tools = cast(Any, _tools_of(tokenizer, prompt))  # a list of schemas may hold functions, too
         try:
-            tools = cast(Any, _tools_of(tokenizer, prompt))  # a list of schemas may hold functions, too
+            if (roles, bool(tools)) not in rendered:
+                probe = probe_of(roles)
+                check_rendered(str(apply(probe, tools=tools, tokenize=False, **options)), probe, name_of(tokenizer))
+                rendered.add((roles, bool(tools)))
             encoded.append(list(cast("Iterable[int]", apply(prompt["messages"], tools=tools, **options))))
-        except TemplateError as error:
-            roles = ", ".join(message["role"] for message in prompt["messages"])
+        except Exception as error:  # templates are programs: they may raise anything
+            where = f"prompt {prompt['prompt_id']} of source {prompt['source']!r} (roles: {', '.join(roles)})"
+            if isinstance(error, ChatTemplateError):
+                raise ChatTemplateError(f"{where}: {error}") from None
             raise ChatTemplateError(
-                f"prompt {prompt['prompt_id']} of source {prompt['source']!r} (roles: {roles}): the chat template of "
-                f"{tokenizer.name_or_path} refuses it: {error}"
+                f"{where}: the chat template of {name_of(tokenizer)} refuses it: {one_line(error)}"
             ) from error
     return encoded
 
@@ -65,7 +101,7 @@ def _tools_of(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> 
     schemas = [tool["schema"] for tool in environment.tools]
     if not re.search(r"\btools\b", tokenizer.get_chat_template(tools=schemas)):
         raise ChatTemplateError(
-            f"source {prompt['source']!r}: the chat template of {tokenizer.name_or_path} has no room for "
+            f"source {prompt['source']!r}: the chat template of {name_of(tokenizer)} has no room for "
             "environment.tools: take a model that was trained to call tools, or describe them in the prompt"
         )
     return schemas
@@ -80,8 +116,6 @@ def variables_of(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any
     fixed = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"}
     for name in variables:
         if name in fixed or not re.search(rf"\b{re.escape(name)}\b", tokenizer.get_chat_template()):
-            why = (
-                "it is set here" if name in fixed else f"the template of {tokenizer.name_or_path} has no such variable"
-            )
+            why = "it is set here" if name in fixed else f"the template of {name_of(tokenizer)} has no such variable"
             raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
     return {**date_variables(tokenizer.get_chat_template()), **variables}

@@ -104,6 +104,10 @@ class _NoTemplate:
         """Return no tokens."""
         return ()
 
+    def may_fit(self, messages: Sequence[Mapping[str, str]], tokens: int) -> bool:
+        """Return True."""
+        return True
+
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return one token in place of the messages."""
         return [0]

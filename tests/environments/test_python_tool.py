@@ -67,7 +67,7 @@ def test_a_pattern_of_ones_own_finds_the_code_and_a_role_may_be_the_users(ran):
         ({"pattern": "("}, "is not a regular expression"),
         ({"pattern": "a"}, "has 0 groups, and must have one"),
         ({"pattern": "(a)(b)"}, "has 2 groups"),
-        ({"role": "assistant"}, "accepted: tool, user"),
+        ({"role": "assistant"}, "accepted: tool, environment, user"),
         ({"max_output_chars": 0}, "accepted: 1 to 100000"),
         ({"max_output_chars": "all"}, "accepted: 1 to 100000"),
     ],
