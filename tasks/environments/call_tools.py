@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tasks.environments.interface import Generate, Prompt, Tools, Turn
+from contextlib import suppress
+
+from tasks.environments.interface import EpisodeOver, Generate, Prompt, Tools, Turn
 from tasks.environments.python_tool import check_options
 from tasks.verifiers.code.running import shortened
 from tasks.verifiers.responses import strip_thinking
@@ -30,8 +32,9 @@ async def call_tools(prompt: Prompt, generate: Generate, *, role: str = "tool", 
 async def answer_calls(
     prompt: Prompt, generate: Generate, turn: Turn, tools: Tools, role: str, max_output_chars: int
 ) -> Turn:
-    """Call the tools of a turn and of later turns, until a turn calls none or is the last; return that turn."""
-    while not turn.last and (calls := tools.calls_in(strip_thinking(turn.text))):
-        results = [shortened(await tools.result_of(call), max_output_chars) for call in calls]
-        turn = await generate([{"role": role, "content": prompt.plain(text) or "(no result)"} for text in results])
+    """Call the tools of a turn and of later turns, until a turn calls none or a limit is reached; return that turn."""
+    with suppress(EpisodeOver):  # as in TRL: what has been done counts, and a result that does not fit is dropped
+        while not turn.last and (calls := tools.calls_in(strip_thinking(turn.text))):
+            results = [shortened(await tools.result_of(call), max_output_chars) for call in calls]
+            turn = await generate([{"role": role, "content": prompt.plain(text) or "(no result)"} for text in results])
     return turn

@@ -215,15 +215,25 @@ class EpisodePlayer:
         """
         observer = observer or NoObserver()
         observer.on_environment(busy=True)
+        fresh = False
         try:
-            async with self._pool.session(request.spec) as session:
-                game = _Game(self._conversation, session, request, generate, services, observer, recorded)
-                return await game.play()
+            while True:
+                async with self._pool.session(request.spec, fresh=fresh) as session:
+                    game = _Game(self._conversation, session, request, generate, services, observer, recorded)
+                    completion = await game.play()
+                if not session.worn:
+                    return completion
+                # Earlier episodes have used the process up, so this one is played again, with its turns so far.
+                recorded, fresh = _longer(completion, recorded), True
         except CannotJudge as reason:  # no process could be started
             failure = FunctionFailure(request.spec.path, "no process could be started", may_pass=True)
             return _Transcript(request.prompt_ids).completion(EpisodeEnd(None, error=str(reason), failure=failure))
         finally:
             observer.on_environment(busy=False)
+
+
+def _longer(played: Completion, recorded: Completion | None) -> Completion:
+    return played if recorded is None or len(played.turns) >= len(recorded.turns) else recorded
 
 
 class _Game:
@@ -277,8 +287,10 @@ class _Game:
                     return self._transcript.completion(self._end(asked))
 
     def _end(self, ended: Ended) -> EpisodeEnd | None:
+        if ended.overran:
+            self._transcript.truncated = True
         if not self._transcript.turns:
-            return self._failure(NO_TURN)
+            return self._failure(ended.overran or NO_TURN)
         if ended.reward is None:
             return None
         return EpisodeEnd(ended.reward, ended.passed)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import suppress
 
-from tasks.environments.interface import Generate, Outcome, Prompt, Turn
+from tasks.environments.interface import EpisodeOver, Generate, Outcome, Prompt, Turn
 from tasks.verifiers.responses import strip_thinking
 
 NEAREST_MISS = 0.5
@@ -42,8 +43,10 @@ async def guess_number(prompt: Prompt, generate: Generate, *, low: int, high: in
         raise ValueError(f"guess_number: high is {high}, and must be above low, which is {low}")
     secret = random.Random(prompt.seed).randint(low, high)
     turn = await generate()
-    while (guess := guess_in(turn)) != secret and not turn.last:
-        turn = await generate(answer_to(guess, secret))
+    guess = None
+    with suppress(EpisodeOver):  # the last guess counts, whatever limit ended the game
+        while (guess := guess_in(turn)) != secret and not turn.last:
+            turn = await generate(answer_to(guess, secret))
     if guess == secret:
         return Outcome(1.0, passed=True)
     return Outcome(nearness(guess, secret, high - low) if near else 0.0, passed=False)

@@ -5,7 +5,9 @@ policy: an answer ──► verifier: fails ──► Try again. ──► polic
 
 from __future__ import annotations
 
-from tasks.environments.interface import Generate, Judgement, Outcome, Prompt
+from contextlib import suppress
+
+from tasks.environments.interface import EpisodeOver, Generate, Judgement, Outcome, Prompt
 
 WRONG = "That is not right."
 """First words of the message to the policy after an answer that fails."""
@@ -35,10 +37,11 @@ async def second_try(
     turn = await generate()
     judgement = await prompt.judge(turn.text)
     attempt = 1
-    while not judgement.passed and attempt < attempts and not turn.last:
-        turn = await generate(_answer_to(judgement, prompt) if reasons else f"{WRONG} Try again.")
-        judgement = await prompt.judge(turn.text)
-        attempt += 1
+    with suppress(EpisodeOver):  # the last answer counts, whatever limit leaves no further one
+        while not judgement.passed and attempt < attempts and not turn.last:
+            turn = await generate(_answer_to(judgement, prompt) if reasons else f"{WRONG} Try again.")
+            judgement = await prompt.judge(turn.text)
+            attempt += 1
     return Outcome(judgement.score * discount ** (attempt - 1), judgement.passed)
 
 

@@ -29,6 +29,11 @@ from tasks.verifiers.workers import Worker, Workers
 RECYCLE_AFTER = 1000
 """Episodes after which a process is replaced, which bounds leaks from one episode to the next."""
 
+GRACE_SECONDS = 5.0
+"""Seconds that an environment has to return after its own are over, before its process is ended."""
+PATIENCE_SECONDS = 1.0
+"""Seconds that a process whose connection is closed has to end, so that its exit status is its own."""
+
 
 @dataclass(frozen=True)
 class AsksForTurn:
@@ -55,15 +60,22 @@ class AsksToRun:
 
 @dataclass(frozen=True)
 class Ended:
-    """The environment has returned. `reward` is None if the verifier scores the episode; `passed` is unused then."""
+    """The environment has returned.
+
+    Attributes:
+        reward: the reward, or None if the verifier scores the episode; `passed` is unused then.
+        passed: whether the environment reports the episode as a success.
+        overran: the reason if it returned because its seconds were over, else empty.
+    """
 
     reward: float | None = None
     passed: bool = False
+    overran: str = ""
 
 
 @dataclass(frozen=True)
 class Overran:
-    """The environment exceeded its time limit, and the episode is truncated at this point."""
+    """The environment exceeded a limit of time and did not return, so its process was ended; the episode ends here."""
 
     reason: str
 
@@ -92,6 +104,7 @@ class Session:
     Attributes:
         reusable: True if the process has finished the episode and can run another.
         died: True if the process has ended.
+        worn: True if the episode failed, and the cause may be what earlier episodes of the process have left in it.
     """
 
     def __init__(self, spec: EnvironmentSpec, worker: Worker, workers: Workers, config: EnvironmentsConfig) -> None:
@@ -99,9 +112,11 @@ class Session:
         self._worker = worker
         self._workers = workers
         self._config = config
-        self._seconds = spec.seconds
+        self._seconds = spec.seconds + GRACE_SECONDS
+        self._is_fresh = worker.calls <= 1
         self.reusable = False
         self.died = False
+        self.worn = False
 
     async def begin(
         self, messages: Sequence[Mapping[str, str]], sample: int, seed: int, control_tokens: Sequence[str]
@@ -119,6 +134,7 @@ class Session:
                 "tool_pattern": self._spec.tool_pattern,
                 "control_tokens": list(control_tokens),
                 "cpu_seconds": self._config.cpu_seconds,
+                "seconds": self._spec.seconds,
             }
         )
 
@@ -158,7 +174,7 @@ class Session:
                 await self._worker.writer.drain()
                 line = await self._worker.reader.readline()
         except TimeoutError:
-            return Overran(f"the environment took more than {self._spec.seconds:g} s")
+            return Overran(f"took more than {self._spec.seconds:g} s")
         except ConnectionError:
             return await self._died()
         except ValueError as error:  # the line is longer than the limit of a message
@@ -175,21 +191,25 @@ class Session:
             return AsksForJudgement(message["judge"])
         if "run" in message:
             return AsksToRun(message["run"], message["output_chars"])
-        self.reusable = True
+        self.reusable = not message["retire"]
         if "end" in message:
-            return Ended(**(message["end"] or {}))
+            return Ended(**(message["end"] or {}), overran=message["overran"])
+        self.worn = "worn" in message and not self._is_fresh
         fault = message["fault"]
         return self._failed(fault["reason"], fault["details"], may_pass=fault["may_pass"])
 
     async def _died(self) -> Request:
-        status = await self._workers.end(self._worker)
+        status, was_running = await self._workers.end(self._worker, patience=PATIENCE_SECONDS)
         self.died = True
         if not self._workers.has(self._worker):
             path = self._spec.path
             return Failed(f"environment {path} was lost with the process that its processes are forked from", None)
         if status == -OVERRUN_SIGNAL:
             limit = self._config.cpu_seconds
-            return Overran(f"the environment took more than {limit:g} s of CPU time (verifiers.environments)")
+            return Overran(f"took more than {limit:g} s of CPU time (verifiers.environments)")
+        self.worn = not self._is_fresh
+        if was_running:
+            return self._failed("closed the connection of its process")
         # SIGKILL comes from outside: from the kernel when the machine is out of memory, or from an operator
         return self._failed(f"ended its process (status {status})", may_pass=status == -signal.SIGKILL)
 
@@ -225,8 +245,12 @@ class EnvironmentPool:
         self._idle: dict[Program, list[Worker]] = {}
 
     @contextlib.asynccontextmanager
-    async def session(self, spec: EnvironmentSpec) -> AsyncIterator[Session]:
+    async def session(self, spec: EnvironmentSpec, *, fresh: bool = False) -> AsyncIterator[Session]:
         """Yield a session with a process for one episode, and wait for one if all are in use.
+
+        Args:
+            spec: the environment.
+            fresh: True for a process that has run no episode.
 
         Raises:
             CannotJudge: If no process can be started.
@@ -234,7 +258,7 @@ class EnvironmentPool:
         async with self._slots:
             program = Program(spec.path, spec.tool_parser)
             workers = self._workers_of(program)
-            worker = await self._take(program, workers)
+            worker = await self._take(program, workers, fresh=fresh)
             session = Session(spec, worker, workers, self._config)
             try:
                 yield session
@@ -244,9 +268,11 @@ class EnvironmentPool:
                 elif not session.died:
                     workers.discard(worker)
 
-    async def _take(self, program: Program, workers: Workers) -> Worker:
+    async def _take(self, program: Program, workers: Workers, *, fresh: bool) -> Worker:
         idle = self._idle.setdefault(program, [])
-        while idle:
+        if fresh and idle:
+            workers.discard(idle.pop())  # the number of processes stays
+        while idle and not fresh:
             worker = idle.pop()
             if not worker.reader.at_eof():
                 break

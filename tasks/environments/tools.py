@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import ValidationError, validate_call
 from pydantic.errors import PydanticUserError
 
-from tasks.environments.interface import ToolCall
+from tasks.environments.interface import EpisodeOver, ToolCall
 from tasks.environments.spec import ToolSpec
 from tasks.failures import one_line
 from tasks.lineage.user_code import line_of
@@ -135,15 +135,15 @@ class Toolbox:
             result = validate_call(function)(**call.arguments)
             if inspect.isawaitable(result):
                 result = await result
+            return _as_text(result)
         except ValidationError as error:
             return _refusal("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
         except (ValueError, LookupError, ArithmeticError) as error:
             return _refusal(f"{type(error).__name__}: {error}")
-        except MemoryError:
+        except (MemoryError, EpisodeOver):
             raise
         except (Exception, SystemExit) as error:
             raise _fault(tool["path"], function, error) from error
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
     def _function(self, tool: ToolSpec) -> Callable[..., Any]:
         if self._instance is None:
@@ -225,6 +225,16 @@ def _checked(name: str, arguments: object) -> ToolCall:
     if not isinstance(arguments, dict):
         return ToolCall(name, {}, "the arguments are not an object of names and values")
     return ToolCall(name, arguments)
+
+
+def _as_text(result: object) -> str:
+    """Return the result of a tool as text: JSON, or `str` of what JSON cannot express, such as NumPy's numbers."""
+    if isinstance(result, str):
+        return result
+    try:
+        return json.dumps(result, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(result)
 
 
 def _fault(path: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:

@@ -13,14 +13,16 @@ Every message is a line of JSON. The worker sends requests and the session answe
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import json
 import math
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 from tasks.environments.interface import (
     ROLES,
@@ -33,14 +35,20 @@ from tasks.environments.interface import (
     encodable,
 )
 from tasks.environments.python_tool import RUN_PROGRAM
+from tasks.environments.time_limit import TimeLimit
 from tasks.environments.tools import Toolbox, toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
-from tasks.failures import one_line
+from tasks.failures import one_line, with_causes
 from tasks.lineage.user_code import line_of
 from tasks.verifiers import worker
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.functions import load, may_pass
 from tasks.verifiers.scores import CannotJudge, FunctionFailure
+
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""System error numbers of a process that has used up its memory, files or threads."""
+CANCEL_SECONDS = 1.0
+"""Seconds that tasks of an environment have to end after they were cancelled."""
 
 
 def main() -> None:
@@ -58,9 +66,16 @@ def warm_up(settings: Mapping[str, Any]) -> None:
 
 def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
     """Run one episode after another until the session closes the connection."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a policy's text may be printed
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(_episodes(connection, settings["path"], settings["tokenizer"]))
+    episodes = loop.create_task(_episodes(connection, settings["path"], settings["tokenizer"]))
+    while not episodes.done():
+        # A task that the environment started may raise one of these, which stops the loop. The episode goes on: whoever
+        # awaits the task gets it.
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_until_complete(episodes)
+    episodes.result()
 
 
 async def _episodes(connection: socket.socket, path: str, tokenizer: str | None) -> None:
@@ -70,7 +85,7 @@ async def _episodes(connection: socket.socket, path: str, tokenizer: str | None)
         signal.setitimer(signal.ITIMER_PROF, begin["cpu_seconds"])
         end = await _episode(path, begin, line, tokenizer)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        await line.write(end)
+        await line.write({"overran": line.limit.reason, **end})
 
 
 class _Line:
@@ -81,6 +96,7 @@ class _Line:
         self._writer = writer
         self._turn = asyncio.Lock()
         self.open = True
+        self.limit = TimeLimit()
         self.control_tokens: Sequence[str] = ()
 
     async def read(self) -> dict[str, Any]:
@@ -102,14 +118,19 @@ class _Line:
         async with self._turn:
             if not self.open:
                 raise RuntimeError("the episode has ended")
-            await self.write(message)
-            return await self.read()
+            self.limit.pause()
+            try:
+                await self.write(message)
+                return await self.read()
+            finally:
+                self.limit.resume()
 
     async def generate(self, messages: str | Sequence[Mapping[str, str]] = (), /, *, anew: bool = False) -> Turn:
         """Continue the conversation (`interface.Generate`)."""
         checked = _checked(messages, self.control_tokens, (*ROLES, "assistant") if anew else ROLES)
         if anew and (not checked or checked[-1]["role"] == "assistant"):
             raise ValueError("a conversation that is started again must end with a turn that the policy can answer")
+        self.limit.check()
         answer = await self.ask({"generate": checked, "anew": anew})
         if "turn" not in answer:
             raise EpisodeOver(answer.get("over", "the run has ended"))
@@ -139,14 +160,14 @@ async def _episode(path: str, begin: Mapping[str, Any], line: _Line, tokenizer: 
         tools = _tools(begin, tokenizer)
         prompt = Prompt(begin["messages"], begin["sample"], begin["seed"], line.judge, line.control_tokens, tools)
         function = load(path, begin["digest"], what="environment")
-        return _end(path, await _called(function, prompt, line.generate, begin["columns"]))
+        called = _called(function, prompt, line.generate, begin["columns"])
+        end = _end(path, await line.limit.run(called, begin["seconds"]))
     except EpisodeOver:
-        return {"end": None}
-    except (Exception, SystemExit) as error:
-        return _fault_of(path, function, error)
-    finally:
-        line.open = False
-        await _cancel_others()
+        end = {"end": None}
+    except BaseException as error:  # KeyboardInterrupt and CancelledError are the environment's own, too
+        end = _fault_of(path, function, error)
+    line.open = False
+    return {**end, "retire": not await _cancel_others() or "worn" in end}
 
 
 def _tools(begin: Mapping[str, Any], tokenizer: str | None) -> Toolbox | None:
@@ -158,13 +179,20 @@ def _tools(begin: Mapping[str, Any], tokenizer: str | None) -> Toolbox | None:
 def _fault_of(path: str, function: Callable[..., Any] | None, error: BaseException) -> dict[str, Any]:
     """Return the message for an environment that raised or could not be loaded."""
     if isinstance(error, MemoryError):
-        return _fault(path, "needs more memory than verifiers.environments.memory_mib")
+        return _fault(path, "needs more memory than verifiers.environments.memory_mib") | {"worn": True}
     if isinstance(error, CannotJudge):
         failure = error.failure or FunctionFailure(path, str(error))
         return _fault(path, failure.reason, may_pass=failure.may_pass)
     where, text = line_of(error, path.rpartition(".")[0], function), one_line(error)
     passes = error.may_pass if isinstance(error, ServiceError) else may_pass(error)
-    return _fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=passes)
+    fault = _fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=passes)
+    return fault | {"worn": True} if any(map(_is_shortage, with_causes(error))) else fault
+
+
+def _is_shortage(error: BaseException) -> bool:
+    """Return whether something was used up that earlier episodes of the process may have taken."""
+    no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    return no_thread or isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES)
 
 
 async def _called(function: Callable[..., Any], prompt: Prompt, generate: Any, columns: Mapping[str, Any]) -> Any:
@@ -176,12 +204,18 @@ async def _called(function: Callable[..., Any], prompt: Prompt, generate: Any, c
     return await returned
 
 
-async def _cancel_others() -> None:
-    """Cancel the tasks that an environment left running."""
+async def _cancel_others() -> bool:
+    """Cancel the tasks that an environment left running, and return whether all of them ended."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    if not others:
+        return True
+    done, left = await asyncio.wait(others, timeout=CANCEL_SECONDS)
+    for task in done:
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: asyncio would log it
+    return not left
 
 
 def _checked(
@@ -210,11 +244,20 @@ def _end(path: str, result: Any) -> dict[str, Any]:
     if result is None:
         return {"end": None}
     outcome = result if isinstance(result, Outcome) else Outcome(result)
-    reward = outcome.reward
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
+    reward = _number(outcome.reward)
+    if reward is None:
         return _fault(path, "must return a finite number, an Outcome or None", f", got {result!r:.100}")
     passed = reward >= 1 if outcome.passed is None else bool(outcome.passed)
-    return {"end": {"reward": float(reward), "passed": passed}}
+    return {"end": {"reward": reward, "passed": passed}}
+
+
+def _number(reward: object) -> float | None:
+    """Return a finite number of any type, such as NumPy's or a tensor of one element, or None if it is none."""
+    try:
+        number = float(reward) if isinstance(reward, SupportsFloat) else math.nan
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _fault(path: str, reason: str, details: str = "", *, may_pass: bool = False) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class ForkServer:
         folder: str | None = None,
         log: BinaryIO | None = None,
         process_group: int | None = None,
+        end_seconds: float = 0.0,
     ) -> None:
         """Start the process, without waiting until it has warmed up.
 
@@ -46,12 +47,14 @@ class ForkServer:
             command: the command; the descriptor of the control socket is appended to it.
             variables: its environment variables.
             folder, process_group: its working folder and process group, as for `subprocess.Popen`.
+            end_seconds: seconds that it has after SIGTERM to end what its forks have started. If 0, it is killed.
             log: a file that gets its output. Optional. If None, it uses the output of this process.
         """
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
         self._one_at_a_time = threading.Lock()
         self._killed = False
+        self._end_seconds = end_seconds
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603
                 [*command, str(theirs.fileno())],
@@ -102,8 +105,14 @@ class ForkServer:
 
     def kill(self) -> None:
         """Kill the fork server and all its forks; a waiting request then fails."""
+        if self._end_seconds and not self._killed:
+            self._process.terminate()
+            last_resort = threading.Timer(self._end_seconds, self._process.kill)
+            last_resort.daemon = True
+            last_resort.start()
+        elif not self._end_seconds:
+            self._process.kill()
         self._killed = True
-        self._process.kill()
 
     def close(self) -> None:
         """End the fork server and all its forks, and close the descriptors."""

@@ -6,22 +6,45 @@ import ctypes
 import os
 import resource
 import signal
+from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 
 from tasks.verifiers.code.inside import confine
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _UNLIMITED_SECONDS = 1 << 30
 """CPU seconds of a process that sets a limit for each call."""
 _FILE_BYTES, _OPEN_FILES = 1 << 20, 256
 
 
-def die_with_parent() -> None:
-    """Let the kernel end this process when the thread that started it ends, even by SIGKILL."""
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when the thread that started it ends, even by SIGKILL."""
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it ended before the signal was set
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants whose own parents end, also if they have left its group."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children(kept: Collection[int] = ()) -> None:
+    """Kill all children of this process but some. With `adopt_orphans`, their descendants become its children then."""
+    while others := children() - {*kept}:
+        for pid in others:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def children() -> set[int]:
+    """Return the pids of the children of this process."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for listed in lists for pid in listed.read_text().split()}
 
 
 def prefer_for_out_of_memory() -> None:

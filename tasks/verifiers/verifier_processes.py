@@ -177,7 +177,8 @@ class _Queue:
             self._workers.discard(worker)
             raise
         if answer is None or RETIRED in answer:
-            self._count_end(await self._workers.end(worker))
+            status, _ = await self._workers.end(worker)
+            self._count_end(status)
             return None
         if worker.calls < RECYCLE_AFTER:
             self._idle.append(worker)

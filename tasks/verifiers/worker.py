@@ -83,7 +83,18 @@ def serve(
             _become_worker(descriptors[0], {**settings, **order}, work)
         return {"pid": child}, []
 
-    obey(control, fork)
+    if settings["locked_up"]:  # its workers can start no processes
+        obey(control, fork)
+        return
+    process_limits.adopt_orphans()
+    own = process_limits.children()  # an imported module may have started some, which all workers share
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    process_limits.die_with_parent(signal.SIGTERM)  # SIGKILL would leave what its workers have started
+    try:
+        obey(control, fork, lambda workers: process_limits.end_children(workers | own))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        process_limits.end_children()
 
 
 def _become_worker(
@@ -92,12 +103,15 @@ def _become_worker(
     """Set the limits of a worker, do its work, and end it; never returns to the code of the fork server."""
     status = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         connection = socket.socket(fileno=descriptor)
         process_limits.die_with_parent()
         os.nice(settings["fork"])
         process_limits.limit_memory(settings["memory_mib"] << 20)
         if settings["locked_up"]:
             process_limits.lock_up()
+        else:
+            process_limits.adopt_orphans()
         work(connection, settings)
         status = 0
     except BaseException:

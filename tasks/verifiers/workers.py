@@ -30,6 +30,8 @@ ANSWER_SECONDS = 60.0
 """Seconds that it may take to respond. It needs milliseconds, but may have to wait long for a core."""
 RETRY_SECONDS = 30.0
 """Seconds after a failed start during which calls fail without another attempt."""
+END_SECONDS = 5.0
+"""Seconds that a fork server has to end the processes that its workers have started."""
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class Workers:
         self._variables = _variables(locked_up, nltk_data)
         self._server: ForkServer | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._closing: set[asyncio.Task[int]] = set()
+        self._closing: set[asyncio.Task[tuple[int, bool]]] = set()
         self._closed = False
         self._failed_at, self._refusal = -RETRY_SECONDS, ""
 
@@ -116,14 +118,23 @@ class Workers:
         ours.close()
         raise CannotJudge(f"no process for {self.name} could be started in {START_ATTEMPTS} attempts")
 
-    async def end(self, worker: Worker) -> int:
-        """Kill a worker if it still runs, and return its exit status, or -9 if it ended with its fork server."""
+    async def end(self, worker: Worker, *, patience: float = 0.0) -> tuple[int, bool]:
+        """Kill a worker if it still runs.
+
+        Args:
+            worker: the worker.
+            patience: seconds to wait for it to end before it is killed.
+
+        Returns:
+            Its exit status, or -9 if it ended with its fork server, and whether it had to be killed.
+        """
         worker.writer.close()
         with suppress(ForkServerLost):
             if worker.server is self._server:
-                answer, _ = await _order(worker.server, {"end": worker.pid}, (), ANSWER_SECONDS)
-                return int(answer["status"])
-        return -9
+                order = {"end": worker.pid, "patience": patience}
+                answer, _ = await _order(worker.server, order, (), ANSWER_SECONDS)
+                return int(answer["status"]), bool(answer["killed"])
+        return -9, False
 
     def has(self, worker: Worker) -> bool:
         """Return True if the fork server of the worker still runs; the worker ends with it."""
@@ -153,7 +164,8 @@ class Workers:
         if time.monotonic() - self._failed_at < RETRY_SECONDS:
             raise CannotJudge(self._refusal)
         command = [sys.executable, "-c", f"from {self._program} import main; main()"]
-        self._server = ForkServer(command, self._variables)
+        end_seconds = 0.0 if self._settings["locked_up"] else END_SECONDS
+        self._server = ForkServer(command, self._variables, end_seconds=end_seconds)
         began = time.monotonic()
         try:
             await _order(self._server, self._settings, (), START_SECONDS)

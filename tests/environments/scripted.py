@@ -56,8 +56,8 @@ def play(
         if said == limit:
             raise EpisodeOver
         for message in [{"role": "user", "content": inserted}] if isinstance(inserted, str) else inserted:
-            if message["role"] not in (*ROLES, *["assistant"] * anew) or not message["content"]:
-                raise ValueError(f"a turn without text, or of another role: {message}")
+            if message["role"] not in (*ROLES, *["assistant"] * anew):
+                raise ValueError(f"a turn of another role: {message}")
             if any(token in message["content"] for token in control_tokens):
                 raise ValueError(f"a control token in {message}")
             played.inserted.append(dict(message))

@@ -84,22 +84,25 @@ def test_a_conversation_and_a_prompt_lose_nothing(template, roles, lost):
         encode(tokenizer, [row], {})
 
 
+COHERE = ("<|END_TEXT|>", "<|END|>", "<|START|>", "<|USER|>", "<|BOT|>", "<|TEXT|>")
+GLM = ("<|user|>", "<|observation|>", "<|assistant|>")
+HARMONY = ("<|start|>", "<|message|>", "<|end|>", "<|return|>")
 ENDS = {
     # name: (template, control tokens, role, token that ended the turn, text from there to the content)
     "ChatML": (templates.ALL_ROLES, (), "user", "<|im_end|>", "<|im_end|>\n<|im_start|>user\n"),
     "ChatML, another end": (templates.ALL_ROLES, (), "user", "<|pad|>", "<|pad|>\n<|im_start|>user\n"),
-    "two ends": (templates.TWO_ENDS, ("<|END_TEXT|>", "<|END|>", "<|START|>", "<|USER|>", "<|BOT|>", "<|TEXT|>"), "user", "<|END|>", "<|END|><|START|><|USER|>"),
-    "two ends, another": (templates.TWO_ENDS, ("<|END_TEXT|>", "<|END|>", "<|START|>", "<|USER|>", "<|BOT|>", "<|TEXT|>"), "user", "<|pad|>", "<|pad|><|START|><|USER|>"),
-    "no end, right header": (templates.NO_ENDS, ("<|user|>", "<|observation|>", "<|assistant|>"), "user", "<|user|>", "<|user|>\n"),
-    "no end, right result": (templates.NO_ENDS, ("<|user|>", "<|observation|>", "<|assistant|>"), "tool", "<|observation|>", "<|observation|>\n"),
-    "no end, another header": (templates.NO_ENDS, ("<|user|>", "<|observation|>", "<|assistant|>"), "user", "<|observation|>", "<|observation|><|user|>\n"),
-    "no end, another for a result": (templates.NO_ENDS, ("<|user|>", "<|observation|>", "<|assistant|>"), "tool", "<|user|>", "<|user|><|observation|>\n"),
-    "no end, end of text": (templates.NO_ENDS, ("<|user|>", "<|observation|>", "<|assistant|>"), "user", "<|pad|>", "<|pad|><|user|>\n"),
+    "two ends": (templates.TWO_ENDS, COHERE, "user", "<|END|>", "<|END|><|START|><|USER|>"),
+    "two ends, another": (templates.TWO_ENDS, COHERE, "user", "<|pad|>", "<|pad|><|START|><|USER|>"),
+    "no end, right header": (templates.NO_ENDS, GLM, "user", "<|user|>", "<|user|>\n"),
+    "no end, right result": (templates.NO_ENDS, GLM, "tool", "<|observation|>", "<|observation|>\n"),
+    "no end, another header": (templates.NO_ENDS, GLM, "user", "<|observation|>", "<|observation|><|user|>\n"),
+    "no end, another for a result": (templates.NO_ENDS, GLM, "tool", "<|user|>", "<|user|><|observation|>\n"),
+    "no end, end of text": (templates.NO_ENDS, GLM, "user", "<|pad|>", "<|pad|><|user|>\n"),
     "space before": (templates.SPACED_END, ("<|end|>", "<|begin|>"), "user", "<|end|>", "<|end|><|begin|>[INST] "),
     "line before": (templates.BROKEN_LINE_END, ("<|EOT|>",), "user", "<|EOT|>", "<|EOT|>\n### Instruction:\n"),
     "line before, another": (templates.BROKEN_LINE_END, ("<|EOT|>",), "user", "<|pad|>", "<|pad|>\n### Instruction:\n"),
-    "other last": (templates.OTHER_LAST_END, ("<|start|>", "<|message|>", "<|end|>", "<|return|>"), "user", "<|return|>", "<|return|><|start|>user<|message|>"),
-    "other last, usual end": (templates.OTHER_LAST_END, ("<|start|>", "<|message|>", "<|end|>", "<|return|>"), "user", "<|end|>", "<|end|><|start|>user<|message|>"),
+    "other last": (templates.OTHER_LAST_END, HARMONY, "user", "<|return|>", "<|return|><|start|>user<|message|>"),
+    "other last, usual end": (templates.OTHER_LAST_END, HARMONY, "user", "<|end|>", "<|end|><|start|>user<|message|>"),
 }  # fmt: skip
 
 

@@ -1,5 +1,8 @@
 """Classes as TRL's `environment_factory` takes them."""
 
+import asyncio
+import time
+
 
 class Counter:
     """Counts up to a target."""
@@ -50,3 +53,31 @@ class WithoutReset:
 class WithoutTools:
     def reset(self):
         return None
+
+
+class Limited:
+    """Has tools that overrun limits, and is worth 0.75 however it ends."""
+
+    def reset(self, **row):
+        return None
+
+    def long(self) -> str:
+        """Return more than fits."""
+        return "x" * 1999
+
+    def short(self) -> str:
+        """Return little."""
+        return "x"
+
+    def slow(self) -> str:
+        """Block for an hour."""
+        time.sleep(3600)
+        return "x"
+
+    async def slow_async(self) -> str:
+        """Wait for an hour."""
+        await asyncio.sleep(3600)
+        return "x"
+
+    def get_reward(self) -> float:
+        return 0.75
