@@ -136,6 +136,7 @@ class Prompt:
         judge: scores a text of the policy with the prompt's verifier; raises `ServiceError` if it cannot.
         control_tokens: texts of the model's control tokens, which an inserted message may not contain.
         tools: the functions that the policy may call, or None if the data file lists none.
+        turns: maximum number of turns of the policy (`environment.turns`). Optional. If None, it is not known.
     """
 
     messages: Sequence[Message]
@@ -144,6 +145,7 @@ class Prompt:
     judge: Callable[[str], Awaitable[Judgement]]
     control_tokens: Sequence[str] = ()
     tools: Tools | None = None
+    turns: int | None = None
 
     def plain(self, text: str) -> str:
         """Return `text` with a space inside every control token, so that it can be inserted safely."""

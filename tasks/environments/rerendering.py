@@ -10,7 +10,7 @@ drops an earlier turn, the episode restarts with the new conversation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tasks.environments.interface import Generate, Message, Turn
@@ -22,13 +22,17 @@ SHOWN_CHARS = 80
 class Conversation:
     """Tracks the messages of an episode for such a client, and answers its requests one after another."""
 
-    def __init__(self, prompt: Sequence[Message], generate: Generate) -> None:
+    def __init__(
+        self, prompt: Sequence[Message], generate: Generate, plain: Callable[[str], str] = lambda text: text
+    ) -> None:
         """Start with the messages of the prompt.
 
         Args:
             prompt: messages of the prompt.
             generate: continues the episode.
+            plain: makes a text insertable (`Prompt.plain`). Clients quote the policy, which may write control tokens.
         """
+        self._plain = plain
         self._turns = [(message["role"], message["content"]) for message in prompt]
         self._generate = generate
         self._answer: Turn | None = None
@@ -49,7 +53,7 @@ class Conversation:
         anew = turns[: len(self._turns)] != self._turns or any(role == "assistant" for role, _ in added)
         if not turns or turns[-1][0] == "assistant":
             raise ValueError("a request does not end with a turn that the policy could answer")
-        inserted = [{"role": role, "content": content} for role, content in (turns if anew else added)]
+        inserted = [{"role": role, "content": self._plain(content)} for role, content in (turns if anew else added)]
         self._answer = await self._generate(inserted, anew=anew)
         self._turns = [*turns, ("assistant", self._answer.text)]
         return self._answer

@@ -135,6 +135,7 @@ class Session:
                 "control_tokens": list(control_tokens),
                 "cpu_seconds": self._config.cpu_seconds,
                 "seconds": self._spec.seconds,
+                "turns": self._spec.turns,
             }
         )
 

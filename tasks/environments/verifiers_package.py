@@ -12,19 +12,23 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tasks.environments.interface import Generate, Outcome, Prompt, Turn
 from tasks.environments.rerendering import Conversation, text_of
+from tasks.failures import one_line
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 MODEL = "policy"
 """Name of the policy in requests."""
+VERSION = "0.4"
+"""Version of the package whose interface is used."""
 
 
 async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[str, Any], task: int) -> Outcome:
@@ -38,16 +42,15 @@ async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[
         task: index of the task in the taskset, from 0.
 
     Raises:
-        EpisodeOver: If the environment requests more turns than the limits allow.
+        EpisodeOver: If a limit of tokens or seconds is reached. A limit of turns is the agent's `max_turns`, with which
+            the package ends and scores the episode.
         ValueError: If the environment offers tools, has no such task, or has several agents.
-        RuntimeError: If the package's episode failed.
+        RuntimeError: If the package's episode failed, or another version of the package is installed.
     """
-    import verifiers.v1 as vf
-    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
-
+    vf = _package()
     options = json.dumps(env, sort_keys=True)
-    theirs = load_environment(resolve_env_config(json.loads(options)))
-    endpoint = _Endpoint(Conversation(prompt.messages, generate))
+    theirs = _environment(json.loads(options), prompt.turns)
+    endpoint = _Endpoint(Conversation(prompt.messages, generate, prompt.plain))
     async with endpoint.listening() as url, theirs.serving():
         client = vf.EvalClientConfig(base_url=url, api_key_var="NO_KEY")
         episode = await theirs.run_episode(_task(options, task), vf.ModelContext(model=MODEL, client=client))
@@ -71,14 +74,52 @@ def rows(env: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
 
     Raises:
         ValueError: If a task has no prompt, or its prompt is not text.
+        RuntimeError: If another version of the package is installed.
     """
-    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
-
-    theirs = load_environment(resolve_env_config(dict(env)))
+    theirs = _environment(dict(env))
     return [
         {"messages": _messages(task.data), "task": number}
         for number, task in enumerate(islice(iter(theirs.taskset), limit))
     ]
+
+
+def warm_up() -> None:
+    """Import the package before processes are forked, so that they share its memory."""
+    with suppress(RuntimeError):
+        _package()
+
+
+def _package() -> Any:
+    """Import the package.
+
+    Raises:
+        RuntimeError: If it is not installed, or has another interface.
+    """
+    try:
+        import verifiers.v1 as vf
+        from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # noqa: F401
+    except ImportError as error:
+        try:
+            found = f"version {version('verifiers')} is installed"
+        except PackageNotFoundError:
+            found = "it is not installed"
+        raise RuntimeError(
+            f"verifiers_package needs version {VERSION} of verifiers (pip install 'verifiers=={VERSION}.*'), "
+            f"and {found} ({one_line(error)})"
+        ) from error
+    return vf
+
+
+def _environment(env: dict[str, Any], turns: int | None = None) -> Any:
+    """Return the package's environment of some options, whose agents take at most `turns` turns."""
+    vf = _package()
+    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+    config = resolve_env_config(env)
+    for _, agent in config:
+        if isinstance(agent, vf.AgentConfig) and turns is not None:
+            agent.max_turns = min(turns, agent.max_turns or turns)
+    return load_environment(config)
 
 
 def _messages(data: Any) -> list[dict[str, str]]:
@@ -92,9 +133,7 @@ def _messages(data: Any) -> list[dict[str, str]]:
 
 @lru_cache(maxsize=1024)
 def _task(options: str, number: int) -> Any:
-    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
-
-    theirs = load_environment(resolve_env_config(json.loads(options)))
+    theirs = _environment(json.loads(options))
     for task in islice(iter(theirs.taskset), number, number + 1):
         return task
     raise ValueError(f"verifiers_package: {theirs.config.env_id} has no task {number}")

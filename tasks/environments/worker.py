@@ -35,9 +35,11 @@ from tasks.environments.interface import (
     encodable,
 )
 from tasks.environments.python_tool import RUN_PROGRAM
+from tasks.environments.spec import GIVEN
 from tasks.environments.time_limit import TimeLimit
 from tasks.environments.tools import Toolbox, toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
+from tasks.environments.verifiers_package import warm_up as import_verifiers
 from tasks.failures import one_line, with_causes
 from tasks.lineage.user_code import line_of
 from tasks.verifiers import worker
@@ -62,6 +64,8 @@ def warm_up(settings: Mapping[str, Any]) -> None:
         warm_up_parser(settings["tool_parser"], settings["tokenizer"])
     with suppress(CannotJudge):
         load(settings["path"], None, what="environment")
+    if settings["path"] == GIVEN["verifiers_package"]:
+        import_verifiers()
 
 
 def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
@@ -158,7 +162,15 @@ async def _episode(path: str, begin: Mapping[str, Any], line: _Line, tokenizer: 
     function: Callable[..., Any] | None = None
     try:
         tools = _tools(begin, tokenizer)
-        prompt = Prompt(begin["messages"], begin["sample"], begin["seed"], line.judge, line.control_tokens, tools)
+        prompt = Prompt(
+            begin["messages"],
+            begin["sample"],
+            begin["seed"],
+            line.judge,
+            line.control_tokens,
+            tools,
+            begin["turns"],
+        )
         function = load(path, begin["digest"], what="environment")
         called = _called(function, prompt, line.generate, begin["columns"])
         end = _end(path, await line.limit.run(called, begin["seconds"]))

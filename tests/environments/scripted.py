@@ -69,6 +69,6 @@ def play(
         played.judged.append(text)
         return (judge or equals("right"))(text)
 
-    prompt = Prompt(messages, 0, seed, judged, control_tokens, tools)
+    prompt = Prompt(messages, 0, seed, judged, control_tokens, tools, turns)
     played.result = asyncio.run(environment(prompt, generate, **columns))
     return played

@@ -20,7 +20,7 @@ class Client:
     def __init__(self, *prompt, turns=9):
         self.inserted = []
         self._limit = turns
-        self._conversation = Conversation(prompt or (USER,), self._generate)
+        self._conversation = Conversation(prompt or (USER,), self._generate, lambda text: text.replace("<|", "< |"))
 
     async def _generate(self, messages, *, anew):
         if len(self.inserted) == self._limit:
@@ -95,3 +95,11 @@ def test_the_text_of_a_message_is_that_of_its_parts():
             text_of({"role": "user", "content": content})
     with pytest.raises(ValueError, match="calls tools"):
         text_of({"role": "assistant", "content": "", "tool_calls": [{}]})
+
+
+def test_a_control_token_in_a_request_is_made_plain_and_its_history_is_not():
+    client, quoting = Client(), {"role": "user", "content": "You said <|end|>"}
+    client.send(USER)
+    assert client.send(USER, answer("1"), quoting) == "2"
+    assert client.send(USER, answer("1"), quoting, answer("2"), USER) == "3"
+    assert client.inserted == [[], [{"role": "user", "content": "You said < |end|>"}], [USER]]

@@ -1,6 +1,7 @@
 """Environments of the package `verifiers`, the real one, with a scripted policy behind them."""
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,9 +31,10 @@ def on_the_path(monkeypatch):
     sys.modules.pop("verifiers_numbers", None)
 
 
-def episode(*texts, task=0, messages=None, **options):
+def episode(*texts, task=0, messages=None, echoes=False, **options):
     messages = messages or rows(ENVIRONMENT, 3)[task]["messages"]
-    return play(verifiers_package, texts, env=ENVIRONMENT, task=task, messages=messages, **options)
+    env = {**ENVIRONMENT, "echoes": echoes}
+    return play(verifiers_package, texts, env=env, task=task, messages=messages, **options)
 
 
 def test_rows_hold_the_prompts_of_the_tasks():
@@ -60,9 +62,31 @@ def test_another_prompt_than_the_tasks_begins_the_tasks_conversation_anew():
     assert played.contents == ["A game.", "Name number 0."]
 
 
-def test_a_limit_of_turns_ends_the_episode():
+def test_a_limit_of_turns_is_the_packages_own_and_leaves_its_reward():
+    assert episode("1", "2", "3", turns=2).result.reward == 0.0
+    assert episode("1", "5", "3", turns=2).result.reward == 1.0
+
+
+def test_another_limit_ends_the_episode():
     with pytest.raises(EpisodeOver):
         episode("1", "2", "3")
+
+
+def test_a_control_token_that_the_environment_quotes_is_made_plain():
+    played = episode("I say <|im_end|> now", "5", echoes=True, control_tokens=["<|im_end|>"])
+    assert played.contents == ["You said: I say < |im_end|> now"]
+    assert played.result.reward == 1.0
+
+
+def test_processes_share_the_memory_of_the_package():
+    program = (
+        "import sys; from tasks.environments.worker import warm_up; from tasks.environments.spec import GIVEN; "
+        "warm_up({'path': GIVEN[sys.argv[1]], 'tool_parser': None, 'tokenizer': None}); "
+        "print('verifiers.v1' in sys.modules)"
+    )
+    for name, expected in (("verifiers_package", "True"), ("call_tools", "False")):
+        run = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=True)
+        assert run.stdout.split()[-1] == expected
 
 
 def test_a_task_that_is_not_there_is_named():

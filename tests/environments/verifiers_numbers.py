@@ -18,6 +18,7 @@ class NumberTask(vf.Task[NumberData, vf.State, vf.TaskConfig]):
 
 class GameConfig(vf.EnvConfig):
     player: vf.AgentConfig = vf.AgentConfig()
+    echoes: bool = False
 
 
 class Game(vf.Env[GameConfig]):
@@ -25,7 +26,8 @@ class Game(vf.Env[GameConfig]):
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn()
             while not (hit := str(task.data.secret) in segment.last_reply) and not segment.terminated:
-                segment = await interaction.turn("Try again.")
+                answer = f"You said: {segment.last_reply}" if self.config.echoes else "Try again."
+                segment = await interaction.turn(answer)
         interaction.trace.record_reward("hit", float(hit), 1.0)
 
 
