@@ -32,6 +32,8 @@ from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 PATTERN = r"<tool_call>(.*?)</tool_call>"
 """Pattern of a tool call in the Hermes format (Qwen and others); its one group is the JSON."""
+OPENING = re.compile(r"<[^<>\s]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,30}>|\[TOOL_CALLS\]")
+"""What calls begin with in most formats: a tag such as `<tool_call>`, `<function_calls>` or `<|tool_call_start|>`."""
 SHOWN_CHARS = 200
 """Maximum characters of the policy's text, or of an error, that the answer to an invalid call quotes."""
 
@@ -194,7 +196,12 @@ def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
         ) from error
 
     def parse(text: str) -> list[ToolCall]:
-        calls = reader.extract_tool_calls(text, request).tool_calls
+        try:
+            calls = reader.extract_tool_calls(text, request).tool_calls
+        except Exception as error:  # the text is the policy's
+            return [ToolCall("", {}, f"a call cannot be read: {one_line(error)}")]
+        if not calls and (opening := OPENING.search(text)):  # the parser takes it for text
+            return [ToolCall("", {}, f"a call cannot be read: {text[opening.start() :][:SHOWN_CHARS]}")]
         return [_checked(call.function.name, call.function.arguments) for call in calls]
 
     return parse

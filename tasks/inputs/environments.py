@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.config import SpecError
-from tasks.environments.episode import EpisodePlayer, EpisodeRequest
+from tasks.environments.conversation import ChatTemplate
+from tasks.environments.episode import EpisodePlayer, EpisodeRequest, TurnTokens
 from tasks.environments.sessions import EnvironmentPool
 from tasks.environments.spec import EnvironmentSpec
+from tasks.generation.chat_template import ChatTemplateError
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
+from tasks.generation.models import HubModel, LocalFolder, ModelSpec
 from tasks.inputs.files import DataFile
 from tasks.sourcing import loaders
 from tasks.sourcing.files import Malformed
@@ -28,26 +33,36 @@ from tasks.sourcing.ground_truths import environment_of
 from tasks.sourcing.messages import chat_from
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
+from tasks.storage.model_folder import loading
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.scores import CannotJudge
 
 logger = logging.getLogger(__name__)
 
-TURNS = ("42", "I do not know.", "```python\nprint(42)\n```")
+TURNS = (
+    "42",
+    "I do not know.",
+    "```python\nprint(42)\n```",
+    '<tool_call>{"name": "42", "arguments": {}}</tool_call>',  # is answered with an error, and calls no tool
+)
 """The dummy turns. Each episode begins with a different one."""
 
 
-def check_environment(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -> None:
+def check_environment(
+    source: SourceSpec, rows: list[loaders.Row], data: DataFile, template: TurnTokens | None = None
+) -> None:
     """Run the environment of a source, if it has one, on its first usable row.
 
     Args:
         source: the source.
         rows: its first rows.
         data: the data file, for its name and the limits of processes.
+        template: the policy's chat template. Optional. If None, messages are not rendered.
 
     Raises:
-        SpecError: the environment fails in every episode. The message contains its name, the exception and the line.
+        SpecError: the environment fails in every episode, or the chat template refuses or leaves out one of its
+            messages. The message contains its name, the exception and the line.
     """
     if source.environment is None:
         return
@@ -58,12 +73,41 @@ def check_environment(source: SourceSpec, rows: list[loaders.Row], data: DataFil
         raise SpecError(f"{where}: {reason}") from None
     if played is None:
         return
-    completions = asyncio.run(_play(*played, data))
+    watched = _Watched(template or _NoTemplate())
+    completions = asyncio.run(_play(*played, data, watched))
+    if watched.refusals:
+        raise SpecError(f"{where}: environment {source.environment.name}: {watched.refusals[0]}")
     errors = [end.error for completion in completions if (end := completion.end) is not None and end.error is not None]
     if len(errors) == len(completions):
         raise SpecError(f"{where}: {errors[0]}; it fails like this in each of {len(errors)} dummy episodes")
     if errors:
         logger.warning("%s: %s; it fails like this in one dummy episode, not in others", where, errors[0])
+
+
+def template_of(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate | None:
+    """Return the chat template of a model whose tokenizer can be read here, or None.
+
+    Only its tokenizer is loaded. The weights of a package and a folder on blob storage are not at hand: their template
+    is applied when the first episode is played.
+
+    Args:
+        model: the model.
+        variables: values of the template's variables.
+
+    Raises:
+        ModelError: the tokenizer cannot be loaded.
+        ChatTemplateError: the template has no such variable.
+    """
+    source = model.source
+    if find_spec("transformers") is None or not isinstance(source, LocalFolder | HubModel):
+        logger.info("messages of environments meet the chat template of %s in the first episode", model.name)
+        return None
+    from transformers import AutoTokenizer
+
+    if isinstance(source, LocalFolder):
+        return ChatTemplate.of_model(Path(source.path), variables)
+    with loading(source.name):
+        return ChatTemplate(AutoTokenizer.from_pretrained(source.name, revision=source.revision), variables)
 
 
 def _first(source: SourceSpec, rows: list[loaders.Row]) -> tuple[EnvironmentSpec, Sequence[Mapping[str, str]]] | None:
@@ -80,9 +124,12 @@ def _first(source: SourceSpec, rows: list[loaders.Row]) -> tuple[EnvironmentSpec
     return None
 
 
-async def _play(spec: EnvironmentSpec, messages: Sequence[Mapping[str, str]], data: DataFile) -> list[Completion]:
-    spec = replace(spec, tool_parser=None)  # a tool parser needs the policy's tokenizer, which preflight's pod lacks
-    player = EpisodePlayer(EnvironmentPool(data.verifiers.environments), _NoTemplate())
+async def _play(
+    spec: EnvironmentSpec, messages: Sequence[Mapping[str, str]], data: DataFile, template: TurnTokens
+) -> list[Completion]:
+    # A tool parser needs vLLM, which preflight's pod lacks, and the dummy call is in the format of the default pattern.
+    spec = replace(spec, tool_parser=None, tool_pattern=None)
+    player = EpisodePlayer(EnvironmentPool(data.verifiers.environments), template)
     try:
         return [
             await player.play(
@@ -94,6 +141,38 @@ async def _play(spec: EnvironmentSpec, messages: Sequence[Mapping[str, str]], da
         ]
     finally:
         await player.aclose()
+
+
+class _Watched:
+    """A chat template that records what it refuses."""
+
+    def __init__(self, template: TurnTokens) -> None:
+        self._template = template
+        self.refusals: list[str] = []
+
+    @property
+    def control_tokens(self) -> Sequence[str]:
+        """Return the template's control tokens."""
+        return self._template.control_tokens
+
+    def may_fit(self, messages: Sequence[Mapping[str, str]], tokens: int) -> bool:
+        """Return what the template returns."""
+        return self._template.may_fit(messages, tokens)
+
+    def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
+        """Return the template's tokens, and record an error."""
+        return self._recorded(lambda: self._template.inserted(messages, last_token))
+
+    def begun(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the template's tokens, and record an error."""
+        return self._recorded(lambda: self._template.begun(messages, tools))
+
+    def _recorded(self, call: Callable[[], list[int]]) -> list[int]:
+        try:
+            return call()
+        except ChatTemplateError as error:
+            self.refusals.append(str(error))
+            raise
 
 
 class _NoTemplate:

@@ -11,13 +11,14 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
+from tasks.environments.conversation import ChatTemplate
 from tasks.evaluation.harness_spec import check_installed
 from tasks.failures import MistakeError
 from tasks.flyte.stages import RESULT, show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
 from tasks.inputs.disk_needs import check_disk
-from tasks.inputs.environments import check_environment
+from tasks.inputs.environments import check_environment, template_of
 from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
@@ -181,21 +182,26 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     """
     check_together(data, training, evaluation)
     names = [source.name for source in data.used_sources]
-    first_rows = dict(zip(names, of_all_sources(data, partial(_opened, data)), strict=True))
+    benchmarks = [benchmark.source for benchmark in (*evaluation.benchmarks, *training.benchmarks)]
+    template = None
+    if any(source.environment for source in (*data.used_sources, *benchmarks)):
+        template = template_of(training.model, training.sampling.chat_template_kwargs)
+    opened = partial(_opened, data, template)
+    first_rows = dict(zip(names, of_all_sources(data, opened), strict=True))
     for known in data.evaluation_sets:
         loaders.check(known.source)
-    for benchmark in (*evaluation.benchmarks, *training.benchmarks):
-        _opened(data, benchmark.source)
+    for source in benchmarks:
+        opened(source)
     for model in (training.model, *evaluation.policies.values()):
         fingerprinted_model(model)
     return first_rows
 
 
-def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
+def _opened(data: DataFile, template: ChatTemplate | None, source: SourceSpec) -> list[loaders.Row]:
     """Return the first rows of a source, after testing its functions, verifiers and environment on them."""
     rows = loaders.check(source)
     check_own_verifiers(source, rows, data)
-    check_environment(source, rows, data)
+    check_environment(source, rows, data, template)
     check_rewards(source, rows, data)
     return rows
 

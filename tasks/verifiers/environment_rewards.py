@@ -9,7 +9,10 @@ from typing import Any
 
 from tasks.verifiers.scores import GroundTruthError
 
-NO_REWARD = "its environment returned no reward, and the prompt has no verifier"
+NO_REWARD = (
+    "its environment returned no reward, and the prompt has no verifier (after a limit of the episode an environment "
+    "that catches EpisodeOver can return one)"
+)
 """Error of an episode whose environment returned no reward or exceeded a limit, while the prompt has no verifier."""
 
 

@@ -165,3 +165,47 @@ def test_the_chat_template_describes_the_tools_in_the_prompt():
 def test_a_parser_that_needs_tokens_of_another_model_says_so(tiny_model):
     with pytest.raises(RuntimeError, match="tool_parser: "):
         toolbox([tool("add")], "llama3_json", None, str(tiny_model)).calls_in("three")
+
+
+@pytest.mark.complete
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("parser", "text", "problems"),
+    [
+        ("hermes", '<tool_call>{"name":"add","arguments":{"a":1,"b":2}}</tool_call>', [""]),
+        ("hermes", '<tool_call>{"name":"add","arguments":{"a":1,}}</tool_call>', ["a call cannot be read"]),
+        ("olmo3", "<function_calls>add(1, 2)</function_calls>", ["a call cannot be read"]),
+        ("olmo3", "<function_calls>add(a=1, b=2", ["a call cannot be read"]),
+        ("pythonic", "The answer is in <functional>.", []),
+        ("pythonic", "add(1, 2)", []),  # a format without a tag: what cannot be read is text
+    ],
+)
+def test_a_call_that_a_parser_of_vllm_cannot_read_is_answered_with_an_error(tiny_model, parser, text, problems):
+    box = toolbox([tool("add")], parser, None, str(tiny_model))
+    calls = box.calls_in(text)
+    assert [call.problem.partition(":")[0] for call in calls] == problems
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a_numpy_number", "3"),
+        ("a_set", "{1}"),
+        ("a_record", "Point(x=1)"),
+        ("a_dictionary", '{"x": 1}'),
+        ("nothing", "null"),
+        ("itself", "[[...]]"),
+    ],
+)
+def test_a_result_of_any_type_is_text(name, text):
+    box = toolbox([tool(name)], None, None, None)
+    assert asyncio.run(box.result_of(ToolCall(name, {}))) == text
+
+
+def test_a_result_that_has_no_text_is_a_fault_with_the_tools_name():
+    box = toolbox([tool("unwritable")], None, None, None)
+    with pytest.raises(CannotJudge) as fault:
+        asyncio.run(box.result_of(ToolCall("unwritable", {})))
+    assert (
+        "unwritable raise NotImplementedError (tests/environments/tools_of_tests.py, line" in fault.value.failure.reason
+    )
