@@ -39,7 +39,6 @@ from tasks.environments.spec import GIVEN
 from tasks.environments.time_limit import TimeLimit
 from tasks.environments.tools import Toolbox, toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
-from tasks.environments.verifiers_package import warm_up as import_verifiers
 from tasks.failures import one_line, with_causes
 from tasks.lineage.user_code import line_of
 from tasks.verifiers import worker
@@ -64,8 +63,8 @@ def warm_up(settings: Mapping[str, Any]) -> None:
         warm_up_parser(settings["tool_parser"], settings["tokenizer"])
     with suppress(CannotJudge):
         load(settings["path"], None, what="environment")
-    if settings["path"] == GIVEN["verifiers_package"]:
-        import_verifiers()
+    if settings["path"] == GIVEN["verifiers_package"]:  # not an import above: the package is no part of every run
+        sys.modules[settings["path"].rpartition(".")[0]].warm_up()
 
 
 def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:

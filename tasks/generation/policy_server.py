@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tasks.failures import one_line
 from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineOptionsError, Response
+from tasks.tables.parquet import storable
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -116,7 +117,7 @@ class PolicyServer:
             )
         stopped = choice.finish_reason == "stop"
         text = self._without_end(choice.text, sampling.stop) if stopped else choice.text
-        return Response(text, usage.completion_tokens, choice.finish_reason)
+        return Response(storable(text), usage.completion_tokens, choice.finish_reason)
 
     async def _completion(self, prompt_ids: Sequence[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         with self._errors():

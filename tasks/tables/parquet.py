@@ -54,12 +54,30 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
     for column in schema:
         try:
             values = [row.get(column.name) if column.nullable else row[column.name] for row in listed]
-            columns.append(pa.array(values, type=column.type))
+            columns.append(_array(values, column.type))
         except KeyError:
             raise TableError(f"{where}: a row lacks the column {column.name!r}") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise TableError(f"{where}: column {column.name!r} must be {column.type}: {error}") from None
     return validate(pa.table(columns, names=schema.names), schema, where)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, type=kind)
+    except UnicodeEncodeError:  # rare, so texts are only searched for surrogates then
+        return pa.array([_storable_within(value) for value in values], type=kind)
+
+
+def _storable_within(value: Any) -> Any:
+    """Return a value of a table, in which all texts are `storable`."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, Mapping):
+        return {key: _storable_within(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable_within(part) for part in value]
+    return value
 
 
 def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:

@@ -121,6 +121,11 @@ def test_the_token_that_ended_a_response_is_no_part_of_it(tiny_model):
     assert texts == ["four", f"cut{end}"]
 
 
+def test_half_of_an_emoji_in_an_answer_is_escaped_so_that_it_can_be_stored(tiny_model):
+    with server(scripted(answered("half \ud83d"))) as endpoint:
+        assert sampled(endpoint.url, tiny_model)[0].text == r"half \ud83d"
+
+
 def test_requests_in_flight_are_as_many_as_the_engine_would_decode(tiny_model):
     slow = answered("a")
     slow.delay_s = 0.2

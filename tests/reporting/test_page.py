@@ -150,6 +150,16 @@ def test_hostile_text_is_escaped_everywhere(inputs):
     Page(page)
 
 
+@pytest.mark.parametrize(
+    "text", ["half \ud83d", "a\0b", "\u202e\ufffe", "{{ 7 * 7 }}", "</textarea></pre>", "x" * 10_000_000]
+)
+def test_any_text_of_a_model_makes_a_page_that_can_be_written(inputs, text):
+    rollouts = [row | {"response": text, "detail": text} for row in inputs.after.to_pylist()[:4]]
+    page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
+    assert len(page.encode()) < 10_000_000
+    Page(page)
+
+
 @pytest.mark.long
 def test_unjudged_completions_are_counted_and_not_shown(inputs):
     rollouts = inputs.after.to_pylist()

@@ -99,15 +99,15 @@ TABLES = {
 }
 
 
-def example(kind):
+def example(kind, text="text"):
     """A value of this type."""
     if pa.types.is_list(kind):
-        return [example(kind.value_type)] * 2
+        return [example(kind.value_type, text)] * 2
     if pa.types.is_struct(kind):
-        return {field.name: example(field.type) for field in kind}
+        return {field.name: example(field.type, text) for field in kind}
     if pa.types.is_boolean(kind):
         return True
-    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else 1
+    return text if pa.types.is_string(kind) or pa.types.is_large_string(kind) else 1
 
 
 @pytest.mark.long
@@ -139,3 +139,14 @@ def test_a_folders_digest_sees_content_and_names_and_nothing_else(tmp_path):
     assert file_digest(tmp_path / "a") == file_digest(tmp_path / "b")
     (tmp_path / "b" / "x").rename(tmp_path / "b" / "y")
     assert file_digest(tmp_path / "a") != file_digest(tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", [*TABLES, "RESPONSES"])
+@pytest.mark.parametrize("text", ["half \ud83d", "\udf78\ud83c", "a\0b", "\ufffe\u202e", "x" * 10_000_000])
+def test_text_of_a_model_is_stored_wherever_a_table_has_text(name, text, tmp_path):
+    schema = getattr(schemas, name)
+    row = {column.name: example(column.type, text) for column in schema}
+    table = table_from_rows([row], schema, "here")
+    stored = read_table(write_table(tmp_path / "t.parquet", table, schema), schema)
+    first = next(column.name for column in schema if column.type == pa.string())
+    assert stored[first].to_pylist() == [parquet.storable(text)]

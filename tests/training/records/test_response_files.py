@@ -8,11 +8,12 @@ import pytest
 
 from tasks.generation.interface import EpisodeTurn
 from tasks.storage.lease import LeaseLostError
+from tasks.tables.parquet import storable
 from tasks.training.records import response_files
 from tasks.training.records.response_files import RolloutFiles
 from tests.training.control.test_controller_resume import crashed_at_the_fourth_step
 from tests.training.records.test_ledger import group
-from tests.training.stand_ins import Run, config, prompts
+from tests.training.stand_ins import SCORES, Run, config, prompts
 
 
 def test_the_responses_of_a_group_say_what_they_were_and_what_became_of_them(tmp_path):
@@ -77,6 +78,22 @@ def test_some_responses_are_printed_while_training(tmp_path, capsys, count):
     if count:
         assert "reward" in printed
         assert "question 1\n▸ right" in printed
+
+
+@pytest.mark.parametrize("text", ["half \ud83d", "a\0b", "\x1b[2J", "x" * 1_000_000])
+def test_a_run_on_hostile_responses_trains_prints_and_stores_them(tmp_path, capsys, monkeypatch, text):
+    monkeypatch.setitem(SCORES, text, 0.5)
+
+    async def answers(_actor, _prompt):
+        return [text, "right"]
+
+    run = Run(tmp_path, config(steps=1, groups_per_step=1, log_completions=1), prompts(4), answers).play()
+    assert storable(text) in {row["response"] for row in run.rollouts()}
+    printed = capsys.readouterr().err
+    assert "── step " in printed
+    assert "\x1b" not in printed
+    assert "\0" not in printed
+    assert len(printed) < 5000
 
 
 def test_an_attempt_that_was_taken_over_from_writes_over_no_responses_of_the_next(tmp_path):
