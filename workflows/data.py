@@ -258,7 +258,7 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> tuple[Any, lis
         prompts=prompts,
         set_aside=set_aside,
         sources=[source.name for source in data.used_sources],
-        spec=data.cleaning.duplication,
+        spec=data.duplication,
         control_tokens=tokens,
     ).with_overrides(node_name="merge", **pod)
     return merged, read

@@ -7,17 +7,21 @@ Jaccard similarity of their sets of n-grams. Only prompts that agree in all numb
 (locality-sensitive hashing; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4). Each is only
 compared with the first few prompts of its band that are kept, so that the time is not quadratic in the number of
 prompts.
+
+Signatures are of the prompts' own words, without the frames that many prompts share (`tasks.cleaning.frames`): prompts
+are near duplicates if their own words are, and if whole prompts are, too.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.cleaning.frames import Frames
 from tasks.cleaning.spec import NearDuplicates
 from tasks.tables import texts
 
@@ -54,17 +58,19 @@ class Likeness:
 class Comparison:
     """Collects a key and a signature of each prompt, about 550 bytes, and finds duplicates."""
 
-    def __init__(self, near: NearDuplicates | None, *, by_text: bool = True) -> None:
+    def __init__(self, near: NearDuplicates | None, *, by_text: bool = True, frames: Frames | None = None) -> None:
         """Start without prompts.
 
         Args:
             near: the rule for near duplicates. If None, only exact duplicates are found.
             by_text: if true, prompts with the same text are duplicates; otherwise, prompts with the same `prompt_id`.
+            frames: optional. The frames of the prompts. If None, the prompts have none.
         """
-        self._near, self._by_text = near, by_text
+        self._near, self._by_text, self._frames = near, by_text, frames or Frames()
         self._keys: list[bytes] = []
         self._texts = self._keys if by_text else []
         self._signatures = bytearray()  # grows in place; an array would need twice the memory
+        self._framed, self._sizes = _FramesOfPrompts(), list[Indices]()
         self._apart: list[texts.Hashes] = []
 
     def add(self, prompts: pa.Table) -> None:
@@ -74,9 +80,12 @@ class Comparison:
             self._keys += [identity.encode() for identity in prompts.column("prompt_id").to_pylist()]
         if self._near is not None and prompts.num_rows:
             asked = texts.questions(prompts.column("messages"))
-            self._signatures += signatures(
-                *texts.ngrams(*texts.words(asked), self._near.ngram, open_ends=True)
-            ).tobytes()
+            words, offsets = texts.words(asked)
+            own = self._frames.own(words, offsets)
+            ngrams = texts.ngrams(*texts.selected(words, offsets, own), self._near.ngram, open_ends=True)
+            self._signatures += signatures(*ngrams).tobytes()
+            self._sizes.append(np.diff(ngrams[1]))
+            self._framed.add(*texts.selected(words, offsets, ~own))
             self._apart.append(_apart(prompts, asked, self._near))
 
     def likeness(self, order: Indices) -> Likeness:
@@ -90,7 +99,8 @@ class Comparison:
         if self._near is not None and self._signatures:
             alone = order[same[order] == order]
             all_signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, HASHES)
-            near = _Near(all_signatures, np.concatenate(self._apart), self._near.threshold)
+            sizes, apart = np.concatenate(self._sizes), np.concatenate(self._apart)
+            near = _Near(all_signatures, sizes, self._framed, apart, self._near)
             for index, other, share in near.pairs(alone):
                 leader[index], similarity[index] = other, share
             # An exact duplicate of a prompt with a leader has the same leader.
@@ -142,12 +152,47 @@ def _same(keys: list[bytes], order: Indices) -> Indices:
     return first
 
 
+class _FramesOfPrompts:
+    """The words of each prompt's frame. Prompts with the same frame share one entry."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {b"": 0}
+        self._words: list[Counter[int]] = [Counter()]
+        self._of_prompts: list[Indices] = []
+
+    def add(self, words: texts.Hashes, offsets: texts.Offsets) -> None:
+        """Add the frames of further prompts, as words and offsets (`tasks.tables.texts.words`)."""
+        numbers = np.zeros(len(offsets) - 1, np.int64)
+        for prompt in np.flatnonzero(np.diff(offsets)).tolist():
+            frame = words[offsets[prompt] : offsets[prompt + 1]]
+            numbers[prompt] = number = self._numbers.setdefault(frame.tobytes(), len(self._numbers))
+            if number == len(self._words):
+                self._words.append(Counter(frame.tolist()))
+        self._of_prompts.append(numbers)
+
+    def numbers(self) -> Indices:
+        """Return the number of each prompt's frame. Prompts with equal frames have equal numbers."""
+        return np.concatenate(self._of_prompts)
+
+    def words(self, number: int) -> Counter[int]:
+        """Return the words of a frame."""
+        return self._words[number]
+
+
 class _Near:
     """Finds near duplicates by their signatures. Prompts with different `apart` hashes are never compared."""
 
-    def __init__(self, signatures: Signatures, apart: texts.Hashes, threshold: float) -> None:
-        self._signatures, self._apart, self._threshold = signatures, apart, threshold
-        self._rows = rows_of_a_band(threshold)
+    def __init__(
+        self,
+        signatures: Signatures,
+        sizes: Indices,
+        framed: _FramesOfPrompts,
+        apart: texts.Hashes,
+        near: NearDuplicates,
+    ) -> None:
+        self._signatures, self._sizes, self._apart, self._near = signatures, sizes, apart, near
+        self._framed, self._frame_of = framed, framed.numbers()
+        self._rows = rows_of_a_band(near.threshold)
 
     def pairs(self, order: Indices) -> list[tuple[int, int, float]]:
         """Return (index, leader, similarity) for each prompt that is similar to an earlier one of `order`."""
@@ -161,7 +206,7 @@ class _Near:
             own = row[row >= 0].tolist()
             candidates = sorted({leader for group in own for leader in leaders[group]})
             leader, share = self._most_alike(index, candidates)
-            if share >= self._threshold:
+            if share >= self._near.threshold:
                 pairs.append((index, leader, share))
                 continue
             for group in own:
@@ -173,8 +218,24 @@ class _Near:
         if not candidates:
             return index, 0.0
         shares = (self._signatures[candidates] == self._signatures[index]).mean(axis=1)
+        for number in np.flatnonzero(self._frame_of[candidates] != self._frame_of[index]).tolist():
+            shares[number] = self._with_frames(index, candidates[number], float(shares[number]))
         best = int(shares.argmax())
         return candidates[best], float(shares[best])
+
+    def _with_frames(self, index: int, other: int, share: float) -> float:
+        """Return the similarity of prompts with different frames whose own words have the similarity `share`.
+
+        Words that each frame has instead of words of the other count as own words: they are the values of a template
+        with few values. Then the whole prompts are compared. Only the smaller of both similarities counts.
+        """
+        frame, frame_of_other = (self._framed.words(int(self._frame_of[one])) for one in (index, other))
+        alike = (frame & frame_of_other).total()
+        only, only_other = frame.total() - alike, frame_of_other.total() - alike
+        both = int(self._sizes[index] + self._sizes[other])
+        common = both * share / (1 + share)
+        own = common / (both - common + 2 * self._near.ngram * min(only, only_other))
+        return min(own, (common + alike) / (both - common + alike + only + only_other))
 
     def _groups(self, order: Indices) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         """Return the groups of prompts that agree in a band, `[prompts, bands]`; -1 for a prompt in no group."""

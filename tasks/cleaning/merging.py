@@ -1,6 +1,7 @@
 """Merges the prompts of all sources into one table without duplicates.
 
-Tables are read twice, one batch at a time: first to compare the prompts, then to write the prompts that are kept.
+Tables are read one batch at a time: first to find the frames of the prompts (`tasks.cleaning.frames`), then to compare
+them, and then to write the prompts that are kept.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.cleaning.duplicates import Comparison, Indices
+from tasks.cleaning.frames import frames_of
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.tables.parquet import columns_of, read_batches, table_from_rows, with_user_columns
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, set_aside_row
 
 _NAMES = pa.schema([PROMPTS.field("source")])
+_FRAMED = pa.schema([PROMPTS.field(name) for name in ("source", "prompt_id", "messages")])
 
 
 class Merger:
@@ -44,10 +47,11 @@ class Merger:
         self._tables = [(table, source) for source in sources for table in tables if source in sources_of[table]]
         self._spec = spec
         near = spec.near_duplicates
-        self._comparison = Comparison(near, by_text=spec.duplicates == "text")
+        frames = None if near is None else frames_of(self._batches(_FRAMED), spec.templates)
+        self._comparison = Comparison(near, by_text=spec.duplicates == "text", frames=frames)
         ids: list[pa.Array] = []
         owners: list[Indices] = []
-        for batch in self._batches():
+        for batch in self._batches(self.columns):
             self._comparison.add(batch)
             ids += batch.column("prompt_id").chunks
             owners.append(np.full(batch.num_rows, sources.index(batch.column("source")[0].as_py())))
@@ -61,7 +65,7 @@ class Merger:
         likeness, start = self._likeness, 0
         leads = np.zeros(len(likeness.leader), bool)
         leads[likeness.leader[likeness.leader != np.arange(len(leads))]] = True
-        for batch in self._batches():
+        for batch in self._batches(self.columns):
             indices = np.arange(start, start + batch.num_rows)
             start += batch.num_rows
             stays = likeness.stays[indices] == indices
@@ -77,9 +81,9 @@ class Merger:
         near = self._spec.near_duplicates
         return near is not None and near.action == "keep_together"
 
-    def _batches(self) -> Iterator[pa.Table]:
+    def _batches(self, columns: pa.Schema) -> Iterator[pa.Table]:
         for table, source in self._tables:
-            for batch in read_batches(table, self.columns):
+            for batch in read_batches(table, columns):
                 own = batch.filter(pc.equal(batch.column("source"), source))
                 if own.num_rows:
                     yield own

@@ -21,7 +21,8 @@ class NearDuplicates(Config):
     of 0.04 at 0.8. Prompts are shorter than those documents, and in a short prompt a single word can change the
     question (the sum of two squares, or their product). Every word, including those at the ends, is in five n-grams, so
     that prompts that differ in one word are near duplicates if they have at least 41 words. System messages are not
-    compared.
+    compared, and neither are frames: a template of the source, or other text that many prompts of a source share around
+    their own text, such as examples or the rules of a puzzle (`tasks.cleaning.frames`).
 
     Prompts of the domain precise_if are only compared with prompts that have the same constraints, because datasets
     combine one text with many different constraints.
@@ -146,3 +147,5 @@ class DuplicatesSpec(Config):
     """Rule for exact duplicates: by their text, or by the whole row."""
     near_duplicates: NearDuplicates | None = NearDuplicates()
     """Optional. Rule for near duplicates. If null, near duplicates are not removed."""
+    templates: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Templates of the sources (`columns.template`). Near duplicates are searched in what they are put around."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from tasks.cleaning.spec import CleaningSpec
+from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
 from tasks.config_fields import InItsOrder, NameOrFile
 from tasks.difficulty.spec import DifficultySpec
@@ -57,6 +57,16 @@ class DataFile(Extendable, DataSpec):
     def sourcing(self) -> DataSpec:
         """Return only the options of the sources, so that a changed mixture does not change their cache keys."""
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
+
+    @property
+    def templates(self) -> list[str]:
+        """Return the templates of the sources, sorted."""
+        return sorted({source.columns.template for source in self.used_sources if source.columns.template is not None})
+
+    @property
+    def duplication(self) -> DuplicatesSpec:
+        """Return the options of the search for duplicates, which skips the templates of the sources."""
+        return self.cleaning.duplication.model_copy(update={"templates": self.templates})
 
 
 class EvaluationFile(Extendable, EvaluationSpec):

@@ -15,6 +15,8 @@ Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 """Hashes of words, n-grams or texts, one after the other."""
 Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Index of the first hash of each text, then the number of hashes: `[texts + 1]`, as in an Arrow list array."""
+Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
+"""A truth value for each of some words or hashes."""
 
 KEY_BYTES = 16
 """Number of bytes in the key of a prompt."""
@@ -52,22 +54,26 @@ def questions(messages: pa.ChunkedArray) -> pa.Array:
     for chunk in messages.chunks:
         is_system = pc.equal(pc.struct_field(chunk.flatten(), "role"), "system")
         content = pc.if_else(is_system, "", _contents(chunk))
-        chunks.append(_joined(chunk, pc.utf8_lower(pc.utf8_normalize(content, "NFKC")), "\n"))
+        chunks.append(_joined(chunk, normalized(content), "\n"))
     return pa.chunked_array(chunks, pa.string()).combine_chunks()
+
+
+def normalized(texts: pa.Array) -> pa.Array:
+    """Return the texts in lower case, with compatible characters replaced by one of them (NFKC)."""
+    return pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))
 
 
 def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
     """Return a hash of each word in each text, and the offsets: word i of text t is `hashes[offsets[t] + i]`."""
-    spaced = pc.replace_substring_regex(texts, _ALONE, r" \1 ")
-    spaced = pc.utf8_trim_whitespace(pc.replace_substring_regex(spaced, _NOT_WORDS, " "))
-    listed = pc.utf8_split_whitespace(spaced)
+    listed = pc.split_pattern_regex(pc.replace_substring_regex(texts, _ALONE, r" \1 "), _NOT_WORDS)
     flat = listed.flatten()
-    counts = np.where(pc.utf8_length(spaced).to_numpy() > 0, np.diff(listed.offsets.to_numpy()), 0)
-    flat = flat.filter(pc.not_equal(flat, ""))
+    is_word = pc.not_equal(flat, "")
+    offsets = _offsets(is_word.to_numpy(zero_copy_only=False))[listed.offsets.to_numpy()]
+    flat = flat.filter(is_word)
     coded = flat.dictionary_encode()
     known = np.array([_hash(word) for word in coded.dictionary.to_pylist()], np.uint64)
     hashes = known[coded.indices.to_numpy()] if len(flat) else np.empty(0, np.uint64)
-    return hashes, _offsets(counts)
+    return hashes, offsets
 
 
 def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False) -> tuple[Hashes, Offsets]:
@@ -97,6 +103,28 @@ def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False)
     runs_of_text = np.where(counts, sizes - n + 1, 0)
     first = _offsets(runs_of_text)
     return runs[np.repeat(starts[:-1] - first[:-1], runs_of_text) + np.arange(int(first[-1]))], first
+
+
+def selected(hashes: Hashes, offsets: Offsets, chosen: Mask) -> tuple[Hashes, Offsets]:
+    """Return the words of each text that are `chosen`, and their offsets.
+
+    Args:
+        hashes: hashes of the words of all texts (`words`).
+        offsets: index of the first word of each text, then the number of words.
+        chosen: for each word, whether it is returned.
+    """
+    if chosen.all():
+        return hashes, offsets
+    return hashes[chosen], _offsets(chosen)[offsets]
+
+
+def is_in(hashes: Hashes, known: Hashes) -> Mask:
+    """Return for each hash whether it is in `known`, which is sorted."""
+    if not len(known):
+        return np.zeros(len(hashes), bool)
+    at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+    equal: Mask = known[at] == hashes
+    return equal
 
 
 def arithmetic(texts: pa.Array) -> Hashes:
@@ -135,7 +163,7 @@ def _joined(messages: pa.ListArray, turns: pa.Array, separator: str) -> pa.Array
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(_offsets(counts), pa.int32()), turns), separator)
 
 
-def _offsets(counts: Offsets) -> Offsets:
+def _offsets(counts: Offsets | Mask) -> Offsets:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 

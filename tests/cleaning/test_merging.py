@@ -15,6 +15,7 @@ from tasks.tables import row_groups
 from tasks.tables.parquet import read_batches, read_table, write_batches, write_table
 from tasks.tables.schemas import PROMPTS
 from tasks.tables.texts import ngrams, prompt_keys, questions, words
+from tests.cleaning.frames import edited
 from tests.cleaning.prompts import gsm8k, merged, needs_data, prompt, source, table
 from tests.examples import examples
 
@@ -252,10 +253,18 @@ def test_the_bands_miss_at_most_one_pair_of_a_hundred_at_the_threshold(threshold
     assert rows_of_a_band(0.8) == 6
 
 
-def test_of_hundreds_of_prompts_that_differ_in_one_word_one_stays(tmp_path):
+def test_of_hundreds_of_prompts_that_differ_in_any_one_word_one_stays(tmp_path):
     names = [a + b for a in "abcdefghijklmnopqrst" for b in "uvwxyzåäöæøéèê"]
-    kept, gone = merged(tmp_path, [source("s", *(LONG.replace("wheel", name) for name in names))], ["s"])
-    assert (len(kept), len(gone)) == (1, 279)
+    kept, gone = merged(
+        tmp_path, [source("s", LONG, *(edited(LONG, at, name) for at, name in enumerate(names)))], ["s"]
+    )
+    assert (len(kept), len(gone)) == (1, 280)
+
+
+def test_hundreds_of_prompts_that_differ_in_the_same_word_are_tasks_of_one_template(tmp_path):
+    names = [a + b for a in "abcdefghijklmnopqrst" for b in "uvwxyzåäöæøéèê"]
+    kept, _ = merged(tmp_path, [source("s", *(LONG.replace("wheel", name) for name in names))], ["s"])
+    assert len(kept) == 280
 
 
 @pytest.mark.parametrize(
