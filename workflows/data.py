@@ -105,9 +105,9 @@ def compose_data(
         asked = count_questions(
             prompts=merged.prompts, questions=questions, rule=data.cleaning.contamination
         ).with_overrides(node_name="asked", **pod)
-    checked = check_mixture(prompts=merged.prompts, spec=data.mixture, limits=limits).with_overrides(
-        node_name="check", **pod
-    )
+    checked = check_mixture(
+        prompts=merged.prompts, spec=data.mixture, limits=limits, set_aside=[merged.set_aside]
+    ).with_overrides(node_name="check", **pod)
 
     def split_by_length(suffix: str, checkpoint: Any, spec: Any) -> Any:
         """Add the node that splits the prompts that fit into shards, and return its outputs."""
@@ -149,13 +149,17 @@ def compose_data(
     if filtering:
         split, collected = rolled_out("", initial, handed.spec, stops=difficulty.rollout_spec.stop_at is not None)
         graded = select_prompts(
-            prompts=merged.prompts, rollouts=collected.rollouts, set_aside=split.set_aside, bounds=difficulty.bounds
+            prompts=merged.prompts,
+            rollouts=collected.rollouts,
+            set_aside=split.set_aside,
+            bounds=difficulty.bounds,
+            warn_if_lost=data.warn_if_lost,
         ).with_overrides(node_name="select", **pod)
     else:
         split = split_by_length("", initial, handed.spec)
-        graded = collected = take_all(prompts=merged.prompts, set_aside=split.set_aside).with_overrides(
-            node_name="select", **pod
-        )
+        graded = collected = take_all(
+            prompts=merged.prompts, set_aside=split.set_aside, warn_if_lost=data.warn_if_lost
+        ).with_overrides(node_name="select", **pod)
     rollouts_of_variants = []
     for number, variant in enumerate(variants):
         checkpoint = (
@@ -176,6 +180,7 @@ def compose_data(
         set_aside=[merged.set_aside, split.set_aside, graded.set_aside],
         limits=limits,
         read=read,
+        warn_if_lost=data.warn_if_lost,
     ).with_overrides(node_name="mix", **pod)
     return Curated(
         prompts=merged.prompts,
@@ -260,5 +265,6 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> tuple[Any, lis
         sources=[source.name for source in data.used_sources],
         spec=data.duplication,
         control_tokens=tokens,
+        warn_if_lost=data.warn_if_lost,
     ).with_overrides(node_name="merge", **pod)
     return merged, read

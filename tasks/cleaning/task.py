@@ -27,6 +27,7 @@ from tasks.flyte.stages import (
     write_output,
 )
 from tasks.lineage.provenance import made_from
+from tasks.tables.losses import WARN_IF_LOST, losses, reasons_of, warn
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -79,16 +80,17 @@ def screen_prompts(
     columns = input_schema(prompts, PROMPTS)
     control = ControlTokens(control_tokens)
     parts = screen(map(control.counted, read_input_batches(prompts, columns)), questions, spec, verifiers, control)
-    return _written(parts, columns, [], lineage, watch, control.counts, questions=questions.num_rows)
+    return _written("screening", parts, columns, [], lineage, watch, control.counts, questions=questions.num_rows)
 
 
-@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), ignored_inputs=("warn_if_lost",))
 def merge_sources(
     prompts: list[Parquet],
     set_aside: list[Parquet],
     sources: list[str],
     spec: DuplicatesSpec,
     control_tokens: list[str],
+    warn_if_lost: float = WARN_IF_LOST,
 ) -> Cleaned:
     """Merge all `sources`, in order, into one table without duplicates, and concatenate the dropped rows.
 
@@ -98,6 +100,7 @@ def merge_sources(
         sources: the names of the sources.
         spec: the rule for duplicates, and the priority of sources.
         control_tokens: the control tokens of the model. The prompts that contain one are counted.
+        warn_if_lost: share of a source's rows above which it is logged that this stage or an earlier one dropped them.
     """
     from tasks.cleaning.control_tokens import ControlTokens
     from tasks.cleaning.merging import Merger
@@ -113,7 +116,11 @@ def merge_sources(
     merger = Merger([local(table) for table in prompts], sources, spec)
     control = ControlTokens(control_tokens)
     parts = ((control.counted(prompts), aside) for prompts, aside in merger.parts())
-    return _written(parts, merger.columns, set_aside, lineage, watch, control.counts, sources=len(sources))
+    cleaned = _written(
+        "merging", parts, merger.columns, set_aside, lineage, watch, control.counts, sources=len(sources)
+    )
+    warn(cleaned.summary.facts["losses"], warn_if_lost)
+    return cleaned
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
@@ -146,6 +153,7 @@ def count_questions(prompts: Parquet, questions: list[Parquet], rule: Contaminat
 
 
 def _written(
+    name: str,
     parts: Iterable[tuple[pa.Table, pa.Table]],
     columns: pa.Schema,
     earlier: list[Parquet],
@@ -156,6 +164,8 @@ def _written(
 ) -> Cleaned:
     """Write both tables, the prompts batch by batch. The deck and the summary contain the numbers of dropped rows.
 
+    `name` is the name of this stage in the losses of sources (`tasks.tables.losses`).
+
     The headline also counts the rows that earlier stages dropped; `facts` only count this stage. The summary also
     contains `tokens`, the number of prompts that contain a control token, by token.
     """
@@ -163,23 +173,25 @@ def _written(
 
     gone: list[pa.Table] = [SET_ASIDE.empty_table()]
     samples: list[pa.Table] = [columns.empty_table()]
-    count = 0
+    left = Counter[str]()
 
     def staying() -> Iterator[pa.Table]:
-        nonlocal count
         for prompts, aside in parts:
             gone.append(aside)
-            count += prompts.num_rows
+            left.update(prompts.column("source").to_pylist())
             samples.append(prompts.slice(0, SAMPLED_ROWS))
             yield prompts
 
     prompts = write_output("prompts.parquet", staying(), columns, lineage)
-    set_aside = pa.concat_tables(gone)
+    set_aside, count = pa.concat_tables(gone), left.total()
     kinds = dict(sorted(Counter(set_aside.column("kind").to_pylist()).items()))
     show("prompts", decks.cleaning(count, set_aside, pa.concat_tables(samples)))
     all_kinds = Counter(kinds)
     for rows in chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier):
         all_kinds.update(rows.column("kind").to_pylist())
+    before = reasons_of(chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier))
+    stages = {"sourcing": before["sourcing"], "screening": before["cleaning"]}
+    stages[name] = reasons_of([set_aside])["cleaning"]
     every = chain(*(read_input_batches(table, SET_ASIDE) for table in earlier), [set_aside])
     by_kind = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(all_kinds.items()))
     headline = f"{count:,} prompts; {all_kinds.total():,} set aside" + (f" ({by_kind})" if by_kind else "")
@@ -196,6 +208,7 @@ def _written(
             control_tokens=dict(tokens.most_common()),
             set_aside=set_aside.num_rows,
             kinds=kinds,
+            losses=losses(left, stages),
             **facts,
         ),
     )

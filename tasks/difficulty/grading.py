@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import pandas as pd
@@ -10,11 +11,15 @@ import pyarrow.compute as pc
 
 from tasks.difficulty.stopping import Bounds
 from tasks.failures import MistakeError
+from tasks.tables.losses import Reasons
 from tasks.tables.parquet import table_from_rows, validate, with_user_columns
 from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
 
 MEASURED = ("pass_rate", "mean_score", "num_rollouts", "mean_tokens")
 """The columns of `GRADED` that are computed from rollouts."""
+
+TOO_EASY, TOO_HARD = "too easy", "too hard"
+"""The reasons of prompts with a mean score outside of the bounds, for counts."""
 
 
 class GradingError(MistakeError):
@@ -126,3 +131,12 @@ def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
             f"{graded.num_rows} prompts lie between {extremes['min']:g} and {extremes['max']:g}"
         )
     return selected
+
+
+def outside_bounds(graded: pa.Table, bounds: Bounds) -> Reasons:
+    """Return the number of prompts of a table of `GRADED` that `select` drops, by source and reason."""
+    reasons: Reasons = defaultdict(Counter)
+    for source, score in zip(graded.column("source").to_pylist(), graded.column("mean_score").to_pylist(), strict=True):
+        if not bounds.keep(score):
+            reasons[source][TOO_EASY if bounds.is_too_easy(score) else TOO_HARD] += 1
+    return reasons

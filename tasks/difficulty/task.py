@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import Counter
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
@@ -21,6 +22,7 @@ from tasks.flyte.stages import (
     write_output,
 )
 from tasks.lineage.provenance import made_from
+from tasks.tables.losses import WARN_IF_LOST, Reasons, losses, reasons_of, warn
 from tasks.tables.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "passed", "num_tokens", "error")])
@@ -34,8 +36,10 @@ class Graded(NamedTuple):
     summary: StageSummary
 
 
-@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, bounds: Bounds) -> Graded:
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), ignored_inputs=("warn_if_lost",))
+def select_prompts(
+    prompts: Parquet, rollouts: Parquet, set_aside: Parquet, bounds: Bounds, warn_if_lost: float = WARN_IF_LOST
+) -> Graded:
     """Compute pass rates and mean scores of prompts, and select the prompts that are neither too easy nor too hard.
 
     Args:
@@ -43,15 +47,20 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
         rollouts: their scored rollouts.
         set_aside: the prompts that were not sampled.
         bounds: the mean scores that are kept.
+        warn_if_lost: share of a source's prompts above which it is logged that this stage dropped them.
     """
     from tasks.charts import decks
-    from tasks.difficulty.grading import grade, select
+    from tasks.difficulty.grading import TOO_EASY, grade, outside_bounds, select
 
     watch = Stopwatch("difficulty")
     table = read_input(prompts, input_schema(prompts, PROMPTS))
-    graded, unjudged = grade(table, _scored(rollouts), read_input(set_aside, SET_ASIDE))
+    unsampled = read_input(set_aside, SET_ASIDE)
+    graded, unjudged = grade(table, _scored(rollouts), unsampled)
+    outside = outside_bounds(graded, bounds)
+    lost = _losses(table, [unsampled, unjudged], outside)
+    warn(lost, warn_if_lost)
     selected = select(graded, bounds)
-    too_easy = sum(map(bounds.is_too_easy, graded.column("mean_score").to_pylist()))
+    too_easy = sum(reasons[TOO_EASY] for reasons in outside.values())
     lineage = made_from(
         __name__,
         inputs={"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)},
@@ -70,6 +79,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
             too_hard=graded.num_rows - selected.num_rows - too_easy,
             ungraded=unjudged.num_rows,
             max_mean_score=bounds.max_mean_score,
+            losses=lost,
         ),
     )
 
@@ -84,22 +94,22 @@ class Unfiltered(NamedTuple):
     summary: StageSummary
 
 
-@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), ignored_inputs=("warn_if_lost",))
+def take_all(prompts: Parquet, set_aside: Parquet, warn_if_lost: float = WARN_IF_LOST) -> Unfiltered:
     """Select all prompts that are short enough, without rollouts, for already filtered data (`difficulty: null`).
 
     Args:
         prompts: all prompts.
         set_aside: the prompts that are too long, or cannot be verified.
+        warn_if_lost: share of a source's prompts above which it is logged that this stage dropped them.
     """
     from tasks import charts
     from tasks.difficulty.grading import ungraded
 
     watch = Stopwatch("difficulty")
-    table = ungraded(
-        read_input(prompts, input_schema(prompts, PROMPTS)),
-        read_input(set_aside, SET_ASIDE),
-    )
+    every, aside = read_input(prompts, input_schema(prompts, PROMPTS)), read_input(set_aside, SET_ASIDE)
+    table, lost = ungraded(every, aside), _losses(every, [aside], {})
+    warn(lost, warn_if_lost)
     lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "set_aside": content_digest(set_aside)})
     show("difficulty", charts.page({"kept": f"{table.num_rows:,}", "difficulty": "not measured"}))
     return Unfiltered(
@@ -116,6 +126,7 @@ def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
             too_easy=0,
             too_hard=0,
             ungraded=0,
+            losses=lost,
         ),
     )
 
@@ -139,6 +150,16 @@ def compare_variants(prompts: Parquet, rollouts: list[Parquet], variants: list[s
     lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "rollouts": digests}, variants=variants)
     show("checkpoints compared", decks.variants(compared, len(variants)))
     return write_output("compared.parquet", compared, COMPARED, lineage)
+
+
+def _losses(prompts: pa.Table, set_aside: list[pa.Table], outside: Reasons) -> list[dict[str, Any]]:
+    """Return the losses of this stage (`tasks.tables.losses`). `outside` counts the prompts outside of the bounds."""
+    reasons = reasons_of(set_aside)["difficulty"]
+    for source, counts in outside.items():
+        reasons[source] += counts
+    left = Counter(prompts.column("source").to_pylist())
+    left.subtract({source: counts.total() for source, counts in reasons.items()})
+    return losses(left, {"difficulty": reasons})
 
 
 def _scored(rollouts: Parquet) -> pa.Table:

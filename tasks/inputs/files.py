@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
@@ -19,6 +19,7 @@ from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestion
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
 from tasks.sourcing.spec import DataSpec
+from tasks.tables.losses import WARN_IF_LOST
 from tasks.tables.schemas import AFTER, BEFORE, EVERYTHING, HELDOUT
 from tasks.training.cluster.pods import ClusterConfig, check_cluster
 from tasks.training.config import TrainingConfig, ValidationConfig
@@ -45,6 +46,9 @@ class DataFile(Extendable, DataSpec):
     """The difficulty filter. By default, 8 rollouts per prompt are sampled with the sampling options of training. If
     null, the data is not filtered: nothing is sampled, and all prompts that fit are kept, without pass rates."""
     mixture: MixtureSpec = MixtureSpec()
+    warn_if_lost: RunTime[float] = Field(default=WARN_IF_LOST, gt=0, le=1)
+    """Share of a source's rows. If one stage drops more of them, a warning with the commonest reasons is logged, and is
+    shown on the terminal and in the report. With 1 such warnings are off."""
     pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
     """The pods on a cluster that read sources and clean, select and mix prompts."""
     available: list[str] | None = None

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from tasks.config import SpecError, must_be_one_of
 from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare
+from tasks.tables.losses import REASONS, counted, reasons_of
 from tasks.tables.parquet import BATCH_ROWS, TableError
 from tasks.tables.texts import prompt_keys
 
@@ -93,6 +94,17 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
             }
     strata = _strata(prompts, every, spec)
     return Chosen(every, heldout, rest, strata, _trained_on(rest, strata, spec), like_heldout)
+
+
+def check_some_left(prompts: pa.Table, name: str, set_aside: Iterable[pa.Table]) -> None:
+    """Raise `SpecError` with the commonest reasons of `set_aside`, tables of `SET_ASIDE`, if `prompts` has no rows."""
+    if prompts.num_rows:
+        return
+    lines = []
+    for stage, by_source in reasons_of(set_aside).items():
+        reasons = sum(by_source.values(), Counter[str]())
+        lines.append(f"{stage} dropped {reasons.total():,} rows: {counted(dict(reasons.most_common(REASONS)))}")
+    raise SpecError(". ".join([f"mixture: there are no {name} to mix", *lines]))
 
 
 def _ranks(prompts: pa.Table, seed: int) -> Ranks:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
+import pyarrow as pa
 from flytekit import Resources
 
 from images import DATA
@@ -23,6 +26,7 @@ from tasks.flyte.stages import (
 )
 from tasks.lineage.provenance import made_from
 from tasks.mixing.spec import Limits, MixtureSpec
+from tasks.tables.losses import WARN_IF_LOST, losses, reasons_of, warn
 from tasks.tables.schemas import GRADED, PROMPTS, READ, SET_ASIDE, StageSummary
 
 NONE: list[Parquet] = []
@@ -38,30 +42,39 @@ class Mixture(NamedTuple):
 
 
 @stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def check_mixture(prompts: Parquet, spec: MixtureSpec, limits: Limits = NO_LIMITS) -> StageSummary:
+def check_mixture(
+    prompts: Parquet, spec: MixtureSpec, limits: Limits = NO_LIMITS, set_aside: list[Parquet] = NONE
+) -> StageSummary:
     """Check that the sources can fill the mixture `spec`, before their prompts are sampled, which is expensive.
 
     Args:
         prompts: the prompts of all sources.
         spec: the mixture.
         limits: the maximum numbers of prompts of some sources that will remain.
+        set_aside: the rows that earlier stages dropped, which the error names if they were all.
+
+    Raises:
+        SpecError: every prompt was dropped, or the prompts cannot fill the mixture.
     """
+    from tasks.mixing.choosing import check_some_left
     from tasks.mixing.limits import limited
     from tasks.mixing.mix import check
 
     watch = Stopwatch("mixing: check")
     table, _ = limited(read_input(prompts, PROMPTS), limits)
+    check_some_left(table, "prompts", _rows_of(set_aside))
     check(table, spec)
     return watch.summary(f"{table.num_rows:,} prompts could fill the mixture")
 
 
-@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), ignored_inputs=("warn_if_lost",))
 def mix_prompts(
     graded: Parquet,
     spec: MixtureSpec,
     set_aside: list[Parquet] = NONE,
     limits: Limits = NO_LIMITS,
     read: list[str] = NOTHING,
+    warn_if_lost: float = WARN_IF_LOST,
 ) -> Mixture:
     """Create the training mixture, in training order, and the held-out prompts, which are not similar to it.
 
@@ -71,18 +84,32 @@ def mix_prompts(
         set_aside: the rows that earlier stages dropped. They are written to one table with the rows of this stage.
         limits: the maximum numbers of prompts of some sources to train on or hold out.
         read: the counts of what was read of each source, JSON, for the footer of the table of dropped rows.
+        warn_if_lost: share of a source's prompts above which it is logged that they are similar to held-out prompts.
+            What the shares of the mixture leave over does not count.
+
+    Raises:
+        SpecError: every prompt was dropped, or the prompts cannot fill the mixture.
     """
     from tasks.charts import decks
+    from tasks.mixing.choosing import check_some_left
     from tasks.mixing.limits import limited
     from tasks.mixing.mix import mix
 
     watch = Stopwatch("mixing")
     table, short = limited(read_input(graded, input_schema(graded, GRADED)), limits)
+    check_some_left(
+        table, "graded prompts", chain.from_iterable(read_input_batches(one, SET_ASIDE) for one in set_aside)
+    )
     mixed = mix(table, spec)
+    reasons = reasons_of([mixed.set_aside])["mixing"]
+    left = Counter(table.column("source").to_pylist())
+    left.subtract({source: counts.total() for source, counts in reasons.items()})
+    lost = losses(left, {"mixing": reasons})
+    warn(lost, warn_if_lost)
     lineage = made_from(
         __name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec, limits=limits
     )
-    every = chain(*(read_input_batches(table, SET_ASIDE) for table in set_aside), [mixed.set_aside])
+    every = chain(_rows_of(set_aside), [mixed.set_aside])
     counts = {name: count for text in read for name, count in json.loads(text).items()}
     show("mixture", decks.mixture(mixed.train, mixed.heldout.num_rows, mixed.counts))
     return Mixture(
@@ -93,5 +120,10 @@ def mix_prompts(
             f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out"
             + "".join(f"; {source} has {has:,} of {limit:,}" for source, (has, limit) in short.items()),
             counts=mixed.counts,
+            losses=lost,
         ),
     )
+
+
+def _rows_of(set_aside: list[Parquet]) -> Iterator[pa.Table]:
+    return chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in set_aside)

@@ -19,6 +19,7 @@ from tasks.reporting.page_templates import templates
 from tasks.reporting.reward_means import reward_means
 from tasks.reporting.sample_responses import samples
 from tasks.reporting.sampling_costs import sampling_costs
+from tasks.tables.losses import WARN_IF_LOST, all_warnings
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
@@ -50,6 +51,7 @@ class ReportInputs:
         lineage: versions and seeds of the run. `model` is also shown in the header.
         price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
         pages: names of the benchmarks that have their own page, `benchmarks/NAME.html` next to the report.
+        warn_if_lost: share of a source's rows above which a stage that dropped them is listed.
     """
 
     title: str
@@ -73,6 +75,7 @@ class ReportInputs:
     min_mean_score: float | None = None
     price_per_gpu_hour: float | None = None
     pages: list[str] = field(default_factory=list)
+    warn_if_lost: float = WARN_IF_LOST
 
 
 def render(inputs: ReportInputs) -> str:
@@ -121,6 +124,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "training_yaml": inputs.training_yaml,
         "evaluation_yaml": inputs.evaluation_yaml,
         "funnels": funnels,
+        "losses": all_warnings(inputs.summaries, inputs.warn_if_lost),
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
         "max_mean_score": inputs.max_mean_score,
         "min_mean_score": inputs.min_mean_score,

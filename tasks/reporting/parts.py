@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.text import Text
 
-from tasks.inputs.files import EvaluationFile, Recipe
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.minimal_options import written_options
 from tasks.reporting.earlier_rows import with_earlier
 from tasks.reporting.formats import aware, count, duration
@@ -27,9 +27,10 @@ from tasks.reporting.index import write_index
 from tasks.reporting.nearest_recipe import origin_json
 from tasks.reporting.publication import new_run
 from tasks.reporting.sections import with_policy_names
-from tasks.reporting.terminal import print_gain, print_responses, print_stages, stages_json, summary_json
+from tasks.reporting.terminal import print_gain, print_losses, print_responses, print_stages, stages_json, summary_json
 from tasks.storage.linked_copies import copy_folder
 from tasks.storage.locations import outputs_folder
+from tasks.tables.losses import WARN_IF_LOST
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION
 
@@ -79,6 +80,8 @@ def publish(part: PartRun) -> str:
     console = Console(highlight=False, soft_wrap=True)
     if summaries:
         print_stages(console, figures, summaries)
+        data = part.specs.get("data")
+        print_losses(console, summaries, data.warn_if_lost if isinstance(data, DataFile) else WARN_IF_LOST)
     if "gain" in figures:
         print_gain(console, figures)
     if not part.files:

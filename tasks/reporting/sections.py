@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tasks.charts import Stack, color_of, shares
 from tasks.reporting.formats import shorten
+from tasks.tables.losses import general_reasons
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 
 FATES = {
@@ -34,7 +35,6 @@ _FATE_COLORS = {
     "replayed": "violet",
 }
 EVALUATION_STAGE = "evaluation"
-_NUMBER = r"\d[\d,.]*"
 BEFORE_GRADING = ("sourcing", "cleaning", "difficulty")
 """Stages whose dropped rows are not among the graded prompts."""
 HARNESS_STAGE = "harness: "
@@ -126,8 +126,7 @@ def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
 
     The kind is the reason up to its first colon, with numbers removed.
     """
-    reasons = pc.list_element(pc.split_pattern(set_aside.column("reason"), ":", max_splits=1), 0)
-    kinds = set_aside.append_column("shown", pc.replace_substring_regex(reasons, _NUMBER, "…"))
+    kinds = set_aside.append_column("shown", general_reasons(set_aside))
     ordered = kinds.sort_by([("source", "ascending"), ("row", "ascending")])
     first = [(name, "first") for name in ("row", "reason", "value")]
     counted = ordered.group_by(["source", "shown"], use_threads=False).aggregate([([], "count_all"), *first])

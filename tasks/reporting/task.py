@@ -134,7 +134,7 @@ def report(
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:
         write_index(runs)
-        print_summary(summary, final / "report.html", summaries)
+        print_summary(summary, final / "report.html", summaries, warn_if_lost=data.warn_if_lost)
     return Reported(FlyteFile(str(path)), FlyteFile(str(final / "summary.json")))
 
 
@@ -226,6 +226,7 @@ def _report_inputs(
         outputs=lineage.rows(outputs),
         price_per_gpu_hour=training.cluster.price_per_gpu_hour,
         pages=[HELDOUT, *(benchmark["name"] for benchmark in sections.asked_benchmarks(summaries))],
+        warn_if_lost=data.warn_if_lost,
         lineage={
             "model": training.model.name,
             "image": lineage.images(summaries),

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.reporting import formats, sections
+from tasks.tables.losses import WARN_IF_LOST, all_warnings
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, StageSummary
 
@@ -77,10 +78,12 @@ def print_summary(
     report_path: str | Path,
     stages: Sequence[StageSummary],
     console: Console | None = None,
+    warn_if_lost: float = WARN_IF_LOST,
 ) -> None:
     """Print the result of `summary_json` with the stages' headlines, without colour codes if there is no terminal."""
     console = console or Console(highlight=False, soft_wrap=True)
     print_stages(console, summary, stages)
+    print_losses(console, stages, warn_if_lost)
     print_gain(console, summary)
     console.print(Text(f"{'wall time':12}{formats.duration(summary['seconds'])}"))
     if summary["tokens_per_second"] is not None:
@@ -94,6 +97,12 @@ def print_stages(console: Console, summary: Mapping[str, Any], stages: Sequence[
     console.print()
     console.print(_stage_table(summary, stages))
     console.print()
+
+
+def print_losses(console: Console, stages: Sequence[StageSummary], warn_if_lost: float) -> None:
+    """Print a line for each stage and source that lost more than this share of its rows, also in cached stages."""
+    for sentence in all_warnings(stages, warn_if_lost):
+        console.print(Text(f"{'warning':12}{sentence}", style="yellow"), soft_wrap=True)
 
 
 def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:

@@ -319,3 +319,12 @@ def test_the_page_says_that_the_table_has_every_k(inputs, page):
     assert "has every k" in fuller
     assert "has every k" not in page
     assert "pass@3" not in fuller
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.5, True), (0.99, False)])
+def test_a_source_that_lost_most_of_its_rows_is_a_warning(inputs, share, warned):
+    loss = {"stage": "merging", "source": "sums", "rows": 190, "lost": 180, "reasons": {"…% like a prompt": 180}}
+    first, *others = inputs.summaries
+    stages = [dataclasses.replace(first, facts={"losses": [loss]}), *others]
+    text = render(dataclasses.replace(inputs, summaries=stages, warn_if_lost=share))
+    assert ("source &#39;sums&#39;: merging dropped 180 of 190 rows" in text) == warned

@@ -20,10 +20,10 @@ def summary(**changes):
     return summary_json(evaluation(), summaries(), **(arguments | changes))
 
 
-def printed(found, *, terminal: bool = False) -> str:
+def printed(found, *, terminal: bool = False, stages=None, **options) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=140, highlight=False)
-    print_summary(found, found["report"], summaries(), console)
+    print_summary(found, found["report"], stages or summaries(), console, **options)
     return stream.getvalue()
 
 
@@ -78,3 +78,12 @@ def test_unknown_figures_are_left_out():
     assert "tokens/s while" not in lines
     assert "p <" not in lines
     assert "includes zero" in lines
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.5, True), (0.99, False)])
+def test_a_source_that_lost_most_of_its_rows_is_a_line_also_of_a_cached_stage(share, warned):
+    stages = summaries()
+    loss = {"stage": "merging", "source": "sums", "rows": 190, "lost": 180, "reasons": {"…% like a prompt": 180}}
+    next(stage for stage in stages if stage.stage == "mixing").facts["losses"] = [loss]
+    lines = printed(summary(), stages=stages, warn_if_lost=share)
+    assert ("warning     source 'sums': merging dropped 180 of 190 rows (180 …% like a prompt)" in lines) == warned
