@@ -97,9 +97,7 @@ def mix_prompts(
 
     watch = Stopwatch("mixing")
     table, short = limited(read_input(graded, input_schema(graded, GRADED)), limits)
-    check_some_left(
-        table, "graded prompts", chain.from_iterable(read_input_batches(one, SET_ASIDE) for one in set_aside)
-    )
+    check_some_left(table, "graded prompts", _rows_of(set_aside))
     mixed = mix(table, spec)
     reasons = reasons_of([mixed.set_aside])["mixing"]
     left = Counter(table.column("source").to_pylist())
