@@ -234,12 +234,23 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
                 f"engine.max_model_len ({spec.engine.max_model_len})"
             )
     check_evaluation(data, training, evaluation)
+    warn_off_policy(training)
     if data.difficulty is not None:
         _check_alike(data.name, data.difficulty, training)
     elif training.prompts.curriculum is not None:
         raise SpecError(
             f"{data.name}: difficulty is null, so that prompts have no pass rates, which prompts.curriculum of the "
             "training recipe orders them by; give difficulty, or leave the curriculum out"
+        )
+
+
+def warn_off_policy(training: Recipe) -> None:
+    """Log a warning if older policies sample what the policy is trained on, and no importance weights correct for it."""
+    if training.async_steps > 0 and training.objective.correction.kind == "none":
+        logger.warning(
+            "training: async_steps = %d: older policies sample what the policy is trained on, and objective.correction "
+            "= none does not correct for that; set kind: tis, or async_steps: 0",
+            training.async_steps,
         )
 
 

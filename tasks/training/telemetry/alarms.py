@@ -105,6 +105,21 @@ ALARMS = (
         "lower optimizer.learning_rate or updates.minibatches x updates.epochs",
     ),
     Alarm(
+        "max_out_of_bounds",
+        "is_oob_ratio",
+        "above",
+        "the correction truncates or drops many weights: the engine's probabilities are far from the learner's",
+        "give both the same type (learner.dtype, actors.engine.dtype), lower max_staleness, or relax "
+        "objective.correction's min and max",
+    ),
+    Alarm(
+        "max_sampling_rounds",
+        "sampling_rounds",
+        "above",
+        "a batch needs many rounds of prompts: most of them are too easy or too hard by now",
+        "raise resampling.batch_multiplier, or filter the mixture by difficulty again with this policy",
+    ),
+    Alarm(
         "max_staleness_dropped",
         "stale_groups_share",
         "above",
