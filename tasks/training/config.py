@@ -125,8 +125,8 @@ class AlarmsConfig(Config):
     max_clipped: float | None = Field(0.2, gt=0)
     """Largest share of the trained tokens above the upper clip bound."""
     max_out_of_bounds: float | None = Field(0.2, gt=0)
-    """Largest share of the tokens, or of the sequences, whose weight the correction truncates or drops (ProRLv2, "what to
-    monitor")."""
+    """Largest share of the tokens, or of the sequences, whose weight the correction truncates or drops (ProRLv2, "what
+    to monitor")."""
     max_sampling_rounds: float | None = Field(3.0, gt=0)
     """Largest number of rounds of prompts that dynamic resampling takes for a batch (ProRLv2, "what to monitor")."""
     max_staleness_dropped: float | None = Field(0.25, gt=0)
