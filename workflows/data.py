@@ -17,7 +17,7 @@ from tasks.flyte.stages import RESULT, Folder, Parquet, composed, config_digest,
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.inputs.benchmarks import BenchmarkFile
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart, templates_of
 from tasks.inputs.handed_on import contents_of, hand_on_rollouts, hand_on_screening, hand_to_difficulty
 from tasks.inputs.pin_tasks import pin_data
 from tasks.inputs.pinning import check_pinned
@@ -103,7 +103,10 @@ def compose_data(
     if benchmarks:
         questions = [known.prompts for known in sourced_questions(benchmarks, pod)]
         asked = count_questions(
-            prompts=merged.prompts, questions=questions, rule=data.cleaning.contamination
+            prompts=merged.prompts,
+            questions=questions,
+            rule=data.cleaning.contamination,
+            templates=templates_of([*data.used_sources, *(benchmark.source for benchmark in benchmarks)]),
         ).with_overrides(node_name="asked", **pod)
     checked = check_mixture(
         prompts=merged.prompts, spec=data.mixture, limits=limits, set_aside=[merged.set_aside]
@@ -238,7 +241,7 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> tuple[Any, lis
         )
         for number, batch in enumerate(batches([known.source for known in data.evaluation_sets]))
     ]
-    screening = data.cleaning.screening(evaluated=bool(evaluated))
+    screening = data.screening(evaluated=bool(evaluated))
     if screening is not None:
         handed = hand_on_screening(spec=screening).with_overrides(node_name="screening")
     prompts, set_aside, read = [], [], []

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.tables import texts
+from tasks.tables.schemas import PROMPTS
 
 NGRAM = 5
 """Number of words in an n-gram of a frame."""
@@ -30,6 +31,8 @@ FEWEST = 8
 """Minimum number of the sampled prompts that contain an n-gram of a frame."""
 ROUNDS = 2
 """Number of searches. The second finds the parts that only some variants of a frame have, once the rest is removed."""
+FRAMED = pa.schema([PROMPTS.field(name) for name in ("source", "prompt_id", "messages")])
+"""The columns of `PROMPTS` that frames are found in."""
 
 
 class Frames:
@@ -63,7 +66,7 @@ def frames_of(batches: Iterable[pa.Table], templates: Iterable[str] = ()) -> Fra
     The result does not depend on the order of the prompts. At most 2 * `SAMPLE` prompts of each source are in memory.
 
     Args:
-        batches: tables with the columns `source`, `prompt_id` and `messages` of `PROMPTS`.
+        batches: tables with the columns of `FRAMED`.
         templates: templates of sources, with `{prompt}` and `{tests}` in the place of a row's own text.
     """
     samples: dict[str, _Sample] = {}

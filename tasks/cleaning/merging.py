@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.cleaning.duplicates import Comparison, Indices
-from tasks.cleaning.frames import frames_of
+from tasks.cleaning.frames import FRAMED, frames_of
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.tables.parquet import columns_of, read_batches, table_from_rows, with_user_columns
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, set_aside_row
 
 _NAMES = pa.schema([PROMPTS.field("source")])
-_FRAMED = pa.schema([PROMPTS.field(name) for name in ("source", "prompt_id", "messages")])
 
 
 class Merger:
@@ -47,7 +46,7 @@ class Merger:
         self._tables = [(table, source) for source in sources for table in tables if source in sources_of[table]]
         self._spec = spec
         near = spec.near_duplicates
-        frames = None if near is None else frames_of(self._batches(_FRAMED), spec.templates)
+        frames = None if near is None else frames_of(self._batches(FRAMED), spec.templates)
         self._comparison = Comparison(near, by_text=spec.duplicates == "text", frames=frames)
         ids: list[pa.Array] = []
         owners: list[Indices] = []

@@ -47,7 +47,9 @@ class Contamination(Config):
     decontamination/search.py): a word of the question is found in a prompt if it is part of an 8-gram that both
     contain, and the prompt is contaminated if more than half of the question's words are found. Tulu 3 uses spaCy
     tokens, including punctuation, and drops a whole training set if more than 2% of an evaluation set are found. Here
-    only words count, and single prompts are dropped. A question shorter than `ngram` must be the whole prompt.
+    only words count, and single prompts are dropped. A question shorter than `ngram` must be the whole prompt. Frames
+    do not count: templates, and other text that many prompts of a source or questions of a set share around their own
+    text (`tasks.cleaning.frames`).
     """
 
     ngram: int = Field(default=8, ge=1)
@@ -136,6 +138,8 @@ class ScreeningSpec(Config):
     """Treatment of prompts that contain a control token of the model."""
     verifier_workers: RunTime[int]
     """Number of processes that check ground truths."""
+    templates: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Templates of the sources (`columns.template`), which are not part of a question."""
 
 
 class DuplicatesSpec(Config):

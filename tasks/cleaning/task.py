@@ -33,6 +33,7 @@ from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 logger = logging.getLogger(__name__)
 
+NONE: list[str] = []
 SAMPLED_ROWS = 3
 """Number of prompts of each batch that the deck's samples are chosen from."""
 
@@ -63,6 +64,7 @@ def screen_prompts(
         verifiers: the options of the verifiers that check ground truths.
     """
     from tasks.cleaning.control_tokens import ControlTokens
+    from tasks.cleaning.frames import FRAMED, frames_of
     from tasks.cleaning.screening import screen
 
     watch = Stopwatch("cleaning: screening")
@@ -79,7 +81,10 @@ def screen_prompts(
     )
     columns = input_schema(prompts, PROMPTS)
     control = ControlTokens(control_tokens)
-    parts = screen(map(control.counted, read_input_batches(prompts, columns)), questions, spec, verifiers, control)
+    searched = chain(read_input_batches(prompts, FRAMED), [questions]) if questions.num_rows else []
+    frames = frames_of(searched, spec.templates)
+    batches = map(control.counted, read_input_batches(prompts, columns))
+    parts = screen(batches, questions, spec, verifiers, control, frames)
     return _written("screening", parts, columns, [], lineage, watch, control.counts, questions=questions.num_rows)
 
 
@@ -124,20 +129,25 @@ def merge_sources(
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def count_questions(prompts: Parquet, questions: list[Parquet], rule: Contamination) -> StageSummary:
+def count_questions(
+    prompts: Parquet, questions: list[Parquet], rule: Contamination, templates: list[str] = NONE
+) -> StageSummary:
     """Count the prompts that contain a question of a benchmark, and log how to remove them. No prompt is dropped.
 
     Args:
         prompts: the prompts of all sources.
         questions: the questions of the benchmarks that the policies will be evaluated on.
         rule: the rule that decides whether a prompt contains a question.
+        templates: the templates of the sources and benchmarks, which are not part of a question.
     """
     from tasks import charts
     from tasks.cleaning.contamination import overlap_counts
+    from tasks.cleaning.frames import FRAMED, frames_of
 
     watch = Stopwatch("cleaning: questions of benchmarks")
     asked = pa.concat_tables([PROMPTS.empty_table(), *(read_input(table, PROMPTS) for table in questions)])
-    counts = overlap_counts(read_input_batches(prompts, input_schema(prompts, PROMPTS)), asked, rule)
+    frames = frames_of(chain(read_input_batches(prompts, FRAMED), [asked]), templates)
+    counts = overlap_counts(read_input_batches(prompts, input_schema(prompts, PROMPTS)), asked, rule, frames)
     rows = [
         {"benchmark": benchmark, "source": source, "prompts that contain a question": count}
         for (benchmark, source), count in sorted(counts.items())

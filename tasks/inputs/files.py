@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec
+from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec, ScreeningSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
 from tasks.config_fields import InItsOrder, NameOrFile
 from tasks.difficulty.spec import DifficultySpec
@@ -18,7 +19,7 @@ from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestions, check_engine, check_names
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
-from tasks.sourcing.spec import DataSpec
+from tasks.sourcing.spec import DataSpec, SourceSpec
 from tasks.tables.losses import WARN_IF_LOST
 from tasks.tables.schemas import AFTER, BEFORE, EVERYTHING, HELDOUT
 from tasks.training.cluster.pods import ClusterConfig, check_cluster
@@ -63,14 +64,19 @@ class DataFile(Extendable, DataSpec):
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
 
     @property
-    def templates(self) -> list[str]:
-        """Return the templates of the sources, sorted."""
-        return sorted({source.columns.template for source in self.used_sources if source.columns.template is not None})
-
-    @property
     def duplication(self) -> DuplicatesSpec:
         """Return the options of the search for duplicates, which skips the templates of the sources."""
-        return self.cleaning.duplication.model_copy(update={"templates": self.templates})
+        return self.cleaning.duplication.model_copy(update={"templates": templates_of(self.used_sources)})
+
+    def screening(self, *, evaluated: bool) -> ScreeningSpec | None:
+        """Return the options of screening, which skips the templates of the sources, or None if nothing is screened.
+
+        Args:
+            evaluated: True if there are evaluation sets.
+        """
+        screening = self.cleaning.screening(evaluated=evaluated)
+        templates = templates_of(self.used_sources) if evaluated else []
+        return screening and screening.model_copy(update={"templates": templates})
 
 
 class EvaluationFile(Extendable, EvaluationSpec):
@@ -212,6 +218,11 @@ class Recipe(RecipeFile, TrainingConfig):
             shared = {name: getattr(self.validation, name) for name in ValidationConfig.model_fields}
             options["validation"] = ValidationConfig(**shared)
         return TrainingConfig(**options)
+
+
+def templates_of(sources: Iterable[SourceSpec]) -> list[str]:
+    """Return the templates of sources, sorted, each once."""
+    return sorted({source.columns.template for source in sources if source.columns.template is not None})
 
 
 def quickstart() -> tuple[DataFile, Recipe, EvaluationFile]:

@@ -1,13 +1,18 @@
 """What holds a question of an evaluation set, and what the filters do not take, is set aside with its reason."""
 
+import time
+import tracemalloc
+
 import pyarrow as pa
 import pytest
 
+from tasks.cleaning import contamination
 from tasks.cleaning.contamination import Questions, overlap_counts
 from tasks.cleaning.screening import screen
 from tasks.cleaning.spec import CleaningSpec, Contamination, Filters
 from tasks.config import SpecError
 from tasks.tables.schemas import PROMPTS
+from tests.cleaning.frames import CODE, DAPO, R1_ZERO, SUFFIX, framed, questions, words
 from tests.cleaning.prompts import gsm8k, needs_data, prompt, source, table
 
 QUESTION = "A plane flies nine hundred miles in two hours . How long does it need for five hundred miles more ?"
@@ -164,3 +169,71 @@ def test_a_prompt_is_set_aside_for_one_reason_and_batches_make_no_difference():
     parts = screened(prompts, source("e", QUESTION), batches=5, min_words=2, languages=["en"])
     assert whole[0].equals(parts[0])
     assert whole[1] == parts[1]
+
+
+PUBLISHED = pytest.mark.parametrize("frame", [DAPO, R1_ZERO, CODE, SUFFIX], ids=["dapo", "r1-zero", "code", "suffix"])
+
+
+@PUBLISHED
+@pytest.mark.parametrize("asked", [1, 3, 40])
+def test_a_frame_of_prompts_and_questions_is_no_contamination(frame, asked):
+    prompts = source("s", *framed(questions(200, 8), frame))
+    assert screened(prompts, source("e", *framed(questions(asked, 10, 5), frame)))[1] == []
+
+
+@PUBLISHED
+def test_a_question_in_a_frame_is_found_in_a_frame(frame):
+    own = questions(200, 12)
+    short = ["Add two and two.", *own[1:]]
+    _, gone = screened(source("s", *framed(short, frame)), source("e", *framed([own[70], short[0]], frame)))
+    assert [(row["row"], row["reason"]) for row in gone] == [
+        (0, "100% of the words of a question of 'e'"), (70, "100% of the words of a question of 'e'"),
+    ]  # fmt: skip
+    _, gone = screened(source("s", *framed(own, frame)), source("e", own[70]))
+    assert [row["row"] for row in gone] == [70]
+
+
+def test_a_question_that_most_prompts_show_as_an_example_contaminates_them():
+    own = zip(words(50), questions(50, 9), strict=True)
+    shown = [f"{first} {QUESTION} It needs too long. {rest}" for first, rest in own]
+    assert len(screened(source("s", *shown), source("e", QUESTION))[1]) == 50
+
+
+def test_the_template_of_a_source_is_no_part_of_a_question():
+    before, after = CODE
+    prompts, question = source("s", before + "Sort the list." + after), source("e", before + "Print a word." + after)
+    spec = CleaningSpec().screening(evaluated=True)
+    assert [len(aside) for _, aside in screen([prompts], question, spec)] == [1]
+    spec = spec.model_copy(update={"templates": [f"{before}{{prompt}}{after}"]})
+    assert [len(aside) for _, aside in screen([prompts], question, spec)] == [0]
+
+
+def test_what_is_contaminated_does_not_depend_on_batches():
+    own = questions(60, 12)
+    prompts, asked = source("s", *framed(own, DAPO)), source("e", *framed(own[20:30], DAPO))
+    _, gone = screened(prompts, asked)
+    assert len(gone) == 10
+    assert screened(prompts, asked, batches=7)[1] == gone
+
+
+@pytest.mark.long
+def test_text_that_all_prompts_and_questions_share_costs_little():
+    prompts = source("s", *framed(questions(1024, 30), SUFFIX))
+    asked = source("e", *framed(questions(1319, 40, 7), SUFFIX))
+    started = time.process_time()
+    tracemalloc.start()
+    counts = overlap_counts([prompts], asked, Contamination())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert counts == {}
+    assert peak < 50e6
+    assert time.process_time() - started < 5  # it takes 0.5 s; all pairs of prompts and questions took 20
+
+
+@pytest.mark.parametrize("pairs", [1, 3, 2**18])
+def test_pairs_that_share_runs_are_compared_in_parts(monkeypatch, pairs):
+    monkeypatch.setattr(contamination, "PAIRS", pairs)
+    own = questions(30, 12)
+    asked = source("e", *(f"{one} {other}" for one, other in zip(own[:20], own[10:], strict=True)))
+    found = Questions(asked, Contamination(overlap=0.4)).overlaps(source("s", *own))
+    assert [(each.row, each.share) for each in found] == [(row, 0.5) for row in range(30)]
