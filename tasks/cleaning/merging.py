@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.cleaning.answers import Answers, answers_of
 from tasks.cleaning.duplicates import Comparison, Indices
 from tasks.cleaning.frames import FRAMED, frames_of
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.tables.parquet import columns_of, read_batches, table_from_rows, with_user_columns
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, set_aside_row
 
+_TRUTHS = pa.schema([PROMPTS.field(name) for name in ("source", "verifier", "ground_truth")])
 _NAMES = pa.schema([PROMPTS.field("source")])
 
 
@@ -58,6 +60,7 @@ class Merger:
         self._ids = pa.chunked_array(ids, pa.string())
         self._owners = np.concatenate([np.empty(0, np.int64), *owners])
         self._likeness = self._comparison.likeness(self._order())
+        self._answers = self._answers_of_kept()
 
     def parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yield, batch by batch, the merged table (of `columns`) and the dropped rows (of `SET_ASIDE`)."""
@@ -94,10 +97,26 @@ class Merger:
         ranks = np.array([ranked.index(name) for name in self._sources], np.int64)
         return np.argsort(ranks[self._owners], kind="stable")
 
+    def _answers_of_kept(self) -> dict[int, Answers]:
+        """Return the answers of each prompt that has duplicates, by its index."""
+        stays, start = self._likeness.stays, 0
+        has_duplicates = np.unique(stays[stays != np.arange(len(stays))])
+        answers: dict[int, Answers] = {}
+        for batch in self._batches(_TRUTHS) if len(has_duplicates) else ():
+            low, high = np.searchsorted(has_duplicates, [start, start + batch.num_rows])
+            for index in has_duplicates[low:high].tolist():
+                verifier, truth = (batch.column(name)[index - start].as_py() for name in ("verifier", "ground_truth"))
+                answers[index] = answers_of(verifier, truth)
+            start += batch.num_rows
+        return answers
+
     def _set_aside(self, row: dict[str, Any], index: int) -> dict[str, Any]:
         other = int(self._likeness.stays[index])
         kind: Kind = "duplicate"
-        how = "the same prompt as one"
+        how, truths = "the same prompt as one", ""
+        own, first = answers_of(row["verifier"], row["ground_truth"]), self._answers[other]
+        if own.contradicts(first):
+            kind, truths = "contradicting_duplicate", f", with another ground truth: {own.shown!r}, not {first.shown!r}"
         if not self._comparison.are_the_same(index, other):
             kind, how = "near_duplicate", f"{self._likeness.similarity[index]:.0%} like a prompt"
         return set_aside_row(
@@ -105,7 +124,7 @@ class Merger:
             kind,
             row["source"],
             row["row"],
-            f"{how} of source {self._sources[self._owners[other]]!r}",
+            f"{how} of source {self._sources[self._owners[other]]!r}{truths}",
             row["messages"][-1]["content"],
             prompt_id=row["prompt_id"],
             clashed_with=self._ids[other].as_py(),

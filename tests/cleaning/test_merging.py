@@ -47,6 +47,44 @@ def test_one_question_with_two_spellings_of_its_answer_is_one_prompt(tmp_path):
     assert gone["value"] == "What is half of 1?"
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "contradict"),
+    [
+        ("4", "5", True),
+        ("4", "4.0", False),
+        ("1/2", "\\frac{1}{2}", False),
+        ("$1,000$", "1000", False),
+        ("x + 1", "$x+1$", False),
+        ("Paris", "Rome", True),
+        (["4", "four"], "4", False),
+        (["4", "four"], ["5", "five"], True),
+        ({"answer": "4", "mode": "gsm8k"}, {"answer": "5", "mode": "gsm8k"}, True),
+        ({"tests": ["assert f(1) == 2"]}, {"tests": ["assert f(1) == 3"]}, True),
+    ],
+)
+def test_one_text_with_two_answers_is_a_kind_of_its_own_that_shows_both(tmp_path, one, other, contradict):
+    rows = table(prompt("What is 2+2?", truth=one), prompt("what is  2+2?", row=1, truth=other))
+    kept, [gone] = merged(tmp_path, [rows], ["s"])
+    assert len(kept) == 1
+    assert gone["kind"] == ("contradicting_duplicate" if contradict else "duplicate")
+    assert ("with another ground truth: " in gone["reason"]) == contradict
+
+
+def test_the_reason_has_the_answer_that_goes_and_the_one_that_stays(tmp_path):
+    rows = table(prompt("What is 2+2?", truth="4"), prompt("what is  2+2?", row=1, truth="5"))
+    _, [gone] = merged(tmp_path, [rows], ["s"])
+    assert gone["reason"] == "the same prompt as one of source 's', with another ground truth: '5', not '4'"
+    near = table(prompt(LONG, truth="4"), prompt(LONG.replace("wheel", "shaft"), row=1, truth="5"))
+    _, [gone] = merged(tmp_path, [near], ["s"])
+    assert gone["kind"] == "near_duplicate"
+    assert gone["reason"].endswith("of source 's', with another ground truth: '5', not '4'")
+
+
+def test_one_text_for_two_verifiers_is_a_duplicate(tmp_path):
+    rows = table(prompt("What is 2+2?", truth="4"), prompt("What is 2+2?", row=1, truth="5", verifier="chat_reference"))
+    assert [row["kind"] for row in merged(tmp_path, [rows], ["s"])[1]] == ["duplicate"]
+
+
 def test_rows_that_differ_in_their_answers_stay_where_rows_are_compared(tmp_path):
     half = table(prompt("What is half of 1?", truth="1/2"), prompt("What is half of 1?", row=1, truth="0.5"))
     kept, gone = merged(tmp_path, [half, half], ["s"], duplicates="row", near_duplicates=None)
