@@ -34,7 +34,7 @@ def encodable(text: str) -> str:
 class EpisodeOver(Exception):  # noqa: N818 - it is not an error of the environment
     """A limit of the episode (turns, tokens or seconds) was reached.
 
-    An environment that catches this can still return a reward. One that does not leaves the episode to the verifier.
+    An environment that catches this can still return a reward. Otherwise the verifier scores the episode.
     """
 
 

@@ -183,7 +183,11 @@ class Session:
         self._seconds -= clock() - began
         if not line.endswith(b"\n"):
             return await self._died()
-        return self._request(json.loads(line))
+        try:
+            return self._request(json.loads(line))
+        except (ValueError, LookupError, TypeError, RecursionError) as error:  # the environment has written it itself
+            self.reusable = False
+            return self._failed(f"sent an invalid message: {type(error).__name__}")
 
     def _request(self, message: Mapping[str, Any]) -> Request:
         if "generate" in message:

@@ -3,7 +3,7 @@
     environment: await sleep(99)      ── cancelled ──► EpisodeOver at the await
     environment: time.sleep(99), x()  ── SIGALRM  ───► EpisodeOver at that line
 
-Code that cannot be interrupted (one call of a C library, a task of its own that blocks) is ended by the session with
+Code that cannot be interrupted (one call of a C library, another task that blocks) is ended by the session with
 its process, some seconds later.
 """
 
@@ -80,14 +80,16 @@ class TimeLimit:
         self._loop.call_soon_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        if self._task is None or self._waits:  # it has returned, or asked: then `resume` sets the clock again
+        if (
+            self._task is None or self._waits
+        ):  # it has returned, or waits for an answer: then `resume` sets the clock again
             return
         self.reason = f"took more than {self._seconds:g} s"
         self._task.cancel()
 
 
 class _Interruptible:
-    """An environment's coroutine, in which a cancellation for the limit's sake is an `EpisodeOver`."""
+    """An environment's coroutine. A cancellation because of the limit is an `EpisodeOver` in it."""
 
     def __init__(self, limit: TimeLimit, environment: Coroutine[Any, Any, Any]) -> None:
         self._limit = limit

@@ -33,7 +33,7 @@ from tasks.verifiers.scores import CannotJudge, FunctionFailure
 PATTERN = r"<tool_call>(.*?)</tool_call>"
 """Pattern of a tool call in the Hermes format (Qwen and others); its one group is the JSON."""
 OPENING = re.compile(r"<[^<>\s]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,30}>|\[TOOL_CALLS\]")
-"""What calls begin with in most formats: a tag such as `<tool_call>`, `<function_calls>` or `<|tool_call_start|>`."""
+"""The beginning of a tool call in most formats: a tag such as `<tool_call>` or `<|tool_call_start|>`."""
 SHOWN_CHARS = 200
 """Maximum characters of the policy's text, or of an error, that the answer to an invalid call quotes."""
 

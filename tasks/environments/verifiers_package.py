@@ -42,8 +42,8 @@ async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[
         task: index of the task in the taskset, from 0.
 
     Raises:
-        EpisodeOver: If a limit of tokens or seconds is reached. A limit of turns is the agent's `max_turns`, with which
-            the package ends and scores the episode.
+        EpisodeOver: If a limit of tokens or seconds is reached. A limit of turns is the agent's `max_turns`, at
+            its end the package scores the episode.
         ValueError: If the environment offers tools, has no such task, or has several agents.
         RuntimeError: If the package's episode failed, or another version of the package is installed.
     """
@@ -100,12 +100,12 @@ def _package() -> Any:
         from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # noqa: F401
     except ImportError as error:
         try:
-            found = f"version {version('verifiers')} is installed"
+            installed = f"version {version('verifiers')} is installed"
         except PackageNotFoundError:
-            found = "it is not installed"
+            installed = "it is not installed"
         raise RuntimeError(
             f"verifiers_package needs version {VERSION} of verifiers (pip install 'verifiers=={VERSION}.*'), "
-            f"and {found} ({one_line(error)})"
+            f"and {installed} ({one_line(error)})"
         ) from error
     return vf
 

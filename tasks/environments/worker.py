@@ -63,7 +63,7 @@ def warm_up(settings: Mapping[str, Any]) -> None:
         warm_up_parser(settings["tool_parser"], settings["tokenizer"])
     with suppress(CannotJudge):
         load(settings["path"], None, what="environment")
-    if settings["path"] == GIVEN["verifiers_package"]:  # not an import above: the package is no part of every run
+    if settings["path"] == GIVEN["verifiers_package"]:  # imported here, because not every run needs the package
         sys.modules[settings["path"].rpartition(".")[0]].warm_up()
 
 
@@ -74,8 +74,8 @@ def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
     asyncio.set_event_loop(loop)
     episodes = loop.create_task(_episodes(connection, settings["path"], settings["tokenizer"]))
     while not episodes.done():
-        # A task that the environment started may raise one of these, which stops the loop. The episode goes on: whoever
-        # awaits the task gets it.
+        # A task that the environment started may raise one of these, which stops the loop. The episode continues: the
+        # environment gets it if it awaits the task.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_until_complete(episodes)
     episodes.result()
@@ -263,7 +263,7 @@ def _end(path: str, result: Any) -> dict[str, Any]:
 
 
 def _number(reward: object) -> float | None:
-    """Return a finite number of any type, such as NumPy's or a tensor of one element, or None if it is none."""
+    """Return a finite number, of any type such as NumPy's, as a float, or None if it is something else."""
     try:
         number = float(reward) if isinstance(reward, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError, RuntimeError):

@@ -68,13 +68,16 @@ def check_environment(
         return
     where = f"{data.name}: source {source.name!r}"
     try:
-        played = _first(source, rows)
+        row = first_of(source, rows)
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
-    if played is None:
+    if row is None:
         return
+    spec, messages = row
+    spec = replace(spec, tool_pattern=None)  # the dummy call is in the format of the default pattern
     watched = _Watched(template or _NoTemplate())
-    completions = asyncio.run(_play(*played, data, watched))
+    orders = [TURNS[sample:] + TURNS[:sample] for sample in range(len(TURNS))]
+    completions = asyncio.run(played(spec, messages, data, orders, watched))
     if watched.refusals:
         raise SpecError(f"{where}: environment {source.environment.name}: {watched.refusals[0]}")
     errors = [end.error for completion in completions if (end := completion.end) is not None and end.error is not None]
@@ -110,7 +113,14 @@ def template_of(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate 
         return ChatTemplate(AutoTokenizer.from_pretrained(source.name, revision=source.revision), variables)
 
 
-def _first(source: SourceSpec, rows: list[loaders.Row]) -> tuple[EnvironmentSpec, Sequence[Mapping[str, str]]] | None:
+def first_of(
+    source: SourceSpec, rows: Sequence[loaders.Row]
+) -> tuple[EnvironmentSpec, Sequence[Mapping[str, str]]] | None:
+    """Return the environment and the messages of the first usable row of a source, or None if there is none.
+
+    Raises:
+        CannotJudge: the environment cannot be imported.
+    """
     for row in rows:
         if isinstance(row.content, Malformed):
             continue
@@ -124,20 +134,33 @@ def _first(source: SourceSpec, rows: list[loaders.Row]) -> tuple[EnvironmentSpec
     return None
 
 
-async def _play(
-    spec: EnvironmentSpec, messages: Sequence[Mapping[str, str]], data: DataFile, template: TurnTokens
+async def played(
+    spec: EnvironmentSpec,
+    messages: Sequence[Mapping[str, str]],
+    data: DataFile,
+    turns: Sequence[Sequence[str]],
+    template: TurnTokens | None = None,
 ) -> list[Completion]:
-    # A tool parser needs vLLM, which preflight's pod lacks, and the dummy call is in the format of the default pattern.
-    spec = replace(spec, tool_parser=None, tool_pattern=None)
-    player = EpisodePlayer(EnvironmentPool(data.verifiers.environments), template)
+    """Play one episode for each list of turns that the policy says, with scores of 0 and programs without output.
+
+    Args:
+        spec: the environment.
+        messages: messages of the prompt.
+        data: the data file, for the limits of processes.
+        turns: the policy's turns by episode. It begins again after the last.
+        template: the policy's chat template. Optional. If None, messages are not rendered.
+    """
+    spec = replace(spec, tool_parser=None)  # a tool parser needs vLLM and the policy's tokenizer, which a pod may lack
+    player = EpisodePlayer(EnvironmentPool(data.verifiers.environments), template or _NoTemplate())
+    sampling = SamplingConfig(max_tokens=1 << 20)
     try:
         return [
             await player.play(
-                EpisodeRequest(spec, "made up", messages, [0], sample, SamplingConfig(max_tokens=1 << 20), None),
-                _Speaker(TURNS[sample:] + TURNS[:sample]).generate,
+                EpisodeRequest(spec, "made up", messages, [0], sample, sampling, None),
+                _Speaker(texts).generate,
                 _NoServices(),
             )
-            for sample in range(len(TURNS))
+            for sample, texts in enumerate(turns)
         ]
     finally:
         await player.aclose()

@@ -70,7 +70,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _storable_within(value: Any) -> Any:
-    """Return a value of a table, in which all texts are `storable`."""
+    """Return a value of a table with all its texts made `storable`."""
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, Mapping):

@@ -32,9 +32,9 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_children(kept: Collection[int] = ()) -> None:
+def end_children(spared: Collection[int] = ()) -> None:
     """Kill all children of this process but some. With `adopt_orphans`, their descendants become its children then."""
-    while others := children() - {*kept}:
+    while others := children() - {*spared}:
         for pid in others:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -344,6 +345,16 @@ async def closing(prompt, generate):
     await generate()
     os.closerange(3, 256)
     time.sleep(600)
+
+
+async def babbling(prompt, generate, *, text):
+    """Write to the connection of the process."""
+    await generate()
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.write(descriptor, text.encode())
+    return 1.0
 
 
 async def numbers(prompt, generate, *, kind):

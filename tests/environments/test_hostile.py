@@ -9,7 +9,7 @@ from tasks.environments.interface import Prompt, encodable
 from tasks.generation.episode_turns import turns_of
 from tests.environments import templates
 from tests.environments.scripted import play as scripted
-from tests.environments.test_episode import Policy, play, tokenizer  # noqa: F401 - fixtures
+from tests.environments.test_episode import Policy
 
 HOSTILE = {
     "half of an emoji": "\ud83d",
@@ -27,7 +27,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("role", ["user", "tool"])
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_message_is_inserted_or_refused_in_a_sentence(play, what, role):  # noqa: F811
+def test_a_hostile_message_is_inserted_or_refused_in_a_sentence(play, what, role):
     completion = play("saying", columns={"text": HOSTILE[what], "role": role, "times": 2})
     if what == "control token":
         assert "pass it through prompt.plain" in completion.end.error
@@ -38,14 +38,14 @@ def test_a_hostile_message_is_inserted_or_refused_in_a_sentence(play, what, role
     assert json.dumps(turns_of(completion), ensure_ascii=False).encode()
 
 
-def test_half_of_an_emoji_is_escaped_wherever_a_message_may_stand(play):  # noqa: F811
+def test_half_of_an_emoji_is_escaped_wherever_a_message_may_stand(play):
     assert play("surrogate_before").turns[0].inserted[-1]["content"] == r"half: \ud83d"
     anew = play("saying", columns={"text": "\ud83d", "anew": True})
     assert anew.turns[1].inserted[0]["content"] == r"\ud83d"
     assert Prompt([], 0, 0, None).plain("\ud83d") == r"\ud83d"
 
 
-def test_an_interrupted_episode_with_such_a_message_is_replayed(play, tokenizer):  # noqa: F811
+def test_an_interrupted_episode_with_such_a_message_is_replayed(play, tokenizer):
     whole = play("saying", columns={"text": "\ud83d"})
     policy = Policy(tokenizer, texts=("z",))
     assert play("saying", policy, whole, columns={"text": "\ud83d"}).token_ids.tolist() == whole.token_ids.tolist()
@@ -53,7 +53,7 @@ def test_an_interrupted_episode_with_such_a_message_is_replayed(play, tokenizer)
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_text_that_is_printed_and_raised_is_a_failure_with_the_line(play, what):  # noqa: F811
+def test_a_hostile_text_that_is_printed_and_raised_is_a_failure_with_the_line(play, what):
     end = play("loud", columns={"text": HOSTILE[what]}).end
     assert end.failure.reason.startswith("raised KeyError (tests/environments/rooms.py, line ")
     assert "\n" not in end.error
@@ -61,7 +61,7 @@ def test_a_hostile_text_that_is_printed_and_raised_is_a_failure_with_the_line(pl
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_turn_of_the_policy_reaches_environment_and_tables(play, what, tokenizer):  # noqa: F811
+def test_a_hostile_turn_of_the_policy_reaches_environment_and_tables(play, what, tokenizer):
     class Hostile(Policy):
         async def generate(self, token_ids, sampling, seed):
             completion = await super().generate(token_ids, sampling, seed)
@@ -80,21 +80,21 @@ class Broken(ChatTemplate):
         raise RuntimeError("unheard of")
 
 
-def test_whatever_a_template_raises_is_a_failure_of_the_sample(play, monkeypatch):  # noqa: F811
+def test_whatever_a_template_raises_is_a_failure_of_the_sample(play, monkeypatch):
     monkeypatch.setattr("tests.environments.test_episode.ChatTemplate", Broken)
     end = play("count").end
     assert end.failure.reason == "RuntimeError: unheard of"
     assert end.error == "environment tests.environments.rooms.count: RuntimeError: unheard of"
 
 
-def test_a_message_that_the_template_leaves_out_is_a_failure_of_the_sample(play, tokenizer, monkeypatch):  # noqa: F811
+def test_a_message_that_the_template_leaves_out_is_a_failure_of_the_sample(play, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", templates.NO_TOOL.removeprefix("\n"))
     end = play("saying", columns={"text": "lost", "role": "tool"}).end
     assert "leaves out a message of the role 'tool'" in end.failure.reason
     assert play("saying", columns={"text": "there", "role": "environment"}).end.reward == 1.0
 
 
-def test_ten_megabytes_are_refused_by_their_characters_before_they_are_tokenised(play, monkeypatch):  # noqa: F811
+def test_ten_megabytes_are_refused_by_their_characters_before_they_are_tokenised(play, monkeypatch):
     encoded = []
     encode = ChatTemplate._encoded
     monkeypatch.setattr(ChatTemplate, "_encoded", lambda self, text: encoded.append(len(text)) or encode(self, text))
@@ -104,7 +104,7 @@ def test_ten_megabytes_are_refused_by_their_characters_before_they_are_tokenised
     assert max(encoded, default=0) < 1000
 
 
-def test_a_template_works_in_a_thread_while_the_loop_runs(play, monkeypatch):  # noqa: F811
+def test_a_template_works_in_a_thread_while_the_loop_runs(play, monkeypatch):
     import threading
 
     threads = []
@@ -126,3 +126,10 @@ def test_scripted_environments_see_what_real_ones_see(what):
         await generate(prompt.plain(turn.text))
 
     assert scripted(echo, [HOSTILE[what], "b"], control_tokens=["<|im_end|>"]).contents
+
+
+@pytest.mark.parametrize(
+    "text", ["junk\n", "{}\n", "[]\n", "3\n", "[" * 100_000 + "\n", '{"generate": 1}\n', "\ufffe\0\n"]
+)
+def test_junk_on_the_connection_of_a_process_is_a_failure_of_its_episode(play, text):
+    assert play("babbling", columns={"text": text}).end.failure.reason.startswith("sent an invalid message")

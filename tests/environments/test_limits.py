@@ -13,12 +13,12 @@ from tasks.environments.spec import EnvironmentSpec
 from tasks.environments.tools import described_methods
 from tasks.generation.config import SamplingConfig
 from tasks.verifiers.config import EnvironmentsConfig
-from tests.environments.test_episode import PROMPT, Policy, Services, play, tokenizer  # noqa: F401 - fixtures
+from tests.environments.test_episode import PROMPT, Policy, Services
 from tests.environments.test_tools import written
 
 
 @pytest.fixture
-def play_many(tokenizer):  # noqa: F811
+def play_many(tokenizer):
     """Play several episodes of an environment in one process, one after the other."""
 
     def playing(room, episodes, memory_mib=4096, **options):
@@ -46,13 +46,13 @@ def play_many(tokenizer):  # noqa: F811
 
 
 @pytest.mark.parametrize("how", ["awaits", "blocks", "gathers", "groups"])
-def test_an_environment_whose_seconds_are_over_may_give_a_reward(play, how):  # noqa: F811
+def test_an_environment_whose_seconds_are_over_may_give_a_reward(play, how):
     completion = play("patient", seconds=0.3, columns={"how": how})
     assert completion.end[:2] == (0.75, False)
     assert completion.truncated
 
 
-def test_the_seconds_do_not_run_while_the_policy_speaks(play, tokenizer):  # noqa: F811
+def test_the_seconds_do_not_run_while_the_policy_speaks(play, tokenizer):
     class Slow(Policy):
         async def generate(self, *given):
             await asyncio.sleep(0.3)
@@ -63,13 +63,13 @@ def test_the_seconds_do_not_run_while_the_policy_speaks(play, tokenizer):  # noq
     assert not completion.truncated
 
 
-def test_an_environment_that_ignores_the_end_is_ended_with_its_process(play, monkeypatch):  # noqa: F811
+def test_an_environment_that_ignores_the_end_is_ended_with_its_process(play, monkeypatch):
     monkeypatch.setattr("tasks.environments.sessions.GRACE_SECONDS", 0.5)
     completion = play("stubborn", seconds=0.3)
     assert (completion.truncated, completion.end) == (True, None)
 
 
-def test_the_reason_of_an_overrun_says_once_whose_it_is(play):  # noqa: F811
+def test_the_reason_of_an_overrun_says_once_whose_it_is(play):
     error = play("slow_starter", seconds=0.3).end.error
     assert error == "environment tests.environments.rooms.slow_starter took more than 0.3 s"
 
@@ -84,7 +84,7 @@ CLASSES = {
 
 
 @pytest.mark.parametrize("limit", CLASSES)
-def test_a_class_of_trl_is_rewarded_for_what_was_done_before_a_limit(play, tokenizer, limit):  # noqa: F811
+def test_a_class_of_trl_is_rewarded_for_what_was_done_before_a_limit(play, tokenizer, limit):
     call, options = CLASSES[limit]
     path = "tests.environments.trl_classes.Limited"
     completion = play(
@@ -106,7 +106,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_an_environment_of_the_project_scores_the_last_turn_that_fits(play, tokenizer, name):  # noqa: F811
+def test_an_environment_of_the_project_scores_the_last_turn_that_fits(play, tokenizer, name):
     columns, text = GIVEN[name]
     policy = Policy(tokenizer, (text,))
     # One turn and its end fit; the answer of the environment does not.
@@ -146,7 +146,7 @@ def runs(pid):
 
 
 @pytest.mark.parametrize("how", ["returns", "hangs", "dies"])
-def test_processes_of_an_environment_end_with_its_own(play, tmp_path, how, monkeypatch):  # noqa: F811
+def test_processes_of_an_environment_end_with_its_own(play, tmp_path, how, monkeypatch):
     monkeypatch.setattr("tasks.environments.sessions.GRACE_SECONDS", 0.5)
     file = tmp_path / "pids"
     play("starting", seconds=1.0, columns={"file": str(file), "how": how})
@@ -159,20 +159,20 @@ def test_processes_of_an_environment_end_with_its_own(play, tmp_path, how, monke
 
 
 @pytest.mark.parametrize("room", ["cancelled", "interrupted", "exiting_task"])
-def test_what_is_no_exception_has_a_name_and_a_line_too(play, room):  # noqa: F811
+def test_what_is_no_exception_has_a_name_and_a_line_too(play, room):
     kind = {"cancelled": "CancelledError", "interrupted": "KeyboardInterrupt", "exiting_task": "SystemExit"}[room]
     reason = play(room).end.failure.reason
     assert reason.startswith(f"raised {kind} (tests/environments/rooms.py, line ")
 
 
-def test_a_task_in_the_background_costs_no_reward(play, play_many):  # noqa: F811
+def test_a_task_in_the_background_costs_no_reward(play, play_many):
     assert play("exiting_in_background").end.reward == 1.0
     completions, _ = play_many("deaf_task", 2)
     assert [completion.end.reward for completion in completions] == [0.75, 0.75]
     assert not completions[0].truncated
 
 
-def test_an_environment_that_closes_its_connection_is_at_fault_itself(play):  # noqa: F811
+def test_an_environment_that_closes_its_connection_is_at_fault_itself(play):
     failure = play("closing").end.failure
     assert failure.reason == "closed the connection of its process"
     assert not failure.may_pass
@@ -192,7 +192,7 @@ def test_an_environment_that_closes_its_connection_is_at_fault_itself(play):  # 
         ("infinite", None),
     ],
 )
-def test_a_reward_is_a_finite_number_of_any_library(play, kind, reward):  # noqa: F811
+def test_a_reward_is_a_finite_number_of_any_library(play, kind, reward):
     end = play("numbers", columns={"kind": kind}).end
     assert end.reward == reward
     assert end.passed is (reward is not None and reward >= 1 and kind != "Outcome")
@@ -200,7 +200,7 @@ def test_a_reward_is_a_finite_number_of_any_library(play, kind, reward):  # noqa
         assert end.failure.reason == "must return a finite number, an Outcome or None"
 
 
-def test_no_process_is_left_when_the_pool_is_closed(play):  # noqa: F811
+def test_no_process_is_left_when_the_pool_is_closed(play):
     play("count")
     with open(f"/proc/self/task/{os.getpid()}/children") as stream:
         children = stream.read().split()

@@ -132,7 +132,7 @@ class ScriptedActor:
         return self.completion(texts[index], began)
 
     def completion(self, text, began):
-        tokens = list(text.encode())
+        tokens = list(text.encode(errors="surrogatepass"))
         spans = [VersionSpan(began, 0, 1), VersionSpan(self.version, 1, len(tokens))]
         if began == self.version:
             spans = [VersionSpan(began, 0, len(tokens))]

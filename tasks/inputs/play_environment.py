@@ -1,0 +1,67 @@
+"""Plays the environments of a data file without a model: `python -m tasks.inputs.play_environment FILE [TURNS]...`.
+
+Each environment runs in a separate process, as in every stage, on the first usable row of its source. The policy says
+the given turns, one after the other, and the dummy turns of preflight if none is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from tasks.config import SpecError, load_yaml
+from tasks.excerpts.episodes import ShownEpisode
+from tasks.generation.episodes import episode_columns
+from tasks.generation.interface import Completion
+from tasks.inputs.environments import TURNS, first_of, played
+from tasks.inputs.files import DataFile
+from tasks.machine.error_report import run_command
+from tasks.sourcing import loaders
+from tasks.verifiers.scores import CannotJudge
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("turns", nargs=-1)
+def main(file: Path, turns: tuple[str, ...]) -> None:
+    """Play the environment of each source of the data file FILE, with a policy that says TURNS."""
+    for name, completion in episodes_of(load_yaml(DataFile, file), turns or TURNS):
+        click.echo(name)
+        for line in _lines(completion):
+            click.echo(line)
+
+
+def episodes_of(data: DataFile, turns: Sequence[str]) -> list[tuple[str, Completion]]:
+    """Return one episode of each source with an environment, by the source's name.
+
+    Raises:
+        SpecError: no source has an environment, or a source has no usable row, or its environment cannot be imported.
+    """
+    sources = [source for source in data.used_sources if source.environment is not None]
+    if not sources:
+        raise SpecError(f"{data.name}: no source has an environment to play")
+    episodes = []
+    for source in sources:
+        where = f"{data.name}: source {source.name!r}"
+        try:
+            row = first_of(source, loaders.check(source))
+        except CannotJudge as reason:
+            raise SpecError(f"{where}: {reason}") from None
+        if row is None:
+            raise SpecError(f"{where}: none of its first rows can be used, so there is no prompt to play")
+        [completion] = asyncio.run(played(*row, data, [turns]))
+        episodes.append((source.name, completion))
+    return episodes
+
+
+def _lines(completion: Completion) -> list[str]:
+    row = {**episode_columns(completion), "finish_reason": completion.finish_reason}
+    shown = ShownEpisode.of_row(row)
+    return [] if shown is None else list(shown.lines("  "))
+
+
+if __name__ == "__main__":
+    run_command(main)
