@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,9 @@ from tasks.verifiers.scores import CannotJudge, FunctionFailure, Score
 
 NO_TURN = "ended before a turn of the policy"
 """Error of an environment that returned before the policy's first turn."""
+
+SHORT_CHARS = 4096
+"""Maximum characters of messages that are tokenised on the event loop, which takes a few milliseconds."""
 
 GenerateTurn = Callable[[list[int], SamplingConfig, int | None], Awaitable[Completion]]
 """The policy: a function of prompt tokens, sampling options and a seed that returns a completion."""
@@ -232,6 +236,13 @@ class EpisodePlayer:
             observer.on_environment(busy=False)
 
 
+async def _tokenised(call: Callable[[], list[int]], messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Return the tokens of messages. A long text takes seconds, so it is tokenised in a thread."""
+    if sum(len(message["content"]) for message in messages) <= SHORT_CHARS:
+        return call()
+    return await asyncio.to_thread(call)
+
+
 def _longer(played: Completion, recorded: Completion | None) -> Completion:
     return played if recorded is None or len(played.turns) >= len(recorded.turns) else recorded
 
@@ -350,20 +361,21 @@ class _Game:
     async def _inserted(self, asked: AsksForTurn) -> list[int] | None:
         """Return the tokens between the last turn and the next, or None if they are too many for certain.
 
-        Before the first turn there are none. A long text takes seconds, so it is tokenised in a thread.
+        Before the first turn there are none.
         """
         template, transcript = self._conversation, self._transcript
         if asked.anew:
             if not template.may_fit(asked.messages, len(self._request.prompt_ids) + self._request.sampling.max_tokens):
                 return None
             tools = [tool["schema"] for tool in self._request.spec.tools]
-            transcript.begin_anew(await asyncio.to_thread(template.begun, asked.messages, tools))
+            begun = partial(template.begun, asked.messages, tools)
+            transcript.begin_anew(await _tokenised(begun, asked.messages))
             return []
         if not transcript.turns:
             return []
         if not template.may_fit(asked.messages, self._room([])):
             return None
-        return await asyncio.to_thread(template.inserted, asked.messages, transcript.token_ids[-1])
+        return await _tokenised(partial(template.inserted, asked.messages, transcript.token_ids[-1]), asked.messages)
 
     def _replayed(self, asked: AsksForTurn) -> Completion | None:
         """Return the next recorded turn, or None if there is none or the environment inserts different messages.

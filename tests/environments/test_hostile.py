@@ -1,6 +1,7 @@
 """Text of a model, a row or an environment ends nothing: each sample has a result or a failure of one sentence."""
 
 import json
+import threading
 
 import pytest
 
@@ -104,19 +105,18 @@ def test_ten_megabytes_are_refused_by_their_characters_before_they_are_tokenised
     assert max(encoded, default=0) < 1000
 
 
-def test_a_template_works_in_a_thread_while_the_loop_runs(play, monkeypatch):
-    import threading
-
+@pytest.mark.parametrize(("length", "in_a_thread"), [(100, False), (20_000, True)])
+def test_a_long_text_is_tokenised_in_a_thread_while_the_loop_runs(play, monkeypatch, length, in_a_thread):
     threads = []
     inserted = ChatTemplate.inserted
-    monkeypatch.setattr(
-        ChatTemplate,
-        "inserted",
-        lambda self, *given: threads.append(threading.current_thread()) or inserted(self, *given),
-    )
-    play("count")
-    assert threads
-    assert threading.main_thread() not in threads
+
+    def recorded(self, *given):
+        threads.append(threading.current_thread())
+        return inserted(self, *given)
+
+    monkeypatch.setattr(ChatTemplate, "inserted", recorded)
+    play("long_message", columns={"length": length}, max_tokens=50_000)
+    assert [thread is not threading.main_thread() for thread in threads] == [in_a_thread]
 
 
 @pytest.mark.parametrize("what", HOSTILE)

@@ -20,6 +20,9 @@ class ScriptedConversation:
 
     control_tokens = ()
 
+    def may_fit(self, _messages, _tokens):
+        return True
+
     def inserted(self, _messages, _last_token):
         return list(BETWEEN)
 
@@ -29,6 +32,8 @@ class ScriptedConversation:
 
 class ScriptedSession:
     """An environment that asks for `turns` turns, and then returns `reward`; at each point it may take `seconds`."""
+
+    worn = False
 
     def __init__(self, turns=3, reward=1.0, seconds=0.0):
         self.turns, self.reward, self.seconds = turns, reward, seconds
@@ -75,7 +80,7 @@ class FaultySession(ScriptedSession):
             return Failed("environment rooms.scripted raised", FunctionFailure("rooms.scripted", f"raised {fault}"))
         if fault < 0.02:
             await asyncio.sleep(60)
-            return Overran("the environment took more than 60 s")
+            return Overran("took more than 60 s")
         return await super().next()
 
 
@@ -86,7 +91,7 @@ class ScriptedPool:
         self.make = make
 
     @asynccontextmanager
-    async def session(self, _spec):
+    async def session(self, _spec, *, fresh=False):
         yield self.make()
 
     async def close(self):
