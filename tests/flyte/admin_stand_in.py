@@ -31,6 +31,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
 
+import tasks.flyte.stages  # noqa: F401 - patches flytekit, as it is in every pod
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 
 FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}

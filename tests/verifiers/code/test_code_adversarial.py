@@ -267,15 +267,15 @@ def test_a_killed_host_is_replaced(open_programs, isolation):
 def test_a_host_that_fails_in_mid_judgement_is_an_error_within_bounds(open_programs, monkeypatch, isolation, how):
     programs = open_programs(isolation=isolation, test_seconds=0.5, total_seconds=1)
     monkeypatch.setattr(sandboxes, "ANSWER_SECONDS", 0.5)
-    fork = Sandbox.fork
+    fork = Sandbox.fork_together
 
-    def fork_and_fail(self, part, limits, descriptors):
-        pid = fork(self, part, limits, descriptors)
-        if part == "checker":
+    def fork_and_fail(self, limits, parts):
+        processes = fork(self, limits, parts)
+        if "checker" in parts:
             os.kill(host_of_forks(self), how)
-        return pid
+        return processes
 
-    monkeypatch.setattr(Sandbox, "fork", fork_and_fail)
+    monkeypatch.setattr(Sandbox, "fork_together", fork_and_fail)
     began = time.monotonic()
     with pytest.raises(CannotJudge, match=r"the sandbox (has ended|does not answer)"):
         judged(programs, "import time\ndef f(n): time.sleep(9)")
