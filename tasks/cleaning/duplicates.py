@@ -136,8 +136,12 @@ def rows_of_a_band(threshold: float) -> int:
 
 
 def _apart(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Hashes:
-    """Return a hash of what keeps prompts apart even if their words are similar: numbers and constraints."""
-    apart = texts.arithmetic(asked) if near.same_numbers else np.zeros(len(asked), np.uint64)
+    """Return a hash of what keeps prompts apart even if their words are similar: numbers, units, code, constraints."""
+    apart = np.zeros(len(asked), np.uint64)
+    if near.same_numbers:
+        apart = texts.arithmetic(asked)
+        marks, has_marks = texts.units_and_blocks(texts.last_contents(prompts.column("messages")))
+        apart[has_marks.to_numpy(zero_copy_only=False)] ^= texts.text_hashes(marks)
     constrained = pc.equal(prompts.column("domain"), "precise_if")
     truths = pc.if_else(constrained, prompts.column("ground_truth"), "").combine_chunks()
     return texts.combined(apart, texts.text_hashes(truths))

@@ -33,8 +33,8 @@ class NearDuplicates(Config):
     threshold: float = Field(default=0.8, ge=0.5, le=1)
     """Jaccard similarity of the n-gram sets at or above which prompts are near duplicates."""
     same_numbers: bool = True
-    """If true, prompts with different numbers, operators or brackets are different questions, however similar they
-    are."""
+    """If true, prompts with different numbers, operators, brackets, units after a number, or nesting of lines of code
+    are different questions, however similar they are."""
     action: Literal["set_aside", "keep_together"] = "set_aside"
     """Treatment of near duplicates: `set_aside` keeps the first of them; `keep_together` keeps all of them, and assigns
     them all to training or all to the held-out prompts."""
@@ -90,8 +90,9 @@ class CleaningSpec(Config):
     """Sources in the order of priority: of duplicates, the prompt of the first source is kept. Sources that are not
     listed follow in the order of the data file."""
     duplicates: Literal["text", "row"] = "text"
-    """Rule for exact duplicates: `text` compares the messages, ignoring case, white space, verifiers and ground truths;
-    `row` compares everything, exactly."""
+    """Rule for exact duplicates: `text` compares the messages, ignoring case, white space, verifiers and ground truths,
+    but not the case of units after a number (mW, MW) or the nesting of lines of code; `row` compares everything,
+    exactly."""
     near_duplicates: NearDuplicates | None = NearDuplicates()
     """Optional. Rule for near duplicates. If null, near duplicates are not removed."""
     contamination: Contamination = Contamination()

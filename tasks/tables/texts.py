@@ -6,6 +6,8 @@ All functions work on Arrow and numpy arrays, for tables with a million prompts.
 from __future__ import annotations
 
 import hashlib
+import re
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,8 @@ Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
 Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
 """A truth value for each of some words or hashes."""
 
+WORDS = 2**16
+"""Number of words whose hashes are kept for the next batch."""
 KEY_BYTES = 16
 """Number of bytes in the key of a prompt."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -27,19 +31,33 @@ _ALONE = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
 _HYPHEN = r"(\p{L})-(\p{L})"
 _IRREGULAR = r"\s\s|[^\S ]|[\p{Zl}\p{Zp}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]"
 """White space other than single spaces."""
+_SUPERSCRIPT = r"([\x{B2}\x{B3}\x{B9}\x{2B0}-\x{2B8}\x{2E0}-\x{2E4}\x{1D2C}-\x{1D61}\x{2070}-\x{207F}]+)"
+_SUBSCRIPT = r"([\x{1D62}-\x{1D6A}\x{2080}-\x{209C}]+)"
+_UNIT = r"\d\s?([a-zµμ]{0,2}[A-ZΩ][A-Za-zΩ]{0,2})(?![A-Za-z])"
+"""A number and up to three letters with a capital: milliwatts and megawatts differ in case."""
+_BLOCK = r"[:{][ \t]*\r?\n[ \t]*\S"
+"""A line of code that begins a block."""
+_HAS_MARKS = r"\d\s?[a-zµμ]{0,2}[A-ZΩ]|" + _BLOCK
+"""The beginning of such a unit, or a block."""
 _NOT_ARITHMETIC = r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+"
 
 
 def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
     """Return `KEY_BYTES` bytes for each prompt, equal for equal turns regardless of case, white space and verifier.
 
+    The case of units after a number counts (`5 mW`, `5 MW`), and so does the nesting of lines of code.
+
     Args:
         messages: the column `messages` of a table of `PROMPTS`.
     """
     keys: list[bytes] = []
     for chunk in messages.chunks:
-        content = pc.utf8_lower(pc.utf8_normalize(_contents(chunk), "NFC"))
-        content = _single_spaced(content)
+        written = _contents(chunk)
+        content = _single_spaced(pc.utf8_lower(pc.utf8_normalize(written, "NFC")))
+        marks, has_marks = units_and_blocks(written)
+        if len(marks):
+            marked = pc.binary_join_element_wise(content.filter(has_marks), marks, "\x1f")
+            content = pc.replace_with_mask(content, has_marks, marked)
         turns = pc.binary_join_element_wise(pc.struct_field(chunk.flatten(), "role"), content, ": ")
         keys += [
             hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()
@@ -58,9 +76,56 @@ def questions(messages: pa.ChunkedArray) -> pa.Array:
     return pa.chunked_array(chunks, pa.string()).combine_chunks()
 
 
+def last_contents(messages: pa.ChunkedArray) -> pa.Array:
+    """Return the last message of each prompt as it is written."""
+    chunks = []
+    for chunk in messages.chunks:
+        ends = np.cumsum(pc.list_value_length(chunk).to_numpy())
+        chunks.append(_contents(chunk).take(pa.array(ends - 1)))
+    return pa.chunked_array(chunks, pa.string()).combine_chunks()
+
+
 def normalized(texts: pa.Array) -> pa.Array:
-    """Return the texts in lower case, with compatible characters replaced by one of them (NFKC)."""
+    """Return the texts in lower case, with compatible characters replaced by one of them (NFKC).
+
+    Superscripts and subscripts are marked before: 3² becomes 3^2, and x₂ becomes x[2].
+    """
+    plain = pc.string_is_ascii(texts)
+    if not pc.all(plain, min_count=0).as_py():
+        marked = pc.replace_substring_regex(texts.filter(pc.invert(plain)), _SUPERSCRIPT, r"^\1")
+        marked = pc.replace_substring_regex(marked, _SUBSCRIPT, r"[\1]")
+        texts = pc.replace_with_mask(texts, pc.invert(plain), marked)
     return pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))
+
+
+def units_and_blocks(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return what tells texts apart that only differ in case or white space, and which texts have it.
+
+    This is the case of units after a number, and the depth of each line if the text has blocks of code.
+    """
+    may_have = pc.match_substring_regex(texts, _HAS_MARKS).to_numpy(zero_copy_only=False)
+    marks = [
+        (" ".join(re.findall(_UNIT, text)), _depths(text)) for text in texts.filter(pa.array(may_have)).to_pylist()
+    ]
+    has_marks = may_have.copy()
+    has_marks[may_have] = [bool(units or depths) for units, depths in marks]
+    return pa.array(["\x1f".join(mark) for mark in marks if any(mark)], pa.string()), pa.array(has_marks)
+
+
+def _depths(text: str) -> str:
+    """Return the depth of each line in blocks of code, whatever the width of an indentation."""
+    if not re.search(_BLOCK, text):
+        return ""
+    widths = [0]
+    depths = []
+    for line in filter(str.strip, text.expandtabs(4).splitlines()):
+        width = len(line) - len(line.lstrip())
+        while width < widths[-1]:
+            widths.pop()
+        if width > widths[-1]:
+            widths.append(width)
+        depths.append(str(len(widths) - 1))
+    return "".join(depths).strip("0")
 
 
 def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
@@ -71,7 +136,7 @@ def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
     offsets = _offsets(is_word.to_numpy(zero_copy_only=False))[listed.offsets.to_numpy()]
     flat = flat.filter(is_word)
     coded = flat.dictionary_encode()
-    known = np.array([_hash(word) for word in coded.dictionary.to_pylist()], np.uint64)
+    known = np.array([_word_hash(word) for word in coded.dictionary.to_pylist()], np.uint64)
     hashes = known[coded.indices.to_numpy()] if len(flat) else np.empty(0, np.uint64)
     return hashes, offsets
 
@@ -169,3 +234,6 @@ def _offsets(counts: Offsets | Mask) -> Offsets:
 
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+_word_hash = lru_cache(maxsize=WORDS)(_hash)

@@ -173,6 +173,38 @@ def test_formulas_of_the_same_words_are_not_alike(tmp_path, one, other):
     assert merged(tmp_path, [source("s", f"What is {one} ?", f"What is {other} ?")], ["s"])[1] == []
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Compute 3² + 1 for", "Compute 32 + 1 for"),
+        ("Add x₂ and y for", "Add x2 and y for"),
+        ("Add x² and y for", "Add x2 and y for"),
+        ("Add x² and y for", "Add x₂ and y for"),
+        ("How long is 10⁻³ m for", "How long is 10-3 m for"),
+        ("A source of 5 mW for", "A source of 5 MW for"),
+        ("A disk of 8 GB for", "A disk of 8 Gb for"),
+        ("if x:\n  a()\n  b()\nprints for", "if x:\n  a()\nb()\nprints for"),
+        ("for (;;) {\n\ta();\n\tb();\n}\nprints for", "for (;;) {\n\ta();\nb();\n}\nprints for"),
+    ],
+)
+@pytest.mark.parametrize("rest", ["me.", LONG], ids=["short", "long"])
+def test_superscripts_units_and_blocks_of_code_make_other_prompts(tmp_path, one, other, rest):
+    assert merged(tmp_path, [source("s", f"{one} {rest}", f"{other} {rest}")], ["s"])[1] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Sum the squares 3^2 and 4^2 of", "Sum the squares 3² and 4² of"),
+        ("if x:\n  a()\n  b()\nprints", "if x:\n    a()\n    b()\n\nprints"),
+        ("Take 5 APPLES from", "take 5 apples from"),
+        ("A text\n   with lines", "A text with\nlines"),
+    ],
+)
+def test_other_ways_to_write_the_same_make_no_other_prompt(tmp_path, one, other):
+    assert len(merged(tmp_path, [source("s", f"{one} {LONG}", f"{other} {LONG}")], ["s"])[1]) == 1
+
+
 def test_other_numbers_may_be_left_out_of_account(tmp_path):
     texts = [LONG + " Take 3 away .", LONG + " Take 4 away ."]
     assert merged(tmp_path, [source("s", *texts)], ["s"])[1] == []
