@@ -28,6 +28,8 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _NOT_WORDS = r"[^\p{L}\p{M}\p{N}]+"
 _ALONE = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
 """Letters of scripts without spaces between words. Each letter counts as a word."""
+_WORD_BYTES = np.array([byte if chr(byte).isalnum() or byte > 127 else 32 for byte in range(256)], np.uint8)
+"""For each byte of text in lower case: a space, if it is an ASCII character that is not part of a word."""
 _HYPHEN = r"(\p{L})-(\p{L})"
 _IRREGULAR = r"\s\s|[^\S ]|[\p{Zl}\p{Zp}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]"
 """White space other than single spaces."""
@@ -130,7 +132,7 @@ def _depths(text: str) -> str:
 
 def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
     """Return a hash of each word in each text, and the offsets: word i of text t is `hashes[offsets[t] + i]`."""
-    listed = pc.split_pattern_regex(pc.replace_substring_regex(texts, _ALONE, r" \1 "), _NOT_WORDS)
+    listed = pc.ascii_split_whitespace(_spaced(texts))
     flat = listed.flatten()
     is_word = pc.not_equal(flat, "")
     offsets = _offsets(is_word.to_numpy(zero_copy_only=False))[listed.offsets.to_numpy()]
@@ -208,6 +210,21 @@ def combined(first: Hashes, second: Hashes) -> Hashes:
 def text_hashes(texts: pa.Array) -> Hashes:
     """Return a hash of each text."""
     return np.array([_hash(text) for text in texts.to_pylist()], np.uint64)
+
+
+def _spaced(texts: pa.Array) -> pa.Array:
+    """Return the texts, which are in lower case, with spaces in the place of everything that is not part of a word."""
+    has_others = pc.invert(pc.string_is_ascii(texts))
+    others = pc.replace_substring_regex(texts.filter(has_others), _ALONE, r" \1 ")
+    others = pc.replace_substring_regex(others, _NOT_WORDS, " ")
+    # Looking bytes up is ten times as fast as a regular expression.
+    texts = pa.concat_arrays([texts])
+    _, offsets, letters = texts.buffers()
+    if letters is None:
+        return texts
+    spaced = pa.py_buffer(_WORD_BYTES[np.frombuffer(letters, np.uint8)])
+    plain = pa.StringArray.from_buffers(len(texts), offsets, spaced, offset=texts.offset)
+    return pc.replace_with_mask(plain, has_others, others)
 
 
 def _contents(messages: pa.ListArray) -> pa.Array:
