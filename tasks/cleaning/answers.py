@@ -29,8 +29,11 @@ class Answers:
     shown: str
 
     def contradicts(self, other: Answers) -> bool:
-        """Return True if the same verifier would accept no answer of both ground truths."""
-        return self.verifier == other.verifier and not self.accepted & other.accepted
+        """Return True if both are answers to a question of mathematics, and no answer is accepted by both.
+
+        Other ground truths can differ without a contradiction: two sets of tests, or two reference answers.
+        """
+        return self.verifier == other.verifier == "math" and not self.accepted & other.accepted
 
 
 def answers_of(verifier: str, ground_truth: str) -> Answers:

@@ -80,9 +80,7 @@ class TimeLimit:
         self._loop.call_soon_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        if (
-            self._task is None or self._waits
-        ):  # it has returned, or waits for an answer: then `resume` sets the clock again
+        if self._task is None or self._waits:  # it has returned, or `resume` sets the clock again
             return
         self.reason = f"took more than {self._seconds:g} s"
         self._task.cancel()

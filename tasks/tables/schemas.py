@@ -80,7 +80,7 @@ Kind = Literal[
 - `contaminated`: its prompt contains a question of an evaluation set;
 - `control_tokens`: its prompt contains a control token of the model;
 - `duplicate`, `near_duplicate`: another row has the same prompt, or nearly the same;
-- `contradicting_duplicate`: another row has the same prompt with another ground truth, so that one of them is wrong;
+- `contradicting_duplicate`: another row has the same prompt with another answer, and one is wrong (`math`);
 - `unjudged`: none of its rollouts could be scored;
 - `environment`: its verifier needs data or a package that is not installed.
 """

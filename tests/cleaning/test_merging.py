@@ -59,7 +59,6 @@ def test_one_question_with_two_spellings_of_its_answer_is_one_prompt(tmp_path):
         (["4", "four"], "4", False),
         (["4", "four"], ["5", "five"], True),
         ({"answer": "4", "mode": "gsm8k"}, {"answer": "5", "mode": "gsm8k"}, True),
-        ({"tests": ["assert f(1) == 2"]}, {"tests": ["assert f(1) == 3"]}, True),
     ],
 )
 def test_one_text_with_two_answers_is_a_kind_of_its_own_that_shows_both(tmp_path, one, other, contradict):
