@@ -116,9 +116,18 @@ def color_of(label: str, position: int = 0) -> str:
 
 
 def curves(
-    title: str, unit: str, series: Sequence[Series], *, x_label: str = "training step", from_zero: bool = True
+    title: str,
+    unit: str,
+    series: Sequence[Series],
+    *,
+    x_label: str = "training step",
+    integer_x: bool = True,
+    from_zero: bool = True,
 ) -> str:
-    """Draw curves over steps. `from_zero` starts the vertical axis at 0 if no value is negative."""
+    """Draw curves over steps, or over another quantity, which `integer_x` says is a whole number.
+
+    `from_zero` starts the vertical axis at 0 if no value is negative.
+    """
     drawn = [(one, [(x, y) for x, y in one.points if math.isfinite(y)]) for one in series]
     drawn = [(one, points) for one, points in drawn if points]
     if not drawn:
@@ -127,7 +136,8 @@ def curves(
     def draw(axes: Axes) -> None:
         for one, _ in drawn:
             _curve(axes, one)
-        _integer_axis(axes)
+        if integer_x:
+            _integer_axis(axes)
         axes.set_xlabel(x_label)
         values = [y for _, points in drawn for _, y in points]
         tops = [point[1] + margin for one, _ in drawn for point, margin in zip(one.points, one.margins, strict=False)]

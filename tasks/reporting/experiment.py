@@ -51,36 +51,49 @@ def render(
 
 
 def _charts(metrics: Mapping[str, Metrics]) -> list[str]:
-    """Draw a chart for each validation benchmark, for the held-out validation prompts, the reward and the length."""
-    names = {
-        key.removeprefix(ON_BENCHMARKS).removesuffix("/score")
-        for rows in metrics.values()
-        for row in rows
-        for key in row
-        if key.startswith(ON_BENCHMARKS) and key.endswith("/score")
-    }
-    drawn = [
-        _chart(f"Validation: {name}", "mean score and its 95% interval", metrics, f"{ON_BENCHMARKS}{name}/score")
-        for name in sorted(names)
+    """Draw the validation scores over policy versions and over hours of work, and the training metrics over steps.
+
+    DAPO compares its variants by such curves (arXiv:2503.14476, figures 1, 2, 6 and 7): validation, entropy, mean
+    probability of the trained tokens, and response length.
+    """
+    benchmarks = _names(metrics, ON_BENCHMARKS, "/score")
+    scores = {f"Validation: {name}": f"{ON_BENCHMARKS}{name}/score" for name in benchmarks}
+    scores["Validation"] = f"{VALIDATION}score"
+    by_domain = {f"Reward: {name}": f"reward/{name}" for name in _names(metrics, "reward/", "")}
+    drawn = [_chart(title, "mean score and its 95% interval", metrics, key) for title, key in scores.items()]
+    drawn += [
+        _chart(f"{title}, over time", "mean score and its 95% interval", metrics, key, over_time=True)
+        for title, key in scores.items()
     ]
-    score = f"{VALIDATION}score"
-    drawn.append(_chart("Validation", "mean score and its 95% interval", metrics, score))
     drawn.append(_chart("Reward in training", "mean score", metrics, "reward"))
+    if len(by_domain) > 1:
+        drawn += [_chart(title, "mean score", metrics, key) for title, key in by_domain.items()]
+    drawn.append(_chart("Entropy", "nats per token", metrics, "entropy"))
+    drawn.append(_chart("Probability", "mean of trained tokens", metrics, "probability"))
     drawn.append(_chart("Response length", "tokens, mean", metrics, "response_length"))
     return drawn
 
 
-def _chart(title: str, unit: str, metrics: Mapping[str, Metrics], key: str) -> str:
-    """Draw one metric of all variants: a validation metric over versions with a band, any other over steps."""
-    x = f"{VALIDATION}version" if key.startswith(VALIDATION) else "step"
+def _names(metrics: Mapping[str, Metrics], prefix: str, suffix: str) -> list[str]:
+    """Return the names between the prefix and the suffix of metrics, sorted."""
+    keys = {key for rows in metrics.values() for row in rows for key in row}
+    named = {key.removeprefix(prefix) for key in keys if key.startswith(prefix) and key.endswith(suffix)}
+    return sorted(name.removesuffix(suffix) for name in named)
+
+
+def _chart(title: str, unit: str, metrics: Mapping[str, Metrics], key: str, *, over_time: bool = False) -> str:
+    """Draw one metric of all variants: a validation metric over versions or hours with a band, any other over steps."""
+    validates = key.startswith(VALIDATION)
+    x = "seconds" if over_time else f"{VALIDATION}version" if validates else "step"
+    x_label = "hours of work" if over_time else "policy version" if validates else "training step"
     error = f"{key.removesuffix('score')}error"
     series = []
     for position, (name, rows) in enumerate(metrics.items()):
         drawn = [row for row in rows if key in row and x in row]
-        margins = [BAND * row[error] for row in drawn] if x != "step" else []
-        points = [(float(row[x]), float(row[key])) for row in drawn]
+        margins = [BAND * row[error] for row in drawn] if validates else []
+        points = [(float(row[x]) / (3600 if over_time else 1), float(row[key])) for row in drawn]
         series.append(Series(name, points, color_of("", position), margins))
-    return charts.curves(title, unit, series)
+    return charts.curves(title, unit, series, x_label=x_label, integer_x=not over_time)
 
 
 def final_rows(table: pa.Table) -> list[dict[str, Any]]:

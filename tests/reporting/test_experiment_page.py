@@ -35,6 +35,12 @@ def metrics(rise):
     ]
 
 
+def timed(hours, entropy):
+    """Metrics of a run whose steps take some hours, with two domains."""
+    common = {"entropy": entropy, "probability": 0.9, "reward/math": 0.5, "reward/code": 0.25}
+    return [{**row, **common, "seconds": 3600 * hours * row["step"]} for row in metrics(0.5)]
+
+
 @pytest.mark.long
 def test_a_page_has_the_options_that_differ_the_curves_and_the_differences():
     page = render("rates", VARIANTS, {"slow": metrics(0.125), "fast": metrics(0.5)}, TABLE)
@@ -44,6 +50,14 @@ def test_a_page_has_the_options_that_differ_the_curves_and_the_differences():
     assert "Reward in training" in page
     assert "70.0%" in page
     assert "+20.0 points (+10.0 to +30.0)" in page
+
+
+@pytest.mark.long
+def test_variants_are_compared_over_time_and_by_entropy_probability_and_domain():
+    page = render("speed", VARIANTS, {"slow": timed(2.0, 0.5), "fast": timed(1.0, 0.25)}, TABLE)
+    assert "Curves over hours of work. slow: from 0.25 at 4 to 0.75 at 6; fast: from 0.25 at 2 to 0.75 at 3" in page
+    assert "slow: from 0.5 at 1 to 0.5 at 3; fast: from 0.25 at 1 to 0.25 at 3" in page
+    assert all(title in page for title in ("Entropy", "Probability", "Reward: code", "Reward: math"))
 
 
 def test_names_that_a_user_gives_are_escaped():
