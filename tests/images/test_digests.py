@@ -69,7 +69,7 @@ def test_without_a_digest_the_file_stays_as_it_is_and_one_sentence_gives_the_cau
         file.write_text(f"FROM {host}/team/python:3 AS data\n")
         sentence = digests.main(str(file))
         assert file.read_text() == f"FROM {host}/team/python:3 AS data\n"
-    assert sentence.startswith(f"{file} stays as it is: ")
+    assert sentence.startswith(f"{file} was not changed: ")
     assert cause in sentence
     assert host in sentence
     assert "\n" not in sentence
