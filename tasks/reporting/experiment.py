@@ -53,7 +53,7 @@ def render(
 def _charts(metrics: Mapping[str, Metrics]) -> list[str]:
     """Draw the validation scores over policy versions and over hours of work, and the training metrics over steps.
 
-    DAPO compares its variants by such curves (arXiv:2503.14476, figures 1, 2, 6 and 7): validation, entropy, mean
+    DAPO compares its variants by such curves (arXiv:2503.14476, fig. 1, 2, 6 and 7): validation, entropy, mean
     probability of the trained tokens, and response length.
     """
     benchmarks = _names(metrics, ON_BENCHMARKS, "/score")
