@@ -44,8 +44,8 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
     figures = {"comparisons": f"{len(rows)}", "largest difference": f"{largest.nats:.2g} nats"}
     show(STAGE, charts.page(figures, charts.table(rows, "Differences of log-probabilities")))
     return watch.summary(
-        f"learner, engine and export agree: at most {largest.nats:.2g} nats apart, where {largest.tolerance:.2g} is "
-        "rounding",
+        f"learner, engine and export agree: at most {largest.nats:.2g} nats apart; rounding explains up to "
+        f"{largest.tolerance:.2g}",
         on=process_resources(),
         differences={what: apart.nats for what, apart in differences.items()},
     )
