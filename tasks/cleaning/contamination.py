@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tasks.cleaning.frames import Frames, frames_of
+from tasks.cleaning.frames import Frames
 from tasks.cleaning.spec import Contamination
 from tasks.tables import texts
 
@@ -46,15 +46,15 @@ class Questions:
     question that consists of text that many prompts contain is compared with whole prompts instead.
     """
 
-    def __init__(self, prompts: pa.Table, spec: Contamination, frames: Frames | None = None) -> None:
+    def __init__(self, prompts: pa.Table, spec: Contamination, frames: Frames) -> None:
         """Index the questions.
 
         Args:
             prompts: the questions, a table of `PROMPTS`; the names of their sets are the sources.
             spec: the n-gram length, and the share of words above which a prompt contains a question.
-            frames: optional. The frames of the questions and of the prompts. If None, the questions' own frames.
+            frames: the frames of the questions and of the prompts.
         """
-        self._spec, self._frames = spec, frames_of([prompts]) if frames is None else frames
+        self._spec, self._frames = spec, frames
         self._names, self._ids = (prompts.column(name).to_pylist() for name in ("source", "prompt_id"))
         self._messages = prompts.column("messages")
         words, offsets = texts.words(texts.questions(self._messages))
@@ -127,7 +127,7 @@ class _Index:
 
 
 def overlap_counts(
-    batches: Iterable[pa.Table], questions: pa.Table, spec: Contamination, frames: Frames | None = None
+    batches: Iterable[pa.Table], questions: pa.Table, spec: Contamination, frames: Frames
 ) -> Counter[tuple[str, str]]:
     """Return the number of prompts that contain a question, by evaluation set and by the prompt's source.
 
@@ -135,12 +135,8 @@ def overlap_counts(
         batches: tables of `PROMPTS`.
         questions: the questions, a table of `PROMPTS`; the names of their sets are the sources.
         spec: the rule that decides whether a prompt contains a question.
-        frames: optional. The frames of prompts and questions. If None, they are searched in `batches`, which are then
-            all in memory.
+        frames: the frames of prompts and questions.
     """
-    if frames is None:
-        batches = list(batches)
-        frames = frames_of([*batches, questions])
     index, counts = Questions(questions, spec, frames), Counter[tuple[str, str]]()
     for batch in batches:
         sources = batch.column("source").to_pylist()

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tasks.cleaning.contamination import Questions
 from tasks.cleaning.control_tokens import NO_TOKENS, ControlTokens
 from tasks.cleaning.filters import Finding, Languages, lengths, wrong_ground_truths
-from tasks.cleaning.frames import Frames, frames_of
+from tasks.cleaning.frames import Frames
 from tasks.cleaning.spec import ScreeningSpec
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import SET_ASIDE, set_aside_row
@@ -30,9 +30,9 @@ def screen(
     batches: Iterable[pa.Table],
     questions: pa.Table,
     spec: ScreeningSpec,
+    frames: Frames,
     verifiers: VerifiersConfig = DEFAULTS,
     control: ControlTokens = NO_TOKENS,
-    frames: Frames | None = None,
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Divide prompts, batch by batch, into prompts that are kept and prompts that are dropped.
 
@@ -42,10 +42,9 @@ def screen(
         batches: tables of `PROMPTS`.
         questions: the questions of the evaluation sets, a table of `PROMPTS`; the names of the sets are the sources.
         spec: the filters, and the rule that decides whether a prompt contains a question.
+        frames: the frames of prompts and questions.
         verifiers: the options of the verifiers that check ground truths.
         control: the search for the control tokens of the model.
-        frames: optional. The frames of prompts and questions. If None and there are questions, they are searched in
-            `batches`, which are then all in memory.
 
     Yields:
         A table of `PROMPTS` and one of `SET_ASIDE`.
@@ -54,9 +53,6 @@ def screen(
         SpecError: `spec.filters.languages` contains an unknown language, or the package that detects languages is not
             installed.
     """
-    if frames is None and questions.num_rows:
-        batches = list(batches)
-        frames = frames_of([*batches, questions], spec.templates)
     with ExitStack() as stack:
         checks: list[Check] = [_alone(lambda prompts: lengths(prompts, spec.filters))]
         if spec.control_tokens == "set_aside":

@@ -84,7 +84,7 @@ def screen_prompts(
     searched = chain(read_input_batches(prompts, FRAMED), [questions]) if questions.num_rows else []
     frames = frames_of(searched, spec.templates)
     batches = map(control.counted, read_input_batches(prompts, columns))
-    parts = screen(batches, questions, spec, verifiers, control, frames)
+    parts = screen(batches, questions, spec, frames, verifiers, control)
     return _written("screening", parts, columns, [], lineage, watch, control.counts, questions=questions.num_rows)
 
 

@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from string import ascii_lowercase
 from tempfile import TemporaryDirectory
@@ -65,6 +65,7 @@ def prompts(count: int) -> Iterator[pa.Table]:
 
 def main(count: int, folder: Path) -> dict[str, float]:
     """Clean `count` prompts from file to file; what is made for it is neither timed nor in memory."""
+    from tasks.cleaning.frames import FRAMED, frames_of
     from tasks.cleaning.merging import Merger
     from tasks.cleaning.screening import screen
     from tasks.cleaning.spec import CleaningSpec
@@ -92,7 +93,8 @@ def main(count: int, folder: Path) -> dict[str, float]:
     merged, duplicates = written(Merger([file], ["made"], CleaningSpec().duplication).parts(), "merged.parquet")
     merging = time.perf_counter() - started
     started = time.perf_counter()
-    _, contaminated = written(screen(read_batches(merged, PROMPTS), questions, spec), "screened.parquet")
+    frames = frames_of(chain(read_batches(merged, FRAMED), [questions]))
+    _, contaminated = written(screen(read_batches(merged, PROMPTS), questions, spec, frames), "screened.parquet")
     return {
         "merging_seconds": merging,
         "screening_seconds": time.perf_counter() - started,

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.cleaning.control_tokens import ControlTokens, control_tokens
+from tasks.cleaning.frames import Frames
 from tasks.cleaning.screening import screen
 from tasks.cleaning.spec import CleaningSpec
 from tasks.tables.schemas import PROMPTS, prompt_id
@@ -62,7 +63,7 @@ def test_control_tokens_are_the_special_ones_and_those_of_the_template(files, to
 
 def screened(prompts, treatment):
     spec = CleaningSpec(control_tokens=treatment).screening(evaluated=False)
-    parts = list(screen([prompts], PROMPTS.empty_table(), spec, control=ControlTokens(CHATML)))
+    parts = list(screen([prompts], PROMPTS.empty_table(), spec, Frames(), control=ControlTokens(CHATML)))
     return pa.concat_tables([stays for stays, _ in parts]), [row for _, gone in parts for row in gone.to_pylist()]
 
 
