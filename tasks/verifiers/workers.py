@@ -190,13 +190,19 @@ class Workers:
 async def _order(
     server: ForkServer, order: Mapping[str, Any], descriptors: Sequence[int], seconds: float
 ) -> tuple[dict[str, Any], list[int]]:
-    """Send a request in a thread, so that a hanging server does not block the event loop."""
+    """Send a request in a thread, so that a hanging server does not block the event loop.
+
+    If it is cancelled, a request with descriptors ends the server, because the thread may still send them, and they
+    must stay open until then. Any other request continues, and its response is dropped.
+    """
     sending = asyncio.ensure_future(asyncio.to_thread(server.order, order, descriptors, seconds=seconds))
     try:
         return await asyncio.shield(sending)
     except asyncio.CancelledError:
-        server.kill()  # this ends the thread, which may still send the descriptors, so they must stay open until then
-        await asyncio.gather(sending, return_exceptions=True)
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved: nothing logs it
+        if descriptors:
+            server.kill()
+            await asyncio.gather(sending, return_exceptions=True)
         raise
 
 

@@ -176,6 +176,25 @@ def test_a_fork_that_is_cancelled_while_its_server_hangs_ends_at_once_and_the_ne
 
 
 @pytest.mark.long
+def test_an_end_that_is_cancelled_costs_no_other_worker_its_fork_server():
+    async def scenario():
+        workers = Workers("math", 1024, locked_up=True)
+        first, second = await workers.fork(0), await workers.fork(0)
+        os.kill(workers._server.pid, signal.SIGSTOP)
+        ending = asyncio.create_task(workers.end(first))
+        await asyncio.sleep(0.2)
+        ending.cancel()
+        await asyncio.wait([ending], timeout=GUARD_S)
+        os.kill(workers._server.pid, signal.SIGCONT)
+        assert ending.cancelled()
+        assert workers.has(second)
+        await workers.end(second)
+        await workers.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.long
 def test_a_worker_that_cannot_be_locked_up_judges_nothing(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "from tasks.verifiers import process_limits as limits\n"
