@@ -156,7 +156,7 @@ async def played(
     try:
         return [
             await player.play(
-                EpisodeRequest(spec, "made up", messages, [0], sample, sampling, None),
+                EpisodeRequest(spec, "dummy", messages, [0], sample, sampling, None),
                 _Speaker(texts).generate,
                 _NoServices(),
             )

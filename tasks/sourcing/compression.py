@@ -44,7 +44,7 @@ def _only_member(stream: IO[bytes]) -> IO[bytes]:
 def _is_of_macos(name: str) -> bool:
     """Return True for the attributes of files and folders that the Finder of macOS adds to archives."""
     path = PurePosixPath(name)
-    return path.parts[0] == "__MACOSX" or path.name.startswith("._") or path.name == ".DS_Store"
+    return path.parts[:1] == ("__MACOSX",) or path.name.startswith("._") or path.name == ".DS_Store"
 
 
 FORMATS = {

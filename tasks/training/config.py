@@ -356,8 +356,8 @@ class TrainingConfig(Config):
             )
         if self.replay and self.resampling.kind != "none":
             raise ValueError(
-                f"replay: with resampling.kind = {self.resampling.kind}, new groups replace those that teach "
-                "nothing, and none is left for replayed ones; set resampling.kind = none, or leave replay out"
+                f"replay: with resampling.kind = {self.resampling.kind}, new groups replace groups without a "
+                "gradient, and none is left for replayed ones; set resampling.kind = none, or leave replay out"
             )
         if self.lora and self.objective.kl.sync_every:
             raise ValueError(
