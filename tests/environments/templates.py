@@ -5,20 +5,26 @@ Each is as short as its fault allows: which roles it renders, where, and how it 
 
 from tests.tiny_model import TEMPLATE, tokenizer_of
 
+GENERATION = """{%- if add_generation_prompt -%}<|im_start|>assistant
+{% endif -%}
+"""
+"""The end of the templates in the form of ChatML: the header of the policy's turn."""
 ALL_ROLES = TEMPLATE
 """ChatML: every role, and one end of turns."""
-NO_TOOL = """
+NO_TOOL = (
+    """
 {%- for m in messages -%}
 {%- if m.role in ("user", "system", "environment", "assistant") -%}
 <|im_start|>{{ m.role }}
 {{ m.content | trim }}<|im_end|>
 {% endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}
 """
+    + GENERATION
+)
 """Olmo 3 Think and Phi-3 without `environment`: a message of the role `tool` is nowhere."""
-FIRST_SYSTEM_ONLY = """
+FIRST_SYSTEM_ONLY = (
+    """
 {%- if messages[0].role == "system" -%}<|im_start|>system
 {{ messages[0].content }}<|im_end|>
 {% endif -%}
@@ -26,50 +32,54 @@ FIRST_SYSTEM_ONLY = """
 <|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}
 """
+    + GENERATION
+)
 """Qwen3-VL, gpt-oss: only a first message may be the system's."""
-HOISTED_SYSTEM = """
+HOISTED_SYSTEM = (
+    """
 {%- for m in messages if m.role == "system" -%}{{ m.content }}
 {% endfor -%}
 {%- for m in messages if m.role != "system" -%}
 <|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}
 """
+    + GENERATION
+)
 """DeepSeek-V3: messages of the system are gathered before the conversation."""
-STRICT = """
+STRICT = (
+    """
 {%- for m in messages -%}
 {%- if m.role not in ("user", "assistant") -%}{{ raise_exception("only user and assistant") }}{%- endif -%}
 <|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}
 """
+    + GENERATION
+)
 """Gemma: other roles are refused."""
-JSON_RESULTS = """
+JSON_RESULTS = (
+    """
 {%- for m in messages -%}
 <|im_start|>{{ m.role }}
 {% if m.role == "tool" %}{{ m.content | tojson }}{% else %}{{ m.content }}{% endif %}<|im_end|>
 {% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}
 """
+    + GENERATION
+)
 """Llama 3.1: results of tools are quoted as JSON, so that they are not in the text word for word."""
-LAST_RESULT_ONLY = """
+LAST_RESULT_ONLY = (
+    """
 {%- for m in messages -%}
 {%- if m.role != "tool" or loop.last -%}
 <|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}
 """
+    + GENERATION
+)
 """Only the last of several results is rendered."""
 BROKEN = "{% for m in messages %}{{ m.role + 1 }}{% endfor %}"
 """A template that raises an error of Python, not of Jinja."""
