@@ -60,7 +60,7 @@ class Merger:
         self._ids = pa.chunked_array(ids, pa.string())
         self._owners = np.concatenate([np.empty(0, np.int64), *owners])
         self._likeness = self._comparison.likeness(self._order())
-        self._answers = self._answers_of_kept()
+        self._answers = self._kept_answers()
 
     def parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yield, batch by batch, the merged table (of `columns`) and the dropped rows (of `SET_ASIDE`)."""
@@ -97,7 +97,7 @@ class Merger:
         ranks = np.array([ranked.index(name) for name in self._sources], np.int64)
         return np.argsort(ranks[self._owners], kind="stable")
 
-    def _answers_of_kept(self) -> dict[int, Answers]:
+    def _kept_answers(self) -> dict[int, Answers]:
         """Return the answers of each prompt that has duplicates, by its index."""
         stays, start = self._likeness.stays, 0
         has_duplicates = np.unique(stays[stays != np.arange(len(stays))])

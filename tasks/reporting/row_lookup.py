@@ -25,7 +25,7 @@ def read_counts(run: Path) -> dict[str, dict[str, Any]]:
     return counts
 
 
-def place_in_file(run: Path, source: str, row: int) -> str:
+def describe_place(run: Path, source: str, row: int) -> str:
     """Return the file of a row and its number in that file, such as `, row 3 of b.jsonl`, or nothing without files."""
     first = 0
     for name, rows in read_counts(run).get(source, {}).get("files", ()):
@@ -52,7 +52,7 @@ def why_unknown(run: Path, source: str, row: int) -> str:
     read = counts[source]
     if row >= read["rows"]:
         raise TraceError(f"{run}: source {source!r} has no row {row}; it has rows 0 to {read['rows'] - 1}")
-    return f"row {row} of {source}{place_in_file(run, source, row)}: {_why_left_out(read, row)}"
+    return f"row {row} of {source}{describe_place(run, source, row)}: {_why_left_out(read, row)}"
 
 
 def _why_left_out(read: dict[str, Any], row: int) -> str:

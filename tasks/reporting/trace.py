@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.reporting.mixture_lookup import why_not_taken
-from tasks.reporting.row_lookup import TraceError, place_in_file, why_unknown
+from tasks.reporting.row_lookup import TraceError, describe_place, why_unknown
 from tasks.tables.parquet import read_metadata
 from tasks.tables.schemas import DUPLICATE_OF, HELDOUT
 
@@ -159,7 +159,7 @@ def _history(run: Path, identity: str, earlier: Set[str] = frozenset()) -> Histo
 def _located(run: Path, history: History) -> History:
     """Add the places in files of the history's rows."""
     rows = [*([history.prompt] if history.prompt else []), *history.set_aside]
-    history.places = {(row["source"], row["row"]): place_in_file(run, row["source"], row["row"]) for row in rows}
+    history.places = {(row["source"], row["row"]): describe_place(run, row["source"], row["row"]) for row in rows}
     return history
 
 
