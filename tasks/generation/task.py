@@ -10,6 +10,7 @@ from flytekit import Resources
 from images import GENERATION
 from tasks.flyte.stages import Folder, Stopwatch, output_folder, scratch, show, shown_stage
 from tasks.generation.models import ModelSpec
+from tasks.generation.tokenizer_options import name_of_template
 from tasks.storage.model_folder import weight_bytes
 from tasks.tables.content_digest import seal
 from tasks.tables.schemas import StageSummary
@@ -32,7 +33,13 @@ def prepare_model(spec: ModelSpec) -> PreparedModel:
     folder = seal(prepare(spec, scratch("model")))
     size = weight_bytes(folder)
     shape = json.loads((folder / "config.json").read_text())
-    figures = {"model": spec.name, "weights": f"{size / 1e6:,.0f} MB", "digest": spec.fingerprint or "none"}
+    template = "the model's own" if spec.chat_template is None else name_of_template(spec.chat_template)
+    figures = {
+        "model": spec.name,
+        "weights": f"{size / 1e6:,.0f} MB",
+        "digest": spec.fingerprint or "none",
+        "chat template": template,
+    }
     options = [
         {"key": key, "value": value} for key, value in sorted(shape.items()) if not isinstance(value, dict | list)
     ]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from tasks.generation.chat_template import ChatTemplateError
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
 from tasks.generation.models import HubModel, LocalFolder, ModelSpec
+from tasks.generation.tokenizer_options import change_loaded
 from tasks.inputs.files import DataFile
 from tasks.sourcing import loaders
 from tasks.sourcing.files import Malformed
@@ -98,7 +98,7 @@ def template_of(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate 
         variables: values of the template's variables.
 
     Raises:
-        ModelError: the tokenizer cannot be loaded.
+        ModelError: the tokenizer cannot be loaded, or its vocabulary lacks one of `model.special_tokens`.
         ChatTemplateError: the template has no such variable.
     """
     source = model.source
@@ -107,10 +107,12 @@ def template_of(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate 
         return None
     from transformers import AutoTokenizer
 
-    if isinstance(source, LocalFolder):
-        return ChatTemplate.of_model(Path(source.path), variables)
-    with loading(source.name):
-        return ChatTemplate(AutoTokenizer.from_pretrained(source.name, revision=source.revision), variables)
+    name, revision = (
+        (source.path, {}) if isinstance(source, LocalFolder) else (source.name, {"revision": source.revision})
+    )
+    with loading(name):
+        tokenizer = AutoTokenizer.from_pretrained(name, **revision)
+    return ChatTemplate(change_loaded(tokenizer, model.chat_template, model.special_tokens), variables)
 
 
 def first_of(

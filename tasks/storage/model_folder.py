@@ -15,6 +15,9 @@ TODAY = datetime.date(2024, 7, 26)
 """Date for chat templates that print today's date (Llama 3.2's default). With the real date, prompts, caches and
 resumed runs would change every day."""
 
+CHAT_TEMPLATE = "chat_template.jinja"
+"""Name of the file with a model's chat template."""
+
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Keys of the number of experts in `config.json`: Qwen's, Mixtral's, DeepSeek's and Ernie's."""
 
@@ -23,8 +26,12 @@ class ModelError(MistakeError):
     """A model folder cannot be used. The message has the folder or file, the problem, and what would be accepted."""
 
 
-def check_model_folder(path: str | Path) -> Path:
+def check_model_folder(path: str | Path, needs_template: bool = True) -> Path:
     """Check that `path` contains a config, safetensors and a tokenizer with a chat template, and return it.
+
+    Args:
+        path: the folder.
+        needs_template: if False, the chat template may be missing.
 
     Raises:
         ModelError: one of them is missing, unreadable or truncated.
@@ -43,12 +50,13 @@ def check_model_folder(path: str | Path) -> Path:
             raise ModelError(f"model folder {folder}: {name} is not a JSON object")
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model folder {folder}: no weights (*.safetensors)")
-    has_template = (folder / "chat_template.jinja").is_file() or json.loads(
-        (folder / "tokenizer_config.json").read_text()
-    ).get("chat_template")
-    if not has_template:
+    has_template = (folder / CHAT_TEMPLATE).is_file() or json.loads((folder / "tokenizer_config.json").read_text()).get(
+        "chat_template"
+    )
+    if needs_template and not has_template:
         raise ModelError(
-            f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja to the folder"
+            f"model folder {folder}: the tokenizer has no chat template; add {CHAT_TEMPLATE} to the folder, or give "
+            "model.chat_template"
         )
     for file in weight_files(folder):
         _check_whole(file)

@@ -13,7 +13,7 @@ from tasks.config_fields import models_in, path_mark
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.flyte import backend
 from tasks.flyte.uploads import upload
-from tasks.generation.models import LocalFolder
+from tasks.generation.models import LocalFolder, ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, ValidationOptions, quickstart
@@ -96,8 +96,9 @@ READ_HERE = {
     (Recipe, "data"),
     (Recipe, "evaluation"),
     (ExperimentFile, "recipe"),
+    (ModelSpec, "chat_template"),
 }
-"""Options that name specifications: a launch has their content in its inputs."""
+"""Options that name specifications and templates: a launch has their content in its inputs."""
 
 
 def test_every_option_that_names_files_or_folders_is_sent_or_refused(remote, work):
