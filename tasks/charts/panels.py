@@ -48,6 +48,22 @@ PANELS = (
         beside={"reward": "reward in training"},
     ),
     Panel(
+        "Validation: pass@k",
+        "share of questions",
+        {"validation/pass_at_k": "held-out prompts"},
+        prefix="validation/benchmarks/",
+        suffix="/pass_at_k",
+        x="validation/version",
+    ),
+    Panel(
+        "Validation: majority@k",
+        "share of questions",
+        {},
+        prefix="validation/benchmarks/",
+        suffix="/majority_at_k",
+        x="validation/version",
+    ),
+    Panel(
         "Validation by domain",
         "share that is right",
         {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -10,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.evaluation.majority import answer_classes
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, TEXT
 from tasks.verifiers import VerifierPool, stated_answer
+from tasks.verifiers.equal_answers import classes_of_equal_answers
 
 
 def with_answers(
@@ -43,7 +44,7 @@ def with_answers(
     classes: list[int | None] = [None] * len(answers)
     if grouped and open_pool is not None:
         with open_pool() as pool:
-            classes = _classes(ids, answers, truths, pool)
+            classes = asyncio.run(_classes(ids, answers, truths, pool))
     columns = {
         "benchmark": pa.array([benchmark] * len(ids), pa.string()),
         "answer": pa.array(answers, TEXT),
@@ -54,7 +55,7 @@ def with_answers(
     return rollouts.select(EVALUATION_ROLLOUTS.names)
 
 
-def _classes(
+async def _classes(
     ids: Sequence[str], answers: Sequence[str | None], truths: dict[str, Any], pool: VerifierPool
 ) -> list[int | None]:
     """Return the class of each answer among the answers of its prompt, by the equivalence of the prompt's verifier."""
@@ -64,19 +65,7 @@ def _classes(
         of_prompt[prompt].append(index)
     for prompt, indices in of_prompt.items():
         if prompt in truths:
-            labels = answer_classes([answers[index] for index in indices], _equivalence(truths[prompt], pool))
+            labels = await classes_of_equal_answers([answers[index] for index in indices], truths[prompt], pool.score)
             for index, label in zip(indices, labels, strict=True):
                 classes[index] = label
     return classes
-
-
-def _equivalence(truth: Any, pool: VerifierPool) -> Callable[[str, str], bool]:
-    """Return the function that compares an answer with a reference like the verifier of this ground truth."""
-    mode = truth.get("mode", "sympy") if isinstance(truth, dict) else "sympy"
-
-    def equivalent(answer: str, reference: str) -> bool:
-        # In a box, every mode reads an answer unchanged. An invalid reference, such as a refusal, is equal to nothing.
-        score = pool.submit("math", f"\\boxed{{{answer}}}", {"answer": reference, "mode": mode}).result()
-        return score.error is None and score.passed
-
-    return equivalent

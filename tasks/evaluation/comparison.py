@@ -24,7 +24,6 @@ from tasks.evaluation.intervals import (
     sign_flip_p_value,
 )
 from tasks.evaluation.multiple_testing import holm, maintained
-from tasks.evaluation.pass_at_k import block_count
 from tasks.evaluation.per_prompt import (
     INSTRUCTIONS,
     MAJORITY_OF,
@@ -45,6 +44,7 @@ from tasks.evaluation.win_rates import (
 )
 from tasks.failures import MistakeError
 from tasks.tables.parquet import table_from_rows
+from tasks.tables.pass_at_k import block_count
 from tasks.tables.schemas import AFTER, BEFORE, DOMAINS, EVALUATION, EVERYTHING, HELDOUT
 
 NO_CONTROLS: Mapping[str, LengthControl] = {}

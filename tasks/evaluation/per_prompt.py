@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tasks.evaluation.majority import majority
-from tasks.evaluation.pass_at_k import pass_at_k
 from tasks.evaluation.win_rates import DIFFERENCE, ROW
 from tasks.failures import MistakeError
+from tasks.tables.majority import majority
+from tasks.tables.pass_at_k import pass_at_k
 from tasks.tables.schemas import UNKNOWN_END
 
 REWARD = "rewards/"

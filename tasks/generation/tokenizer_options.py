@@ -48,7 +48,7 @@ def _template_text(value: Any) -> Any:
     """Return the text of a chat template that is given by its name or path, and any other value unchanged.
 
     Raises:
-        ValueError: there is no such template or file, or the text is a bad chat template.
+        ValueError: the template or file does not exist, or the text is not a chat template.
     """
     if not isinstance(value, str):
         return value
@@ -85,7 +85,7 @@ ChatTemplateText = Annotated[
     PathMark("specification", lambda value, _: value.endswith(ENDING)),
     BeforeValidator(_template_text),
 ]
-"""The type of an option with the text of a chat template, or null. A file may give its path or a built-in one's name."""
+"""The type of an option with the text of a chat template, or null. A file may give a path or a built-in name."""
 
 
 @cache

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tasks.evaluation.intervals import length_interval, rate_gain, rate_interval, sign_flip_p_value
-from tasks.evaluation.pass_at_k import pass_at_k
+from tasks.tables.pass_at_k import pass_at_k
 from tests.examples import examples
 
 

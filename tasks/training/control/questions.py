@@ -79,7 +79,7 @@ def _questions(
     rows = table.to_pylist()
     token_ids = chat_template.encode(tokenizer, rows, sampling.chat_template_kwargs)
     questions = [
-        Question(Prompt.of_row(row, tokens), sampling, asked.name)
+        Question(Prompt.of_row(row, tokens), sampling, asked.name, asked.has_majority)
         for row, tokens in zip(rows, token_ids, strict=True)
         if len(tokens) + sampling.max_tokens <= limit
     ]

@@ -22,7 +22,9 @@ from tasks.training.actors.slot import ActorSlot
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
-from tasks.training.rewards import RewardClient, judge_group, judge_response
+from tasks.training.rewards import RewardClient, judge_group, judge_response, scorer_of
+from tasks.verifiers import stated_answer
+from tasks.verifiers.equal_answers import classes_of_equal_answers
 from tasks.verifiers.grouped import judges_groups
 
 logger = logging.getLogger(__name__)
@@ -283,7 +285,15 @@ class Validation:
             scores = await judge_group(judge, prompt, completions)
         else:
             scores = await asyncio.gather(*(judge_response(judge, prompt, completion) for completion in completions))
-        return [Answer(question, *answered) for answered in zip(completions, scores, strict=True)]
+        classes: list[int | None] = [None] * len(scores)
+        if question.has_majority:
+            classes = await self._classes(prompt, completions)
+        return [Answer(question, *answered) for answered in zip(completions, scores, classes, strict=True)]
+
+    async def _classes(self, prompt: Prompt, completions: Sequence[Completion]) -> list[int | None]:
+        """Return the class of each response's answer among equal answers."""
+        answers = [stated_answer(prompt.verifier, completion.text, prompt.ground_truth) for completion in completions]
+        return await classes_of_equal_answers(answers, prompt.ground_truth, scorer_of(self._judge, prompt))
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
+from tasks.tables.majority import majority
 from tasks.training.groups.group import Prompt
 from tasks.training.metric import Metric
 from tasks.verifiers import Score
+from tasks.verifiers.chat.prompts import is_pairwise
 
 KEPT_OUT = ""
 """Value of `Question.benchmark` for held-out prompts of the mixture, which do not belong to a benchmark."""
@@ -20,6 +22,11 @@ VALIDATION = (
     Metric("validation/score", "", "mean over prompts of the mean score of their responses; see below for benchmarks"),
     Metric("validation/error", "", "standard error of that score over prompts"),
     Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
+    Metric(
+        "validation/pass_at_k",
+        "share",
+        "prompts with a correct response among k, if k is 2 or more",
+    ),
     Metric("validation/truncated", "share of responses", "responses that were cut off at `max_tokens`"),
     Metric("validation/rewards/<name>/mean", "", "mean of one of several rewards over responses, before its weight"),
     Metric("validation/domains/<domain>/score", "", "the score over the prompts of one of several domains"),
@@ -27,13 +34,24 @@ VALIDATION = (
     Metric("validation/benchmarks/<name>/score", "", "the score over the questions of a benchmark"),
     Metric("validation/benchmarks/<name>/error", "", "standard error of that score over questions"),
     Metric("validation/benchmarks/<name>/pass_rate", "share", "the pass rate over these questions: avg@k"),
+    Metric("validation/benchmarks/<name>/pass_at_k", "share", "as above, of this benchmark: pass@k"),
+    Metric(
+        "validation/benchmarks/<name>/majority_at_k",
+        "share",
+        "questions whose most common answer among k is correct: majority@k (cons@k), of a benchmark with `majority`",
+    ),
+    Metric(
+        "validation/benchmarks/<name>/win_rate",
+        "share",
+        "win rate over the reference answers, with half of the ties, of a benchmark in mode `pairwise`",
+    ),
     Metric("validation/benchmarks/<name>/truncated", "share of responses", "as above, of this benchmark"),
     Metric("validation/unanswered", "responses", "responses that could not be generated or scored"),
     Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
     Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
 )
-"""Metrics of validation, logged at the steps after which a validation has ended. The first four are computed over the
-held-out prompts of the mixture. If there are none, they are the means over benchmarks."""
+"""Metrics of validation, logged at the steps after which a validation has ended. Those before `rewards` are computed
+over the held-out prompts of the mixture. If there are none, they are the means over benchmarks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,20 +62,28 @@ class Question:
         prompt: the prompt.
         sampling: sampling options, including the number of responses and the base of their seeds.
         benchmark: name of its benchmark, or `KEPT_OUT` for a prompt of the mixture.
+        has_majority: True if equal answers are counted, for majority@k.
     """
 
     prompt: Prompt
     sampling: SamplingConfig
     benchmark: str = KEPT_OUT
+    has_majority: bool = False
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A response to a validation question, with its score."""
+    """A response to a validation question, with its score.
+
+    Attributes:
+        answer_class: class of its answer among equal answers to the question, or None without an answer. Only for
+            questions with `has_majority`.
+    """
 
     question: Question
     completion: Completion
     score: Score
+    answer_class: int | None = None
 
 
 def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, float] | None:
@@ -87,7 +113,11 @@ def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, fl
         **overall,
         **_rewards(kept_out),
         **_domains(kept_out),
-        **{f"benchmarks/{name}/{key}": value for name, part in by_benchmark.items() for key, value in part.items()},
+        **{
+            f"benchmarks/{name}/{key}": value
+            for name, part in by_benchmark.items()
+            for key, value in {**part, **_of_benchmark(answered[name])}.items()
+        },
     }
 
 
@@ -100,21 +130,40 @@ def _grouped(answers: Sequence[Answer], key: Callable[[Question], str]) -> dict[
 
 
 def _figures(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return score, standard error, pass rate and share of truncated responses of at least one answer."""
+    """Return score, standard error, pass rate, pass@k and share of truncated responses of at least one answer."""
     by_prompt = _grouped(answers, lambda question: question.prompt.prompt_id)
     scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
     passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
-    return {
+    figures = {
         "score": statistics.fmean(scores),
         "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
         "pass_rate": statistics.fmean(passed),
         "truncated": statistics.fmean(answer.completion.truncated for answer in answers),
     }
+    if answers[0].question.sampling.samples > 1:
+        figures["pass_at_k"] = statistics.fmean(rate > 0 for rate in passed)
+    return figures
+
+
+def _of_benchmark(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return the metrics that only some benchmarks have: majority@k, and the win rate of comparisons."""
+    asked = answers[0].question
+    figures = {}
+    if asked.has_majority:
+        groups = _grouped(answers, lambda question: question.prompt.prompt_id).values()
+        figures["majority_at_k"] = statistics.fmean(
+            majority([each.answer_class for each in group], [each.score.passed for each in group], len(group))
+            for group in groups
+        )
+    if is_pairwise(asked.prompt.ground_truth):
+        figures["win_rate"] = _figures(answers)["score"]
+    return figures
 
 
 def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the means of the metrics over benchmarks. The standard error treats the benchmarks as independent."""
-    means = {key: statistics.fmean(part[key] for part in figures) for key in figures[0]}
+    common = [key for key in figures[0] if all(key in part for part in figures)]
+    means = {key: statistics.fmean(part[key] for part in figures) for key in common}
     return {**means, "error": math.sqrt(sum(part["error"] ** 2 for part in figures)) / len(figures)}
 
 

@@ -11,6 +11,7 @@ from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
 from tasks.training.control.validation import split_validation
 from tasks.training.control.validation_figures import Question
+from tasks.verifiers import registry
 from tasks.verifiers.scores import Reward
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, prompts, settle
 
@@ -103,6 +104,27 @@ def test_questions_of_a_benchmark_are_answered_beside_them_with_their_own_sampli
     assert len(taken) == 4 * 2  # four versions, of two samples
     assert len(set(taken)) == 2  # the seeds are those of the samples, and equal for all versions
     assert {tokens for tokens, _ in taken} == {7}
+
+
+def test_the_majority_of_a_benchmarks_answers_is_counted_by_the_verifier(tmp_path):
+    class Mathematics(TableJudge):
+        async def score(self, verifier, response, ground_truth, messages):
+            if verifier == "math" and "boxed" in response:
+                return registry.judge(verifier, response, ground_truth, messages)
+            return await super().score(verifier, response, ground_truth, messages)
+
+    class Voting(Learning):
+        async def answers(self, actor, prompt):
+            if prompt == 50:  # 2/2 and 1.0 are one answer, with two votes of three
+                return [r"\boxed{2/2}", r"\boxed{7}", r"\boxed{1.0}"]
+            return await super().answers(actor, prompt)
+
+    run = learning(tmp_path, options(), Voting)
+    run.judge = Mathematics()
+    run.questions = [Question(prompts(50)[49], SamplingConfig(samples=3), "sums", has_majority=True)]
+    last = rows_of(run.play())[-1]
+    assert last["validation/benchmarks/sums/pass_rate"] == pytest.approx(2 / 3)
+    assert last["validation/benchmarks/sums/majority_at_k"] == last["validation/benchmarks/sums/pass_at_k"] == 1.0
 
 
 def test_benchmarks_alone_take_no_prompt_out_of_training(tmp_path):

@@ -1,6 +1,7 @@
 """The figures of a validation, worked by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,7 +29,13 @@ def answers(question, *values):
 def test_a_prompt_counts_once_however_many_of_its_responses_were_judged():
     first, second = question(1), question(2)
     figures = summary([first, second], [*answers(first, 1.0, 1.0), *answers(second, 0.0)])
-    assert figures == {"score": 0.5, "error": pytest.approx(math.sqrt(0.5 / 2)), "pass_rate": 0.5, "truncated": 0.0}
+    assert figures == {
+        "score": 0.5,
+        "error": pytest.approx(math.sqrt(0.5 / 2)),
+        "pass_rate": 0.5,
+        "pass_at_k": 0.5,
+        "truncated": 0.0,
+    }
 
 
 def test_a_benchmark_has_figures_of_its_own_and_the_score_stays_that_of_the_prompts_kept_out():
@@ -39,6 +46,39 @@ def test_a_benchmark_has_figures_of_its_own_and_the_score_stays_that_of_the_prom
     assert figures["benchmarks/sums/score"] == figures["benchmarks/sums/pass_rate"] == 0.5
     assert figures["benchmarks/sums/error"] == pytest.approx(0.5)
     assert figures["benchmarks/sums/truncated"] == 0.25
+
+
+def test_a_benchmark_has_avg_pass_and_majority_at_k():
+    # DAPO, figure 1, on three questions of 4 samples: passed, class of equal answers.
+    samples = [
+        [(True, 0), (True, 0), (False, 1), (False, 2)],  # two votes for the right answer: the majority
+        [(True, 0), (False, 1), (False, 1), (False, None)],  # one correct answer, outvoted
+        [(False, 0), (False, 0), (False, None), (False, None)],
+    ]
+    asked = [replace(question(number, "sums"), has_majority=True) for number in range(3)]
+    judged = [
+        replace(answer(each, float(passed)), answer_class=label)
+        for each, group in zip(asked, samples, strict=True)
+        for passed, label in group
+    ]
+    figures = summary(asked, judged)
+    assert figures["benchmarks/sums/pass_rate"] == pytest.approx((2 / 4 + 1 / 4 + 0) / 3)
+    assert figures["benchmarks/sums/pass_at_k"] == pytest.approx(2 / 3)
+    assert figures["benchmarks/sums/majority_at_k"] == pytest.approx(1 / 3)
+    assert "benchmarks/sums/majority_at_k" not in summary([question(1, "sums")], answers(question(1, "sums"), 1.0))
+
+
+def test_a_single_sample_has_no_pass_at_k():
+    once = replace(question(1), sampling=SamplingConfig(samples=1))
+    assert "pass_at_k" not in summary([once], answers(once, 1.0))
+
+
+def test_comparisons_have_a_win_rate():
+    compared = Prompt("p", "chat", [], "chat", {"reference": "Hello!", "mode": "pairwise"}, [1])
+    asked = Question(compared, SamplingConfig(samples=1), "alpaca")
+    figures = summary([asked], answers(asked, 0.75))
+    assert figures["benchmarks/alpaca/win_rate"] == 0.75
+    assert "benchmarks/sums/win_rate" not in summary([question(1, "sums")], answers(question(1, "sums"), 1.0))
 
 
 def test_without_prompts_kept_out_the_score_is_the_mean_over_benchmarks():

@@ -9,7 +9,7 @@ defined below.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from statistics import fmean
 
 
@@ -43,7 +43,9 @@ def majority(labels: Sequence[int | None], passed: Sequence[bool], k: int) -> fl
     return fmean(_winner(labels[start : start + k], passed[start : start + k]) for start in starts)
 
 
-def answer_classes(answers: Sequence[str | None], equivalent: Callable[[str, str], bool]) -> list[int | None]:
+async def answer_classes(
+    answers: Sequence[str | None], equivalent: Callable[[str, str], Awaitable[bool]]
+) -> list[int | None]:
     """Return the class of equal answers of each answer, numbered from 0 by first occurrence.
 
     The first answer of a class represents it: an answer belongs to the first class whose representative it is
@@ -61,9 +63,12 @@ def answer_classes(answers: Sequence[str | None], equivalent: Callable[[str, str
     for answer in answers:
         if answer is None or answer in classes:
             continue
-        new = len(representatives)
-        classes[answer] = next((i for i, first in enumerate(representatives) if equivalent(answer, first)), new)
-        if classes[answer] == new:
+        for number, first in enumerate(representatives):
+            if await equivalent(answer, first):
+                classes[answer] = number
+                break
+        else:
+            classes[answer] = len(representatives)
             representatives.append(answer)
     return [None if answer is None else classes[answer] for answer in answers]
 
