@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.paths import ROOT
+
+PIN = re.compile(r"(?:dataset|name): ([\w.-]+/[\w.-]+),[^}]*?revision: ([0-9a-f]{40})")
+
+
+@cache
+def pinned_commits() -> dict[str, str]:
+    """The commits that the shipped files pin, by repository."""
+    paths = [path for folder in ("data_specs", "workflows") for path in (ROOT / folder).rglob("*.yaml")]
+    return dict(pin for path in paths for pin in PIN.findall(path.read_text()))
 
 
 @dataclass(frozen=True)
@@ -50,8 +63,8 @@ class Repository:
 
     @property
     def sha(self) -> str:
-        """The commit; a hash of the name where none is given."""
-        return self.commit or hashlib.sha1(self.name.encode()).hexdigest()  # noqa: S324 - as long as a commit
+        """The commit: the given one, the one that a shipped file pins, or a hash of the name."""
+        return self.commit or pinned_commits().get(self.name) or hashlib.sha1(self.name.encode()).hexdigest()  # noqa: S324 - as long as a commit
 
     @property
     def address(self) -> str:

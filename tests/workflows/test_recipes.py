@@ -34,7 +34,7 @@ OLMO_RL = {
 """Olmo 3 (arXiv:2512.13961), the seven improvements and the launch scripts of allenai/open-instruct."""
 
 PRORL_V2 = {
-    "model.name": "Qwen/Qwen2.5-1.5B@main",
+    "model.name": "Qwen/Qwen2.5-1.5B@8faed761d45a263340a0528343f099c05c9a4323",
     "groups_per_step": 32,
     "resampling.kind": "dynamic",
     "resampling.batch_multiplier": 1.5,
@@ -77,7 +77,7 @@ def power_of_ten(text):
 SOURCES = {
     "olmo3_think_7b": OLMO_RL
     | {
-        "model.name": "allenai/Olmo-3-7B-Think-DPO@main",
+        "model.name": "allenai/Olmo-3-7B-Think-DPO@7b18bf927b430ff06376fdfa5610eb3b1b6a5c38",
         "steps": 10_000_000 // (64 * 8),
         "updates.minibatches": 1,
         "optimizer.learning_rate": 1e-6,
@@ -103,7 +103,7 @@ SOURCES = {
     },
     "olmo3_instruct_7b": OLMO_RL
     | {
-        "model.name": "allenai/Olmo-3-7B-Instruct-DPO@main",
+        "model.name": "allenai/Olmo-3-7B-Instruct-DPO@b33130b7de49f0c2553b5c2b3bc8409ff3e627d1",
         "steps": 1_024_000 // (64 * 8),
         "updates.minibatches": 4,
         "optimizer.learning_rate": 1e-6,
@@ -135,7 +135,7 @@ SOURCES = {
         "optimizer.learning_rate": 1e-6,
     },
     "dapo_qwen25_32b": {  # DAPO (arXiv:2503.14476), section 4.1, and verl's recipe/dapo/run_dapo_qwen2.5_32b.sh
-        "model.name": "Qwen/Qwen2.5-32B@main",
+        "model.name": "Qwen/Qwen2.5-32B@1818d35814b8319459f4bd55ed1ac8709630f003",
         "groups_per_step": 512,
         "resampling.kind": "dynamic",
         "resampling.batch_multiplier": 3,
@@ -164,7 +164,7 @@ SOURCES = {
         "optimizer.max_grad_norm": 1.0,
     },
     "dr_grpo": {  # Dr GRPO (arXiv:2503.20783), examples/qwen2.5-math-1.5b.sh of sail-sg/understand-r1-zero
-        "model.name": "Qwen/Qwen2.5-Math-1.5B@main",
+        "model.name": "Qwen/Qwen2.5-Math-1.5B@4a83ca6e4526a4f2da3aa259ec36c259f66b2ab2",
         "steps": 20 * 12_000 // 128,
         "groups_per_step": 128,
         "resampling.kind": "none",
@@ -188,7 +188,7 @@ SOURCES = {
         "validation.every": 16,
     },
     "axolotl_lora": {  # the quick start of Axolotl's GRPO guide, and TRL's defaults
-        "model.name": "Qwen/Qwen2.5-1.5B-Instruct@main",
+        "model.name": "Qwen/Qwen2.5-1.5B-Instruct@989aa7980e4cf806f80c7fef2b1adb7bc71aa306",
         "steps": 200,
         "groups_per_step": 2 * 4 // 8,
         "resampling.kind": "none",
@@ -213,7 +213,8 @@ SOURCES = {
     "prorl_v2": PRORL_V2,
     "prorl_v2_1_moe": PRORL_V2
     | {
-        "model.name": "Qwen/Qwen3-30B-A3B@main",  # a mixture; the source leaves it to the user
+        # A mixture of experts; the source leaves the model to the user.
+        "model.name": "Qwen/Qwen3-30B-A3B@ad44e777bcd18fa416d9da3bd8f70d33ebb85d39",
         "resampling.kind": "none",
         "resampling.batch_multiplier": None,
         "resampling.max_rounds": None,
