@@ -1,3 +1,3 @@
 """Fixtures of all tests that play episodes in real processes."""
 
-from tests.environments.test_episode import play, tokenizer  # noqa: F401
+from tests.environments.test_episode import play, shared, tokenizer  # noqa: F401

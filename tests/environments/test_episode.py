@@ -61,8 +61,24 @@ def tokenizer():
     return tokenizer_of(ends=True)
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """A loop with a pool for all episodes under the usual limits. A pool starts its first process in a second."""
+    with asyncio.Runner() as runner:
+        pool = runner.run(_opened())
+        yield runner, pool
+        runner.run(pool.close())
+
+
+async def _opened():
+    return EnvironmentPool(LIMITS, None)
+
+
+LIMITS = EnvironmentsConfig(memory_mib=4096, cpu_seconds=1.0)
+
+
 @pytest.fixture
-def play(tokenizer):
+def play(tokenizer, shared):
     def playing(
         room,
         policy=None,
@@ -70,15 +86,13 @@ def play(tokenizer):
         *,
         services=None,
         max_tokens=200,
-        memory_mib=4096,
-        cpu_seconds=1.0,
         folder=None,
         module="tests.environments.rooms",
         **options,
     ):
         async def run():
             policy_ = policy or Policy(tokenizer)
-            pool = EnvironmentPool(EnvironmentsConfig(memory_mib=memory_mib, cpu_seconds=cpu_seconds), folder)
+            pool = shared[1] if folder is None else EnvironmentPool(LIMITS, folder)
             player = EpisodePlayer(pool, ChatTemplate(tokenizer, {}))
             ids = tokenizer.apply_chat_template(PROMPT, add_generation_prompt=True, return_dict=False)
             spec = EnvironmentSpec(f"{module}.{room}", **options)
@@ -87,9 +101,10 @@ def play(tokenizer):
             try:
                 return await player.play(request, policy_.generate, services or Services(), recorded=recorded)
             finally:
-                await player.aclose()
+                if folder is not None:
+                    await player.aclose()
 
-        return asyncio.run(run())
+        return shared[0].run(run())
 
     return playing
 
