@@ -166,6 +166,10 @@ class ModelSpec(Config):
             case StoredFolder(address=address):
                 return address.rstrip("/").rpartition("/")[2]
 
+    def is_same_model(self, other: ModelSpec) -> bool:
+        """Return whether the other model has the same source, chat template and special tokens."""
+        return self.model_copy(update={"fingerprint": other.fingerprint}) == other
+
     def fingerprinted(self) -> ModelSpec:
         """Return the spec with a digest of its local content, after a check that the source exists.
 

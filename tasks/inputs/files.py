@@ -123,8 +123,10 @@ class EvaluationFile(Extendable, EvaluationSpec):
 
         A model with two names is evaluated once.
         """
-        sources = {BEFORE: initial.source, **{name: model.source for name, model in self.policies.items()}}
-        return next((other for other, source in sources.items() if source == sources.get(name)), name)
+        models = {BEFORE: initial, **self.policies}
+        if name not in models:
+            return name
+        return next(other for other, model in models.items() if model.is_same_model(models[name]))
 
     def evaluated(self, initial: ModelSpec) -> list[str]:
         """Return the policies to evaluate, by the first name of each model."""

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from transformers import AutoTokenizer
 
 from tasks.config import SpecError, load_yaml
-from tasks.generation.models import LocalFolder, ModelSpec, prepare_model
+from tasks.generation.models import ModelSpec, prepare_model
 from tasks.generation.tokenizer_options import CHAT_TEMPLATES, change_loaded, name_of_template
 from tasks.inputs.environments import template_of
-from tasks.inputs.files import Recipe
+from tasks.inputs.files import EvaluationFile, Recipe
 from tasks.storage.model_folder import ModelError
 
 QUESTION = "What is 1+1?"
@@ -167,8 +167,6 @@ def test_special_tokens_without_a_token_are_refused():
         ModelSpec.model_validate({"special_tokens": {}})
 
 
-def test_another_template_is_another_model():
-    assert ModelSpec(chat_template="r1") != ModelSpec(chat_template="qwen_math") != ModelSpec()
-    assert ModelSpec(source=LocalFolder(path="m"), chat_template="r1").model_dump_json() != (
-        ModelSpec(source=LocalFolder(path="m")).model_dump_json()
-    )
+def test_a_policy_with_another_template_is_evaluated_on_its_own():
+    policies = {"same": ModelSpec(fingerprint="a digest"), "other": ModelSpec(chat_template="r1")}
+    assert EvaluationFile(policies=policies).evaluated(ModelSpec()) == ["before", "after", "other"]
