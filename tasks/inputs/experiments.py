@@ -11,6 +11,7 @@ from tasks.config import (
     Composed,
     Config,
     Extendable,
+    SpecError,
     file_called,
     from_options,
     load_yaml,
@@ -23,6 +24,9 @@ from tasks.inputs.files import ROOT, DataFile, EvaluationFile, Recipe
 MODELS: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 """The types of the three files of a run, by the options that contain changes to them."""
 
+
+INITIAL = "initial"
+"""Name of the initial checkpoint of the baseline among the policies of an experiment."""
 
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """The name of a variant, which is used in tables and in file names."""
@@ -60,6 +64,10 @@ class ExperimentFile(Extendable, Changes):
     """The variants by name, each with its changes. `{}` is the unchanged recipe."""
     baseline: str | None = None
     """Optional. Name of the variant that all others are compared with. If null, the first variant is used."""
+    seeds: list[Annotated[int, Field(ge=0)]] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Optional. Seeds of training (`seed` of the recipe), such as `[0, 1, 2]`. Every variant is trained once with each,
+    and its results are the means over these runs, with the spread between runs. If empty, every variant is trained once,
+    with its own seed."""
 
     @classmethod
     def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -74,6 +82,10 @@ class ExperimentFile(Extendable, Changes):
     def _names_fit(self) -> Self:
         if self.baseline is not None:
             must_be_one_of(self.baseline, self.variants, "baseline", "variant")
+        if INITIAL in self.variants:
+            raise ValueError(f"variants: {INITIAL!r} is the initial checkpoint, which every experiment has; rename it")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds: a seed occurs twice")
         return self
 
     def files_of(self, variant: str) -> Variant:
@@ -135,12 +147,64 @@ class Experiment(Composed):
     """Name of the variant that all others are compared with."""
     variants: InItsOrder[dict[str, Variant]]
     """The variants by name."""
+    seeds: list[int] = []  # noqa: RUF012 (pydantic copies defaults)
+    """The seeds with which every variant is trained. If empty, it is trained once, with its own seed."""
 
     @classmethod
     def of(cls, file: ExperimentFile) -> Self:
-        """Return the experiment of a file. Raises `SpecError` if the files of a variant cannot be made."""
+        """Return the experiment of a file.
+
+        Raises:
+            SpecError: the files of a variant cannot be made, or its results could not be compared with the baseline's.
+        """
         variants = {name: file.files_of(name) for name in file.variants}
-        return cls(name=file.name, baseline=file.baseline or next(iter(variants)), variants=variants)
+        baseline = file.baseline or next(iter(variants))
+        for name, files in variants.items():
+            _check_comparable(files, variants[baseline], f"{file.name}: variants.{name}", baseline)
+            if file.seeds and files.training.seed != variants[baseline].training.seed:
+                raise SpecError(f"{file.name}: variants.{name}: training.seed: the experiment gives seeds; leave it out")
+        return cls(name=file.name, baseline=baseline, variants=variants, seeds=file.seeds)
+
+    @property
+    def runs(self) -> list[tuple[str, Variant]]:
+        """The runs of the experiment: the name and the files of a variant, once for each seed."""
+        return [
+            (name, files.model_copy(update={"training": files.training.model_copy(update={"seed": seed})}))
+            for name, files in self.variants.items()
+            for seed in self.seeds or [files.training.seed]
+        ]
+
+
+def _check_comparable(files: Variant, baseline: Variant, where: str, name: str) -> None:
+    """Check that a variant is sampled as the baseline is, at the end and in validation.
+
+    Raises:
+        SpecError: the evaluation or the validation samples differently, or validation prompts come from another mixture.
+    """
+    sampled, wanted = _sampling(files.evaluation), _sampling(baseline.evaluation)
+    for asked in sampled.keys() & wanted.keys():
+        if sampled[asked] != wanted[asked]:
+            raise SpecError(
+                f"{where}: evaluation: {asked} differs from the baseline's ({name}), so that their results could not be "
+                "compared: give it to all variants, in the experiment's own `evaluation`"
+            )
+    validation = files.training.validation
+    if validation != baseline.training.validation:
+        raise SpecError(
+            f"{where}: training.validation differs from the baseline's ({name}), so that their curves could not be "
+            "compared: give it to all variants, in the experiment's own `training`"
+        )
+    if validation is not None and validation.prompts > 0 and files.data != baseline.data:
+        raise SpecError(
+            f"{where}: its mixture is not the baseline's ({name}), so that validation.prompts = {validation.prompts} "
+            "would be other prompts: give training.validation.prompts: 0 and validate on benchmarks"
+        )
+
+
+def _sampling(evaluation: EvaluationFile) -> dict[str, Any]:
+    """Return the sampling options of held-out prompts and of each benchmark, by the option's name."""
+    benchmarks = {f"the sampling of {benchmark.name}": benchmark.sampling for benchmark in evaluation.benchmarks}
+    return {"sampling": evaluation.sampling, **benchmarks}
 
 
 def quickstart_experiment() -> Experiment:

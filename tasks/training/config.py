@@ -225,8 +225,7 @@ class TrainingConfig(Config):
     """Services that receive the metrics of every step, in addition to `metrics.jsonl` and TensorBoard: Weights &
     Biases, MLflow. Each needs its package, which the extra of the same name installs."""
     seed: int = 0
-    """Seed of the order of prompts after the first epoch, of the learner, of the choice of validation prompts, and of
-    `deterministic` responses."""
+    """Seed of the order of prompts after the first epoch, of the learner, and of `deterministic` responses."""
 
     @property
     def steps_between_checkpoints(self) -> int:

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 def split_validation(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple[list[Prompt], list[Prompt]]:
     """Return the prompts to train on, with their repetitions, and the distinct held-out prompts for validation.
 
+    The choice depends on the ids of the prompts alone, so that runs with other seeds are validated on the same ones.
+
     Raises:
         MistakeError: no prompt would be left to train on.
     """
@@ -44,7 +46,7 @@ def split_validation(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple
         raise MistakeError(
             f"validation.prompts = {count}: the mixture has {len(by_id)} prompts, and none would be left to train on"
         )
-    chosen = sorted(by_id, key=lambda prompt_id: (sample_seed(config.seed, f"validation {prompt_id}", 0), prompt_id))
+    chosen = sorted(by_id, key=lambda prompt_id: (sample_seed(0, f"validation {prompt_id}", 0), prompt_id))
     validated = set(chosen[:count])
     return [prompt for prompt in prompts if prompt.prompt_id not in validated], [
         by_id[prompt_id] for prompt_id in chosen[:count]
