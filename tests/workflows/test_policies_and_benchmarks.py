@@ -107,6 +107,21 @@ def test_policies_answer_benchmarks_and_what_ran_once_does_not_run_again(run, wr
     assert f"page        {latest / 'benchmarks' / 'sums.html'}" in done.output
 
 
+@pytest.mark.parametrize(("ends", "warned"), [("length", True), ("stop", False)])
+def test_truncated_responses_are_a_warning_in_log_report_and_last_lines(
+    run, written, stand_ins, tmp_path, capsys, caplog, ends, warned
+):
+    stand_ins.ends = ends
+    _, summary = run(written("sums"))
+    page, printed = (tmp_path / "outputs" / "latest" / "report.html").read_text(), capsys.readouterr().out
+    for policy in ("before", "after"):
+        [sentence] = [one for one in summary["warnings"] if one.startswith(f"policy '{policy}'")] or [""]
+        assert ("held out 100.0%" in sentence and "sums 100.0%" in sentence) == warned
+        assert any(sentence == record.getMessage() for record in caplog.records) == warned
+        assert (f"\nwarning     policy '{policy}': responses are cut off at max_tokens (" in printed) == warned
+        assert (f"policy &#39;{policy}&#39;: responses are cut off at max_tokens (" in page) == warned
+
+
 MMLU = {"name": "mmlu", "tasks": ["mmlu"], "margin": 0.1}
 
 
