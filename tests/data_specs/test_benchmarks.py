@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+import re
 import zlib
 from statistics import fmean
 
@@ -19,6 +20,7 @@ from tasks.sourcing.prompts import build_prompts
 from tasks.verifiers import VerifierPool, VerifiersConfig
 from tests.hub.benchmarks import livecodebench
 from tests.hub.fixture import stand_in_hub  # noqa: F401 - a fixture
+from tests.paths import ROOT
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded, likeliest, scripted
 
 COUNTS = {
@@ -55,6 +57,9 @@ OLMO_3 = {
     "rlvr_multi_subject": 1,
 }
 """Benchmarks that ship in Olmo 3's protocol as well, and its responses to a question: arXiv:2512.13961, table 16."""
+
+ALONE = {"omega_olmo3": 1, "livecodebench_v3_olmo3": 10}
+"""Benchmarks that ship in Olmo 3's protocol alone, and its responses to a question."""
 
 
 def block(program):
@@ -182,6 +187,15 @@ def test_every_benchmark_is_here():
     assert shipped == COUNTS.keys() | {f"{name}_olmo3" for name in OLMO_3}
 
 
+def test_the_page_on_evaluation_has_every_benchmark_and_its_protocols():
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
+    listed = {name: row[4:6] for row in rows if len(row) == 7 for name in re.findall(r"`(\w+)`", row[1])}
+    assert listed.keys() == COUNTS.keys()
+    assert {name for name, (_, olmo) in listed.items() if olmo} == OLMO_3.keys() | ALONE.keys()
+    assert {name for name, (published, _) in listed.items() if not published} == ALONE.keys()
+
+
 @pytest.mark.parametrize("name", OLMO_3)
 def test_olmo_3s_protocol_asks_the_same_questions_with_the_sampling_of_its_table(name):
     published, olmo = benchmark_called(name), benchmark_called(f"{name}_olmo3")
@@ -193,7 +207,7 @@ def test_olmo_3s_protocol_asks_the_same_questions_with_the_sampling_of_its_table
     assert olmo.sampling != published.sampling
 
 
-@pytest.mark.parametrize(("name", "samples"), [("omega_olmo3", 1), ("livecodebench_v3_olmo3", 10)])
+@pytest.mark.parametrize(("name", "samples"), ALONE.items())
 def test_sets_that_olmo_3_alone_is_evaluated_on_have_its_sampling(name, samples):
     benchmark = benchmark_called(name)
     sampling = benchmark.sampling
@@ -244,6 +258,15 @@ def test_the_data_of_alpaca_evals_length_control_is_read_from_the_hub():
     assert (control.baseline.preferences.tolist(), control.baseline.differences.tolist()) == ([0.6], [-1])
     with pytest.raises(MistakeError, match=r"nowhere.csv: length_control cannot be read"):
         text_of("nowhere.csv")
+
+
+@pytest.mark.usefixtures("stand_in_hub")
+def test_a_prompt_of_mbpp_plus_has_the_assertions_of_mbpp_and_none_of_the_further_tests():
+    row = questions("mbpp_plus").prompts.to_pylist()[0]
+    assert row["messages"][-1]["content"].endswith("\nYour code must pass these tests:\nassert larger(1, 2) == 2")
+    [script] = json.loads(row["ground_truth"])["tests"]
+    assert "inputs = " in script
+    assert "inputs = " not in row["messages"][-1]["content"]
 
 
 def rows_of_livecodebench():
