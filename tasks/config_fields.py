@@ -129,8 +129,8 @@ def _only_given(value: BaseModel, serialize: SerializerFunctionWrapHandler) -> A
 
 
 OnlyGiven = Annotated[Value, WrapSerializer(_only_given)]
-"""The type of an option that replaces some options of another mapping of this type. Only those that are given are
-written, because those that are not given have a default here and keep another value there."""
+"""The type of an option that replaces some options of another mapping of this type. Only given options are written,
+because an option that is not given has its default here and keeps another value there."""
 
 
 def has_an_order(field: FieldInfo) -> bool:

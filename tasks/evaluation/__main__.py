@@ -90,8 +90,8 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
             printed.add_row(benchmark, first, f"{compared.baseline_rate:.1%}", "", "", f"{compared.n:,}")
             printed.add_row("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", "")
     Console(width=WIDE).print(printed)
-    for sentence in truncation_warnings(evaluation.table):
-        click.echo(f"warning     {sentence}")
+    for message in truncation_warnings(evaluation.table):
+        click.echo(f"warning     {message}")
 
 
 def _check(asked: list[Question], policies: tuple[str, str]) -> None:

@@ -203,9 +203,9 @@ class BenchmarksInFile(Config):
     """The benchmarks of an evaluation file, or of the validation of a recipe."""
 
     benchmark_sampling: OnlyGiven[SamplingConfig] | None = None
-    """Optional. Sampling options that replace those of all `benchmarks` of this file, as in `{temperature: 0.6, top_p:
-    0.95, max_tokens: 32768}`; options that are not given stay as each benchmark has them, and so do its prompts.
-    Benchmarks of `harness` have their own options. If null, every benchmark is sampled as its file says."""
+    """Optional. Sampling options for all `benchmarks` of this file, as in `{temperature: 0.6, top_p: 0.95, max_tokens:
+    32768}`, which replace the benchmarks' own. Options that are not given stay as each benchmark has them, and so do
+    its prompts. Benchmarks of `harness` have their own options. If null, benchmarks are sampled as their files say."""
     benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
     """Benchmarks to answer in addition to held-out prompts, each with its own sampling options. Each item is the name
     of a built-in benchmark, or the path of a benchmark file, which ends in .yaml, is relative to this file, and may

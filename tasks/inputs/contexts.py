@@ -18,11 +18,11 @@ from tasks.sourcing.hub import COMMIT
 logger = logging.getLogger(__name__)
 
 LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-"""Environment variable with which vLLM accepts any context."""
+"""Environment variable that makes vLLM accept any context."""
 
 
 def check_contexts(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
-    """Check that every model can hold the context of the engines that load it, as far as its config.json can be read.
+    """Check that every model allows the context of the engines that load it, as far as its config.json can be read.
 
     An engine of the evaluation starts after training, and would fail then.
 
@@ -45,7 +45,7 @@ def _check(model: ModelSpec, engines: Mapping[str, EngineConfig]) -> None:
     for where, engine in engines.items():
         if engine.server is None and "hf_overrides" not in engine.vllm and engine.max_model_len > longest:
             raise SpecError(
-                f"{where}.max_model_len = {engine.max_model_len}: {model.name} holds {longest} tokens (its "
+                f"{where}.max_model_len = {engine.max_model_len}: {model.name} is limited to {longest} tokens (its "
                 "config.json); lower it, and the lengths of responses with it, or extend the model with "
                 f"{where.partition(': ')[2]}.vllm.hf_overrides"
             )

@@ -29,7 +29,7 @@ def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any
     options: dict[str, Any] = _not_default(spec)
     if type(spec).model_validate(options).model_dump() != spec.model_dump():
         # An option can be meaningful although it has its default, such as a source's seed that overrides the file's
-        # seed, or a temperature that overrides those of benchmarks.
+        # seed, or a temperature that overrides a benchmark's.
         options = spec.model_dump(mode="json")
     if not absolute:
         return options

@@ -170,7 +170,7 @@ def report_experiment(
             shutil.copy(path, folder / "experiment.html")
             shutil.copy(local(evaluation), folder / "experiment.parquet")
             (folder / "variants.yaml").write_text(_yaml(written))
-        warnings = [f"warning     {sentence}" for sentence in truncation_warnings(table)]
+        warnings = [f"warning     {message}" for message in truncation_warnings(table)]
         ended = [*warnings, f"experiment  {final / 'experiment.html'}"]
         print("\n".join(["", *lines(comparison.facts["comparisons"]), *ended]))
     return FlyteFile(str(path))

@@ -29,7 +29,7 @@ def summary_json(
 ) -> dict[str, Any]:
     """Return the machine-readable results of a run: held-out pass rates and mean scores in [0, 1], seconds, stages.
 
-    `warnings` has a sentence for each policy that is often truncated.
+    `warnings` has a message for each policy that is often truncated.
 
     Args:
         evaluation: the `EVALUATION` table.
@@ -106,18 +106,18 @@ def print_stages(console: Console, summary: Mapping[str, Any], stages: Sequence[
 
 def print_losses(console: Console, stages: Sequence[StageSummary], warn_if_lost: float) -> None:
     """Print a line for each stage and source that lost more than this share of its rows, also in cached stages."""
-    for sentence in all_warnings(stages, warn_if_lost):
-        _print_warning(console, sentence)
+    for message in all_warnings(stages, warn_if_lost):
+        _print_warning(console, message)
 
 
 def print_warnings(console: Console, summary: Mapping[str, Any]) -> None:
     """Print a line for each policy that is often truncated. `summary` is from `summary_json`."""
-    for sentence in summary["warnings"]:
-        _print_warning(console, sentence)
+    for message in summary["warnings"]:
+        _print_warning(console, message)
 
 
-def _print_warning(console: Console, sentence: str) -> None:
-    console.print(Text(f"{'warning':12}{sentence}", style="yellow"), soft_wrap=True)
+def _print_warning(console: Console, message: str) -> None:
+    console.print(Text(f"{'warning':12}{message}", style="yellow"), soft_wrap=True)
 
 
 def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:

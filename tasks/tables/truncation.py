@@ -16,28 +16,28 @@ WARN_IF_TRUNCATED = 0.05
 
 
 def truncation_warnings(evaluation: pa.Table) -> list[str]:
-    """Return a sentence for each policy of which more than `WARN_IF_TRUNCATED` of the responses are truncated.
+    """Return a message for each policy if more than `WARN_IF_TRUNCATED` of its responses are truncated.
 
     Args:
         evaluation: a table of `EVALUATION`, whose metric `truncated` is the share of responses that end at their
             maximum number of tokens. Each benchmark, the held-out prompts and each of their domains count by
             themselves.
     """
-    found: dict[str, list[str]] = defaultdict(list)
+    shares: dict[str, list[str]] = defaultdict(list)
     for row in evaluation.to_pylist():
         is_share = row["metric"] == "truncated" and row["baseline"] is None
         if is_share and row["value"] > WARN_IF_TRUNCATED:
             what = "held out" if row["benchmark"] == EVERYTHING else row["benchmark"]
-            found[row["policy"]].append(f"{what} {row['value']:.1%}")
+            shares[row["policy"]].append(f"{what} {row['value']:.1%}")
     return [
-        f"policy {policy!r}: responses are cut off at max_tokens ({', '.join(shares)}), and what is cut off seldom has "
+        f"policy {policy!r}: responses are cut off at max_tokens ({', '.join(listed)}), and what is cut off seldom has "
         "an answer; raise max_tokens (benchmark_sampling does it for all benchmarks), or evaluate a policy that thinks "
         "on the benchmarks whose names end in _olmo3"
-        for policy, shares in found.items()
+        for policy, listed in shares.items()
     ]
 
 
 def warn_of_truncation(evaluation: pa.Table) -> None:
-    """Log the sentences of `truncation_warnings`."""
-    for sentence in truncation_warnings(evaluation):
-        logger.warning("%s", sentence)
+    """Log the messages of `truncation_warnings`."""
+    for message in truncation_warnings(evaluation):
+        logger.warning("%s", message)

@@ -59,7 +59,7 @@ def test_what_is_not_given_stays_so_in_json_and_in_the_files_that_a_run_keeps():
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"benchmark_sampling": {"temprature": 1}}, "unknown key (did you mean 'temperature'?); accepted: chat_temp"),
         ({"benchmark_sampling": {"temperature": -1}}, "benchmark_sampling.temperature = -1: must be greater than or"),
@@ -72,10 +72,10 @@ def test_what_is_not_given_stays_so_in_json_and_in_the_files_that_a_run_keeps():
         ({"benchmark_sampling": {"top_k": 1}, "benchmarks": []}, "there are no benchmarks that it would change"),
     ],
 )
-def test_options_that_no_benchmark_can_have_are_refused_in_one_sentence(options, sentence):
+def test_options_that_no_benchmark_can_have_are_refused_in_one_message(options, message):
     with pytest.raises(SpecError) as error:
         evaluation("aime_2024", **options) if "benchmarks" not in options else evaluation(**options)
-    assert sentence in str(error.value)
+    assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
 

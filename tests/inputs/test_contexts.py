@@ -1,4 +1,4 @@
-"""A context that a model cannot hold is refused before anything is sampled or trained."""
+"""A context that is too long for a model is refused before anything is sampled or trained."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_the_longest_sequence_is_the_most_that_any_reading_of_a_configuration_gi
 
 @pytest.fixture
 def files(tmp_path):
-    """The three files of a run with a model that holds 4,096 tokens, and further options of each."""
+    """The three files of a run with a model of 4,096 tokens, and further options of each."""
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
     model = {"kind": "folder", "path": str(tmp_path)}
 
@@ -46,23 +46,23 @@ def files(tmp_path):
     return made
 
 
-def test_a_context_that_the_model_holds_is_no_mistake(files):
+def test_a_context_of_the_models_length_is_no_mistake(files):
     check_contexts(*files(evaluation={"engine.max_model_len": 4096}))
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         (
             {"evaluation": {"benchmarks": ["ifeval_olmo3"], "engine.max_model_len": 34_816}},
-            r"^evaluation: engine\.max_model_len = 34816: .* holds 4096 tokens \(its config\.json\)",
+            r"^evaluation: engine\.max_model_len = 34816: .* is limited to 4096 tokens \(its config\.json\)",
         ),
         ({"training": {"actors.engine.max_model_len": 4097}}, r"^training: actors\.engine\.max_model_len = 4097"),
         ({"data": {"difficulty.engine.max_model_len": 9000}}, r"^quickstart: difficulty\.engine\.max_model_len = 9000"),
     ],
 )
-def test_a_context_beyond_the_models_is_one_sentence_that_names_the_engine(files, options, sentence):
-    with pytest.raises(SpecError, match=sentence):
+def test_a_context_beyond_the_models_is_one_message_that_names_the_engine(files, options, message):
+    with pytest.raises(SpecError, match=message):
         check_contexts(*files(**options))
 
 
@@ -70,7 +70,7 @@ def test_another_policy_of_the_evaluation_is_checked_as_well(files, tmp_path):
     (tmp_path / "short").mkdir()
     (tmp_path / "short" / "config.json").write_text(json.dumps({"max_position_embeddings": 1024}))
     policies = {"short": {"source": {"kind": "folder", "path": str(tmp_path / "short")}}}
-    with pytest.raises(SpecError, match=r"evaluation: engine.max_model_len = 2048: .*short holds 1024 tokens"):
+    with pytest.raises(SpecError, match=r"evaluation: engine.max_model_len = 2048: .*short is limited to 1024 tokens"):
         check_contexts(*files(evaluation={"policies": policies, "engine.max_model_len": 2048}))
 
 
@@ -83,9 +83,9 @@ def test_the_hub_is_asked_about_a_branch_and_a_commit_needs_no_network(files):
         return files(training={"model.source": model}, evaluation={"engine.max_model_len": 9000})
 
     check_contexts(*at(repository.sha))
-    with pytest.raises(SpecError, match="9000: someone/qwen2-tiny@main holds 4096 tokens"):
+    with pytest.raises(SpecError, match="9000: someone/qwen2-tiny@main is limited to 4096 tokens"):
         check_contexts(*at("main"))
-    with pytest.raises(SpecError, match="holds 4096 tokens"):
+    with pytest.raises(SpecError, match="is limited to 4096 tokens"):
         check_contexts(*at(repository.sha))
 
 

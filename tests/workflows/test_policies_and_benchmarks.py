@@ -115,9 +115,9 @@ def test_truncated_responses_are_a_warning_in_log_report_and_last_lines(
     _, summary = run(written("sums"))
     page, printed = (tmp_path / "outputs" / "latest" / "report.html").read_text(), capsys.readouterr().out
     for policy in ("before", "after"):
-        [sentence] = [one for one in summary["warnings"] if one.startswith(f"policy '{policy}'")] or [""]
-        assert ("held out 100.0%" in sentence and "sums 100.0%" in sentence) == warned
-        assert any(sentence == record.getMessage() for record in caplog.records) == warned
+        [message] = [one for one in summary["warnings"] if one.startswith(f"policy '{policy}'")] or [""]
+        assert ("held out 100.0%" in message and "sums 100.0%" in message) == warned
+        assert any(message == record.getMessage() for record in caplog.records) == warned
         assert (f"\nwarning     policy '{policy}': responses are cut off at max_tokens (" in printed) == warned
         assert (f"policy &#39;{policy}&#39;: responses are cut off at max_tokens (" in page) == warned
 
