@@ -251,6 +251,8 @@ def test_the_documents_files_are_what_they_say(tmp_path):
     assert evaluation.names_of_policies == ["before", "after", "released", "earlier", "elsewhere"]
     assert [benchmark.name for benchmark in evaluation.benchmarks] == ["gsm8k-test", "sums"]
     assert evaluation.benchmarks[1].source.loader.path == str(tmp_path / "sums.jsonl")
+    thinking = load_yaml(EvaluationFile, tmp_path / "my_thinking_evaluation.yaml").benchmarks
+    assert {(one.sampling.temperature, one.sampling.max_tokens) for one in thinking} == {(0.6, 16_384)}
     recipe = load_yaml(Recipe, tmp_path / "my_validated_recipe.yaml")
     assert [benchmark.name for benchmark in recipe.benchmarks] == ["sums"]
     experiment = Experiment.of(load_yaml(ExperimentFile, tmp_path / "my_experiment.yaml"))
