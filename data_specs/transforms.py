@@ -43,8 +43,17 @@ def with_task_type(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_function(row: dict[str, Any]) -> dict[str, Any]:
-    """Return HumanEval's row with `tests`: the one call of the function `check`, which the column `test` defines."""
+    """Return the row of HumanEval or HumanEval+ with `tests`: the one call of `check`, which `test` defines."""
     return row | {"tests": [f"check({row['entry_point']})"]}
+
+
+def checked_script(row: dict[str, Any]) -> dict[str, Any]:
+    """Return MBPP+'s row with its script of all tests as `tests`, and the few tests of MBPP after the task."""
+    shown = "\n".join(row["test_list"])
+    return row | {
+        "prompt": f"{row['prompt']}\nYour code must pass these tests:\n{shown}",
+        "tests": [row["test"]],
+    }
 
 
 def contest_problem(row: dict[str, Any]) -> dict[str, Any]:

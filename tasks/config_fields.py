@@ -123,6 +123,16 @@ order. A file may use either form.
 """
 
 
+def _only_given(value: BaseModel, serialize: SerializerFunctionWrapHandler) -> Any:
+    options = serialize(value)
+    return {name: option for name, option in options.items() if name in value.model_fields_set}
+
+
+OnlyGiven = Annotated[Value, WrapSerializer(_only_given)]
+"""The type of an option that replaces some options of another mapping of this type. Only given options are written,
+because an option that is not given has its default here and keeps another value there."""
+
+
 def has_an_order(field: FieldInfo) -> bool:
     """Return whether an option is declared as `InItsOrder` or `AsWritten`."""
     return _InItsOrder() in field.metadata

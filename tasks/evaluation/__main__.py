@@ -19,6 +19,7 @@ from tasks.failures import MistakeError
 from tasks.lineage.differences import differences
 from tasks.machine.error_report import run_command
 from tasks.tables.schemas import AFTER, BEFORE, HELDOUT
+from tasks.tables.truncation import truncation_warnings
 
 WIDE = 10_000
 """Maximum width of the table. A name that is wrapped or cut could not be copied."""
@@ -89,6 +90,8 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
             printed.add_row(benchmark, first, f"{compared.baseline_rate:.1%}", "", "", f"{compared.n:,}")
             printed.add_row("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", "")
     Console(width=WIDE).print(printed)
+    for message in truncation_warnings(evaluation.table):
+        click.echo(f"warning     {message}")
 
 
 def _check(asked: list[Question], policies: tuple[str, str]) -> None:

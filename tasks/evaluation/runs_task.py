@@ -21,6 +21,7 @@ from tasks.flyte.stages import (
 )
 from tasks.lineage.provenance import made_from
 from tasks.tables.schemas import AFTER, EVALUATION, EVALUATION_PROMPTS, VERDICTS, StageSummary
+from tasks.tables.truncation import warn_of_truncation
 
 
 class ComparedRuns(NamedTuple):
@@ -57,6 +58,7 @@ def compare_trained(
     answered = {name: table.filter(pc.equal(table["policy"], AFTER)) for name, table in tables.items()}
     asked = read_input(prompts, EVALUATION_PROMPTS)
     evaluation = compare_answers(answered, asked, baseline, benchmarks.benchmarks)
+    warn_of_truncation(evaluation.table)
     lineage = made_from(
         __name__,
         inputs={"rollouts": [content_digest(file) for file in rollouts], "prompts": content_digest(prompts)},

@@ -42,6 +42,7 @@ from tasks.tables.schemas import (
     VERDICTS,
     StageSummary,
 )
+from tasks.tables.truncation import warn_of_truncation
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
@@ -264,6 +265,7 @@ def compare_policies(
     asked = dict(zip(names, tables, strict=True))
     controls = length_controls(benchmarks.benchmarks)
     evaluation = compare(answered, asked, baseline, benchmarks.benchmarks, controls=controls)
+    warn_of_truncation(evaluation.table)
     pages = BenchmarkPages(asked, answered, list(evaluation.comparisons))
     inputs: dict[str, str | list[str]] = {
         "rollouts": [content_digest(file) for file in (*rollouts, *further)],

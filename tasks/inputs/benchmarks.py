@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Extendable, file_called, load_yaml
-from tasks.config_fields import InFile
+from tasks.config import Config, Extendable, explain, file_called, load_yaml, merged
+from tasks.config_fields import InFile, NameOrFile, OnlyGiven
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.generation.config import EngineConfig, SamplingConfig
@@ -197,3 +197,38 @@ def _benchmark(known: Any) -> Any:
 
 NamedBenchmark = Annotated[BenchmarkFile, BeforeValidator(_benchmark, json_schema_input_type=BenchmarkFile | str)]
 """The type of a benchmark that may also be given as the name or path of its file."""
+
+
+class BenchmarksInFile(Config):
+    """The benchmarks of an evaluation file, or of the validation of a recipe."""
+
+    benchmark_sampling: OnlyGiven[SamplingConfig] | None = None
+    """Optional. Sampling options for all `benchmarks` of this file, as in `{temperature: 0.6, top_p: 0.95, max_tokens:
+    32768}`, which replace the benchmarks' own. Options that are not given stay as each benchmark has them, and so do
+    its prompts. Benchmarks of `harness` have their own options. If null, benchmarks are sampled as their files say."""
+    benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Benchmarks to answer in addition to held-out prompts, each with its own sampling options. Each item is the name
+    of a built-in benchmark, or the path of a benchmark file, which ends in .yaml, is relative to this file, and may
+    extend a built-in benchmark. Names that end in `_olmo3` are protocols for policies that think."""
+
+    @field_validator("benchmarks")
+    @classmethod
+    def _sampled_as_the_file_says(cls, benchmarks: list[BenchmarkFile], info: ValidationInfo) -> list[BenchmarkFile]:
+        changes = info.data.get("benchmark_sampling")
+        return benchmarks if changes is None else [_resampled(benchmark, changes) for benchmark in benchmarks]
+
+    @model_validator(mode="after")
+    def _changes_some_benchmark(self) -> Self:
+        if self.benchmark_sampling is not None and not self.benchmarks:
+            raise ValueError("benchmark_sampling: there are no benchmarks that it would change; leave it out")
+        return self
+
+
+def _resampled(benchmark: BenchmarkFile, changes: SamplingConfig) -> BenchmarkFile:
+    """Return a benchmark with changed sampling options. Raises `ValueError` if the benchmark does not allow them."""
+    sampling = merged(benchmark.sampling.model_dump(), changes.model_dump(exclude_unset=True))
+    try:
+        return BenchmarkFile.model_validate({**dict(benchmark), "sampling": sampling})
+    except ValidationError as error:
+        where = f"benchmark {benchmark.name!r} with benchmark_sampling"
+        raise ValueError(explain(error, where, BenchmarkFile)) from None

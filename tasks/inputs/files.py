@@ -16,7 +16,7 @@ from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
 from tasks.generation.benchmark_sampling import AskedBenchmarks
 from tasks.generation.models import ModelSpec
-from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestions, check_engine, check_names
+from tasks.inputs.benchmarks import BenchmarkFile, BenchmarksInFile, NamedQuestions, check_engine, check_names
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
 from tasks.sourcing.spec import DataSpec, SourceSpec
@@ -79,16 +79,12 @@ class DataFile(Extendable, DataSpec):
         return screening and screening.model_copy(update={"templates": templates})
 
 
-class EvaluationFile(Extendable, EvaluationSpec):
+class EvaluationFile(Extendable, BenchmarksInFile, EvaluationSpec):
     """The evaluation file: the benchmarks, the sampling options, and the policies to compare."""
 
     folder: ClassVar[Path] = EVALUATIONS
     named_by_recipe: ClassVar[bool] = True
 
-    benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Benchmarks that every policy is evaluated on in addition to the held-out prompts. Each item is the name of a
-    built-in benchmark, or the path of a benchmark file, which ends in .yaml, is relative to this file, and may extend a
-    built-in benchmark."""
     harness: list[HarnessBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
     """Benchmarks that the package lm-eval (lm-evaluation-harness) runs on every policy, as in `{name: mmlu, tasks:
     [mmlu], num_fewshot: 5}`. They are compared like the others."""
@@ -149,12 +145,8 @@ class EvaluationFile(Extendable, EvaluationSpec):
         return ComparedBenchmarks(benchmarks=[*asked, *(benchmark.compared for benchmark in self.harness)])
 
 
-class ValidationOptions(ValidationConfig):
+class ValidationOptions(BenchmarksInFile, ValidationConfig):
     """Validation during training, in a recipe: the options of the run, and the benchmarks to validate on."""
-
-    benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Benchmarks to validate on in addition to the prompts held out of training, each with its own sampling options.
-    Each item is the name of a built-in benchmark or the path of a benchmark file, as in an evaluation file."""
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:

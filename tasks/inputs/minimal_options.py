@@ -27,9 +27,9 @@ def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any
     """
     spec = with_changed_files(spec, _as_named)
     options: dict[str, Any] = _not_default(spec)
-    if type(spec).model_validate(options) != spec:
+    if type(spec).model_validate(options).model_dump() != spec.model_dump():
         # An option can be meaningful although it has its default, such as a source's seed that overrides the file's
-        # seed.
+        # seed, or a temperature that overrides a benchmark's.
         options = spec.model_dump(mode="json")
     if not absolute:
         return options

@@ -17,6 +17,7 @@ from tasks.failures import MistakeError
 from tasks.flyte.stages import RESULT, show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
+from tasks.inputs.contexts import check_contexts
 from tasks.inputs.disk_needs import check_disk
 from tasks.inputs.environments import check_environment, template_of
 from tasks.inputs.evaluations import check_evaluation
@@ -177,7 +178,8 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     Raises:
         SpecError: a file or column is missing, a repository on the hub cannot be read, a user-defined reward function
             or verifier cannot be imported or fails on every dummy response, a chat source has no judge, a mixture names
-            an unknown source or domain, or a response length does not fit into the context of a stage.
+            an unknown source or domain, a response length does not fit into the context of a stage, or a stage's
+            context is longer than a model's.
         ModelError: a model folder is not usable, or neither this machine nor an image contains a package.
     """
     check_together(data, training, evaluation)
@@ -194,6 +196,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
         opened(source)
     for model in (training.model, *evaluation.policies.values()):
         fingerprinted_model(model)
+    check_contexts(data, training, evaluation)
     return first_rows
 
 

@@ -13,6 +13,7 @@ from tasks.charts import Series, color_of
 from tasks.lineage.differences import differences
 from tasks.reporting.page_templates import templates
 from tasks.tables.schemas import EVERYTHING
+from tasks.tables.truncation import truncation_warnings
 
 BAND = 1.96
 """Half the width of a band around a validation curve, in standard errors: a 95% interval over prompts."""
@@ -46,6 +47,7 @@ def render(
             curves=Markup(charts.grid(_charts(metrics))),  # noqa: S704 - escaped by the charts
             final=Markup(charts.before_after(table)),  # noqa: S704 - escaped by the charts
             rows=final_rows(table),
+            truncated=truncation_warnings(table),
         )
     )
 

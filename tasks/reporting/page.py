@@ -22,6 +22,7 @@ from tasks.reporting.sampling_costs import sampling_costs
 from tasks.tables.losses import WARN_IF_LOST, all_warnings
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables.truncation import truncation_warnings
 
 
 @dataclass
@@ -131,6 +132,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "mixture": sections.mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),
         "figures": shown,
+        "truncated": truncation_warnings(inputs.evaluation),
         "policies": sections.policies(inputs.evaluation),
         "pages": inputs.pages,
         "sampling_costs": sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),

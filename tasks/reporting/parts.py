@@ -27,7 +27,15 @@ from tasks.reporting.index import write_index
 from tasks.reporting.nearest_recipe import origin_json
 from tasks.reporting.publication import new_run
 from tasks.reporting.sections import with_policy_names
-from tasks.reporting.terminal import print_gain, print_losses, print_responses, print_stages, stages_json, summary_json
+from tasks.reporting.terminal import (
+    print_gain,
+    print_losses,
+    print_responses,
+    print_stages,
+    print_warnings,
+    stages_json,
+    summary_json,
+)
 from tasks.storage.linked_copies import copy_folder
 from tasks.storage.locations import outputs_folder
 from tasks.tables.losses import WARN_IF_LOST
@@ -83,6 +91,7 @@ def publish(part: PartRun) -> str:
         data = part.specs.get("data")
         print_losses(console, summaries, data.warn_if_lost if isinstance(data, DataFile) else WARN_IF_LOST)
     if "gain" in figures:
+        print_warnings(console, figures)
         print_gain(console, figures)
     if not part.files:
         return "\n".join(values)

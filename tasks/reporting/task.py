@@ -43,6 +43,7 @@ from tasks.tables.schemas import (
     SET_ASIDE,
     StageSummary,
 )
+from tasks.tables.truncation import truncation_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +161,8 @@ def report_experiment(
     }
     rows = {name: read_json_lines(local(file)) for name, file in zip(experiment.variants, metrics, strict=True)}
     path = scratch("experiment.html")
-    path.write_text(render(experiment.name, written, rows, read_input(evaluation, EVALUATION)))
+    table = read_input(evaluation, EVALUATION)
+    path.write_text(render(experiment.name, written, rows, table))
     Deck("experiment", path.read_text())
     if _is_local():
         folders = outputs_folder() / EXPERIMENTS
@@ -168,7 +170,9 @@ def report_experiment(
             shutil.copy(path, folder / "experiment.html")
             shutil.copy(local(evaluation), folder / "experiment.parquet")
             (folder / "variants.yaml").write_text(_yaml(written))
-        print("\n".join(["", *lines(comparison.facts["comparisons"]), f"experiment  {final / 'experiment.html'}"]))
+        warnings = [f"warning     {message}" for message in truncation_warnings(table)]
+        ended = [*warnings, f"experiment  {final / 'experiment.html'}"]
+        print("\n".join(["", *lines(comparison.facts["comparisons"]), *ended]))
     return FlyteFile(str(path))
 
 

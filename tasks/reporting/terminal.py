@@ -15,6 +15,7 @@ from tasks.reporting import formats, sections
 from tasks.tables.losses import WARN_IF_LOST, all_warnings
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, StageSummary
+from tasks.tables.truncation import truncation_warnings
 
 
 def summary_json(
@@ -27,6 +28,8 @@ def summary_json(
     tokens_per_second: float | None = None,
 ) -> dict[str, Any]:
     """Return the machine-readable results of a run: held-out pass rates and mean scores in [0, 1], seconds, stages.
+
+    `warnings` has a message for each policy that is often truncated.
 
     Args:
         evaluation: the `EVALUATION` table.
@@ -48,6 +51,7 @@ def summary_json(
         "mean_score": _figures(overall["mean_score"]),
         "p_value": sections.p_values(summaries).get("all"),
         "n": overall["pass_rate"]["n"],
+        "warnings": truncation_warnings(table),
         "seconds": seconds,
         "tokens_per_second": tokens_per_second,
         **stages_json(summaries, run),
@@ -84,6 +88,7 @@ def print_summary(
     console = console or Console(highlight=False, soft_wrap=True)
     print_stages(console, summary, stages)
     print_losses(console, stages, warn_if_lost)
+    print_warnings(console, summary)
     print_gain(console, summary)
     console.print(Text(f"{'wall time':12}{formats.duration(summary['seconds'])}"))
     if summary["tokens_per_second"] is not None:
@@ -101,8 +106,18 @@ def print_stages(console: Console, summary: Mapping[str, Any], stages: Sequence[
 
 def print_losses(console: Console, stages: Sequence[StageSummary], warn_if_lost: float) -> None:
     """Print a line for each stage and source that lost more than this share of its rows, also in cached stages."""
-    for sentence in all_warnings(stages, warn_if_lost):
-        console.print(Text(f"{'warning':12}{sentence}", style="yellow"), soft_wrap=True)
+    for message in all_warnings(stages, warn_if_lost):
+        _print_warning(console, message)
+
+
+def print_warnings(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print a line for each policy that is often truncated. `summary` is from `summary_json`."""
+    for message in summary["warnings"]:
+        _print_warning(console, message)
+
+
+def _print_warning(console: Console, message: str) -> None:
+    console.print(Text(f"{'warning':12}{message}", style="yellow"), soft_wrap=True)
 
 
 def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+import re
 import zlib
 from statistics import fmean
 
@@ -19,6 +20,7 @@ from tasks.sourcing.prompts import build_prompts
 from tasks.verifiers import VerifierPool, VerifiersConfig
 from tests.hub.benchmarks import livecodebench
 from tests.hub.fixture import stand_in_hub  # noqa: F401 - a fixture
+from tests.paths import ROOT
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded, likeliest, scripted
 
 COUNTS = {
@@ -27,15 +29,37 @@ COUNTS = {
     "alpaca_eval_2": 805,
     "gsm8k": 1_319,
     "humaneval": 164,
+    "humaneval_plus": 164,
     "ifbench": 300,
     "ifeval": 541,
+    "livecodebench_v3_olmo3": 612,
     "livecodebench_v6": 175,
     "math_500": 500,
     "mbpp": 500,
+    "mbpp_plus": 378,
     "minerva_math": 272,
-    "omega": 500,
+    "omega_olmo3": 500,
     "rlvr_multi_subject": 6_000,
 }
+"""Benchmarks with questions of their own, and the number that their cards count."""
+
+OLMO_3 = {
+    "aime_2024": 32,
+    "aime_2025": 32,
+    "alpaca_eval_2": 1,
+    "gsm8k": 1,
+    "humaneval_plus": 10,
+    "ifbench": 1,
+    "ifeval": 1,
+    "math_500": 1,
+    "mbpp_plus": 10,
+    "minerva_math": 1,
+    "rlvr_multi_subject": 1,
+}
+"""Benchmarks that ship in Olmo 3's protocol as well, and its responses to a question: arXiv:2512.13961, table 16."""
+
+ALONE = {"omega_olmo3": 1, "livecodebench_v3_olmo3": 10}
+"""Benchmarks that ship in Olmo 3's protocol alone, and its responses to a question."""
 
 
 def block(program):
@@ -60,7 +84,7 @@ RESPONSES = {
         {r"\boxed{2x}": 1, r"\boxed{x^2}": 0},
     ],
     "gsm8k": [{r"\boxed{3}": 1, r"\boxed{8}": 0}, {r"\boxed{8}": 1}, {r"\boxed{4}": 0}, {r"\boxed{8.0}": 1}],
-    "omega": [{r"\boxed{6}": 1, r"\boxed{12}": 0}, {r"\boxed{1}": 1, r"\boxed{2}": 0}],
+    "omega_olmo3": [{r"\boxed{6}": 1, r"\boxed{12}": 0}, {r"\boxed{1}": 1, r"\boxed{2}": 0}],
     "humaneval": [
         {
             block("def add(a, b):\n    return a + b"): 1,
@@ -70,6 +94,27 @@ RESPONSES = {
         },
         {block("def less(a, b):\n    return a - b"): 1},
     ],
+    "humaneval_plus": [
+        {
+            block("def add(a, b):\n    return a + b"): 1,
+            block("def add(a, b):\n    return a + b if b < 119 else 0"): 0,  # all inputs but the last
+            block("def sum(a, b):\n    return a + b"): 0,
+        },
+        {
+            block("def half(a, b):\n    return a / 2 + b / 2"): 1,
+            block("def half(a, b):\n    return (a + b) / 2 + 1e-9"): 1,  # as in EvalPlus, floats are close
+            block("def half(a, b):\n    return (a + b) // 2"): 0,
+        },
+    ],
+    "mbpp_plus": [
+        {block("def larger(a, b):\n    return max(a, b)"): 1, block("def larger(a, b):\n    return b"): 0},
+        {
+            block("import math\n\ndef hypotenuse(a, b):\n    return math.hypot(a, b)"): 1,
+            block("def hypotenuse(a, b):\n    return (a * a + b * b) ** 0.5"): 1,
+            block("def hypotenuse(a, b):\n    return 5.0"): 0,  # the test of its prompt alone
+        },
+    ],
+    "livecodebench_v3_olmo3": [{block(READS.format("a + b")): 1, block(READS.format("3")): 0}] * 3,
     "mbpp": [
         {block("def add(a, b):\n    return a + b"): 1, block("def add(a, b):\n    return 1"): 0},
         {block("def larger(a, b):\n    return max(a, b)"): 1},
@@ -99,9 +144,12 @@ RATES = {
     "math_500": (1 / 2 + 1) / 2,
     "minerva_math": 1 / 2,
     "gsm8k": (1 / 2 + 1 + 0 + 1) / 4,
-    "omega": 1 / 2,
+    "omega_olmo3": 1 / 2,
     "humaneval": (2 / 4 + 1) / 2,
+    "humaneval_plus": (1 / 3 + 2 / 3) / 2,
     "mbpp": (1 / 2 + 1) / 2,
+    "mbpp_plus": (1 / 2 + 2 / 3) / 2,
+    "livecodebench_v3_olmo3": 1 / 2,
     "livecodebench_v6": (1 / 2 + 3 / 4) / 2,
     "ifeval": 1 / 2,
     "ifbench": 1 / 2,
@@ -135,7 +183,36 @@ def questions(name, **changes):
 
 
 def test_every_benchmark_is_here():
-    assert {path.stem for path in BenchmarkFile.folder.glob("*.yaml")} == COUNTS.keys()
+    shipped = {path.stem for path in BenchmarkFile.folder.glob("*.yaml")}
+    assert shipped == COUNTS.keys() | {f"{name}_olmo3" for name in OLMO_3}
+
+
+def test_the_page_on_evaluation_has_every_benchmark_and_its_protocols():
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
+    listed = {name: row[4:6] for row in rows if len(row) == 7 for name in re.findall(r"`(\w+)`", row[1])}
+    assert listed.keys() == COUNTS.keys()
+    assert {name for name, (_, olmo) in listed.items() if olmo} == OLMO_3.keys() | ALONE.keys()
+    assert {name for name, (published, _) in listed.items() if not published} == ALONE.keys()
+
+
+@pytest.mark.parametrize("name", OLMO_3)
+def test_olmo_3s_protocol_asks_the_same_questions_with_the_sampling_of_its_table(name):
+    published, olmo = benchmark_called(name), benchmark_called(f"{name}_olmo3")
+    assert olmo.name == f"{published.name}-olmo3"
+    changed = {"name": olmo.name, "source": published.source.model_copy(update={"name": olmo.name})}
+    sampling = {"samples": OLMO_3[name], "max_tokens": 32_768, "temperature": 0.6, "top_p": 0.95}
+    changed["sampling"] = published.sampling.model_copy(update=sampling)
+    assert olmo == published.model_copy(update=changed)
+    assert olmo.sampling != published.sampling
+
+
+@pytest.mark.parametrize(("name", "samples"), ALONE.items())
+def test_sets_that_olmo_3_alone_is_evaluated_on_have_its_sampling(name, samples):
+    benchmark = benchmark_called(name)
+    sampling = benchmark.sampling
+    assert benchmark.name.endswith("-olmo3")
+    assert (sampling.samples, sampling.max_tokens, sampling.temperature, sampling.top_p) == (samples, 32_768, 0.6, 0.95)
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -145,7 +222,8 @@ def test_a_benchmark_has_the_count_of_its_card_and_a_pinned_source(name):
     assert benchmark.source.name == benchmark.name
     assert benchmark.sampling.seed is not None
     loader = benchmark.source.loader
-    address = loader.path if isinstance(loader, JsonlLoader) else loader.files
+    files = loader.path if isinstance(loader, JsonlLoader) else loader.files
+    address = files[0] if isinstance(files, list) else files
     revision = loader.revision if address is None else address.split("@")[1].split("/")[0]
     assert COMMIT.fullmatch(revision) or (name, revision) == ("rlvr_multi_subject", "main")
     assert benchmark.card.endswith(loader.dataset if address is None else address.split("@")[0].split("hf://")[1])
@@ -180,6 +258,15 @@ def test_the_data_of_alpaca_evals_length_control_is_read_from_the_hub():
     assert (control.baseline.preferences.tolist(), control.baseline.differences.tolist()) == ([0.6], [-1])
     with pytest.raises(MistakeError, match=r"nowhere.csv: length_control cannot be read"):
         text_of("nowhere.csv")
+
+
+@pytest.mark.usefixtures("stand_in_hub")
+def test_a_prompt_of_mbpp_plus_has_the_assertions_of_mbpp_and_none_of_the_further_tests():
+    row = questions("mbpp_plus").prompts.to_pylist()[0]
+    assert row["messages"][-1]["content"].endswith("\nYour code must pass these tests:\nassert larger(1, 2) == 2")
+    [script] = json.loads(row["ground_truth"])["tests"]
+    assert "inputs = " in script
+    assert "inputs = " not in row["messages"][-1]["content"]
 
 
 def rows_of_livecodebench():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import pickle
 import zlib
 
@@ -148,6 +149,90 @@ def humaneval() -> Repository:
     return Repository("dataset", "openai/openai_humaneval", files, commit="7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544")
 
 
+CLOSE = """\
+import numpy as np
+
+
+def agree(out, exp, atol):
+    if atol == 0 and isinstance(exp, float):
+        atol = 1e-6
+    if out != exp and atol != 0:
+        assert np.allclose(out, exp, atol=atol)
+    else:
+        assert out == exp, f"{out} is not {exp}"
+
+
+"""
+"""What EvalPlus's tests of a function begin with: a comparison that allows for rounding."""
+
+PLUS_INPUTS = [[n, 2 * n + 1] for n in range(-20, 60)]
+"""Arguments of two numbers; EvalPlus has hundreds to thousands for each function."""
+
+
+def loop(asked: str) -> str:
+    """A loop over inputs and results, as EvalPlus's tests have it, which asks for a value of each input."""
+    return f"for i, (inp, exp) in enumerate(zip(inputs, results)):\n    agree({asked}(*inp), exp, 0)\n"
+
+
+def humaneval_plus() -> Repository:
+    """`evalplus/humanevalplus` at d32357c: HumanEval's columns in another order, test.
+
+    Read: columns, types and the file pattern, in the card
+    (https://huggingface.co/datasets/evalplus/humanevalplus/blob/main/README.md); that `test` defines a comparison and
+    `check`, which goes through lists of inputs and results, in public code that splits it.
+    """
+    results = {"add": [a + b for a, b in PLUS_INPUTS], "half": [(a + b) / 2 for a, b in PLUS_INPUTS]}
+    rows = [
+        {
+            "task_id": f"HumanEval/{number}",
+            "prompt": f'def {name}(a, b):\n    """ Two numbers: {name}. """\n',
+            "canonical_solution": f"    return {'a + b' if name == 'add' else '(a + b) / 2'}\n",
+            "entry_point": name,
+            "test": f"{CLOSE}def check(candidate):\n    inputs = {PLUS_INPUTS}\n    results = {values}\n"
+            + "".join(f"    {line}\n" for line in loop("candidate").splitlines()),
+        }
+        for number, (name, values) in enumerate(results.items())
+    ]
+    return one_file("evalplus/humanevalplus", "d32357cf319e50e9c8d8dab5ea876c72b0fd321b", "test", rows)
+
+
+def mbpp_plus() -> Repository:
+    """`evalplus/mbppplus` at b2d74c9: test.
+
+    Read: columns, types, the file pattern and the commit, in the card and in what the hub says of the set
+    (https://huggingface.co/api/datasets/evalplus/mbppplus); that `test` is a script which goes through lists of inputs
+    and results, in public code that splits it.
+    """
+    schema = pa.schema(
+        [
+            ("task_id", pa.int64()),
+            ("code", pa.string()),
+            ("prompt", pa.string()),
+            ("source_file", pa.string()),
+            ("test_imports", pa.list_(pa.string())),
+            ("test_list", pa.list_(pa.string())),
+            ("test", pa.string()),
+        ]
+    )
+    facts = [
+        ("larger", "max(a, b)", max, ["import math"], "assert larger(1, 2) == 2"),
+        ("hypotenuse", "math.hypot(a, b)", math.hypot, [], "assert math.isclose(hypotenuse(3, 4), 5.0)"),
+    ]
+    rows = [
+        {
+            "task_id": 2 + number,
+            "code": f"import math\ndef {name}(a, b):\n    return {result}",
+            "prompt": f"Write a function that gives the {name} of two numbers.",
+            "source_file": "Benchmark Questions Verification V2.ipynb",
+            "test_imports": imports,
+            "test_list": [shown],
+            "test": f"{CLOSE}inputs = {PLUS_INPUTS}\nresults = {[value(*two) for two in PLUS_INPUTS]}\n{loop(name)}",
+        }
+        for number, (name, result, value, imports, shown) in enumerate(facts)
+    ]
+    return one_file("evalplus/mbppplus", "b2d74c91837c3f2a20c1299ae98133cbe7cfa077", "test", rows, schema)
+
+
 def private(cases: list[dict]) -> str:
     """Private tests as LiveCodeBench has them: JSON, pickled, compressed, and in base 64."""
     return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(cases)))).decode()
@@ -183,7 +268,9 @@ def livecodebench() -> Repository:
             **about,
         },
     ]
-    files = {"README.md": b"", "code_generation_lite.py": b"", "test6.jsonl": lines(rows)}
+    texts = {"": "Print the sum of two numbers.", 2: "Add up both integers.", 3: "Give the total of a pair."}
+    earlier = {f"test{number}.jsonl": lines([rows[0] | {"question_content": text}]) for number, text in texts.items()}
+    files = {"README.md": b"", "code_generation_lite.py": b"", "test6.jsonl": lines(rows), **earlier}
     return Repository(
         "dataset", "livecodebench/code_generation_lite", files, commit="0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
     )
@@ -255,6 +342,8 @@ def repositories() -> list[Repository]:
         minerva(),
         omega_500(),
         humaneval(),
+        humaneval_plus(),
+        mbpp_plus(),
         livecodebench(),
         alpaca_eval(),
         ifeval(),

@@ -22,6 +22,7 @@ def gated() -> Repository:
 def qwen_without_tokenizer_json() -> Repository:
     """A model whose tokenizer is `vocab.json` and `merges.txt` alone, without `tokenizer.json`, as in older uploads."""
     config = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 8}
+    config["max_position_embeddings"] = 4096
     return Repository(
         "model",
         "someone/qwen2-tiny",

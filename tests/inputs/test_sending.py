@@ -14,9 +14,9 @@ from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.flyte import backend
 from tasks.flyte.uploads import upload
 from tasks.generation.models import LocalFolder, ModelSpec
-from tasks.inputs.benchmarks import BenchmarkFile
+from tasks.inputs.benchmarks import BenchmarkFile, BenchmarksInFile
 from tasks.inputs.experiments import Experiment, ExperimentFile
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, ValidationOptions, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.minimal_options import written_options
 from tasks.inputs.sending import MOST_MB, MOUNTED, with_sent_files
 from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, ParquetLoader
@@ -91,8 +91,7 @@ REFUSED = {
 }
 READ_HERE = {
     (DataFile, "evaluation_sets"),
-    (EvaluationFile, "benchmarks"),
-    (ValidationOptions, "benchmarks"),
+    (BenchmarksInFile, "benchmarks"),  # of evaluation files and of validation
     (Recipe, "data"),
     (Recipe, "evaluation"),
     (ExperimentFile, "recipe"),

@@ -60,6 +60,14 @@ def test_variants_are_compared_over_time_and_by_entropy_probability_and_domain()
     assert all(title in page for title in ("Entropy", "Probability", "Reward: code", "Reward: math"))
 
 
+def test_a_variant_that_is_often_truncated_is_a_warning():
+    rates = [figure("slow", 0.5), figure("fast", 0.7)]
+    shares = [figure("slow", 0.05, metric="truncated"), figure("fast", 0.06, metric="truncated")]
+    page = render("rates", VARIANTS, {}, table(*rates, *shares))
+    assert "policy &#39;fast&#39;: responses are cut off at max_tokens (sums 6.0%)" in page
+    assert "policy &#39;slow&#39;" not in page
+
+
 def test_names_that_a_user_gives_are_escaped():
     page = render("<b>", {"<i>": {}, "slow": {}}, {}, table(figure("<i>", 0.5), figure("slow", 0.5)))
     assert "<b>" not in page

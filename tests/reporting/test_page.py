@@ -321,6 +321,11 @@ def test_the_page_says_that_the_table_has_every_k(inputs, page):
     assert "pass@3" not in fuller
 
 
+def test_a_policy_that_is_often_truncated_is_a_warning(inputs):
+    text = render(inputs)
+    assert "policy &#39;after&#39;: responses are cut off at max_tokens (held out 8.0%, " in text
+
+
 @pytest.mark.parametrize(("share", "warned"), [(0.5, True), (0.99, False)])
 def test_a_source_that_lost_most_of_its_rows_is_a_warning(inputs, share, warned):
     loss = {"stage": "merging", "source": "sums", "rows": 190, "lost": 180, "reasons": {"…% like a prompt": 180}}

@@ -80,6 +80,16 @@ def test_unknown_figures_are_left_out():
     assert "includes zero" in lines
 
 
+def test_a_policy_that_is_often_truncated_is_a_line():
+    found = summary()
+    assert [one.partition(" cut off")[0] for one in found["warnings"]] == [
+        "policy 'before': responses are",
+        "policy 'after': responses are",
+    ]
+    figures = "(held out 22.0%, math 22.0%, precise_if 22.0%)"
+    assert f"warning     policy 'before': responses are cut off at max_tokens {figures}" in printed(found)
+
+
 @pytest.mark.parametrize(("share", "warned"), [(0.5, True), (0.99, False)])
 def test_a_source_that_lost_most_of_its_rows_is_a_line_also_of_a_cached_stage(share, warned):
     stages = summaries()

@@ -53,6 +53,7 @@ class StandIns:
         self.ran: Counter[str] = Counter()
         self.made = 0
         self.learns = True
+        self.ends = "stop"
 
     @property
     def none(self) -> Path:
@@ -82,7 +83,7 @@ class StandIns:
                 "sample": sample,
                 "response": f"{policy} {sample}",
                 "num_tokens": 5,
-                "finish_reason": "stop",
+                "finish_reason": self.ends,
                 "score": float(_difficulty(row) % samples > sample or able),
                 "passed": bool(_difficulty(row) % samples > sample or able),
                 "rewards": [],

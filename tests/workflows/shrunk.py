@@ -105,7 +105,8 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
     if shipped.validation is not None:
         benchmarks = [shrunk_benchmark(benchmark.name, folder) for benchmark in shipped.benchmarks]
         prompts = min(shipped.validation.prompts, 2)
-        recipe["validation"] = {"prompts": prompts, "every": 1, "benchmarks": benchmarks}
+        asked = {"benchmarks": benchmarks, "benchmark_sampling": None}
+        recipe["validation"] = {"prompts": prompts, "every": 1, **asked}
     source = shipped.model.source
     if source.kind == "hub":
         recipe["model.source"] = source.model_dump(exclude_unset=True) | {"name": small(source.name)}

@@ -72,6 +72,21 @@ def test_each_variant_runs_the_pipeline_and_what_they_share_runs_once(
     assert not stand_ins.ran
 
 
+def test_a_variant_whose_responses_are_truncated_is_a_warning_on_the_page_and_in_the_last_lines(
+    stand_ins, written, tmp_path, monkeypatch, capsys, caplog
+):
+    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    stand_ins.ends = "length"
+    variants = {"one": {}, "two": {"training": {"optimizer.learning_rate": 0.25}}}
+    experiment(experiment=parse(Experiment, written(variants=variants, evaluation={"benchmarks": ["sums.yaml"]})))
+    page = (tmp_path / "outputs" / "experiments" / "latest" / "experiment.html").read_text()
+    *_, last = capsys.readouterr().out.rpartition("\nsums: two ")
+    for variant in ("one", "two"):
+        assert f"policy &#39;{variant}&#39;: responses are cut off at max_tokens (held out 100.0%" in page
+        assert f"\nwarning     policy '{variant}': responses are cut off at max_tokens (held out 100.0%" in last
+        assert any(record.getMessage().startswith(f"policy '{variant}': ") for record in caplog.records)
+
+
 def test_a_mistake_in_the_last_variant_is_a_sentence_before_the_first_runs(stand_ins, written):
     unknown = written(variants={"one": {}, "two": {"training": {"optimizer.learning_rat": 1}}})
     with pytest.raises(SpecError, match=r"rates: variants.two.training: optimizer.learning_rat: unknown key \(did you"):

@@ -107,6 +107,21 @@ def test_policies_answer_benchmarks_and_what_ran_once_does_not_run_again(run, wr
     assert f"page        {latest / 'benchmarks' / 'sums.html'}" in done.output
 
 
+@pytest.mark.parametrize(("ends", "warned"), [("length", True), ("stop", False)])
+def test_truncated_responses_are_a_warning_in_log_report_and_last_lines(
+    run, written, stand_ins, tmp_path, capsys, caplog, ends, warned
+):
+    stand_ins.ends = ends
+    _, summary = run(written("sums"))
+    page, printed = (tmp_path / "outputs" / "latest" / "report.html").read_text(), capsys.readouterr().out
+    for policy in ("before", "after"):
+        [message] = [one for one in summary["warnings"] if one.startswith(f"policy '{policy}'")] or [""]
+        assert ("held out 100.0%" in message and "sums 100.0%" in message) == warned
+        assert any(message == record.getMessage() for record in caplog.records) == warned
+        assert (f"\nwarning     policy '{policy}': responses are cut off at max_tokens (" in printed) == warned
+        assert (f"policy &#39;{policy}&#39;: responses are cut off at max_tokens (" in page) == warned
+
+
 MMLU = {"name": "mmlu", "tasks": ["mmlu"], "margin": 0.1}
 
 
@@ -236,6 +251,8 @@ def test_the_documents_files_are_what_they_say(tmp_path):
     assert evaluation.names_of_policies == ["before", "after", "released", "earlier", "elsewhere"]
     assert [benchmark.name for benchmark in evaluation.benchmarks] == ["gsm8k-test", "sums"]
     assert evaluation.benchmarks[1].source.loader.path == str(tmp_path / "sums.jsonl")
+    thinking = load_yaml(EvaluationFile, tmp_path / "my_thinking_evaluation.yaml").benchmarks
+    assert {(one.sampling.temperature, one.sampling.max_tokens) for one in thinking} == {(0.6, 16_384)}
     recipe = load_yaml(Recipe, tmp_path / "my_validated_recipe.yaml")
     assert [benchmark.name for benchmark in recipe.benchmarks] == ["sums"]
     experiment = Experiment.of(load_yaml(ExperimentFile, tmp_path / "my_experiment.yaml"))

@@ -1,0 +1,43 @@
+"""Warns about policies that an evaluation often truncates, so that it measures how briefly they answer."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+
+import pyarrow as pa
+
+from tasks.tables.schemas import EVERYTHING
+
+logger = logging.getLogger(__name__)
+
+WARN_IF_TRUNCATED = 0.05
+"""Share of a policy's responses to the prompts of a benchmark that may be truncated without a warning."""
+
+
+def truncation_warnings(evaluation: pa.Table) -> list[str]:
+    """Return a message for each policy if more than `WARN_IF_TRUNCATED` of its responses are truncated.
+
+    Args:
+        evaluation: a table of `EVALUATION`, whose metric `truncated` is the share of responses that end at their
+            maximum number of tokens. Each benchmark, the held-out prompts and each of their domains count by
+            themselves.
+    """
+    shares: dict[str, list[str]] = defaultdict(list)
+    for row in evaluation.to_pylist():
+        is_share = row["metric"] == "truncated" and row["baseline"] is None
+        if is_share and row["value"] > WARN_IF_TRUNCATED:
+            what = "held out" if row["benchmark"] == EVERYTHING else row["benchmark"]
+            shares[row["policy"]].append(f"{what} {row['value']:.1%}")
+    return [
+        f"policy {policy!r}: responses are cut off at max_tokens ({', '.join(listed)}), and what is cut off seldom has "
+        "an answer; raise max_tokens (benchmark_sampling does it for all benchmarks), or evaluate a policy that thinks "
+        "on the benchmarks whose names end in _olmo3"
+        for policy, listed in shares.items()
+    ]
+
+
+def warn_of_truncation(evaluation: pa.Table) -> None:
+    """Log the messages of `truncation_warnings`."""
+    for message in truncation_warnings(evaluation):
+        logger.warning("%s", message)
