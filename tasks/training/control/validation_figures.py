@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
+from tasks.statistics.intervals import Estimate, mean_of, rate_interval
 from tasks.training.groups.group import Prompt
 from tasks.training.metric import Metric
 from tasks.verifiers import Score
@@ -18,21 +20,23 @@ KEPT_OUT = ""
 
 VALIDATION = (
     Metric("validation/score", "", "mean over prompts of the mean score of their responses; see below for benchmarks"),
-    Metric("validation/error", "", "standard error of that score over prompts"),
+    Metric("validation/low", "", "lower bound of that score's 95% interval, as in the evaluation"),
+    Metric("validation/high", "", "upper bound of that interval"),
     Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
     Metric("validation/truncated", "share of responses", "responses that were cut off at `max_tokens`"),
     Metric("validation/rewards/<name>/mean", "", "mean of one of several rewards over responses, before its weight"),
     Metric("validation/domains/<domain>/score", "", "the score over the prompts of one of several domains"),
     Metric("validation/domains/<domain>/pass_rate", "share", "the pass rate over these prompts"),
     Metric("validation/benchmarks/<name>/score", "", "the score over the questions of a benchmark"),
-    Metric("validation/benchmarks/<name>/error", "", "standard error of that score over questions"),
+    Metric("validation/benchmarks/<name>/low", "", "lower bound of that score's 95% interval"),
+    Metric("validation/benchmarks/<name>/high", "", "upper bound of that interval"),
     Metric("validation/benchmarks/<name>/pass_rate", "share", "the pass rate over these questions: avg@k"),
     Metric("validation/benchmarks/<name>/truncated", "share of responses", "as above, of this benchmark"),
     Metric("validation/unanswered", "responses", "responses that could not be generated or scored"),
     Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
     Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
 )
-"""Metrics of validation, logged at the steps after which a validation has ended. The first four are computed over the
+"""Metrics of validation, logged at the steps after which a validation has ended. The first five are computed over the
 held-out prompts of the mixture. If there are none, they are the means over benchmarks."""
 
 
@@ -84,10 +88,14 @@ def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, fl
     else:
         overall = _mean(list(by_benchmark.values()))
     return {
-        **overall,
+        **overall.by_name(),
         **_rewards(kept_out),
         **_domains(kept_out),
-        **{f"benchmarks/{name}/{key}": value for name, part in by_benchmark.items() for key, value in part.items()},
+        **{
+            f"benchmarks/{name}/{key}": value
+            for name, part in by_benchmark.items()
+            for key, value in part.by_name().items()
+        },
     }
 
 
@@ -99,23 +107,38 @@ def _grouped(answers: Sequence[Answer], key: Callable[[Question], str]) -> dict[
     return groups
 
 
-def _figures(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return score, standard error, pass rate and share of truncated responses of at least one answer."""
+@dataclass(frozen=True)
+class _Figures:
+    """The score of at least one answer with its interval, the pass rate, and the share of truncated responses."""
+
+    score: Estimate
+    pass_rate: float
+    truncated: float
+
+    def by_name(self) -> dict[str, float]:
+        """Return the metrics by name."""
+        bounds = {"score": self.score.value, "low": self.score.low, "high": self.score.high}
+        return {**bounds, "pass_rate": self.pass_rate, "truncated": self.truncated}
+
+
+def _figures(answers: Sequence[Answer]) -> _Figures:
     by_prompt = _grouped(answers, lambda question: question.prompt.prompt_id)
     scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
     passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
-    return {
-        "score": statistics.fmean(scores),
-        "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
-        "pass_rate": statistics.fmean(passed),
-        "truncated": statistics.fmean(answer.completion.truncated for answer in answers),
-    }
+    return _Figures(
+        rate_interval(np.array(scores), len(answers)),
+        statistics.fmean(passed),
+        statistics.fmean(answer.completion.truncated for answer in answers),
+    )
 
 
-def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the means of the metrics over benchmarks. The standard error treats the benchmarks as independent."""
-    means = {key: statistics.fmean(part[key] for part in figures) for key in figures[0]}
-    return {**means, "error": math.sqrt(sum(part["error"] ** 2 for part in figures)) / len(figures)}
+def _mean(figures: Sequence[_Figures]) -> _Figures:
+    """Return the means of the metrics over benchmarks, which are independent."""
+    return _Figures(
+        mean_of([part.score for part in figures]),
+        statistics.fmean(part.pass_rate for part in figures),
+        statistics.fmean(part.truncated for part in figures),
+    )
 
 
 def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
@@ -132,5 +155,5 @@ def _domains(answers: Sequence[Answer]) -> dict[str, float]:
     domains = _grouped(answers, lambda question: question.prompt.domain)
     if len(domains) < 2:
         return {}
-    figures = {name: _figures(domains[name]) for name in sorted(domains)}
+    figures = {name: _figures(domains[name]).by_name() for name in sorted(domains)}
     return {f"domains/{name}/{key}": part[key] for name, part in figures.items() for key in ("score", "pass_rate")}
