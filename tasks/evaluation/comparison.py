@@ -268,7 +268,7 @@ def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> I
 
 
 def _is_rate(values: pd.Series) -> bool:
-    """Return True if all values are in [0, 1], as those of a verdict or a share are."""
+    """Return True if all values are in [0, 1], like verdicts and shares."""
     return bool(values.between(0, 1).all())
 
 

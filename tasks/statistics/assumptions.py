@@ -1,4 +1,4 @@
-"""What `plan` assumes of policies that do not exist yet, to compute the smallest gain that an evaluation detects."""
+"""Computes the smallest gain that an evaluation will detect, from assumptions about policies that do not exist yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RATE = 0.5
 CORRELATION = 0.6
 """Correlation between two samples of a prompt: most prompts are rather easy or rather hard for a policy."""
 SHARED = 0.9
-"""Correlation of the prompts' pass rates between the two policies, one of which was trained from the other."""
+"""Correlation of the prompts' pass rates between the initial and the trained policy."""
 
 
 def detectable_by_plan(prompts: int, samples: int) -> float:

@@ -6,8 +6,8 @@ arXiv:2411.00640).
 
 All intervals of values in [0, 1] use one quantity, the *remaining share*: the variance over prompts of per-prompt means
 as a share of the variance that one sample of each prompt would have. It is 1 if the samples of every prompt agree, and
-1 / samples if they are independent. It is estimated from the data, to which a part of a prompt whose samples all agree
-is added (`PRIOR`), so that data without any variance have the share 1: nothing was learned about the samples.
+1 / samples if they are independent. It is estimated from the data and a part of a prompt whose samples all agree
+(`PRIOR`), so that data without any variance have the share 1: nothing was learned about the samples.
 
 - *Rates* (`pass_rate`, `mean_score`, `pass@k`, `majority@k`, `truncated`, rewards in [0, 1]): the Wilson score interval
   at the effective sample size `prompts / share` with a t quantile on `prompts - 1` degrees of freedom (Dean and Pagano
@@ -39,7 +39,7 @@ from scipy.special import stdtr, stdtrit
 CONFIDENCE = 0.95
 """Confidence level of all intervals."""
 POWER = 0.8
-"""Probability with which the smallest detectable gain is detected."""
+"""Probability that the smallest detectable gain is detected."""
 PRIOR = 0.15
 """Weight of the agreeing prompt in the remaining share, in prompts, if no sample disagrees. Each expected disagreement
 makes it smaller. Chosen with `tests/bench/intervals.py`: at 0.1 some coverages are below 0.93, and at 0.3 the interval
@@ -151,17 +151,17 @@ def length_interval(means: np.ndarray) -> Estimate:
 
 def length_gain(before: np.ndarray, after: np.ndarray) -> Estimate:
     """Return the mean gain of per-prompt lengths or rewards, `[prompts]` each, with its t interval."""
-    found = length_interval(after - before)
-    if found.n == 1:
-        return found
+    interval = length_interval(after - before)
+    if interval.n == 1:
+        return interval
     error = _standard_error(after - before)
     return Estimate(
-        found.value,
-        found.low,
-        found.high,
-        found.n,
-        p_value=_p_value(found.value, error, found.n - 1),
-        detectable=detectable_gain(error, found.n - 1),
+        interval.value,
+        interval.low,
+        interval.high,
+        interval.n,
+        p_value=_p_value(interval.value, error, interval.n - 1),
+        detectable=detectable_gain(error, interval.n - 1),
     )
 
 

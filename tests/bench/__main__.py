@@ -283,10 +283,8 @@ def evaluation() -> list[Figure]:
 def intervals() -> list[Figure]:
     """Coverage, width and agreement of intervals and p-values, in the worst of many cells of known truth."""
     figures = []
-    for name, found in (
-        ("pass rates", measure("intervals", "cells")),
-        ("pass@k, majority@k", measure("intervals", "blocks")),
-    ):
+    for name, part in (("pass rates", "cells"), ("pass@k, majority@k", "blocks")):
+        found = measure("intervals", part)
         cells = f"intervals of {name}, {found['cells']:.0f} cells"
         figures += [
             Figure.above(f"{cells}: lowest coverage of rates", found["rate"], "of draws", 0.93),

@@ -1,13 +1,13 @@
-"""Populations of prompts for two policies, of which everything is known: rates, correlations and the gain.
+"""Populations of prompts for two policies with known rates, correlations and gain.
 
 A policy's chance to pass a prompt is Beta distributed with the mean `rate` and the variance
-`correlation * rate * (1 - rate)`, which is Beta(rate * s, (1 - rate) * s) with s = 1 / correlation - 1. Its samples of a
-prompt are independent given that chance, so that the number of passes is beta-binomial, and `correlation` is that
+`correlation * rate * (1 - rate)`, which is Beta(rate * s, (1 - rate) * s) with s = 1 / correlation - 1. Its samples of
+a prompt are independent given that chance, so that the number of passes is beta-binomial, and `correlation` is that
 between two samples of a prompt.
 
 The other policy has the same correlation and the mean rate + gain, or rate - gain if that is above 1: 0.98 loses 5
-points. A prompt has the same rank in both policies' distributions, unless `redrawn`: the share of prompts whose ranks are
-shuffled among each other.
+points. A prompt has the same rank in both policies' distributions, except for `redrawn`, the share of prompts whose
+ranks are shuffled among each other.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def passes_at(k: int, samples: int) -> Statistic:
 
 
 def majority_of(k: int, samples: int) -> Statistic:
-    """majority@k of a number of samples of which all wrong ones agree, from blocks; a tie counts half."""
+    """majority@k of a number of samples, from blocks, if all wrong answers agree; a tie counts half."""
 
     def value(generator: np.random.Generator, chance: np.ndarray) -> np.ndarray:
         passed = generator.binomial(k, chance, (samples // k, *chance.shape))
@@ -110,6 +110,7 @@ def passes_truly(k: int, chance: np.ndarray) -> np.ndarray:
 
 def majority_truly(k: int, chance: np.ndarray) -> np.ndarray:
     """The true majority@k of prompts, by the rules of `majority_of`."""
+    chance = np.clip(chance, 1e-9, 1 - 1e-9)  # SciPy's density overflows for numbers that hardly differ from 0
     return stats.binom.sf(k // 2, k, chance) + (k % 2 == 0) * stats.binom.pmf(k / 2, k, chance) / 2
 
 

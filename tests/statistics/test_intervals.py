@@ -32,7 +32,7 @@ def test_wilson_interval_equals_a_case_worked_by_hand():
 
 
 def test_an_effective_sample_size_equals_a_case_worked_by_hand():
-    # Rates 1, 3/4, 1/2, 1/4 of four samples each: mean 5/8, of single samples 4 * 15/64 = 15/16, seen 5/16 * 4/3 = 5/12.
+    # Rates 1, 3/4, 1/2, 1/4: mean 5/8; of single samples 4 * 15/64 = 15/16; of four samples each 5/16 * 4/3 = 5/12.
     prior = PRIOR / (1 + 15 / 16)
     observations = 4 / ((5 / 12 + prior) / (15 / 16 + prior))
     found = rate_interval(np.array([1.0, 0.75, 0.5, 0.25]), rollouts=16)
