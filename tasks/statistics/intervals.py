@@ -14,10 +14,10 @@ as a share of the variance that one sample of each prompt would have. It is 1 if
   2015, J. Surv. Stat. Methodol. 3(4)). The share is clipped to [prompts / rollouts, 1], which for 0/1 scores are its
   exact bounds. For pass@k and majority@k, disjoint blocks of k samples are counted instead of rollouts: the estimate
   from all subsets varies no more than the mean over such blocks.
-- *Gains of rates*: the t interval of per-prompt differences after adding two pseudo-prompts, one unchanged and one
-  split evenly between +1 and -1 (Agresti and Min 2005, Stat. Med. 24, for pairs of 0/1). Their method has one sample of
-  each prompt; with several, the square of the pseudo-prompt's difference is the remaining share of the differences,
-  which is 1 with one sample. The gain itself is not adjusted.
+- *Gains of rates*: the t interval of per-prompt differences after adding two pseudo-prompts, one that differs by +1 and
+  one by -1 (Bonett and Price 2012, J. Educ. Behav. Stat. 37(4), for pairs of 0/1). Their method has one sample of each
+  prompt. With several, the squares of the two differences are the remaining share of the differences, and its square;
+  with one sample the share is 1. The gain itself is not adjusted.
 - *Lengths and other rewards* (`mean_tokens`, `rewards/<name>`): the plain t interval over prompts. One prompt has no
   interval: its bounds are NaN.
 
@@ -94,7 +94,7 @@ def rate_interval(means: np.ndarray, rollouts: int, weights: np.ndarray | None =
 
 
 def rate_gain(before: np.ndarray, after: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
-    """Return the mean gain of per-prompt rates with its Agresti-Min interval (see the module's docstring).
+    """Return the mean gain of per-prompt rates with its Bonett-Price interval (see the module's docstring).
 
     One prompt is no evidence: its interval is [-1, 1].
 
@@ -211,7 +211,8 @@ def _remaining_share(seen: float, single: float) -> float:
 
 def _gain_error(seen: float, disagreement: float, n: int, centre: float) -> float:
     """Return the standard error of a gain's centre, from the sums over `n` prompts of squares and disagreements."""
-    squares = seen + _remaining_share(seen, disagreement)
+    share = _remaining_share(seen, disagreement)
+    squares = seen + share + share**2
     return float(np.sqrt((squares / (n + 2) - centre**2) / (n + 2)))
 
 

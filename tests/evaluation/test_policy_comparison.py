@@ -87,7 +87,7 @@ def test_figures_equal_a_case_worked_by_hand():
     assert (math.baseline_rate, math.rate, math.gain, math.n) == (1 / 4, 3 / 4, 1 / 2, 2)
     assert (instructions.baseline_rate, instructions.rate, instructions.gain) == (1 / 2, 1 / 4, -1 / 4)
     # Differences .5, .5, -.5, 0, as of the pseudo-prompt that tests/statistics/test_intervals.py works by hand.
-    assert everything.p_value == pytest.approx(0.682, abs=0.001)
+    assert everything.p_value == pytest.approx(0.710, abs=0.001)
     assert cell(found.table, "all", "pass@2", "before")["value"] == 2 / 4
     assert cell(found.table, "all", "pass@2", "after")["value"] == 3 / 4
     assert cell(found.table, "all", "mean_tokens", "before")["value"] == 10.5

@@ -48,12 +48,14 @@ class Found:
     """What intervals of many draws of a cell are like.
 
     Attributes:
+        truth: the metric of the first policy.
         rate, gain: share of the intervals that contain the population's value.
         rate_width, gain_width: mean width over that of the plain t interval.
         detected: share of the draws with a p-value below 0.05.
         disagree: share of the draws whose p-value is below 0.05 and whose interval contains 0, or neither.
     """
 
+    truth: float
     rate: float
     gain: float
     rate_width: float
@@ -145,6 +147,7 @@ def examine(
     detected = np.array([gain.p_value < 0.05 for gain in gains])
     excluded = np.array([not _holds(gain, 0.0) for gain in gains])
     return Found(
+        truth=truths[0],
         rate=float(np.mean([_holds(rate, truths[0]) for rate in rates])),
         gain=float(np.mean([_holds(gain, truths[1] - truths[0]) for gain in gains])),
         rate_width=_width(rates) / _plain_width(before),

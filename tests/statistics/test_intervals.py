@@ -44,21 +44,21 @@ def test_an_effective_sample_size_equals_a_case_worked_by_hand():
 
 
 def test_gain_interval_equals_a_case_worked_by_hand():
-    # Differences 1, 1, 0, 0 and the pseudo-prompts: centre 2/6, variance 3/6 - 1/9, t(0.975, 3) = 3.182446.
+    # Differences 1, 1, 0, 0 and the pseudo-prompts: centre 2/6, variance 4/6 - 1/9, t(0.975, 3) = 3.182446.
     found = rate_gain(np.array([0.0, 0.0, 1.0, 0.0]), np.array([1.0, 1.0, 1.0, 0.0]))
-    half = 3.182446 * np.sqrt((1 / 2 - 1 / 9) / 6)
+    half = 3.182446 * np.sqrt((2 / 3 - 1 / 9) / 6)
     assert found.value == 0.5
     assert found.low == pytest.approx(1 / 3 - half, abs=1e-6)
     assert found.high == pytest.approx(min(1.0, 1 / 3 + half), abs=1e-6)
-    assert found.p_value == pytest.approx(2 * stats.t.sf(1 / 3 / np.sqrt((1 / 2 - 1 / 9) / 6), 3))
+    assert found.p_value == pytest.approx(2 * stats.t.sf(1 / 3 / np.sqrt((2 / 3 - 1 / 9) / 6), 3))
 
 
 def test_the_pseudo_prompt_of_several_samples_equals_a_case_worked_by_hand():
     # Differences 1/2, 1/2, -1/2, 0: squares 3/4. Chances that single samples differ: 1/2, 1/2, 1/2, 0.
     before, after = np.array([0.5, 0.0, 1.0, 0.0]), np.array([1.0, 0.5, 0.5, 0.0])
     prior = PRIOR / (1 + 3 / 2)
-    square = (3 / 4 + prior) / (3 / 2 + prior)
-    centre, variance = 1 / 12, (3 / 4 + square) / 6 - (1 / 12) ** 2
+    share = (3 / 4 + prior) / (3 / 2 + prior)
+    centre, variance = 1 / 12, (3 / 4 + share + share**2) / 6 - (1 / 12) ** 2
     found = rate_gain(before, after)
     assert (found.low, found.high) == pytest.approx(
         tuple(centre + sign * 3.182446 * np.sqrt(variance / 6) for sign in (-1, 1)), abs=1e-6
@@ -128,6 +128,13 @@ def test_intervals_of_pass_at_k_and_majorities_cover_what_they_claim(samples, k,
         assert found.disagree == 0
 
 
+def test_a_gain_that_two_or_three_prompts_in_a_hundred_show_is_covered():
+    # pass@32 of 32 samples is 0 or 1, and few prompts change: Agresti and Min's interval covers 0.86.
+    cell = Cell(100, 32, 0.98, 0.8, 0.05)
+    found = examine(cell, 1_000, block=32, sample=passes_at(32, 32), truly=partial(passes_truly, 32))
+    assert found.gain >= 0.92
+
+
 @pytest.mark.parametrize(("prompts", "samples"), [(30, 32), (100, 4)])
 def test_a_gain_that_is_called_detectable_is_detected_with_about_the_power(prompts, samples):
     gain = detectable_by_plan(prompts, samples)
@@ -136,10 +143,10 @@ def test_a_gain_that_is_called_detectable_is_detected_with_about_the_power(promp
 
 
 def test_what_data_detect_is_what_the_plan_says_of_them():
-    # As many prompts pass as fail, and a tenth of them change: the assumptions of one sample, met by construction.
+    # As many prompts pass as fail, and a tenth of them change: the assumptions of one sample, met by construction
     before = np.tile([0.0, 1.0], 500)
     generator = np.random.default_rng(1)
-    after = np.where(generator.random(1_000) < 2 * RATE * (1 - CORRELATION * SHARED), 1 - before, before)
+    after = np.where(generator.random(1_000) < 2 * RATE * (1 - RATE) * (1 - CORRELATION * SHARED), 1 - before, before)
     assert rate_gain(before, after).detectable == pytest.approx(detectable_by_plan(1_000, 1), rel=0.05)
 
 
