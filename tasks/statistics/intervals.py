@@ -14,10 +14,10 @@ as a share of the variance that one sample of each prompt would have. It is 1 if
   2015, J. Surv. Stat. Methodol. 3(4)). The share is clipped to [prompts / rollouts, 1], which for 0/1 scores are its
   exact bounds. For pass@k and majority@k, disjoint blocks of k samples are counted instead of rollouts: the estimate
   from all subsets varies no more than the mean over such blocks.
-- *Gains of rates*: the t interval of per-prompt differences after adding two pseudo-prompts, one that differs by +1 and
-  one by -1 (Bonett and Price 2012, J. Educ. Behav. Stat. 37(4), for pairs of 0/1). Their method has one sample of each
-  prompt. With several, the squares of the two differences are the remaining share of the differences, and its square;
-  with one sample the share is 1. The gain itself is not adjusted.
+- *Gains of rates*: the t interval of per-prompt differences after adding two pseudo-prompts with differences of +1 and
+  -1 (Bonett and Price 2012, J. Educ. Behav. Stat. 37(4), for pairs of 0/1). Their method has one sample of each prompt.
+  With several, the squares of the two differences are the remaining share of the differences, and its square; with one
+  sample the share is 1. The gain itself is not adjusted.
 - *Lengths and other rewards* (`mean_tokens`, `rewards/<name>`): the plain t interval over prompts. One prompt has no
   interval: its bounds are NaN.
 
