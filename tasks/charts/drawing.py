@@ -70,13 +70,14 @@ STYLE = f"""<style>
 class Series:
     """A curve of `curves`: `points` are (x, y), and a point whose y is not finite is a gap.
 
-    `margins` are half the widths of the points' intervals, for a band around the curve. Without them there is no band.
+    `bounds` are the lower and upper bounds of the points' intervals, for a band around the curve. Without them there is
+    no band.
     """
 
     label: str
     points: Sequence[tuple[float, float]]
     color: str
-    margins: Sequence[float] = ()
+    bounds: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def curves(
             _integer_axis(axes)
         axes.set_xlabel(x_label)
         values = [y for _, points in drawn for _, y in points]
-        tops = [point[1] + margin for one, _ in drawn for point, margin in zip(one.points, one.margins, strict=False)]
+        tops = [high for one, _ in drawn for _, high in one.bounds]
         if from_zero and min(values) >= 0:
             axes.set_ylim(bottom=0, top=max(values + tops) * 1.08 or 1)
 
@@ -245,8 +246,8 @@ def absent(sentence: str) -> str:
 def _curve(axes: Axes, series: Series) -> None:
     x, y = [point[0] for point in series.points], [point[1] for point in series.points]
     color = COLORS[series.color]
-    if series.margins:
-        low, high = ([value + sign * m for value, m in zip(y, series.margins, strict=True)] for sign in (-1, 1))
+    if series.bounds:
+        low, high = zip(*series.bounds, strict=True)
         axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
     if len(x) <= _SMOOTH_FROM:
         axes.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=3.2)

@@ -68,7 +68,8 @@ def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | N
 def compare(runs: tuple[Path, ...], policy: str) -> None:
     """Print the options that differ between RUNS, and the pass rates of their policies on the prompts they share.
 
-    Differences are from the first run, with 95% intervals, and p-values corrected for the number of benchmarks.
+    Differences are from the first run, with 95% intervals, p-values corrected for the number of benchmarks, and the
+    smallest difference that the prompts and their samples detect with a chance of 80%.
     """
     from rich.console import Console
     from rich.table import Table
@@ -79,7 +80,7 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
     for run, options in zip(runs, differences([options_of(run) for run in runs]), strict=True):
         click.echo(f"{run.resolve().name}  {', '.join(options) or 'no option differs, or none is known'}")
     printed = Table(box=None, pad_edge=False)
-    for name in ("benchmark", "run", "pass rate", "difference, points", "p", "prompts"):
+    for name in ("benchmark", "run", "pass rate", "difference, points", "p", "detectable", "prompts"):
         printed.add_column(name, justify="left" if name in ("benchmark", "run") else "right")
     for (name, first), comparisons in evaluation.comparisons.items():
         for benchmark, compared in comparisons.items():
@@ -87,8 +88,9 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
                 f"{100 * compared.gain:+.1f} ({100 * compared.gain_low:+.1f} to {100 * compared.gain_high:+.1f})"
             )
             p_value = compared.p_value if compared.adjusted_p_value is None else compared.adjusted_p_value
-            printed.add_row(benchmark, first, f"{compared.baseline_rate:.1%}", "", "", f"{compared.n:,}")
-            printed.add_row("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", "")
+            printed.add_row(benchmark, first, f"{compared.baseline_rate:.1%}", "", "", "", f"{compared.n:,}")
+            power = "-" if compared.detectable is None else f"{100 * compared.detectable:.1f}"
+            printed.add_row("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", power, "")
     Console(width=WIDE).print(printed)
     for message in truncation_warnings(evaluation.table):
         click.echo(f"warning     {message}")

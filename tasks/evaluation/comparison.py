@@ -1,7 +1,7 @@
 """Compares policies on the same prompts: metrics on every benchmark, and paired differences.
 
 A prompt that has no scored rollout under one policy is excluded for all policies, and counted, so that all metrics of
-a benchmark are computed over the same prompts. The statistics are defined in `tasks.evaluation.intervals`.
+a benchmark are computed over the same prompts. The statistics are defined in `tasks.statistics.intervals`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.evaluation.intervals import (
-    FLIP_SEED,
-    Estimate,
-    length_interval,
-    rate_gain,
-    rate_interval,
-    sign_flip_p_value,
-)
-from tasks.evaluation.multiple_testing import holm, maintained
 from tasks.evaluation.per_prompt import (
     INSTRUCTIONS,
     MAJORITY_OF,
@@ -43,8 +34,10 @@ from tasks.evaluation.win_rates import (
     check_difficulties,
 )
 from tasks.failures import MistakeError
+from tasks.statistics.intervals import Estimate, are_rates, length_gain, length_interval, rate_gain, rate_interval
+from tasks.statistics.multiple_testing import holm, maintained
+from tasks.statistics.pass_at_k import block_count
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.pass_at_k import block_count
 from tasks.tables.schemas import AFTER, BEFORE, DOMAINS, EVALUATION, EVERYTHING, HELDOUT
 
 NO_CONTROLS: Mapping[str, LengthControl] = {}
@@ -59,8 +52,10 @@ class Comparison:
         baseline_rate: pass rate of the baseline.
         rate: pass rate of the policy.
         gain, gain_low, gain_high: the difference, and the bounds of its interval.
-        p_value: two-sided p-value of the difference.
+        p_value: two-sided p-value of the difference, which is below 0.05 exactly if the interval excludes 0.
         n: number of prompts.
+        detectable: smallest gain that these prompts and samples detect with a probability of 80%, or None if one prompt
+            has no interval.
         adjusted_p_value: the p-value after Holm's correction for the number of benchmarks, or None for a domain of the
             held-out prompts, which is a part of a benchmark.
         maintained: True if the interval is above the negative margin of the benchmark, or None if it has no margin.
@@ -73,6 +68,7 @@ class Comparison:
     gain_high: float
     p_value: float
     n: int
+    detectable: float | None = None
     adjusted_p_value: float | None = None
     maintained: bool | None = None
 
@@ -128,7 +124,6 @@ def compare(
     benchmarks: Sequence[ComparedBenchmark] = (),
     *,
     controls: Mapping[str, LengthControl] = NO_CONTROLS,
-    seed: int = FLIP_SEED,
 ) -> Evaluation:
     """Compare policies on the prompts that all of them answered.
 
@@ -139,7 +134,6 @@ def compare(
         baseline: the policy that all others are compared with. In addition, `after` is compared with `before`.
         benchmarks: margins and the k of majority@k, for the benchmarks that have any.
         controls: the data for length-controlled win rates, by benchmark name, for the benchmarks that have any.
-        seed: seed of the sign flips for the p-values.
 
     Raises:
         MistakeError: a rollout of an unknown prompt, a sample that occurs twice, or a benchmark without a prompt that
@@ -162,7 +156,7 @@ def compare(
             part = {policy: frame[chosen] for policy, frame in frames.items()}
             rows += _rows(benchmark, part, pairs, control)
             for policy, other in pairs:
-                comparisons[policy, other][benchmark] = _comparison(part[policy], part[other], seed)
+                comparisons[policy, other][benchmark] = _comparison(part[policy], part[other])
     margins = {benchmark.name: benchmark.margin for benchmark in benchmarks}
     return Evaluation(
         comparisons={pair: _corrected(found, prompts, margins) for pair, found in comparisons.items()},
@@ -214,9 +208,9 @@ class _Metric:
         name: its name in `EVALUATION`.
         column: the column of the tables.
         prompts: mask of the prompts that it is computed over.
-        is_rate: True for a rate in [0, 1], False for a length or a reward.
+        is_rate: True for a rate in [0, 1], False for a length or another reward.
         block: number of samples of a prompt that one observation needs: k of pass@k and majority@k.
-        weight: the column of the prompts' weights in the mean. If empty, all prompts have the same weight.
+        weight: the column of the prompts' weights in the mean of a rate. If empty, all prompts have the same weight.
     """
 
     name: str
@@ -228,23 +222,22 @@ class _Metric:
 
     def of(self, frame: pd.DataFrame) -> Estimate:
         """Return the metric of a policy."""
-        values = self._values(frame)
+        values = self._column(frame, self.column)
         if not self.is_rate:
             return length_interval(values)
-        return rate_interval(values, block_count(frame["judged"].to_numpy()[self.prompts], self.block))
+        return rate_interval(values, block_count(self._column(frame, "judged"), self.block), self._weights(frame))
 
     def difference(self, frame: pd.DataFrame, other: pd.DataFrame) -> Estimate:
         """Return the metric of a policy minus the metric of another."""
-        values = self._values(frame) - self._values(other)
-        return rate_gain(values) if self.is_rate else length_interval(values)
+        values = self._column(other, self.column), self._column(frame, self.column)
+        return rate_gain(*values, self._weights(frame)) if self.is_rate else length_gain(*values)
 
-    def _values(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return the prompts' values, scaled so that their plain mean is the weighted mean."""
-        values = frame[self.column].to_numpy()[self.prompts]
-        if not self.weight:
-            return values
-        weights = frame[self.weight].to_numpy()[self.prompts]
-        return values * weights / weights.mean()
+    def _weights(self, frame: pd.DataFrame) -> np.ndarray | None:
+        return self._column(frame, self.weight) if self.weight else None
+
+    def _column(self, frame: pd.DataFrame, name: str) -> np.ndarray:
+        """Return the values of the metric's prompts in a column."""
+        return frame[name].to_numpy()[self.prompts]
 
 
 def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> Iterator[_Metric | LengthControlledRate]:
@@ -252,7 +245,9 @@ def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> I
     everyone = np.full(len(frames[0]), True)
     fewest = np.min([frame["judged"].to_numpy() for frame in frames], axis=0)
     yield _Metric("pass_rate", "passed", everyone)
-    yield _Metric("mean_score", "score", everyone)
+    yield _Metric(
+        "mean_score", "score", everyone, is_rate=all(are_rates(frame["score"].to_numpy()) for frame in frames)
+    )
     for _, given in _common(frames, DIFFERENCE):
         yield _Metric(WIN_RATE, "score", given)
         if control is not None:
@@ -264,14 +259,14 @@ def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> I
     for name, given in _common(frames, PROMPT_LOOSE):
         yield _Metric(name, name, given)
         for way in ("strict", "loose"):
-            yield _Metric(f"instruction_{way}", f"{REWARD}{way}", given, is_rate=False, weight=INSTRUCTIONS)
+            yield _Metric(f"instruction_{way}", f"{REWARD}{way}", given, weight=INSTRUCTIONS)
     for name, given in _common(frames, "no_answer"):
         yield _Metric(name, name, given)
     for name, given in _common(frames, "truncated"):
         yield _Metric(name, name, given)
     yield _Metric("mean_tokens", "num_tokens", everyone, is_rate=False)
     for name, given in _common(frames, REWARD):
-        yield _Metric(name, name, given, is_rate=False)
+        yield _Metric(name, name, given, is_rate=all(are_rates(frame[name][given].to_numpy()) for frame in frames))
 
 
 def _common(frames: Sequence[pd.DataFrame], beginning: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -299,11 +294,12 @@ def _rows(
             yield {**about, "policy": policy, "baseline": other, **asdict(difference)}
 
 
-def _comparison(frame: pd.DataFrame, other: pd.DataFrame, seed: int) -> Comparison:
-    differences = (frame["passed"] - other["passed"]).to_numpy()
-    gain = rate_gain(differences)
-    rates = (float(other["passed"].mean()), float(frame["passed"].mean()))
-    return Comparison(*rates, gain.value, gain.low, gain.high, sign_flip_p_value(differences, seed), gain.n)
+def _comparison(frame: pd.DataFrame, other: pd.DataFrame) -> Comparison:
+    before, after = other["passed"].to_numpy(), frame["passed"].to_numpy()
+    gain = rate_gain(before, after)
+    assert gain.p_value is not None  # each gain of rates has one
+    rates = float(before.mean()), float(after.mean())
+    return Comparison(*rates, gain.value, gain.low, gain.high, gain.p_value, gain.n, gain.detectable)
 
 
 def _corrected(

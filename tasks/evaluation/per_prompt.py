@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from tasks.evaluation.win_rates import DIFFERENCE, ROW
 from tasks.failures import MistakeError
-from tasks.tables.majority import majority
-from tasks.tables.pass_at_k import pass_at_k
+from tasks.statistics.majority import majority
+from tasks.statistics.pass_at_k import pass_at_k
 from tasks.tables.schemas import UNKNOWN_END
 
 REWARD = "rewards/"

@@ -47,7 +47,6 @@ def compare_trained(
     import pyarrow.compute as pc
 
     from tasks.charts import decks
-    from tasks.evaluation.intervals import FLIP_SEED
     from tasks.evaluation.runs import compare_answers
 
     watch = Stopwatch("comparison of runs")
@@ -62,7 +61,6 @@ def compare_trained(
     lineage = made_from(
         __name__,
         inputs={"rollouts": [content_digest(file) for file in rollouts], "prompts": content_digest(prompts)},
-        seed=FLIP_SEED,
         runs=runs,
         baseline=baseline,
         benchmarks=benchmarks,

@@ -244,7 +244,6 @@ def compare_policies(
     """
     from tasks.charts import decks
     from tasks.evaluation.comparison import compare
-    from tasks.evaluation.intervals import FLIP_SEED
     from tasks.evaluation.pages.page import BenchmarkPages
     from tasks.evaluation.win_rates import length_controls
 
@@ -272,9 +271,7 @@ def compare_policies(
         "heldout": content_digest(prompts),
         "questions": [content_digest(file) for file in questions],
     }
-    lineage = made_from(
-        __name__, inputs=inputs, seed=FLIP_SEED, policies=policies, baseline=baseline, benchmarks=benchmarks
-    )
+    lineage = made_from(__name__, inputs=inputs, policies=policies, baseline=baseline, benchmarks=benchmarks)
     show("comparison", decks.comparison(evaluation.table))
     prompts_of_all = pa.concat_tables([_of_benchmark(table, name) for name, table in asked.items()])
     return Compared(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tasks.evaluation.intervals import Estimate
 from tasks.evaluation.length_controlled import Preferences, length_controlled_rate
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
+from tasks.statistics.intervals import Estimate, jackknife_gain, t_quantile
 from tasks.storage.addresses import AddressRefusedError
 from tasks.storage.sent_files import SentFile, SentFileError, read_file
 
@@ -28,8 +28,6 @@ ROW, DIFFERENCE = "source_row", "length_difference"
 characters."""
 GROUPS = 10
 """Number of groups of prompts. The jackknife leaves out one at a time."""
-T_QUANTILE = 2.262
-"""The 97.5% quantile of Student's t with 9 degrees of freedom, one less than the groups."""
 COLUMNS = ("index", "preference", "std_delta_len", "instruction_difficulty")
 """Columns that are read from the authors' file."""
 
@@ -116,11 +114,22 @@ class LengthControlledRate:
 
     def of(self, frame: pd.DataFrame) -> Estimate:
         """Return a policy's rate."""
-        return self._estimate(lambda chosen: self._rate(frame, chosen), 0.0)
+        value, error = self._jackknife(lambda chosen: self._rate(frame, chosen))
+        if error is None:
+            return Estimate(value, 0.0, 1.0, self._count)
+        half = t_quantile(GROUPS - 1) * error
+        return Estimate(value, max(0.0, value - half), min(1.0, value + half), self._count)
 
     def difference(self, frame: pd.DataFrame, other: pd.DataFrame) -> Estimate:
         """Return the rate of a policy minus the rate of another."""
-        return self._estimate(lambda chosen: self._rate(frame, chosen) - self._rate(other, chosen), -1.0)
+        value, error = self._jackknife(lambda chosen: self._rate(frame, chosen) - self._rate(other, chosen))
+        if error is None:
+            return Estimate(value, -1.0, 1.0, self._count, p_value=1.0)
+        return jackknife_gain(value, error, GROUPS, self._count)
+
+    @property
+    def _count(self) -> int:
+        return int(np.sum(self.prompts))
 
     def _rate(self, frame: pd.DataFrame, chosen: np.ndarray) -> float:
         part = frame[chosen]
@@ -128,18 +137,16 @@ class LengthControlledRate:
         preferences = Preferences(part["score"].to_numpy(), part[DIFFERENCE].to_numpy(), difficulties)
         return length_controlled_rate(preferences, self.control.baseline).rate
 
-    def _estimate(self, statistic: Callable[[np.ndarray], float], least: float) -> Estimate:
-        """Return a statistic of the prompts with its interval, clipped to [`least`, 1]."""
+    def _jackknife(self, statistic: Callable[[np.ndarray], float]) -> tuple[float, float | None]:
+        """Return a statistic of the prompts with its standard error, or None if there are too few for the groups."""
         numbers = np.flatnonzero(self.prompts)
         value = statistic(self.prompts)
         if len(numbers) < 2 * GROUPS:
-            return Estimate(value, least, 1.0, len(numbers))
+            return value, None
         group = np.arange(len(numbers)) % GROUPS
         without = []
         for left_out in range(GROUPS):
             chosen = np.full(len(self.prompts), False)
             chosen[numbers[group != left_out]] = True
             without.append(statistic(chosen))
-        error = float(np.sqrt((GROUPS - 1) / GROUPS * np.sum((np.array(without) - value) ** 2)))
-        low, high = value - T_QUANTILE * error, value + T_QUANTILE * error
-        return Estimate(value, max(least, low), min(1.0, high), len(numbers))
+        return value, float(np.sqrt((GROUPS - 1) / GROUPS * np.sum((np.array(without) - value) ** 2)))

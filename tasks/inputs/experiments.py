@@ -66,8 +66,8 @@ class ExperimentFile(Extendable, Changes):
     """Optional. Name of the variant that all others are compared with. If null, the first variant is used."""
     seeds: list[Annotated[int, Field(ge=0)]] = []  # noqa: RUF012 (pydantic copies defaults)
     """Optional. Seeds of training (`seed` of the recipe), such as `[0, 1, 2]`. Every variant is trained once with each,
-    and its results are the means over these runs, with the spread between runs. If empty, every variant is trained once,
-    with its own seed."""
+    and its results are the means over these runs, with an interval between runs. If empty, every variant is trained
+    once, with its own seed."""
 
     @classmethod
     def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Experiment(Composed):
     variants: InItsOrder[dict[str, Variant]]
     """The variants by name."""
     seeds: list[int] = []  # noqa: RUF012 (pydantic copies defaults)
-    """The seeds with which every variant is trained. If empty, it is trained once, with its own seed."""
+    """Seeds of training: every variant is trained once with each. If empty, it is trained once, with its own seed."""
 
     @classmethod
     def of(cls, file: ExperimentFile) -> Self:
@@ -162,7 +162,9 @@ class Experiment(Composed):
         for name, files in variants.items():
             _check_comparable(files, variants[baseline], f"{file.name}: variants.{name}", baseline)
             if file.seeds and files.training.seed != variants[baseline].training.seed:
-                raise SpecError(f"{file.name}: variants.{name}: training.seed: the experiment gives seeds; leave it out")
+                raise SpecError(
+                    f"{file.name}: variants.{name}: training.seed: the experiment gives seeds; leave it out"
+                )
         return cls(name=file.name, baseline=baseline, variants=variants, seeds=file.seeds)
 
     @property
@@ -179,13 +181,13 @@ def _check_comparable(files: Variant, baseline: Variant, where: str, name: str) 
     """Check that a variant is sampled as the baseline is, at the end and in validation.
 
     Raises:
-        SpecError: the evaluation or the validation samples differently, or validation prompts come from another mixture.
+        SpecError: evaluation or validation samples differently, or validation prompts come from another mixture.
     """
     sampled, wanted = _sampling(files.evaluation), _sampling(baseline.evaluation)
     for asked in sampled.keys() & wanted.keys():
         if sampled[asked] != wanted[asked]:
             raise SpecError(
-                f"{where}: evaluation: {asked} differs from the baseline's ({name}), so that their results could not be "
+                f"{where}: evaluation: {asked} differs from the baseline's ({name}), so that results could not be "
                 "compared: give it to all variants, in the experiment's own `evaluation`"
             )
     validation = files.training.validation

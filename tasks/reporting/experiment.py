@@ -11,12 +11,11 @@ from markupsafe import Markup
 from tasks import charts
 from tasks.charts import Series, color_of
 from tasks.lineage.differences import differences
+from tasks.reporting import formats
 from tasks.reporting.page_templates import templates
 from tasks.tables.schemas import EVERYTHING
 from tasks.tables.truncation import truncation_warnings
 
-BAND = 1.96
-"""Half the width of a band around a validation curve, in standard errors: a 95% interval over prompts."""
 VALIDATION = "validation/"
 ON_BENCHMARKS = f"{VALIDATION}benchmarks/"
 """Prefixes of the validation metrics, and of the validation metrics of a benchmark. The benchmark's name follows."""
@@ -88,13 +87,13 @@ def _chart(title: str, unit: str, metrics: Mapping[str, Metrics], key: str, *, o
     validates = key.startswith(VALIDATION)
     x = "seconds" if over_time else f"{VALIDATION}version" if validates else "step"
     x_label = "hours of work" if over_time else "policy version" if validates else "training step"
-    error = f"{key.removesuffix('score')}error"
+    interval = [f"{key.removesuffix('score')}{bound}" for bound in ("low", "high")]
     series = []
     for position, (name, rows) in enumerate(metrics.items()):
         drawn = [row for row in rows if key in row and x in row]
-        margins = [BAND * row[error] for row in drawn] if validates else []
+        bounds = [(float(row[interval[0]]), float(row[interval[1]])) for row in drawn] if validates else []
         points = [(float(row[x]) / (3600 if over_time else 1), float(row[key])) for row in drawn]
-        series.append(Series(name, points, color_of("", position), margins))
+        series.append(Series(name, points, color_of("", position), bounds))
     return charts.curves(title, unit, series, x_label=x_label, integer_x=not over_time)
 
 
@@ -128,5 +127,9 @@ def _line(compared: Mapping[str, Any]) -> str:
     return (
         f"{what}: {compared['policy']} {compared['rate']:.1%}, {compared['baseline']} {compared['baseline_rate']:.1%}, "
         f"{100 * compared['gain']:+.1f} points ({low:+.1f} to {high:+.1f}, 95%), p = {p_value:.2g}, "
-        f"{compared['n']:,} prompts"
+        f"{compared['n']:,} prompts{_power(compared['detectable'])}"
     )
+
+
+def _power(detectable: float | None) -> str:
+    return "" if detectable is None else f", which detect {formats.detectable(detectable)} or more"

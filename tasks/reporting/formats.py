@@ -71,6 +71,13 @@ def p_value(probability: float) -> str:
     return "p < 0.001" if probability < 0.001 else f"p = {probability:.2g}"
 
 
+def detectable(gain: float | None, metric: str = "pass_rate") -> str:
+    """Format the smallest detectable gain of a metric, without a sign: 0.052 of a rate is 5.2 points."""
+    if gain is None or not math.isfinite(gain):
+        return UNKNOWN
+    return f"{gain:.1f} tokens" if metric == "mean_tokens" else f"{100 * gain:.1f} points"
+
+
 def moment(when: datetime) -> str:
     """Format a time in UTC, to the second."""
     return f"{aware(when):%Y-%m-%d %H:%M:%S} UTC"

@@ -29,6 +29,7 @@ def templates() -> Environment:
         formats.money,
         formats.decimal,
         formats.p_value,
+        formats.detectable,
         formats.moment,
         formats.estimate,
     )

@@ -52,6 +52,7 @@ def summary_json(
         "p_value": sections.p_values(summaries).get("all"),
         "n": overall["pass_rate"]["n"],
         "warnings": truncation_warnings(table),
+        "detectable": overall["pass_rate"]["gain"]["detectable"],
         "seconds": seconds,
         "tokens_per_second": tokens_per_second,
         **stages_json(summaries, run),
@@ -135,6 +136,8 @@ def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
     if summary["p_value"] is not None:
         evidence.append(formats.p_value(summary["p_value"]))
     evidence.append(_verdict(summary))
+    if summary["detectable"] is not None:
+        evidence.append(f"{formats.detectable(summary['detectable'])} are detected with a chance of 80%")
     console.print(Text(f"{'':12}{', '.join(evidence)}", style="dim"))
 
 

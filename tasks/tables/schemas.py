@@ -273,12 +273,16 @@ EVALUATION = pa.schema(
         _column("low", pa.float64()),
         _column("high", pa.float64()),
         _column("n", pa.int64()),
+        _column("p_value", pa.float64(), nullable=True),
+        _column("detectable", pa.float64(), nullable=True),
     ]
 )
 """The table of evaluation results, with one metric of a policy and its 95% confidence interval per row. `n` is the
 number of prompts.
 
-If `baseline` names another policy, the value is the difference from this policy on the same prompts. `benchmark` is
+If `baseline` names another policy, the value is the difference from this policy on the same prompts, with its p-value,
+which is not corrected for the number of benchmarks, and the smallest difference that they detect with a probability of
+80% (`tasks.statistics.intervals.Estimate`). Both are null for a policy's own value. `benchmark` is
 `all` or a domain for the held-out prompts of the mixture, otherwise the name of the benchmark. Policy `before` is the
 initial checkpoint and `after` is the trained policy.
 """

@@ -148,11 +148,13 @@ def plan(
     mfu: float,
     mbu: float,
 ) -> None:
-    """Compute memory, tokens/s, idle shares, days and pods of RECIPE on GPUs, without using any.
+    """Compute memory, tokens/s, idle shares, days and pods of RECIPE on GPUs, without using any, and the smallest gains
+    that its evaluation detects.
 
     The controller and the fleet are the real ones, in virtual time. A roofline model gives the speeds of engines and
     learner; nothing is measured.
     """
+    from tasks.inputs.detectable_gains import detectable_gains
     from tasks.inputs.pod_table import pod_table
     from tasks.inputs.stage_pods import pods_of_run
     from tasks.training.simulation.plan import Prompts, best_split
@@ -168,8 +170,9 @@ def plan(
         result = planned(config.run, model, machines, prompts)
     click.echo(table(recipe, gpu, model, result, config.cluster))
     split = {name: getattr(result.config, name) for name in ("learner", "actors", "placement")}
-    files = config.companion(DataFile), config.model_copy(update=split), config.companion(EvaluationFile)
-    click.echo(f"\n{pod_table(pods_of_run(*files))}")
+    data, evaluation = config.companion(DataFile), config.companion(EvaluationFile)
+    click.echo(f"\n{pod_table(pods_of_run(data, config.model_copy(update=split), evaluation))}")
+    click.echo(f"\n{detectable_gains(data, evaluation)}")
 
 
 @main.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.tables.majority import answer_classes
+from tasks.statistics.majority import answer_classes
 from tasks.verifiers.grouped import Scorer
 
 

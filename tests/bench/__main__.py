@@ -280,6 +280,31 @@ def evaluation() -> list[Figure]:
     return [Figure.at_least(requests, rates[0], "output tokens/s", "vLLM's LLM.generate", rates[1], 0.95)]
 
 
+def intervals() -> list[Figure]:
+    """Coverage, width and agreement of intervals and p-values, in the worst of many cells of known truth."""
+    figures = []
+    for name, part in (("pass rates", "cells"), ("pass@k, majority@k", "blocks")):
+        found = measure("intervals", part)
+        cells = f"intervals of {name}, {found['cells']:.0f} cells"
+        figures += [
+            Figure.above(f"{cells}: lowest coverage of rates", found["rate"], "of draws", 0.93),
+            Figure.above(f"{cells}: lowest coverage of gains", found["gain"], "of draws", 0.93),
+            Figure.below(f"{cells}: p-value and interval disagree", found["disagree"], "of draws", 0.05),
+            Figure.below(f"{cells}: p < 0.05 without a gain", found["false"], "of draws", 0.07),
+        ]
+        if name == "pass rates":
+            figures += [
+                Figure.at_most(f"{cells}: {what} at 0.5", found[f"{what}_width"], "widths", "plain t", 1.0, 1.2)
+                for what in ("rate", "gain")
+            ]
+    power = measure("intervals", "power")
+    return [
+        *figures,
+        Figure.stated("smallest detectable gain by plan: lowest power", power["lowest"], "of draws", "planned", 0.8),
+        Figure.stated("smallest detectable gain by plan: highest power", power["highest"], "of draws", "planned", 0.8),
+    ]
+
+
 def report() -> list[Figure]:
     """Seconds and megabytes of the comparison and the report of many rollouts, beside a bare read of their table."""
     count = 100_000
@@ -372,7 +397,7 @@ def mistakes() -> list[Figure]:
 
 PARTS = (
     *(verifiers, chat, cleaning, mixing, simulation, controller, ladder),
-    *(training, episodes, evaluation, report, checkpoints, logits, updates, relay, commands, mistakes),
+    *(training, episodes, evaluation, intervals, report, checkpoints, logits, updates, relay, commands, mistakes),
 )
 
 

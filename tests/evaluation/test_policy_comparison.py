@@ -86,8 +86,8 @@ def test_figures_equal_a_case_worked_by_hand():
     assert (everything.baseline_rate, everything.rate, everything.gain, everything.n) == (3 / 8, 4 / 8, 1 / 8, 4)
     assert (math.baseline_rate, math.rate, math.gain, math.n) == (1 / 4, 3 / 4, 1 / 2, 2)
     assert (instructions.baseline_rate, instructions.rate, instructions.gain) == (1 / 2, 1 / 4, -1 / 4)
-    # Differences .5, .5, -.5, 0: of the 16 sign patterns 8 reach a sum of .5 or more; two-sided that is certainty.
-    assert everything.p_value == 1.0
+    # Differences .5, .5, -.5, 0, as of the pseudo-prompt that tests/statistics/test_intervals.py works by hand.
+    assert everything.p_value == pytest.approx(0.710, abs=0.001)
     assert cell(found.table, "all", "pass@2", "before")["value"] == 2 / 4
     assert cell(found.table, "all", "pass@2", "after")["value"] == 3 / 4
     assert cell(found.table, "all", "mean_tokens", "before")["value"] == 10.5
@@ -133,6 +133,44 @@ def test_pass_at_k_is_compared_for_every_k_that_both_policies_have_samples_for()
     assert figures["all", "pass@2", "gain"] == pytest.approx(((5 / 6 - 1 / 2 - 1) / 2, 2))
     assert figures["all", "pass@3", "after"] == (1 / 2, 2)
     assert figures["all", "pass@4", "after"] == (1, 1), "b has three judged samples and is left out"
+
+
+def test_each_difference_has_a_p_value_and_the_smallest_that_is_detected_and_no_policy_has():
+    found = of_two(
+        rollouts("base", a=[0, 1, 0, 0], b=[1, 1, 0, 0], c=[0, 0, 1, 0]),
+        rollouts("tuned", a=[1, 0, 1, 1], b=[1, 0, 1, 0], c=[1, 1, 1, 0]),
+        prompts(a="math", b="code", c="math"),
+    )
+    for row in found.table.to_pylist():
+        if row["benchmark"] == "code":  # one prompt
+            assert row["detectable"] is None
+        elif row["baseline"] is None:
+            assert (row["p_value"], row["detectable"]) == (None, None)
+        else:
+            assert (row["p_value"] < 0.05) == (row["low"] > 0 or row["high"] < 0), row
+            assert 0 <= row["detectable"] <= (1 if row["metric"] != "mean_tokens" else 100)
+    gain = gains(found)["all"]
+    row = cell(found.table, "all", "pass_rate", "after", "before")
+    assert (row["low"], row["high"], row["p_value"], row["detectable"]) == (
+        *(gain.gain_low, gain.gain_high),
+        *(gain.p_value, gain.detectable),
+    )
+
+
+def test_the_same_verdicts_have_the_same_interval_under_every_name():
+    def verdict(score):
+        return [{"name": "math", "value": float(score)}, {"name": "mine.penalty", "value": -2.0 * score}]
+
+    found = of_two(
+        rollouts("base", parts=verdict, a=[0, 0], b=[0, 0], c=[1, 0]),
+        rollouts("tuned", parts=verdict, a=[1, 0], b=[0, 0], c=[1, 1]),
+        prompts(a="math", b="math", c="math"),
+    )
+    for key in (("before",), ("after",), ("after", "before")):
+        passed, *others = (cell(found.table, "all", name, *key) for name in ("pass_rate", "mean_score", "rewards/math"))
+        for other in others:
+            assert other | {"metric": "pass_rate"} == passed
+    assert cell(found.table, "all", "rewards/mine.penalty", "after")["low"] < -1, "no rate: a plain t interval"
 
 
 def test_domains_of_the_users_are_benchmarks_after_the_known_ones():

@@ -49,6 +49,7 @@ def test_the_command_prints_options_and_rates(written):
     assert re.search(r"^all +first +50\.0% +2$", done.output, re.MULTILINE)
     assert re.search(r"^ +second +100\.0% +\+50\.0 \(", done.output, re.MULTILINE)
     assert "\nwarning     policy 'second': responses are cut off at max_tokens (held out 100.0%, " in done.output
+    assert re.search(r"^benchmark .* p +detectable +prompts$", done.output, re.MULTILINE)
 
 
 def test_what_cannot_be_compared_is_one_sentence(written, tmp_path):

@@ -95,6 +95,8 @@ def evaluation(benchmarks: tuple[str, ...] = ("all", "math", "precise_if")) -> p
             "low": low,
             "high": high,
             "n": 64,
+            "p_value": None if baseline is None else 0.0002,
+            "detectable": None if baseline is None else 1.4 * (high - low) / 2,
         }
         for benchmark in benchmarks
         for metric, estimates in figures.items()

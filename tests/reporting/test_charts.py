@@ -17,7 +17,10 @@ def test_training_curves_name_what_no_step_recorded():
     assert fragment.count("<svg") == 1
     assert "all domains: from 0.1 at 1 to 0.4 at 2" in fragment
     assert "math: from 0.2 at 1 to 0.2 at 1" in fragment
-    assert "Not recorded: rewards by name, validation, validation by domain, validation: rewards by name," in fragment
+    assert (
+        "Not recorded: rewards by name, validation, validation: pass@k, validation: majority@k, validation by domain,"
+        in fragment
+    )
 
 
 def test_validation_has_its_benchmarks_at_its_versions_and_the_reward_at_every_step():

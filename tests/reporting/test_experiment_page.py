@@ -15,7 +15,8 @@ SCORE = "validation/benchmarks/sums/score"
 
 def figure(policy, value, baseline=None, metric="pass_rate"):
     row = {"benchmark": "sums", "metric": metric, "policy": policy, "baseline": baseline}
-    return {**row, "value": value, "low": value - 0.1, "high": value + 0.1, "n": 40}
+    tested = {} if baseline is None else {"p_value": 0.001, "detectable": 0.125}
+    return {**row, "value": value, "low": value - 0.1, "high": value + 0.1, "n": 40, **tested}
 
 
 def table(*rows):
@@ -27,11 +28,15 @@ TABLE = table(
 )
 
 
+def bounds(score):
+    return {f"{SCORE[:-5]}low": score - 0.1, f"{SCORE[:-5]}high": score + 0.1}
+
+
 def metrics(rise):
     return [
         {"step": 1, "reward": 0.1},
-        {"step": 2, "reward": 0.2, "validation/version": 0, SCORE: 0.25, f"{SCORE[:-5]}error": 0.05},
-        {"step": 3, "reward": 0.2 + rise, "validation/version": 2, SCORE: 0.25 + rise, f"{SCORE[:-5]}error": 0.05},
+        {"step": 2, "reward": 0.2, "validation/version": 0, SCORE: 0.25, **bounds(0.25)},
+        {"step": 3, "reward": 0.2 + rise, "validation/version": 2, SCORE: 0.25 + rise, **bounds(0.25 + rise)},
     ]
 
 
@@ -50,6 +55,7 @@ def test_a_page_has_the_options_that_differ_the_curves_and_the_differences():
     assert "Reward in training" in page
     assert "70.0%" in page
     assert "+20.0 points (+10.0 to +30.0)" in page
+    assert "detectable: 12.5 points" in page
 
 
 @pytest.mark.long
@@ -85,7 +91,15 @@ def test_a_benchmark_has_a_row_and_the_baseline_no_difference():
 
 def test_a_line_has_both_rates_and_the_corrected_p_value():
     compared = {"policy": "fast", "baseline": "slow", "benchmark": "all", "baseline_rate": 0.5, "rate": 0.7, "n": 1200}
-    compared |= {"gain": 0.2, "gain_low": 0.1, "gain_high": 0.3, "p_value": 0.01, "adjusted_p_value": 0.02}
+    compared |= {
+        "gain": 0.2,
+        "gain_low": 0.1,
+        "gain_high": 0.3,
+        "p_value": 0.01,
+        "adjusted_p_value": 0.02,
+        "detectable": 0.14,
+    }
     assert lines([compared]) == [
-        "held out: fast 70.0%, slow 50.0%, +20.0 points (+10.0 to +30.0, 95%), p = 0.02, 1,200 prompts"
+        "held out: fast 70.0%, slow 50.0%, +20.0 points (+10.0 to +30.0, 95%), p = 0.02, 1,200 prompts, "
+        "which detect 14.0 points or more"
     ]

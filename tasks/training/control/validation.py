@@ -211,7 +211,11 @@ class Validation:
             logger.warning("version %d is not validated: no response could be scored", version)
             return
         self._scores[version] = figures["score"]
-        logger.info("version %d: validation score %.3f +- %.3f", version, figures["score"], figures["error"])
+        logger.info(
+            "version %d: validation score %.3f (%.3f to %.3f)",
+            version,
+            *(figures[name] for name in ("score", "low", "high")),
+        )
         self._new_metrics = {
             "version": float(version),
             **figures,

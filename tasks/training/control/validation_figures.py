@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.tables.majority import majority
+from tasks.statistics.intervals import Estimate, mean_of, score_interval
+from tasks.statistics.majority import majority
 from tasks.training.groups.group import Prompt
 from tasks.training.metric import Metric
 from tasks.verifiers import Score
@@ -20,7 +23,8 @@ KEPT_OUT = ""
 
 VALIDATION = (
     Metric("validation/score", "", "mean over prompts of the mean score of their responses; see below for benchmarks"),
-    Metric("validation/error", "", "standard error of that score over prompts"),
+    Metric("validation/low", "", "lower bound of that score's 95% interval, as in the evaluation"),
+    Metric("validation/high", "", "upper bound of that interval"),
     Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
     Metric(
         "validation/pass_at_k",
@@ -32,7 +36,8 @@ VALIDATION = (
     Metric("validation/domains/<domain>/score", "", "the score over the prompts of one of several domains"),
     Metric("validation/domains/<domain>/pass_rate", "share", "the pass rate over these prompts"),
     Metric("validation/benchmarks/<name>/score", "", "the score over the questions of a benchmark"),
-    Metric("validation/benchmarks/<name>/error", "", "standard error of that score over questions"),
+    Metric("validation/benchmarks/<name>/low", "", "lower bound of that score's 95% interval"),
+    Metric("validation/benchmarks/<name>/high", "", "upper bound of that interval"),
     Metric("validation/benchmarks/<name>/pass_rate", "share", "the pass rate over these questions: avg@k"),
     Metric("validation/benchmarks/<name>/pass_at_k", "share", "as above, of this benchmark: pass@k"),
     Metric(
@@ -110,13 +115,13 @@ def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, fl
     else:
         overall = _mean(list(by_benchmark.values()))
     return {
-        **overall,
+        **overall.by_name(),
         **_rewards(kept_out),
         **_domains(kept_out),
         **{
             f"benchmarks/{name}/{key}": value
             for name, part in by_benchmark.items()
-            for key, value in {**part, **_of_benchmark(answered[name])}.items()
+            for key, value in {**part.by_name(), **_of_benchmark(answered[name])}.items()
         },
     }
 
@@ -129,20 +134,47 @@ def _grouped(answers: Sequence[Answer], key: Callable[[Question], str]) -> dict[
     return groups
 
 
-def _figures(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return score, standard error, pass rate, pass@k and share of truncated responses of at least one answer."""
+@dataclass(frozen=True)
+class _Figures:
+    """The score of at least one answer with its interval, the pass rate, and the share of truncated responses.
+
+    Attributes:
+        pass_at_k: share of prompts with a correct response, or None if each prompt has one response.
+    """
+
+    score: Estimate
+    pass_rate: float
+    pass_at_k: float | None
+    truncated: float
+
+    def by_name(self) -> dict[str, float]:
+        """Return the metrics by name."""
+        bounds = {"score": self.score.value, "low": self.score.low, "high": self.score.high}
+        several = {} if self.pass_at_k is None else {"pass_at_k": self.pass_at_k}
+        return {**bounds, "pass_rate": self.pass_rate, **several, "truncated": self.truncated}
+
+
+def _figures(answers: Sequence[Answer]) -> _Figures:
     by_prompt = _grouped(answers, lambda question: question.prompt.prompt_id)
     scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
     passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
-    figures = {
-        "score": statistics.fmean(scores),
-        "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
-        "pass_rate": statistics.fmean(passed),
-        "truncated": statistics.fmean(answer.completion.truncated for answer in answers),
-    }
-    if answers[0].question.sampling.samples > 1:
-        figures["pass_at_k"] = statistics.fmean(rate > 0 for rate in passed)
-    return figures
+    return _Figures(
+        score_interval(np.array(scores), len(answers)),
+        statistics.fmean(passed),
+        statistics.fmean(rate > 0 for rate in passed) if answers[0].question.sampling.samples > 1 else None,
+        statistics.fmean(answer.completion.truncated for answer in answers),
+    )
+
+
+def _mean(figures: Sequence[_Figures]) -> _Figures:
+    """Return the means of the metrics over benchmarks, which are independent."""
+    several: list[Any] = [part.pass_at_k for part in figures]
+    return _Figures(
+        mean_of([part.score for part in figures]),
+        statistics.fmean(part.pass_rate for part in figures),
+        None if None in several else statistics.fmean(several),
+        statistics.fmean(part.truncated for part in figures),
+    )
 
 
 def _of_benchmark(answers: Sequence[Answer]) -> dict[str, float]:
@@ -156,15 +188,8 @@ def _of_benchmark(answers: Sequence[Answer]) -> dict[str, float]:
             for group in groups
         )
     if is_pairwise(asked.prompt.ground_truth):
-        figures["win_rate"] = _figures(answers)["score"]
+        figures["win_rate"] = _figures(answers).score.value
     return figures
-
-
-def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the means of the metrics over benchmarks. The standard error treats the benchmarks as independent."""
-    common = [key for key in figures[0] if all(key in part for part in figures)]
-    means = {key: statistics.fmean(part[key] for part in figures) for key in common}
-    return {**means, "error": math.sqrt(sum(part["error"] ** 2 for part in figures)) / len(figures)}
 
 
 def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
@@ -181,5 +206,5 @@ def _domains(answers: Sequence[Answer]) -> dict[str, float]:
     domains = _grouped(answers, lambda question: question.prompt.domain)
     if len(domains) < 2:
         return {}
-    figures = {name: _figures(domains[name]) for name in sorted(domains)}
+    figures = {name: _figures(domains[name]).by_name() for name in sorted(domains)}
     return {f"domains/{name}/{key}": part[key] for name, part in figures.items() for key in ("score", "pass_rate")}

@@ -3,10 +3,12 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, VersionSpan
+from tasks.statistics.intervals import rate_interval
 from tasks.training.control.validation_figures import KEPT_OUT, Answer, Question, summary
 from tasks.training.groups.group import Prompt
 from tasks.verifiers import Reward, Score
@@ -29,13 +31,23 @@ def answers(question, *values):
 def test_a_prompt_counts_once_however_many_of_its_responses_were_judged():
     first, second = question(1), question(2)
     figures = summary([first, second], [*answers(first, 1.0, 1.0), *answers(second, 0.0)])
+    interval = rate_interval(np.array([1.0, 0.0]), 3)
     assert figures == {
         "score": 0.5,
-        "error": pytest.approx(math.sqrt(0.5 / 2)),
+        "low": interval.low,
+        "high": interval.high,
         "pass_rate": 0.5,
         "pass_at_k": 0.5,
         "truncated": 0.0,
     }
+
+
+def test_policies_that_pass_all_or_have_one_prompt_keep_an_interval():
+    first, second = question(1), question(2)
+    figures = summary([first, second], [*answers(first, 1.0, 1.0), *answers(second, 1.0, 1.0)])
+    assert figures["low"] < figures["score"] == figures["high"] == 1.0
+    figures = summary([first], answers(first, 1.0, 0.0))
+    assert (figures["low"], figures["score"], figures["high"]) == (0.0, 0.5, 1.0)
 
 
 def test_a_benchmark_has_figures_of_its_own_and_the_score_stays_that_of_the_prompts_kept_out():
@@ -44,7 +56,8 @@ def test_a_benchmark_has_figures_of_its_own_and_the_score_stays_that_of_the_prom
     figures = summary([kept_out, easy, hard], judged)
     assert (figures["score"], figures["truncated"]) == (1.0, 0.0)
     assert figures["benchmarks/sums/score"] == figures["benchmarks/sums/pass_rate"] == 0.5
-    assert figures["benchmarks/sums/error"] == pytest.approx(0.5)
+    interval = rate_interval(np.array([1.0, 0.0]), 4)
+    assert (figures["benchmarks/sums/low"], figures["benchmarks/sums/high"]) == (interval.low, interval.high)
     assert figures["benchmarks/sums/truncated"] == 0.25
 
 
@@ -87,7 +100,9 @@ def test_without_prompts_kept_out_the_score_is_the_mean_over_benchmarks():
     figures = summary([*sums, *words], [*judged, *answers(words[0], 1.0)])
     assert figures["score"] == pytest.approx((0.5 + 1.0) / 2)
     assert figures["pass_rate"] == pytest.approx((1 / 3 + 1) / 2)
-    assert figures["error"] == pytest.approx(0.5 / math.sqrt(3) / 2)  # of two independent means, one without error
+    sums_low, words_low = (figures[f"benchmarks/{name}/low"] for name in ("sums", "words"))
+    assert words_low == 0, "of one question"
+    assert figures["low"] == pytest.approx(0.75 - math.hypot(0.5 - sums_low, 1 - words_low) / 2)
 
 
 def test_a_score_that_would_be_over_other_questions_than_those_of_other_versions_is_none():

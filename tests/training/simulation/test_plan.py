@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, Recipe
+from tasks.statistics.assumptions import detectable_by_plan
 from tasks.training.__main__ import main, with_overrides
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import DenseAttentionError
@@ -513,6 +514,12 @@ def test_a_plan_of_a_recipe_that_prints_completions_prints_none():
     done = CliRunner().invoke(main, ["plan", "quickstart", "log_completions=1"])
     assert done.exit_code == 0, done.output
     assert "reward" not in done.stderr
+
+
+def test_a_plan_has_the_smallest_gain_that_the_evaluation_detects():
+    done = CliRunner().invoke(main, ["plan", "quickstart"])
+    points = 100 * detectable_by_plan(20 + 6 + 4, 4)
+    assert done.output.splitlines()[-1].split() == ["held-out", "prompts", "30", "4", f"{points:.1f}"]
 
 
 @pytest.mark.long

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.tables import majority as module
-from tasks.tables.majority import majority
+from tasks.statistics import majority as module
+from tasks.statistics.majority import majority
 from tests.examples import examples
 
 SAMPLES = st.lists(st.sampled_from([None, 0, 1, 2]), min_size=1, max_size=24)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluation.multiple_testing import holm, maintained
+from tasks.statistics.multiple_testing import holm, maintained
 from tests.examples import examples
 
 P_VALUES = st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.012, 0.02, 0.04, 0.3, 0.8, 1.0]), max_size=8)

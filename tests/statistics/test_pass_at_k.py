@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.tables.pass_at_k import pass_at_k
+from tasks.statistics.pass_at_k import pass_at_k
 from tests.examples import examples
 
 COUNTS = st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
