@@ -1,4 +1,4 @@
-"""Runs an experiment: the whole pipeline for each variant of a recipe, and one page that compares them.
+"""Runs an experiment: the whole pipeline for each variant of a recipe and each seed, and one page that compares them.
 
 pyflyte run workflows/experiments.py experiment [--experiment FILE]
 
@@ -13,7 +13,7 @@ from flytekit import LaunchPlan, Resources, workflow
 from images import DATA
 from tasks.evaluation.runs_task import compare_trained
 from tasks.flyte.stages import Html, Parquet, uncached_composed
-from tasks.inputs.experiments import Experiment, quickstart_experiment
+from tasks.inputs.experiments import INITIAL, Experiment, quickstart_experiment
 from tasks.inputs.preflight import check_variants
 from tasks.reporting.task import report_experiment
 from workflows.rlvr import rlvr
@@ -24,7 +24,7 @@ QUICKSTART = quickstart_experiment()
 
 
 class Experimented(NamedTuple):
-    """The outputs of an experiment: the page, and the results of the trained policies, named after their variants."""
+    """The outputs of an experiment: the page, and the results of the policies, which are named after their variants."""
 
     report: Html
     evaluation: Parquet
@@ -32,7 +32,7 @@ class Experimented(NamedTuple):
 
 @uncached_composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), node_dependency_hints=[PIPELINE])
 def run_variants(experiment: Experiment) -> Experimented:
-    """Run the pipeline with the files of every variant, and compare the trained policies.
+    """Run the pipeline with the files of every variant and seed, and compare the trained policies.
 
     Args:
         experiment: the experiment, whose files have been checked.
@@ -40,22 +40,24 @@ def run_variants(experiment: Experiment) -> Experimented:
     # Nodes have numbers, and not the variants' names, which may be too long: see `workflows.data`.
     results = [
         PIPELINE(data=files.data, training=files.training, evaluation=files.evaluation).with_overrides(
-            node_name=f"variant-{number}"
+            node_name=f"run-{number}"
         )
-        for number, files in enumerate(experiment.variants.values())
+        for number, (_, files) in enumerate(experiment.runs)
     ]
     compared = compare_trained(
-        runs=list(experiment.variants),
+        runs=[name for name, _ in experiment.runs],
         rollouts=[run.evaluation_rollouts for run in results],
         prompts=results[0].evaluation_prompts,
         baseline=experiment.baseline,
         benchmarks=experiment.variants[experiment.baseline].evaluation.compared,
+        initial=INITIAL,
     ).with_overrides(node_name="compare")
     reported = report_experiment(
         experiment=experiment,
         evaluation=compared.evaluation,
         comparison=compared.summary,
         metrics=[run.metrics for run in results],
+        summaries=[run.summary for run in results],
     ).with_overrides(node_name="report")
     return Experimented(reported, compared.evaluation)
 

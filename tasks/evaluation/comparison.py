@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,15 @@ from tasks.evaluation.win_rates import (
     check_difficulties,
 )
 from tasks.failures import MistakeError
-from tasks.statistics.intervals import Estimate, are_rates, length_gain, length_interval, rate_gain, rate_interval
+from tasks.statistics.intervals import (
+    Estimate,
+    are_rates,
+    gain_between_runs,
+    length_gain,
+    length_interval,
+    rate_gain,
+    rate_interval,
+)
 from tasks.statistics.multiple_testing import holm, maintained
 from tasks.statistics.pass_at_k import block_count
 from tasks.tables.parquet import table_from_rows
@@ -59,6 +69,8 @@ class Comparison:
         adjusted_p_value: the p-value after Holm's correction for the number of benchmarks, or None for a domain of the
             held-out prompts, which is a part of a benchmark.
         maintained: True if the interval is above the negative margin of the benchmark, or None if it has no margin.
+        between_low, between_high: bounds of the gain's interval between training runs (`gain_between_runs`), or None
+            without several runs of both policies.
     """
 
     baseline_rate: float
@@ -71,6 +83,8 @@ class Comparison:
     detectable: float | None = None
     adjusted_p_value: float | None = None
     maintained: bool | None = None
+    between_low: float | None = None
+    between_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +138,8 @@ def compare(
     benchmarks: Sequence[ComparedBenchmark] = (),
     *,
     controls: Mapping[str, LengthControl] = NO_CONTROLS,
+    runs: Mapping[str, Sequence[str]] | None = None,
+    corrected_together: bool = False,
 ) -> Evaluation:
     """Compare policies on the prompts that all of them answered.
 
@@ -134,12 +150,16 @@ def compare(
         baseline: the policy that all others are compared with. In addition, `after` is compared with `before`.
         benchmarks: margins and the k of majority@k, for the benchmarks that have any.
         controls: the data for length-controlled win rates, by benchmark name, for the benchmarks that have any.
+        runs: the keys of `rollouts` whose results are averaged, by policy. Optional. If None, each is a policy.
+        corrected_together: if True, p-values are corrected for the number of benchmarks and pairs of policies,
+            otherwise for the number of benchmarks.
 
     Raises:
         MistakeError: a rollout of an unknown prompt, a sample that occurs twice, or a benchmark without a prompt that
             was scored under all policies.
     """
-    pairs = _pairs(list(rollouts), baseline)
+    runs = {policy: [policy] for policy in rollouts} if runs is None else runs
+    pairs = _pairs(list(runs), baseline)
     votes = {benchmark.name: benchmark.majority for benchmark in benchmarks}
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {pair: {} for pair in pairs}
     rows: list[dict[str, Any]] = []
@@ -153,13 +173,16 @@ def compare(
         common = next(iter(frames.values())).index
         unpaired += len(asked.domains) - len(common)
         for benchmark, chosen in _parts(name, [asked.domains[prompt] for prompt in common]):
-            part = {policy: frame[chosen] for policy, frame in frames.items()}
+            of_runs = {policy: [frames[run][chosen] for run in names] for policy, names in runs.items()}
+            part = {policy: _averaged(tables) for policy, tables in of_runs.items()}
             rows += _rows(benchmark, part, pairs, control)
             for policy, other in pairs:
-                comparisons[policy, other][benchmark] = _comparison(part[policy], part[other])
+                compared = _comparison(part[policy], part[other])
+                comparisons[policy, other][benchmark] = _between_runs(compared, of_runs[policy], of_runs[other])
     margins = {benchmark.name: benchmark.margin for benchmark in benchmarks}
+    families = [list(pairs)] if corrected_together else [[pair] for pair in pairs]
     return Evaluation(
-        comparisons={pair: _corrected(found, prompts, margins) for pair, found in comparisons.items()},
+        comparisons=_corrected(comparisons, families, prompts, margins),
         table=table_from_rows(rows, EVALUATION, "evaluation"),
         unjudged={policy: table.column("score").null_count for policy, table in rollouts.items()},
         unpaired=unpaired,
@@ -302,18 +325,46 @@ def _comparison(frame: pd.DataFrame, other: pd.DataFrame) -> Comparison:
     return Comparison(*rates, gain.value, gain.low, gain.high, gain.p_value, gain.n, gain.detectable)
 
 
+def _averaged(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the means of the per-prompt tables of several runs. The number of scored responses is their sum."""
+    if len(frames) == 1:
+        return frames[0]
+    total = reduce(add, (frame.select_dtypes("number") for frame in frames))
+    return frames[0].assign(**(total / len(frames)).drop(columns="judged"), judged=total["judged"])
+
+
+def _between_runs(comparison: Comparison, frames: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame]) -> Comparison:
+    """Return a comparison with the interval of its gain between runs, from the per-prompt tables of their runs."""
+    before, after = (np.array([frame["passed"].mean() for frame in tables]) for tables in (others, frames))
+    between = gain_between_runs(before, after)
+    if between is None:
+        return comparison
+    return replace(comparison, between_low=between.low, between_high=between.high)
+
+
 def _corrected(
-    comparisons: Mapping[str, Comparison], benchmarks: Collection[str], margins: Mapping[str, float | None]
-) -> dict[str, Comparison]:
-    """Return the comparisons of a pair with p-values corrected for the number of benchmarks, and with `maintained`."""
-    tested = [name for name in comparisons if name == EVERYTHING or name in benchmarks]
-    adjusted = dict(zip(tested, holm([comparisons[name].p_value for name in tested]).tolist(), strict=True))
-    corrected = {}
-    for name, comparison in comparisons.items():
-        margin = margins.get(name)
-        corrected[name] = replace(
-            comparison,
-            adjusted_p_value=adjusted.get(name),
-            maintained=None if margin is None else maintained(comparison.gain_low, margin),
-        )
-    return corrected
+    comparisons: Mapping[tuple[str, str], Mapping[str, Comparison]],
+    families: Sequence[Sequence[tuple[str, str]]],
+    benchmarks: Collection[str],
+    margins: Mapping[str, float | None],
+) -> dict[tuple[str, str], dict[str, Comparison]]:
+    """Return the comparisons by pair and benchmark with corrected p-values, and with `maintained`.
+
+    The p-values of the pairs of a family are corrected together. Those of a domain are not corrected.
+    """
+    adjusted: dict[tuple[tuple[str, str], str], float] = {}
+    for family in families:
+        tested = [(pair, name) for pair in family for name in comparisons[pair] if name in {EVERYTHING, *benchmarks}]
+        p_values = [comparisons[pair][name].p_value for pair, name in tested]
+        adjusted |= dict(zip(tested, holm(p_values).tolist(), strict=True))
+    return {
+        pair: {
+            name: replace(
+                found,
+                adjusted_p_value=adjusted.get((pair, name)),
+                maintained=None if margins.get(name) is None else maintained(found.gain_low, margins[name] or 0.0),
+            )
+            for name, found in by_benchmark.items()
+        }
+        for pair, by_benchmark in comparisons.items()
+    }

@@ -68,14 +68,18 @@ def compare_answers(
     prompts: pa.Table,
     baseline: str,
     benchmarks: Sequence[ComparedBenchmark] = (),
+    averaged: Mapping[str, Sequence[str]] | None = None,
 ) -> Evaluation:
     """Compare policies of several runs on the prompts that all of them answered.
+
+    P-values are corrected for the number of benchmarks and of runs that are compared with the baseline.
 
     Args:
         answered: the `EVALUATION_ROLLOUTS` of one policy of each run, by run.
         prompts: the `EVALUATION_PROMPTS` of one of the runs.
-        baseline: the run that all others are compared with.
+        baseline: the run that all others are compared with, or the name of the baseline in `averaged`.
         benchmarks: margins and the k of majority@k, for the benchmarks that have any.
+        averaged: names of runs whose results are averaged, by the name of their policy. Optional.
 
     Raises:
         MistakeError: runs that share no prompt.
@@ -92,7 +96,10 @@ def compare_answers(
         benchmark: asked.filter(pc.equal(asked["benchmark"], benchmark))
         for benchmark in dict.fromkeys(asked["benchmark"].to_pylist())
     }
-    return compare(common, by_benchmark, baseline, benchmarks, controls=length_controls(benchmarks))
+    controls = length_controls(benchmarks)
+    return compare(
+        common, by_benchmark, baseline, benchmarks, controls=controls, runs=averaged, corrected_together=True
+    )
 
 
 def _of_policy(run: Path, policy: str) -> pa.Table:

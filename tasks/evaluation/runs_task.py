@@ -20,7 +20,7 @@ from tasks.flyte.stages import (
     write_output,
 )
 from tasks.lineage.provenance import made_from
-from tasks.tables.schemas import AFTER, EVALUATION, EVALUATION_PROMPTS, VERDICTS, StageSummary
+from tasks.tables.schemas import AFTER, BEFORE, EVALUATION, EVALUATION_PROMPTS, VERDICTS, StageSummary
 from tasks.tables.truncation import warn_of_truncation
 
 
@@ -33,16 +33,22 @@ class ComparedRuns(NamedTuple):
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def compare_trained(
-    runs: list[str], rollouts: list[Parquet], prompts: Parquet, baseline: str, benchmarks: ComparedBenchmarks
+    runs: list[str],
+    rollouts: list[Parquet],
+    prompts: Parquet,
+    baseline: str,
+    benchmarks: ComparedBenchmarks,
+    initial: str,
 ) -> ComparedRuns:
     """Compare the trained policies of several runs, on the prompts that all of them answered.
 
     Args:
-        runs: names of the runs.
+        runs: names of the runs. Runs of the same name differ in their seed, and their results are averaged.
         rollouts: the outputs `evaluation_rollouts` of the runs, in the same order.
         prompts: the output `evaluation_prompts` of one of the runs.
-        baseline: the run in `runs` that the others are compared with.
+        baseline: the name in `runs` that the others are compared with.
         benchmarks: the margins, the k of majority@k and the win rate data of benchmarks.
+        initial: name of the initial checkpoint of the baseline in the results.
     """
     import pyarrow.compute as pc
 
@@ -50,13 +56,16 @@ def compare_trained(
     from tasks.evaluation.runs import compare_answers
 
     watch = Stopwatch("comparison of runs")
-    tables = {
-        name: pa.concat_tables([VERDICTS.empty_table(), *read_input_batches(file, VERDICTS)])
-        for name, file in zip(runs, rollouts, strict=True)
-    }
-    answered = {name: table.filter(pc.equal(table["policy"], AFTER)) for name, table in tables.items()}
+    tables = [pa.concat_tables([VERDICTS.empty_table(), *read_input_batches(file, VERDICTS)]) for file in rollouts]
+    before = tables[runs.index(baseline)]
+    averaged = {initial: [initial]}
+    answered = {initial: before.filter(pc.equal(before["policy"], BEFORE))}
+    for name, table in zip(runs, tables, strict=True):
+        same = averaged.setdefault(name, [])
+        same.append(f"{name}, run {len(same) + 1}")
+        answered[same[-1]] = table.filter(pc.equal(table["policy"], AFTER))
     asked = read_input(prompts, EVALUATION_PROMPTS)
-    evaluation = compare_answers(answered, asked, baseline, benchmarks.benchmarks)
+    evaluation = compare_answers(answered, asked, baseline, benchmarks.benchmarks, averaged)
     warn_of_truncation(evaluation.table)
     lineage = made_from(
         __name__,
@@ -64,6 +73,7 @@ def compare_trained(
         runs=runs,
         baseline=baseline,
         benchmarks=benchmarks,
+        initial=initial,
     )
     show("comparison", decks.comparison(evaluation.table))
     return ComparedRuns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean as mean
 from typing import Any
 
 import pyarrow as pa
@@ -13,27 +14,40 @@ from tasks.charts import Series, color_of
 from tasks.lineage.differences import differences
 from tasks.reporting import formats
 from tasks.reporting.page_templates import templates
+from tasks.reporting.sections import Cost
 from tasks.tables.schemas import EVERYTHING
 from tasks.tables.truncation import truncation_warnings
 
 VALIDATION = "validation/"
 ON_BENCHMARKS = f"{VALIDATION}benchmarks/"
 """Prefixes of the validation metrics, and of the validation metrics of a benchmark. The benchmark's name follows."""
+REWARD = "rewards/"
+"""Prefix of the metrics of rewards by name in `EVALUATION`."""
 
 Metrics = Sequence[Mapping[str, Any]]
 """The metrics of a run, one mapping per step."""
+Runs = Mapping[str, Sequence[Metrics]]
+"""The metrics of the runs of each variant, one for each seed."""
 
 
 def render(
-    name: str, variants: Mapping[str, Mapping[str, Any]], metrics: Mapping[str, Metrics], table: pa.Table
+    name: str,
+    variants: Mapping[str, Mapping[str, Any]],
+    metrics: Runs,
+    table: pa.Table,
+    comparisons: Sequence[Mapping[str, Any]],
+    summaries: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> str:
     """Return the page as HTML text.
 
     Args:
         name: name of the experiment.
         variants: for each variant, the non-default options of its three files, by file.
-        metrics: the training metrics of each variant.
-        table: the `EVALUATION` table of the trained policies, which are named after their variants.
+        metrics: the training metrics of the runs of each variant.
+        table: the `EVALUATION` table of the policies: the initial checkpoint, and the trained policies, which are named
+            after their variants and are means over their runs.
+        comparisons: the comparisons with the baseline (`tasks.evaluation.comparison.Evaluation.facts`).
+        summaries: the results of the runs of each variant (`tasks.reporting.terminal.summary_json`).
     """
     options = dict(zip(variants, differences(list(variants.values())), strict=True))
     return (
@@ -43,15 +57,39 @@ def render(
             title=f"rlvr-flyte: {name}",
             style=Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
             options=options,
+            runs=max((len(runs) for runs in metrics.values()), default=1),
             curves=Markup(charts.grid(_charts(metrics))),  # noqa: S704 - escaped by the charts
             final=Markup(charts.before_after(table)),  # noqa: S704 - escaped by the charts
-            rows=final_rows(table),
+            policies=list(dict.fromkeys(table["policy"].to_pylist())),
+            rows=final_rows(table, comparisons),
+            rewards=reward_rows(table),
+            costs=[_costs(variant, metrics[variant], summaries[variant]) for variant in metrics],
             truncated=truncation_warnings(table),
         )
     )
 
 
-def _charts(metrics: Mapping[str, Metrics]) -> list[str]:
+def _costs(variant: str, runs: Sequence[Metrics], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the work of a variant, summed over its runs: hours of training, tokens, and the cost of all stages."""
+    costs = [Cost(**summary["cost"]) for summary in summaries]
+    totals = [cost.total for cost in costs if cost.total is not None]
+    return {
+        "variant": variant,
+        "runs": len(runs),
+        "seconds": sum(rows[-1].get("seconds", 0.0) for rows in runs if rows),
+        "sampled": sum(row.get("generated_tokens", 0.0) for rows in runs for row in rows),
+        "trained": sum(row.get("trained_tokens", 0.0) for rows in runs for row in rows),
+        "cost": Cost(
+            sum(cost.seconds for cost in costs),
+            sum(cost.core_hours for cost in costs),
+            sum(cost.gpu_hours for cost in costs),
+            sum(cost.judging for cost in costs),
+            sum(totals) if totals and len(totals) == len(costs) else None,
+        ),
+    }
+
+
+def _charts(metrics: Runs) -> list[str]:
     """Draw the validation scores over policy versions and over hours of work, and the training metrics over steps.
 
     DAPO compares its variants by such curves (arXiv:2503.14476, fig. 1, 2, 6 and 7): validation, entropy, mean
@@ -61,54 +99,95 @@ def _charts(metrics: Mapping[str, Metrics]) -> list[str]:
     scores = {f"Validation: {name}": f"{ON_BENCHMARKS}{name}/score" for name in benchmarks}
     scores["Validation"] = f"{VALIDATION}score"
     by_domain = {f"Reward: {name}": f"reward/{name}" for name in _names(metrics, "reward/", "")}
-    drawn = [_chart(title, "mean score and its 95% interval", metrics, key) for title, key in scores.items()]
-    drawn += [
-        _chart(f"{title}, over time", "mean score and its 95% interval", metrics, key, over_time=True)
-        for title, key in scores.items()
-    ]
+    by_name = {f"Reward by name: {name}": f"rewards/{name}/mean" for name in _names(metrics, "rewards/", "/mean")}
+    unit = "mean score, with its 95% interval or the range of its runs"
+    drawn = [_chart(title, unit, metrics, key) for title, key in scores.items()]
+    drawn += [_chart(f"{title}, over time", unit, metrics, key, over_time=True) for title, key in scores.items()]
     drawn.append(_chart("Reward in training", "mean score", metrics, "reward"))
     if len(by_domain) > 1:
         drawn += [_chart(title, "mean score", metrics, key) for title, key in by_domain.items()]
+    drawn += [_chart(title, "mean, before its weight", metrics, key) for title, key in by_name.items()]
     drawn.append(_chart("Entropy", "nats per token", metrics, "entropy"))
     drawn.append(_chart("Probability", "mean of trained tokens", metrics, "probability"))
     drawn.append(_chart("Response length", "tokens, mean", metrics, "response_length"))
     return drawn
 
 
-def _names(metrics: Mapping[str, Metrics], prefix: str, suffix: str) -> list[str]:
+def _names(metrics: Runs, prefix: str, suffix: str) -> list[str]:
     """Return the names between the prefix and the suffix of metrics, sorted."""
-    keys = {key for rows in metrics.values() for row in rows for key in row}
+    keys = {key for runs in metrics.values() for rows in runs for row in rows for key in row}
     named = {key.removeprefix(prefix) for key in keys if key.startswith(prefix) and key.endswith(suffix)}
     return sorted(name.removesuffix(suffix) for name in named)
 
 
-def _chart(title: str, unit: str, metrics: Mapping[str, Metrics], key: str, *, over_time: bool = False) -> str:
-    """Draw one metric of all variants: a validation metric over versions or hours with a band, any other over steps."""
+def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = False) -> str:
+    """Draw one metric of all variants: a validation metric over versions or hours with a band, any other over steps.
+
+    A curve is the mean over the runs of a variant. The band of several runs is their range, and that of one run is the
+    interval of its validation.
+    """
     validates = key.startswith(VALIDATION)
-    x = "seconds" if over_time else f"{VALIDATION}version" if validates else "step"
+    x = f"{VALIDATION}version" if validates else "step"
     x_label = "hours of work" if over_time else "policy version" if validates else "training step"
-    interval = [f"{key.removesuffix('score')}{bound}" for bound in ("low", "high")]
+    bounds = [f"{key.removesuffix('score')}{bound}" for bound in ("low", "high")] if validates else []
     series = []
-    for position, (name, rows) in enumerate(metrics.items()):
-        drawn = [row for row in rows if key in row and x in row]
-        bounds = [(float(row[interval[0]]), float(row[interval[1]])) for row in drawn] if validates else []
-        points = [(float(row[x]) / (3600 if over_time else 1), float(row[key])) for row in drawn]
-        series.append(Series(name, points, color_of("", position), bounds))
+    for position, (name, runs) in enumerate(metrics.items()):
+        recorded = [{row[x]: row for row in rows if key in row and x in row} for rows in runs]
+        at = sorted(set.intersection(*(set(rows) for rows in recorded))) if recorded else []
+        aligned = [[rows[where] for rows in recorded] for where in at]
+        if over_time:
+            aligned = [rows for rows in aligned if all("seconds" in row for row in rows)]
+            across = [mean(row["seconds"] for row in rows) / 3600 for rows in aligned]
+        else:
+            across = [float(where) for where in at]
+        points = [(where, mean(row[key] for row in rows)) for where, rows in zip(across, aligned, strict=True)]
+        band = _band(aligned, key, bounds)
+        series.append(Series(name, points, color_of("", position), band))
     return charts.curves(title, unit, series, x_label=x_label, integer_x=not over_time)
 
 
-def final_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the pass rates of all variants, one row per benchmark, in the order of the table.
+def _band(aligned: Sequence[Metrics], key: str, bounds: Sequence[str]) -> list[tuple[float, float]]:
+    """Return the bounds of a curve's band at each of its points, or no bounds if a point has none."""
+    if any(len(rows) > 1 for rows in aligned):
+        return [(min(row[key] for row in rows), max(row[key] for row in rows)) for rows in aligned]
+    if not bounds or not all(bound in row for rows in aligned for row in rows for bound in bounds):
+        return []
+    low, high = bounds
+    return [(float(row[low]), float(row[high])) for [row] in aligned]
 
-    A row has the keys `benchmark`, `n` and `variants`. `variants` maps each name to a mapping with `rate` and, except
-    for the baseline, its `difference` from the baseline. Both are rows of `EVALUATION`.
+
+def final_rows(table: pa.Table, comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the pass rates of all policies, one row per benchmark, in the order of the table.
+
+    A row has the keys `benchmark`, `n` and `policies`. `policies` maps each name to a mapping with its `rate` and,
+    except for the baseline, its `difference` from the baseline, both rows of `EVALUATION`, and `compared`, the
+    comparison.
     """
+    compared = {(row["benchmark"], row["policy"]): row for row in comparisons}
     rows: dict[str, dict[str, Any]] = {}
     for row in table.to_pylist():
         if row["metric"] != "pass_rate":
             continue
-        entry = rows.setdefault(row["benchmark"], {"benchmark": row["benchmark"], "n": row["n"], "variants": {}})
-        entry["variants"].setdefault(row["policy"], {})["rate" if row["baseline"] is None else "difference"] = row
+        entry = rows.setdefault(row["benchmark"], {"benchmark": row["benchmark"], "n": row["n"], "policies": {}})
+        of_policy = entry["policies"].setdefault(row["policy"], {})
+        of_policy["rate" if row["baseline"] is None else "difference"] = row
+        if row["baseline"] is not None:
+            of_policy["compared"] = compared[row["benchmark"], row["policy"]]
+    return list(rows.values())
+
+
+def reward_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the mean score and the mean of each reward by name, one row per benchmark and metric.
+
+    A row has the keys `benchmark`, `metric` and `policies`, which maps each name to a row of `EVALUATION`.
+    """
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in table.to_pylist():
+        if row["baseline"] is not None or not (row["metric"] == "mean_score" or row["metric"].startswith(REWARD)):
+            continue
+        key = row["benchmark"], row["metric"]
+        entry = rows.setdefault(key, {"benchmark": key[0], "metric": key[1], "policies": {}})
+        entry["policies"][row["policy"]] = row
     return list(rows.values())
 
 
@@ -126,9 +205,16 @@ def _line(compared: Mapping[str, Any]) -> str:
     what = "held out" if compared["benchmark"] == EVERYTHING else compared["benchmark"]
     return (
         f"{what}: {compared['policy']} {compared['rate']:.1%}, {compared['baseline']} {compared['baseline_rate']:.1%}, "
-        f"{100 * compared['gain']:+.1f} points ({low:+.1f} to {high:+.1f}, 95%), p = {p_value:.2g}, "
-        f"{compared['n']:,} prompts{_power(compared['detectable'])}"
+        f"{100 * compared['gain']:+.1f} points ({low:+.1f} to {high:+.1f}, 95%){_between(compared)}, "
+        f"p = {p_value:.2g}, {compared['n']:,} prompts{_power(compared['detectable'])}"
     )
+
+
+def _between(compared: Mapping[str, Any]) -> str:
+    if compared.get("between_low") is None:
+        return ""
+    low, high = 100 * compared["between_low"], 100 * compared["between_high"]
+    return f" over prompts, ({low:+.1f} to {high:+.1f}, 95%) over runs"
 
 
 def _power(detectable: float | None) -> str:

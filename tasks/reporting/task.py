@@ -121,6 +121,7 @@ def report(
             seconds=(datetime.now(UTC) - began).total_seconds(),
             report=final / "report.html",
             tokens_per_second=rates[0] if rates else None,
+            price_per_gpu_hour=training.cluster.price_per_gpu_hour,
         )
         origin = origin_json(training.model, written["training"])
         (folder / "summary.json").write_text(
@@ -141,15 +142,20 @@ def report(
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=())
 def report_experiment(
-    experiment: Experiment, evaluation: Parquet, comparison: StageSummary, metrics: list[JsonLines]
+    experiment: Experiment,
+    evaluation: Parquet,
+    comparison: StageSummary,
+    metrics: list[JsonLines],
+    summaries: list[FlyteFile],
 ) -> Html:
     """Write the page of an experiment. A local one also gets a folder in `outputs/experiments`, and prints its lines.
 
     Args:
         experiment: the experiment.
-        evaluation: results of the trained policies, which are named after their variants.
+        evaluation: results of the initial checkpoint and of the trained policies, which are named after their variants.
         comparison: the summary of their comparison.
-        metrics: training metrics of each variant, one line per step, in the order of the variants.
+        metrics: training metrics of each run, one line per step, in the order of the experiment's runs.
+        summaries: the runs' results as JSON, in the same order.
     """
     from tasks.reporting.experiment import lines, render
     from tasks.reporting.publication import new_run
@@ -159,11 +165,19 @@ def report_experiment(
         name: {part: written_options(getattr(files, part)) for part in type(files).model_fields}
         for name, files in experiment.variants.items()
     }
-    rows = {name: read_json_lines(local(file)) for name, file in zip(experiment.variants, metrics, strict=True)}
+    names = [name for name, _ in experiment.runs]
+    table, compared = read_input(evaluation, EVALUATION), comparison.facts["comparisons"]
+    page = render(
+        experiment.name,
+        written,
+        _by_name(names, [read_json_lines(local(file)) for file in metrics]),
+        table,
+        compared,
+        _by_name(names, [json.loads(Path(local(file)).read_text()) for file in summaries]),
+    )
     path = scratch("experiment.html")
-    table = read_input(evaluation, EVALUATION)
-    path.write_text(render(experiment.name, written, rows, table))
-    Deck("experiment", path.read_text())
+    path.write_text(page)
+    Deck("experiment", page)
     if _is_local():
         folders = outputs_folder() / EXPERIMENTS
         with new_run(folders, datetime.now(UTC), file_digest(str(path))[:8]) as (folder, final):
@@ -171,9 +185,16 @@ def report_experiment(
             shutil.copy(local(evaluation), folder / "experiment.parquet")
             (folder / "variants.yaml").write_text(_yaml(written))
         warnings = [f"warning     {message}" for message in truncation_warnings(table)]
-        ended = [*warnings, f"experiment  {final / 'experiment.html'}"]
-        print("\n".join(["", *lines(comparison.facts["comparisons"]), *ended]))
+        print("\n".join(["", *lines(compared), *warnings, f"experiment  {final / 'experiment.html'}"]))
     return FlyteFile(str(path))
+
+
+def _by_name(names: list[str], values: list[Any]) -> dict[str, list[Any]]:
+    """Return the values of runs as lists by the names of their variants."""
+    grouped: dict[str, list[Any]] = {}
+    for name, value in zip(names, values, strict=True):
+        grouped.setdefault(name, []).append(value)
+    return grouped
 
 
 def _is_local() -> bool:

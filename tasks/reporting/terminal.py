@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def summary_json(
     seconds: float,
     report: str | Path,
     tokens_per_second: float | None = None,
+    price_per_gpu_hour: float | None = None,
 ) -> dict[str, Any]:
     """Return the machine-readable results of a run: held-out pass rates and mean scores in [0, 1], seconds, stages.
 
@@ -38,6 +40,7 @@ def summary_json(
         seconds: wall time of this run.
         report: path of the report.
         tokens_per_second: generation throughput during training, if known.
+        price_per_gpu_hour: price of one GPU hour. Optional.
 
     Raises:
         ValueError: the table has no overall pass rate.
@@ -55,6 +58,7 @@ def summary_json(
         "detectable": overall["pass_rate"]["gain"]["detectable"],
         "seconds": seconds,
         "tokens_per_second": tokens_per_second,
+        "cost": asdict(sections.cost(summaries, None, price_per_gpu_hour)),
         **stages_json(summaries, run),
         "report": str(report),
     }

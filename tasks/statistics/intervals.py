@@ -175,6 +175,26 @@ def length_gain(before: np.ndarray, after: np.ndarray) -> Estimate:
     )
 
 
+def gain_between_runs(before: np.ndarray, after: np.ndarray) -> Estimate | None:
+    """Return the mean gain of a rate over training runs, with Welch's t interval, or None if it cannot be estimated.
+
+    It is about other runs of the same two recipes on the same prompts, where `rate_gain` is about other prompts for the
+    same policies (Welch 1947, Biometrika 34; Agarwal et al. 2021, arXiv:2108.13264, on few runs).
+
+    Args:
+        before, after: rate of each run, `[runs]` each, of two recipes. With one run of either, or if the runs of both
+            are equal, nothing is known about other runs.
+    """
+    if min(len(before), len(after)) < 2:
+        return None
+    parts = np.array([np.var(rates, ddof=1) / len(rates) for rates in (before, after)])
+    if parts.sum() == 0:
+        return None
+    degrees = parts.sum() ** 2 / np.sum(parts**2 / [len(before) - 1, len(after) - 1])
+    value, half = _mean(after) - _mean(before), float(stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(parts.sum()))
+    return Estimate(value, max(-1.0, value - half), min(1.0, value + half), len(before) + len(after))
+
+
 def jackknife_gain(value: float, error: float, groups: int, n: int) -> Estimate:
     """Return a gain of rates with its t interval, from a standard error over `groups` groups of prompts."""
     half = t_quantile(groups - 1) * error

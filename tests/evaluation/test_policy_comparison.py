@@ -6,6 +6,7 @@ import pytest
 
 from tasks.evaluation.comparison import Evaluation, compare
 from tasks.evaluation.spec import ComparedBenchmark
+from tasks.statistics.intervals import gain_between_runs
 from tasks.tables.parquet import table_from_rows, validate
 from tasks.tables.schemas import EVALUATION, EVALUATION_ROLLOUTS, PROMPTS
 
@@ -304,3 +305,32 @@ def test_a_benchmark_is_maintained_where_the_interval_lies_above_its_margin():
         found = compare(answered, asked, "before", [ComparedBenchmark(name="quiz", margin=margin)])
         assert found.comparisons["after", "before"]["quiz"].maintained is holds
         assert found.comparisons["after", "before"]["all"].maintained is None
+
+
+def test_the_runs_of_a_policy_are_averaged_and_have_an_interval_between_runs():
+    asked = prompts(a="math", b="math", c="math", d="math")
+    runs = {
+        "old, run 1": rollouts("old", a=[0], b=[0], c=[0], d=[1]),
+        "old, run 2": rollouts("old", a=[0], b=[0], c=[1], d=[1]),
+        "new, run 1": rollouts("new", a=[0], b=[1], c=[1], d=[1]),
+        "new, run 2": rollouts("new", a=[1], b=[1], c=[1], d=[1]),
+    }
+    averaged = {"old": ["old, run 1", "old, run 2"], "new": ["new, run 1", "new, run 2"]}
+    result = compare(runs, {"heldout": asked}, "old", runs=averaged)
+    compared = result.comparisons["new", "old"]["all"]
+    assert (compared.baseline_rate, compared.rate, compared.gain) == (3 / 8, 7 / 8, 4 / 8)
+    between = gain_between_runs(np.array([1 / 4, 2 / 4]), np.array([3 / 4, 4 / 4]))
+    assert (compared.between_low, compared.between_high) == (between.low, between.high)
+    assert {row["policy"] for row in result.table.to_pylist()} == {"old", "new"}
+    single = compare(dict(list(runs.items())[1:3]), {"heldout": asked}, "old, run 2")
+    assert single.comparisons["new, run 1", "old, run 2"]["all"].between_low is None
+
+
+def test_p_values_of_several_policies_are_corrected_together_where_all_are_variants():
+    asked = prompts(**{f"p{i}": "math" for i in range(8)})
+    none, some = ({f"p{i}": [float(i < right)] for i in range(8)} for right in (0, 6))
+    policies = {"base": rollouts("base", **none), "x": rollouts("x", **some), "y": rollouts("y", **some)}
+    alone = compare(policies, {"heldout": asked}, "base").comparisons["x", "base"]["all"]
+    together = compare(policies, {"heldout": asked}, "base", corrected_together=True).comparisons["x", "base"]["all"]
+    assert alone.adjusted_p_value == alone.p_value == together.p_value
+    assert together.adjusted_p_value == 2 * together.p_value

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tasks.reporting.experiment import final_rows, lines, render
+from tasks.reporting import experiment
+from tasks.reporting.experiment import final_rows, lines
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import EVALUATION
 
@@ -26,6 +27,33 @@ def table(*rows):
 TABLE = table(
     figure("slow", 0.5), figure("fast", 0.7), figure("fast", 0.2, baseline="slow"), figure("fast", 9.0, metric="length")
 )
+
+
+COMPARED = {
+    "policy": "fast",
+    "baseline": "slow",
+    "benchmark": "sums",
+    "baseline_rate": 0.5,
+    "rate": 0.7,
+    "n": 1200,
+    "gain": 0.2,
+    "gain_low": 0.1,
+    "gain_high": 0.3,
+    "p_value": 0.01,
+    "adjusted_p_value": 0.02,
+    "detectable": 0.14,
+    "maintained": True,
+    "between_low": None,
+    "between_high": None,
+}
+COST = {"seconds": 3600.0, "core_hours": 2.0, "gpu_hours": 0.5, "judging": 0.0, "total": 4.0}
+
+
+def render(name, variants, metrics, table, comparisons=(COMPARED,)):
+    """The page of variants with one run each, or with a list of runs."""
+    runs = {variant: rows if rows and isinstance(rows[0], list) else [rows] for variant, rows in metrics.items()}
+    summaries = {variant: [{"cost": COST} for _ in rows] for variant, rows in runs.items()}
+    return experiment.render(name, variants, runs, table, comparisons, summaries)
 
 
 def bounds(score):
@@ -81,25 +109,45 @@ def test_names_that_a_user_gives_are_escaped():
 
 
 def test_a_benchmark_has_a_row_and_the_baseline_no_difference():
-    (row,) = final_rows(TABLE)
+    (row,) = final_rows(TABLE, [COMPARED])
     assert row["n"] == 40
-    assert {name: sorted(figures) for name, figures in row["variants"].items()} == {
+    assert {name: sorted(figures) for name, figures in row["policies"].items()} == {
         "slow": ["rate"],
-        "fast": ["difference", "rate"],
+        "fast": ["compared", "difference", "rate"],
     }
 
 
 def test_a_line_has_both_rates_and_the_corrected_p_value():
-    compared = {"policy": "fast", "baseline": "slow", "benchmark": "all", "baseline_rate": 0.5, "rate": 0.7, "n": 1200}
-    compared |= {
-        "gain": 0.2,
-        "gain_low": 0.1,
-        "gain_high": 0.3,
-        "p_value": 0.01,
-        "adjusted_p_value": 0.02,
-        "detectable": 0.14,
-    }
+    compared = {**COMPARED, "benchmark": "all"}
     assert lines([compared]) == [
         "held out: fast 70.0%, slow 50.0%, +20.0 points (+10.0 to +30.0, 95%), p = 0.02, 1,200 prompts, "
         "which detect 14.0 points or more"
     ]
+    [line] = lines([{**compared, "between_low": -0.05, "between_high": 0.45}])
+    assert "+20.0 points (+10.0 to +30.0, 95%) over prompts, (-5.0 to +45.0, 95%) over runs, p = 0.02" in line
+
+
+def test_the_end_has_corrected_p_values_maintained_benchmarks_rewards_and_the_work():
+    rates = [figure("slow", 0.5), figure("fast", 0.7), figure("fast", 0.2, baseline="slow"), figure("initial", 0.4)]
+    rewards = [figure(name, 0.25, metric="rewards/tidy") for name in ("slow", "fast", "initial")]
+    against = [figure("initial", -0.1, baseline="slow")]
+    compared = [COMPARED, {**COMPARED, "policy": "initial", "maintained": None}]
+    metrics = {name: [{"step": 0, "seconds": 1800.0, "generated_tokens": 12_345}] for name in VARIANTS}
+    page = render("rates", VARIANTS, metrics, table(*rates, *rewards, *against), compared)
+    assert "p = 0.02, maintained" in page
+    assert "<td>tidy</td>" in page
+    assert "0.250 " in page
+    assert "40.0%" in page, "the initial checkpoint"
+    assert "30 min 00 s" in page
+    assert "12,345" in page
+    assert "4.00 by the given prices" in page
+    assert "another seed of training would give other checkpoints" in page
+
+
+@pytest.mark.long
+def test_the_runs_of_a_variant_are_one_curve_with_their_range_and_an_interval_over_runs():
+    runs = {"slow": [metrics(0.1), metrics(0.3)], "fast": [metrics(0.5), metrics(0.5)]}
+    page = render("seeds", VARIANTS, runs, TABLE, [{**COMPARED, "between_low": -0.05, "between_high": 0.45}])
+    assert "slow: from 0.25 at 0 to 0.45 at 2; fast: from 0.25 at 0 to 0.75 at 2" in page
+    assert "over runs: -5.0 points to +45.0 points" in page
+    assert "2 variants with 2 seeds each" in page

@@ -1,5 +1,6 @@
 """Intervals cover what they claim, agree with their p-values, and equal cases worked by hand."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from tasks.statistics.assumptions import CORRELATION, RATE, SHARED, detectable_b
 from tasks.statistics.intervals import (
     PRIOR,
     Estimate,
+    gain_between_runs,
     jackknife_gain,
     length_gain,
     length_interval,
@@ -231,3 +233,15 @@ def test_the_bounds_of_a_mean_of_rates_add_in_quadrature():
     found = mean_of([Estimate(0.5, 0.2, 0.6, 10), Estimate(1.0, 0.6, 1.0, 30)])
     assert (found.value, found.n) == (0.75, 40)
     assert (found.low, found.high) == pytest.approx((0.75 - 0.5 / 2, 0.75 + 0.1 / 2))
+
+
+def test_the_interval_between_runs_is_welchs():
+    # Both variances are 0.02, of two runs each: a standard error of sqrt(0.01 + 0.01) with 2 degrees of freedom.
+    gain = gain_between_runs(np.array([0.2, 0.4]), np.array([0.5, 0.7]))
+    half = 4.302653 * math.sqrt(0.02)
+    assert (gain.value, gain.low, gain.high) == pytest.approx((0.3, 0.3 - half, 0.3 + half))
+
+
+def test_one_run_or_runs_without_a_difference_tell_nothing_about_other_runs():
+    assert gain_between_runs(np.array([0.2]), np.array([0.5, 0.7])) is None
+    assert gain_between_runs(np.array([0.2, 0.2]), np.array([0.5, 0.5])) is None

@@ -55,9 +55,9 @@ def test_each_variant_runs_the_pipeline_and_what_they_share_runs_once(
     assert stand_ins.ran["roll_out"] == stand_ins.ran["prepare_model"] == 1, "both have the same data and model"
     table = read_table(made.evaluation.path, EVALUATION).to_pandas()
     rates = table[table.metric == "pass_rate"]
-    assert set(rates.policy) == {"as-it-is", "faster"}
+    assert set(rates.policy) == {"initial", "as-it-is", "faster"}
     assert {"all", "sums"} <= set(rates.benchmark)
-    assert set(rates[rates.baseline.notna()].policy) == {"faster"}
+    assert set(rates[rates.baseline.notna()].policy) == {"initial", "faster"}
     latest = tmp_path / "outputs" / "experiments" / "latest"
     assert {path.name for path in latest.iterdir()} == {"experiment.html", "experiment.parquet", "variants.yaml"}
     page = (latest / "experiment.html").read_text()
@@ -85,6 +85,59 @@ def test_a_variant_whose_responses_are_truncated_is_a_warning_on_the_page_and_in
         assert f"policy &#39;{variant}&#39;: responses are cut off at max_tokens (held out 100.0%" in page
         assert f"\nwarning     policy '{variant}': responses are cut off at max_tokens (held out 100.0%" in last
         assert any(record.getMessage().startswith(f"policy '{variant}': ") for record in caplog.records)
+
+
+def test_each_variant_is_trained_once_with_each_seed_and_its_runs_are_averaged(
+    stand_ins, written, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    variants = {"one": {}, "two": {"training": {"optimizer.learning_rate": 0.25}}}
+    file = parse(Experiment, written(variants=variants, seeds=[3, 4]))
+    seeds = [(name, files.training.seed) for name, files in file.runs]
+    assert seeds == [
+        ("one", 3),
+        ("one", 4),
+        ("two", 3),
+        ("two", 4),
+    ]
+    made = experiment(experiment=file)
+    assert stand_ins.ran["train_policy"] == 4
+    assert stand_ins.ran["roll_out"] == stand_ins.ran["prepare_model"] == 1
+    table = read_table(made.evaluation.path, EVALUATION).to_pandas()
+    assert set(table.policy) == {"initial", "one", "two"}
+    page = (tmp_path / "outputs" / "experiments" / "latest" / "experiment.html").read_text()
+    assert "2 variants with 2 seeds each" in page
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"seeds": [1, 1]}, "seeds: a seed occurs twice"),
+        ({"variants": {"initial": {}, "two": {}}}, "variants: 'initial' is the initial checkpoint"),
+        (
+            {"seeds": [1, 2], "variants": {"one": {}, "two": {"training": {"seed": 7}}}},
+            "variants.two: training.seed: the experiment gives seeds; leave it out",
+        ),
+        (
+            {"variants": {"one": {}, "two": {"evaluation": {"sampling.temperature": 0.5}}}},
+            r"variants.two: evaluation: sampling differs from the baseline's \(one\)",
+        ),
+        (
+            {"variants": {"one": {}, "two": {"training": {"validation": {"every": 1, "prompts": 3}}}}},
+            r"variants.two: training.validation differs from the baseline's \(one\)",
+        ),
+        (
+            {
+                "training": {"validation": {"every": 1, "prompts": 2}},
+                "variants": {"one": {}, "two": {"data": {"mixture.heldout": 3}}},
+            },
+            r"variants.two: its mixture is not the baseline's .* give training.validation.prompts: 0",
+        ),
+    ],
+)
+def test_runs_that_could_not_be_compared_are_refused(written, content, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        parse(Experiment, written(**content))
 
 
 def test_a_mistake_in_the_last_variant_is_a_sentence_before_the_first_runs(stand_ins, written):
