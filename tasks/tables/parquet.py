@@ -244,9 +244,9 @@ def gathered(table: pa.Table, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
             for batch, start, low, high in zip(batches, starts, bounds, bounds[1:], strict=False)
             if low < high
         ]
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        yield pa.Table.from_batches(pieces).combine_chunks().take(pa.array(place))
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        yield pa.Table.from_batches(pieces).combine_chunks().take(pa.array(ranks))
 
 
 @contextmanager

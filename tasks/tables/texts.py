@@ -23,7 +23,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
 WORDS = 2**16
 """Number of words whose hashes are kept for the next batch."""
 SPARE_BITS = 6
-"""Bits of the table of `may_be_in` beyond those that number its hashes: one in 64 others is marked."""
+"""Bits of the table of `is_in`, in addition to the bits of the number of known hashes: one in 64 others is marked."""
 MOST_BITS = 24
 """Maximum number of bits of that table, which then has 16 MiB."""
 KEY_BYTES = 16
@@ -36,7 +36,7 @@ _ALONE = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
 _WORD_BYTES = bytes(byte if chr(byte).isalnum() or byte > 127 else _SPACE for byte in range(256))
 """For each byte of text in lower case: a space, if it is an ASCII character that is not part of a word."""
 _ARITHMETIC_BYTES = bytes(byte if chr(byte) in "0123456789+<=>|~*/^!%()[]{}-" else _SPACE for byte in range(256))
-"""For each ASCII character: a space, if it is no number, operator or bracket (`_NOT_ARITHMETIC`)."""
+"""For each ASCII character: a space, unless it is a number, operator or bracket (`_NOT_ARITHMETIC`)."""
 _THOUSANDS = r"(\p{N}),(\p{N}{3})"
 _HYPHEN = r"(\p{L})-(\p{L})"
 _IRREGULAR = r"\s\s|[^\S ]|[\p{Zl}\p{Zp}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]"
@@ -181,15 +181,15 @@ def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False)
 
 def _polynomials(values: Hashes, n: int) -> Hashes:
     """Return for each n values in a row the sum of each times a power of `_MULTIPLIER`, of the last times 1."""
-    found, length = values.copy(), 1
+    sums, length = values.copy(), 1
     for bit in bin(n)[3:]:  # doubles the length, as in exponentiation by squaring
         power = np.uint64(pow(int(_MULTIPLIER), length, 2**64))
-        found = found[: len(found) - length] * power + found[length:]
+        sums = sums[: len(sums) - length] * power + sums[length:]
         length *= 2
         if bit == "1":
-            found = found[:-1] * _MULTIPLIER + values[length:]
+            sums = sums[:-1] * _MULTIPLIER + values[length:]
             length += 1
-    return found
+    return sums
 
 
 def selected(hashes: Hashes, offsets: Offsets, chosen: Mask) -> tuple[Hashes, Offsets]:
@@ -206,27 +206,21 @@ def selected(hashes: Hashes, offsets: Offsets, chosen: Mask) -> tuple[Hashes, Of
 
 
 def is_in(hashes: Hashes, known: Hashes) -> Mask:
-    """Return for each hash whether it is in `known`, which is sorted."""
+    """Return for each hash whether it is in `known`, which is sorted.
+
+    Only hashes with the lowest bits of a known one are searched for, because looking bits up in a table is faster.
+    """
     if not len(known):
         return np.zeros(len(hashes), bool)
-    found = may_be_in(hashes, known)
-    candidates = hashes[found]
-    at = np.minimum(np.searchsorted(known, candidates), len(known) - 1)
-    found[found] = known[at] == candidates
-    return found
-
-
-def may_be_in(hashes: Hashes, known: Hashes) -> Mask:
-    """Return for each hash whether it may be in `known`: True for all that are, and for few others.
-
-    A table of the lowest bits of `known` is looked up, which is faster than a search for each hash.
-    """
-    bits = min(max(len(known).bit_length() + SPARE_BITS, 8), MOST_BITS)
+    bits = min(len(known).bit_length() + SPARE_BITS, MOST_BITS)
     lowest = np.uint64((1 << bits) - 1)
     table = np.zeros(1 << bits, bool)
     table[known & lowest] = True
-    marked: Mask = table[hashes & lowest]
-    return marked
+    equal: Mask = table[hashes & lowest]
+    candidates = hashes[equal]
+    at = np.minimum(np.searchsorted(known, candidates), len(known) - 1)
+    equal[equal] = known[at] == candidates
+    return equal
 
 
 def arithmetic(texts: pa.Array) -> Hashes:

@@ -114,7 +114,7 @@ def chat() -> list[Figure]:
 
 
 def data() -> list[Figure]:
-    """CPU seconds and memory of the data stages, beside polars and `datasets`, and whether they grow with the rows."""
+    """CPU seconds and memory of the data stages, compared with polars and `datasets`, at two numbers of rows."""
     fewer, many = (measure("data", f"stages:{count}") for count in (200_000, 1_000_000))
     peers = {peer: measure("data", f"{peer}:200000") for peer in ("datasets", "polars")}
     seconds = {peer: found["start_seconds"] + found["all_seconds"] for peer, found in peers.items()}

@@ -1,4 +1,4 @@
-"""The data stages on many rows: CPU seconds and memory of each, beside polars and `datasets` on the same rows.
+"""The data stages on many rows: CPU seconds and memory of each, compared with polars and `datasets` on the same rows.
 
     python -m tests.bench.data <stages|polars|datasets>:<rows> <folder>
 
@@ -39,7 +39,7 @@ class Meter:
         threading.Thread(target=self._sample, daemon=True).start()
 
     def run(self, name: str, part: Callable[[], Any]) -> Any:
-        """Run a part and return what it returns. Its figures are `<name>_seconds` and `<name>_mib`."""
+        """Run a part, measure `<name>_seconds` and `<name>_mib`, and return what the part returns."""
         self._peak = 0.0
         started = time.process_time()
         result = part()
@@ -152,7 +152,7 @@ PEERS = {"polars": by_polars, "datasets": by_datasets}
 
 
 def main(what: str, count: int, folder: Path) -> dict[str, float]:
-    """Return the figures of the stages or of a peer on `count` rows, which another process makes."""
+    """Measure the stages or a peer on `count` rows, which another process makes."""
     made = "import sys; from pathlib import Path; from tests.bench.data_rows import write_rows as write; "
     subprocess.run([sys.executable, "-c", f"{made}write({count}, Path({str(folder)!r}))"], check=True)
     if what == "stages":
