@@ -2,9 +2,10 @@
 
     python -m tests.bench.data <stages|polars|datasets>:<rows> <folder>
 
-The stages run as in a pipeline, with their checks of what they read, their decks and their lineage. The others read the
-rows, drop those without an answer and those that are too short or too long, keep the first of prompts with the same
-text but for case and white space, shuffle, and write Parquet: the parts of the work that they have.
+The stages run as in a pipeline, with their checks of what they read, their decks and their lineage. The others do the
+parts of the work that they have: they read the rows, drop the ones without an answer, keep the first of the prompts
+with the same text except for case and white space, and write Parquet; then, as the whole work, they do this again, drop
+prompts that are too short or too long, and shuffle.
 
 Memory is that of the process alone, without the pages of files that the system can drop.
 """
@@ -115,37 +116,43 @@ def _sourced(folder: Path, name: str) -> Any:
     return source_prompts(batch=batch, content=config_digest(batch), max_prompt_chars=8000)
 
 
-def by_polars(folder: Path) -> int:
-    """Return the number of rows that polars writes."""
+def by_polars(folder: Path, *, whole: bool) -> None:
+    """Do a peer's work by polars."""
     import polars
 
     question = polars.col("question")
     key = question.str.to_lowercase().str.replace_all(r"\s+", " ").str.strip_chars()
-    words = question.str.count_matches(r"\w+").is_between(FEWEST_WORDS, MOST_WORDS)
-    rows = polars.read_ndjson(folder / "rows.jsonl").filter((polars.col("answer") != "") & words)
+    rows = polars.read_ndjson(folder / "rows.jsonl").filter(polars.col("answer") != "")
+    if whole:
+        rows = rows.filter(question.str.count_matches(r"\w+").is_between(FEWEST_WORDS, MOST_WORDS))
     rows = rows.with_columns(key=key).unique("key", keep="first", maintain_order=True).drop("key")
-    rows.sample(fraction=1, shuffle=True, seed=1).write_parquet(folder / "mixture.parquet", compression="zstd")
-    return len(rows)
+    if whole:
+        rows = rows.sample(fraction=1, shuffle=True, seed=1)
+    rows.write_parquet(folder / "rows.parquet", compression="zstd")
 
 
-def by_datasets(folder: Path) -> int:
-    """Return the number of rows that `datasets` writes."""
+def by_datasets(folder: Path, *, whole: bool) -> None:
+    """Do a peer's work by `datasets`."""
     import datasets
 
     seen = set[str]()
 
     def stays(question: str, answer: str) -> bool:
-        words, key = len(re.findall(r"\w+", question)), " ".join(question.lower().split())
-        if not answer or not FEWEST_WORDS <= words <= MOST_WORDS or key in seen:
+        key = " ".join(question.lower().split())
+        if not answer or key in seen:
+            return False
+        if whole and not FEWEST_WORDS <= len(re.findall(r"\w+", question)) <= MOST_WORDS:
             return False
         seen.add(key)
         return True
 
-    cache = str(folder / "cache")
-    rows = datasets.load_dataset("json", data_files=str(folder / "rows.jsonl"), split="train", cache_dir=cache)
-    rows = rows.filter(stays, input_columns=["question", "answer"]).shuffle(seed=1)
-    rows.to_parquet(folder / "mixture.parquet")
-    return len(rows)
+    with TemporaryDirectory(dir=folder) as cache:
+        file = str(folder / "rows.jsonl")
+        rows = datasets.load_dataset("json", data_files=file, split="train", cache_dir=cache)
+        rows = rows.filter(stays, input_columns=["question", "answer"])
+        if whole:
+            rows = rows.shuffle(seed=1)
+        rows.to_parquet(folder / "rows.parquet")
 
 
 PEERS = {"polars": by_polars, "datasets": by_datasets}
@@ -157,9 +164,10 @@ def main(what: str, count: int, folder: Path) -> dict[str, float]:
     subprocess.run([sys.executable, "-c", f"{made}write({count}, Path({str(folder)!r}))"], check=True)
     if what == "stages":
         return stages(folder)
-    meter = Meter()
-    written = meter.run("all", lambda: PEERS[what](folder))
-    return meter.found | {"written": written}
+    meter, work = Meter(), PEERS[what]
+    meter.run("exact_merging", lambda: work(folder, whole=False))
+    meter.run("whole", lambda: work(folder, whole=True))
+    return meter.found
 
 
 if __name__ == "__main__":
