@@ -16,22 +16,25 @@ from tasks.charts.pages import page, prompt_samples, rollout_samples, table
 from tasks.charts.panels import before_after, mean_scores
 
 
-def sourcing(prompts: pa.Table, read: int, set_aside: int, reasons: Mapping[str, Mapping[str, int]]) -> str:
+def sourcing(
+    prompts: int, samples: pa.Table, read: int, set_aside: int, reasons: Mapping[str, Mapping[str, int]]
+) -> str:
     """Return the deck of sourcing.
 
     Args:
-        prompts: table of `PROMPTS`.
+        prompts: number of prompts.
+        samples: a table of `PROMPTS` with the first prompts of each source.
         read: number of rows that were read.
         set_aside: number of rows in the table of `SET_ASIDE`.
         reasons: for each source, the number of filtered rows by category of reasons.
     """
-    figures = {"prompts": f"{prompts.num_rows:,}", "rows read": f"{read:,}", "set aside": f"{set_aside:,}"}
+    figures = {"prompts": f"{prompts:,}", "rows read": f"{read:,}", "set aside": f"{set_aside:,}"}
     rows = [
         {"source": source, "reason": reason, "rows": count}
         for source, counts in reasons.items()
         for reason, count in counts.items()
     ]
-    return page(figures, table(rows, "Set aside"), prompt_samples(prompts))
+    return page(figures, table(rows, "Set aside"), prompt_samples(samples))
 
 
 def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:

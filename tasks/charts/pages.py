@@ -97,11 +97,13 @@ def _table(rows: Sequence[Mapping[str, Any]], title: str = "", note: str = "") -
 
 def _first_rows(prompts: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
     """Return the first `count` prompts of every source, by source."""
-    table = prompts.select(_SAMPLE_COLUMNS)
-    return {
-        source: table.filter(pc.equal(table.column("source"), source)).slice(0, count).to_pylist()
-        for source in sorted(table.column("source").unique().to_pylist())
-    }
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for batch in prompts.select(_SAMPLE_COLUMNS).to_batches():  # the whole table may not fit into memory
+        for source in batch.column("source").unique().to_pylist():
+            missing = count - len(rows[source])
+            own = pc.indices_nonzero(pc.equal(batch.column("source"), source)).slice(0, missing)
+            rows[source] += batch.take(own).to_pylist()
+    return dict(sorted(rows.items()))
 
 
 def _prompt_sample(row: Mapping[str, Any]) -> Sample:

@@ -97,10 +97,10 @@ class _Index:
         A part has `PAIRS` common n-grams, or one text.
         """
         runs, starts = texts.ngrams(words, offsets, self._ngram)
-        low, high = (np.searchsorted(self._runs, runs, side) for side in ("left", "right"))
-        hits = np.flatnonzero(high > low)
+        hits = np.flatnonzero(texts.is_in(runs, self._runs))
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(starts))[hits]
-        low, counts = low[hits], (high - low)[hits]
+        low, high = (np.searchsorted(self._runs, runs[hits], side) for side in ("left", "right"))
+        counts = high - low
         before = (np.cumsum(counts) - counts)[np.searchsorted(rows, rows)]  # the common n-grams of earlier texts
         ends = np.flatnonzero(np.diff(before // PAIRS)) + 1
         for part in np.split(np.arange(len(hits)), ends) if len(hits) else ():

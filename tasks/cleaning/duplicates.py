@@ -33,6 +33,8 @@ LEADERS = 8
 """Maximum number of prompts of a band that a later one is compared with."""
 SEED = 42
 """Seed of the hash functions of MinHash."""
+COMPARED = ("prompt_id", "messages", "domain", "ground_truth")
+"""The columns of `PROMPTS` that are compared."""
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Indices of prompts, from 0, in the order of addition to a `Comparison`."""
@@ -74,7 +76,7 @@ class Comparison:
         self._apart: list[texts.Hashes] = []
 
     def add(self, prompts: pa.Table) -> None:
-        """Add prompts from a table of `PROMPTS`."""
+        """Add prompts from a table with the columns `COMPARED`."""
         self._texts += texts.prompt_keys(prompts.column("messages"))
         if not self._by_text:
             self._keys += [identity.encode() for identity in prompts.column("prompt_id").to_pylist()]

@@ -45,8 +45,7 @@ def lengths(prompts: pa.Table, filters: Filters) -> Iterator[Finding]:
     """Yield the prompts with fewer words than `min_words` or more than `max_words`."""
     if filters.min_words is None and filters.max_words is None:
         return
-    _, offsets = texts.words(texts.questions(prompts.column("messages")))
-    counts = np.diff(offsets)
+    counts = texts.word_counts(texts.questions(prompts.column("messages")))
     least, most = filters.min_words or 0, filters.max_words or np.iinfo(np.int64).max
     for row in np.flatnonzero((counts < least) | (counts > most)).tolist():
         bound = f"fewer than min_words {least}" if counts[row] < least else f"more than max_words {most}"

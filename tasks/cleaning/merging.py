@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.cleaning.answers import Answers, answers_of
-from tasks.cleaning.duplicates import Comparison, Indices
+from tasks.cleaning.duplicates import COMPARED, Comparison, Indices
 from tasks.cleaning.frames import FRAMED, frames_of
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.tables.parquet import columns_of, read_batches, table_from_rows, with_user_columns
@@ -23,6 +23,7 @@ from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, set_aside_row
 
 _TRUTHS = pa.schema([PROMPTS.field(name) for name in ("source", "verifier", "ground_truth")])
 _NAMES = pa.schema([PROMPTS.field("source")])
+_COMPARED = pa.schema([PROMPTS.field(name) for name in ("source", *COMPARED)])
 
 
 class Merger:
@@ -52,7 +53,7 @@ class Merger:
         self._comparison = Comparison(near, by_text=spec.duplicates == "text", frames=frames)
         ids: list[pa.Array] = []
         owners: list[Indices] = []
-        for batch in self._batches(self.columns):
+        for batch in self._batches(_COMPARED):
             self._comparison.add(batch)
             ids += batch.column("prompt_id").chunks
             owners.append(np.full(batch.num_rows, sources.index(batch.column("source")[0].as_py())))

@@ -28,6 +28,7 @@ from tasks.flyte.stages import (
 )
 from tasks.lineage.provenance import made_from
 from tasks.tables.losses import WARN_IF_LOST, losses, reasons_of, warn
+from tasks.tables.parquet import copied_head
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -189,7 +190,7 @@ def _written(
         for prompts, aside in parts:
             gone.append(aside)
             left.update(prompts.column("source").to_pylist())
-            samples.append(prompts.slice(0, SAMPLED_ROWS))
+            samples.append(copied_head(prompts, SAMPLED_ROWS))
             yield prompts
 
     prompts = write_output("prompts.parquet", staying(), columns, lineage)

@@ -275,8 +275,8 @@ def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> I
         yield _Metric(WIN_RATE, "score", given)
         if control is not None:
             yield LengthControlledRate(given, control)
-    for k in range(2, int(fewest.max()) + 1):
-        yield _Metric(f"{PASSES_OF}{k}", f"{PASSES_OF}{k}", fewest >= k, block=k)
+    for name, given in _common(frames, PASSES_OF):
+        yield _Metric(name, name, given, block=int(name.removeprefix(PASSES_OF)))
     for name, given in _common(frames, MAJORITY_OF):
         yield _Metric(name, name, given, block=int(name.removeprefix(MAJORITY_OF)))
     for name, given in _common(frames, PROMPT_LOOSE):

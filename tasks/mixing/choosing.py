@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare
 from tasks.tables.losses import REASONS, counted, reasons_of
-from tasks.tables.parquet import BATCH_ROWS, TableError
+from tasks.tables.parquet import BATCH_ROWS, TableError, gathered
 from tasks.tables.texts import prompt_keys
 
 Rows = NDArray[np.int64]
@@ -185,7 +186,8 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
         for source, rows in sources.items():
             if (divided := _source(spec, source).strata) is None:
                 continue
-            texts = prompts.column("metadata").take(pa.array(rows, pa.int64())).to_pylist()
+            parts = gathered(prompts.select(["metadata"]), rows)
+            texts = chain.from_iterable(part.column("metadata").to_pylist() for part in parts)
             for row, text in zip(rows.tolist(), texts, strict=True):
                 value = json.loads(text).get("columns", {}).get(divided.by)
                 if not isinstance(value, str | int | float):

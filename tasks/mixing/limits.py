@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.mixing.spec import Limits
+from tasks.tables.parquet import gathered, mapped
 from tasks.tables.schemas import row_rank
 
 
@@ -33,5 +35,5 @@ def limited(prompts: pa.Table, limits: Limits) -> tuple[pa.Table, dict[str, tupl
         beyond.update(index for _, index in ranked[limit.prompts :])
         if len(ranked) < limit.prompts:
             short[limit.source] = (len(ranked), limit.prompts)
-    stay = pa.array([index not in beyond for index in range(prompts.num_rows)], pa.bool_())
-    return prompts.filter(stay), short
+    stay = np.setdiff1d(np.arange(prompts.num_rows), sorted(beyond))
+    return mapped(gathered(prompts, stay), prompts.schema), short

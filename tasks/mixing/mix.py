@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 from tasks.mixing.choosing import Chosen, Rows, choose, rows_of
 from tasks.mixing.members import Member
 from tasks.mixing.spec import MixtureSpec
-from tasks.tables.parquet import table_from_rows, validate, with_user_columns
+from tasks.tables.parquet import gathered, mapped, table_from_rows, validate, with_user_columns
 from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, SET_ASIDE, set_aside_row
 
 
@@ -39,6 +40,8 @@ class Mixed:
 def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
     """Split `graded` as specified by `spec`. Equal inputs give equal tables, regardless of the order of the rows.
 
+    The rows of both are in temporary files (`tasks.tables.parquet.mapped`).
+
     Args:
         graded: table of `GRADED`.
         spec: the mixture.
@@ -51,7 +54,7 @@ def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
     chosen = choose(graded, spec, "graded prompts")
     return Mixed(
         train=_train_table(graded, chosen.train, spec.seed),
-        heldout=graded.take(pa.array(rows_of(chosen.heldout))).combine_chunks(),
+        heldout=mapped(gathered(graded, rows_of(chosen.heldout)), graded.schema),
         counts=_counts(chosen),
         set_aside=_set_aside(graded, chosen.like_heldout),
     )
@@ -100,9 +103,10 @@ def _by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None, int]:
 
 def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
     ids = graded.column("prompt_id")
-    rows = sorted(like_heldout)
+    numbers = sorted(like_heldout)
+    rows = chain.from_iterable(part.to_pylist() for part in gathered(graded, np.array(numbers, np.int64)))
     return table_from_rows(
-        [
+        (
             set_aside_row(
                 "mixing",
                 "near_duplicate",
@@ -113,8 +117,8 @@ def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
                 prompt_id=row["prompt_id"],
                 clashed_with=ids[like_heldout[number]].as_py(),
             )
-            for number, row in zip(rows, graded.take(pa.array(rows, pa.int64())).to_pylist(), strict=True)
-        ],
+            for number, row in zip(numbers, rows, strict=True)
+        ),
         SET_ASIDE,
         "prompts like held-out ones",
     )
@@ -130,7 +134,15 @@ def _train_table(graded: pa.Table, train: list[tuple[Member, int]], seed: int) -
     positions, rows, repeats = (np.concatenate(column) for column in zip(*spread, strict=True))
     # A stable sort keeps members at the same position in the order of their paths.
     order = np.argsort(positions, kind="stable")
-    table = graded.take(pa.array(rows[order])).combine_chunks()
-    table = table.append_column("repeat", pa.array(repeats[order], pa.int32()))
-    table = table.append_column("order", pa.array(np.arange(table.num_rows)))
-    return validate(table, with_user_columns(MIXTURE, table.schema), "mixture")
+    columns = with_user_columns(MIXTURE, graded.schema)
+    return mapped(_trained_on(graded, rows[order], repeats[order], columns), columns)
+
+
+def _trained_on(graded: pa.Table, rows: Rows, repeats: Rows, columns: pa.Schema) -> Iterator[pa.Table]:
+    """Yield parts of the training rows: the `rows` of `graded` in the order of training, with their `repeats`."""
+    start = 0
+    for part in gathered(graded, rows):
+        order = np.arange(start, start + part.num_rows)
+        repeated = part.append_column("repeat", pa.array(repeats[order], pa.int32()))
+        yield validate(repeated.append_column("order", pa.array(order)), columns, "mixture")
+        start += part.num_rows

@@ -17,7 +17,6 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     input_schema,
-    read_input,
     read_input_batches,
     show,
     shown_stage,
@@ -27,6 +26,7 @@ from tasks.flyte.stages import (
 from tasks.lineage.provenance import made_from
 from tasks.mixing.spec import Limits, MixtureSpec
 from tasks.tables.losses import WARN_IF_LOST, losses, reasons_of, warn
+from tasks.tables.parquet import mapped
 from tasks.tables.schemas import GRADED, PROMPTS, READ, SET_ASIDE, StageSummary
 
 NONE: list[Parquet] = []
@@ -61,7 +61,7 @@ def check_mixture(
     from tasks.mixing.mix import check
 
     watch = Stopwatch("mixing: check")
-    table, _ = limited(read_input(prompts, PROMPTS), limits)
+    table, _ = limited(mapped(read_input_batches(prompts, PROMPTS), PROMPTS), limits)
     check_some_left(table, "prompts", _rows_of(set_aside))
     check(table, spec)
     return watch.summary(f"{table.num_rows:,} prompts could fill the mixture")
@@ -96,7 +96,8 @@ def mix_prompts(
     from tasks.mixing.mix import mix
 
     watch = Stopwatch("mixing")
-    table, short = limited(read_input(graded, input_schema(graded, GRADED)), limits)
+    columns = input_schema(graded, GRADED)
+    table, short = limited(mapped(read_input_batches(graded, columns), columns), limits)
     check_some_left(table, "graded prompts", _rows_of(set_aside))
     mixed = mix(table, spec)
     reasons = reasons_of([mixed.set_aside])["mixing"]

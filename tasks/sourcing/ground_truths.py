@@ -17,7 +17,7 @@ from typing import Any
 from tasks.environments.spec import EnvironmentSpec, ToolSpec
 from tasks.environments.tools import described, described_methods
 from tasks.sourcing.code_tests import read_tests
-from tasks.sourcing.columns import IN_REWARDS, Columns
+from tasks.sourcing.columns import IN_REWARDS, VERIFIERS, Columns
 from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.sourcing.integer_answers import whole
 from tasks.sourcing.numbers import decimal_text, is_in_range
@@ -29,6 +29,11 @@ from tasks.verifiers.custom import own_verifier
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
 from tasks.verifiers.scores import GroundTruthError, is_own
+
+_DEFAULT_COLUMN = Columns().ground_truth
+# Types in the form that `isinstance` takes without making a union for each row.
+_DECIMALS = (float, Decimal)
+_WRITTEN = (str, int, *_DECIMALS)
 
 
 def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> str:
@@ -125,9 +130,9 @@ def ground_truth(row: Mapping[str, Any], verifier: str, columns: Columns) -> Any
     Raises:
         UnusableError: the row has no ground truth that `verifier` can use.
     """
-    if is_own(verifier):
-        return _own(_handed(row, columns), verifier)
-    return _of_ours(row, verifier, columns)
+    if verifier in VERIFIERS:
+        return _of_ours(row, verifier, columns)
+    return _own(_handed(row, columns), verifier)
 
 
 def _of_ours(row: Mapping[str, Any], verifier: str, columns: Columns) -> Any:
@@ -155,7 +160,7 @@ def asked_instead(row: Mapping[str, Any], verifier: str, columns: Columns) -> st
 
 def _handed(row: Mapping[str, Any], columns: Columns) -> Any:
     """Return the `ground_truth` argument of user functions, or None if the row has none and none is required."""
-    if columns.ground_truth == Columns().ground_truth and root(columns.ground_truth) not in row:
+    if columns.ground_truth == _DEFAULT_COLUMN and root(columns.ground_truth) not in row:
         return None
     value = present(row, columns.ground_truth)
     return value if columns.ground_truth_pattern is None else _extracted(only(value), columns)
@@ -188,12 +193,12 @@ def _answer(row: Mapping[str, Any], columns: Columns) -> str | list[str]:
 
 def _extracted(value: Any, columns: Columns) -> str:
     """Return the answer inside a value: its text, or the match of `ground_truth_pattern`."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+    if isinstance(value, bool) or not isinstance(value, _WRITTEN):
         raise UnusableError("the ground truth is neither text nor a number", value)
-    if isinstance(value, float | Decimal) and not is_in_range(value):
+    if isinstance(value, _DECIMALS) and not is_in_range(value):
         outside = "NaN" if math.isnan(value) else "Infinity" if math.isinf(value) else "a number so close to 0"
         raise UnusableError(f"column {columns.ground_truth!r}: {outside} is not a JSON number", str(value))
-    text = decimal_text(value) if isinstance(value, float | Decimal) else str(value)
+    text = decimal_text(value) if isinstance(value, _DECIMALS) else str(value)
     if columns.ground_truth_pattern is not None:
         matches = list(re.finditer(columns.ground_truth_pattern, text))
         if not matches:

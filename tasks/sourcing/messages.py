@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.sourcing.columns import Columns
 from tasks.sourcing.values import UnusableError, present, structure
@@ -16,8 +15,7 @@ ROLES = ("system", "user", "assistant")
 """The roles that a message may have."""
 
 
-@dataclass(frozen=True)
-class Chat:
+class Chat(NamedTuple):
     """The messages of a prompt.
 
     Attributes:

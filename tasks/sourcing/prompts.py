@@ -6,9 +6,9 @@ Every row that is read becomes either a prompt or a row of the table `set_aside`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,10 +21,18 @@ from tasks.sourcing.reading import Reading
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, value_at
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.schemas import DUPLICATE_OF, PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row
+from tasks.tables.schemas import (
+    DUPLICATE_OF,
+    PROMPTS,
+    SET_ASIDE,
+    Kind,
+    canonical_json,
+    prompt_id_of_texts,
+    set_aside_row,
+)
 
 BATCH = 4096
-"""Rows that are collected as Python objects before they are converted to an Arrow table."""
+"""Number of rows in a part. They are Python objects until they are converted to an Arrow table."""
 
 DUPLICATE = "duplicate"
 """The category of rows that repeat an earlier row of their source."""
@@ -51,8 +59,7 @@ class SourcedPrompts:
     read: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(NamedTuple):
     """A row that became a prompt.
 
     Attributes:
@@ -77,8 +84,7 @@ class Prompt:
         return Unusable("duplicate", f"{DUPLICATE_OF}{row}", DUPLICATE, question, self.prompt_id)
 
 
-@dataclass(frozen=True)
-class Unusable:
+class Unusable(NamedTuple):
     """A row that is dropped.
 
     Attributes:
@@ -97,65 +103,93 @@ class Unusable:
 
 
 def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
-    """Read `source` and map its rows to prompts. Equal inputs give equal tables.
+    """Read `source` as `PromptReader` does, and return whole tables."""
+    reader = PromptReader(source, max_prompt_chars)
+    prompts, set_aside = zip(*reader.parts(), strict=True)
+    return SourcedPrompts(
+        pa.concat_tables(prompts).combine_chunks(),
+        pa.concat_tables(set_aside).combine_chunks(),
+        reader.counts,
+        reader.reasons,
+        reader.read,
+    )
 
-    Args:
-        source: the spec of the source.
-        max_prompt_chars: maximum number of characters of all messages of a prompt; a row with more is dropped.
 
-    Raises:
-        SpecError: the source cannot be opened, or none of its rows is usable.
+class PromptReader:
+    """Reads a source and maps its rows to prompts, part by part. Equal inputs give equal rows.
+
+    Of a prompt that was read, only 16 bytes of its id and its row number stay in memory.
     """
-    prompts, set_aside = _Rows(PROMPTS, source.name), _Rows(SET_ASIDE, source.name)
-    first_row_of: dict[str, int] = {}
-    reasons: Counter[str] = Counter()
-    answered = untried = 0
-    reading = Reading()
-    for row in open_rows(source, reading):
-        made = _prompt_or_reason(row, source, max_prompt_chars)
-        if isinstance(made, Prompt) and (first := first_row_of.setdefault(made.prompt_id, row.index)) != row.index:
-            made = made.as_duplicate_of(first)
-        if isinstance(made, Prompt):
-            prompts.append(made.columns)
-            answered += made.answered
-            untried += not made.tried
-        else:
-            set_aside.append(_set_aside_row(made, source.name, row.index))
-            reasons[made.category] += 1
-    if not first_row_of:
-        raise SpecError(_nothing_usable(source, reasons))
-    counts = {
-        "read": len(first_row_of) + reasons.total(),
-        "usable": len(first_row_of),
-        "set_aside": reasons.total(),
-        "duplicates": reasons[DUPLICATE],
-        "answers_left_off": answered,
-        **({"tests_not_tried": untried} if untried else {}),
-    }
-    read = reading.facts(source.seed)
-    return SourcedPrompts(prompts.table(), set_aside.table(), counts, dict(reasons.most_common()), read)
 
+    def __init__(self, source: SourceSpec, max_prompt_chars: int) -> None:
+        """Read nothing yet: `parts` does.
 
-class _Rows:
-    """Collects the rows of a table as Arrow batches, which use far less memory than Python objects."""
+        Args:
+            source: the spec of the source.
+            max_prompt_chars: maximum number of characters of all messages of a prompt; a row with more is dropped.
+        """
+        self._source, self._max_prompt_chars = source, max_prompt_chars
+        self._first_row_of: dict[bytes, int] = {}
+        self._reasons: Counter[str] = Counter()
+        self._answered = self._untried = 0
+        self._reading = Reading()
 
-    def __init__(self, schema: pa.Schema, where: str) -> None:
-        self._schema, self._where = schema, where
-        self._tables: list[pa.Table] = [schema.empty_table()]
-        self._pending: list[dict[str, Any]] = []
+    def parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield tables of `PROMPTS` and of `SET_ASIDE`, in the order of the source. There is at least one part.
 
-    def append(self, row: dict[str, Any]) -> None:
-        self._pending.append(row)
-        if len(self._pending) == BATCH:
-            self._flush()
+        Raises:
+            SpecError: the source cannot be opened, or none of its rows is usable.
+        """
+        prompts: list[dict[str, Any]] = []
+        set_aside: list[dict[str, Any]] = []
+        for row in open_rows(self._source, self._reading):
+            made = self._prompt_or_duplicate(row)
+            if isinstance(made, Prompt):
+                prompts.append(made.columns)
+                self._answered += made.answered
+                self._untried += not made.tried
+            else:
+                set_aside.append(_set_aside_row(made, self._source.name, row.index))
+                self._reasons[made.category] += 1
+            if len(prompts) + len(set_aside) == BATCH:
+                yield self._tables(prompts, set_aside)
+                prompts, set_aside = [], []
+        if not self._first_row_of:
+            raise SpecError(_nothing_usable(self._source, self._reasons))
+        yield self._tables(prompts, set_aside)
 
-    def table(self) -> pa.Table:
-        self._flush()
-        return pa.concat_tables(self._tables).combine_chunks()
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts of the rows that were read (`SourcedPrompts`)."""
+        return {
+            "read": len(self._first_row_of) + self._reasons.total(),
+            "usable": len(self._first_row_of),
+            "set_aside": self._reasons.total(),
+            "duplicates": self._reasons[DUPLICATE],
+            "answers_left_off": self._answered,
+            **({"tests_not_tried": self._untried} if self._untried else {}),
+        }
 
-    def _flush(self) -> None:
-        self._tables.append(table_from_rows(self._pending, self._schema, self._where))
-        self._pending = []
+    @property
+    def reasons(self) -> dict[str, int]:
+        """The number of rows dropped per category of reasons, the most common first."""
+        return dict(self._reasons.most_common())
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """The counts of what was read (`tasks.sourcing.reading.Reading.facts`)."""
+        return self._reading.facts(self._source.seed)
+
+    def _prompt_or_duplicate(self, row: Row) -> Prompt | Unusable:
+        made = _prompt_or_reason(row, self._source, self._max_prompt_chars)
+        if isinstance(made, Unusable):
+            return made
+        first = self._first_row_of.setdefault(bytes.fromhex(made.prompt_id), row.index)
+        return made if first == row.index else made.as_duplicate_of(first)
+
+    def _tables(self, prompts: list[dict[str, Any]], set_aside: list[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:
+        name = self._source.name
+        return table_from_rows(prompts, PROMPTS, name), table_from_rows(set_aside, SET_ASIDE, name)
 
 
 def _prompt_or_reason(row: Row, source: SourceSpec, max_prompt_chars: int) -> Prompt | Unusable:
@@ -178,10 +212,10 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     metadata = _metadata(row, chat, columns.keep)
     shown = by_tests is None or drop_free_tests(by_tests)
     try:
-        truth_text, metadata_text = canonical_json(truth), canonical_json(metadata)
+        truth_text, metadata_text = canonical_json(truth), canonical_json(metadata) if metadata else "{}"
         (truth_text + metadata_text).encode()
         environment = environment_of(row, source)
-        identity = prompt_id(chat.messages, verifier, truth, environment)
+        identity = prompt_id_of_texts(chat.messages, verifier, truth_text, environment)
     except UnicodeEncodeError as error:
         raise UnusableError("text that is not valid Unicode", error.object) from None
     except (TypeError, ValueError) as error:

@@ -126,12 +126,15 @@ def _lines(stream: Iterable[bytes]) -> Iterator[Item]:
 
 
 def _row(line: bytes) -> Item:
-    text = line.removeprefix(BOM_UTF8).decode(errors="replace").strip()
     try:
         row = DECODER.decode(_text(line))
     except (ValueError, RecursionError) as error:
-        return Malformed(f"{NOT_JSON}: {error}", NOT_JSON, text)
-    return row if isinstance(row, dict) else _no_object(row, text)
+        return Malformed(f"{NOT_JSON}: {error}", NOT_JSON, _shown(line))
+    return row if isinstance(row, dict) else _no_object(row, _shown(line))
+
+
+def _shown(line: bytes) -> str:
+    return line.removeprefix(BOM_UTF8).decode(errors="replace").strip()
 
 
 def _check_first(line: Malformed) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,7 +14,11 @@ from tasks.config import SpecError
 from tasks.flyte.stages import Parquet, Stopwatch, config_digest, show, shown_stage, write_output
 from tasks.lineage.provenance import made_from
 from tasks.sourcing.spec import SourceBatch
+from tasks.tables.parquet import copied_head
 from tasks.tables.schemas import PROMPTS, READ, SET_ASIDE, StageSummary, canonical_json
+
+SAMPLED_ROWS = 3
+"""Number of prompts of each part that the deck's samples are chosen from."""
 
 
 class Sourced(NamedTuple):
@@ -39,17 +45,14 @@ def source_prompts(batch: SourceBatch, content: str, max_prompt_chars: int) -> S
     """
     from tasks.charts import decks
     from tasks.sourcing.loaders import check_unchanged
-    from tasks.sourcing.prompts import build_prompts
+    from tasks.sourcing.prompts import PromptReader
 
     if content != config_digest(batch):
         raise SpecError(f"content = {content!r}: not the digest of the sources; leave the cache out, or correct it")
     for source in batch.sources:
         check_unchanged(source)
     watch = Stopwatch(f"sourcing: {', '.join(source.name for source in batch.sources)}")
-    built = {source.name: build_prompts(source, max_prompt_chars) for source in batch.sources}
-    prompts = pa.concat_tables([source.prompts for source in built.values()])
-    set_aside = pa.concat_tables([source.set_aside for source in built.values()])
-    read = sum(source.counts["read"] for source in built.values())
+    readers = {source.name: PromptReader(source, max_prompt_chars) for source in batch.sources}
     lineage = made_from(
         __name__,
         inputs={"contents": [str(source.fingerprint) for source in batch.sources]},
@@ -57,15 +60,28 @@ def source_prompts(batch: SourceBatch, content: str, max_prompt_chars: int) -> S
         sources=[source.model_dump(mode="json") for source in batch.sources],
         max_prompt_chars=max_prompt_chars,
     )
-    reasons = {name: source.reasons for name, source in built.items()}
-    counted = {source.name: built[source.name].read | {"where": source.where} for source in batch.sources}
-    show("prompts", decks.sourcing(prompts, read, set_aside.num_rows, reasons))
+    gone: list[pa.Table] = [SET_ASIDE.empty_table()]
+    samples: list[pa.Table] = [PROMPTS.empty_table()]
+
+    def usable() -> Iterator[pa.Table]:
+        for prompts, set_aside in chain.from_iterable(reader.parts() for reader in readers.values()):
+            gone.append(set_aside)
+            samples.append(copied_head(prompts, SAMPLED_ROWS))
+            yield prompts
+
+    prompts = write_output("prompts.parquet", usable(), PROMPTS, lineage)
+    set_aside = pa.concat_tables(gone)
+    counts = {name: reader.counts for name, reader in readers.items()}
+    usable_rows, read = (sum(count[key] for count in counts.values()) for key in ("usable", "read"))
+    reasons = {name: reader.reasons for name, reader in readers.items()}
+    counted = {source.name: readers[source.name].read | {"where": source.where} for source in batch.sources}
+    show("prompts", decks.sourcing(usable_rows, pa.concat_tables(samples), read, set_aside.num_rows, reasons))
     return Sourced(
-        write_output("prompts.parquet", prompts, PROMPTS, lineage),
+        prompts,
         write_output("set_aside.parquet", set_aside, SET_ASIDE, lineage | {READ: counted}),
         watch.summary(
-            f"{prompts.num_rows:,} prompts from {read:,} rows; {set_aside.num_rows:,} set aside",
-            counts={name: source.counts for name, source in built.items()},
+            f"{usable_rows:,} prompts from {read:,} rows; {set_aside.num_rows:,} set aside",
+            counts=counts,
             reasons=reasons,
         ),
         canonical_json(counted),

@@ -7,20 +7,27 @@ Every table is one Parquet file. Tables are validated when they are written (`wr
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tasks.failures import MistakeError
 from tasks.tables.content_digest import CLAIM, ContentError, check_pages, write_parquet
+from tasks.tables.row_groups import ROW_GROUP
 from tasks.tables.schemas import COMPARED, LEDGER, MIXTURE, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, canonical_json
 
 BATCH_ROWS = 4096
 """Number of rows that `read_batches` reads at a time."""
+
+PART_BYTES = 64 << 20
+"""Bytes of the parts of `gathered`."""
 
 SCHEMA_VERSION = 2
 """The version of all schemas, in the metadata of every table. Increase it for changes that older code cannot read."""
@@ -52,13 +59,14 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
     listed = list(rows)
     columns = []
     for column in schema:
+        name = column.name  # looking it up in each row takes longer than the row
         try:
-            values = [row.get(column.name) if column.nullable else row[column.name] for row in listed]
+            values = [row.get(name) for row in listed] if column.nullable else [row[name] for row in listed]
             columns.append(_array(values, column.type))
         except KeyError:
-            raise TableError(f"{where}: a row lacks the column {column.name!r}") from None
+            raise TableError(f"{where}: a row lacks the column {name!r}") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TableError(f"{where}: column {column.name!r} must be {column.type}: {error}") from None
+            raise TableError(f"{where}: column {name!r} must be {column.type}: {error}") from None
     return validate(pa.table(columns, names=schema.names), schema, where)
 
 
@@ -195,6 +203,50 @@ def read_batches(path: str | Path, schema: pa.Schema) -> Iterator[pa.Table]:
         present = [name for name in schema.names if name in file.schema_arrow.names]
         for batch in file.iter_batches(BATCH_ROWS, columns=present):
             yield validate(pa.Table.from_batches([batch]), schema, str(path))
+
+
+def mapped(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Return a table that is given in parts, with its rows in a temporary file instead of memory.
+
+    The file is mapped, so that the system reads its pages as they are used and drops them if memory is short. It has no
+    name, and ends with the table.
+
+    Args:
+        tables: the parts, in order.
+        schema: the columns of each part.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
+        with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for table in tables:
+                writer.write_table(table.select(schema.names).cast(schema), max_chunksize=BATCH_ROWS)
+        return pa.ipc.open_file(pa.memory_map(file.name)).read_all()
+
+
+def copied_head(table: pa.Table, rows: int) -> pa.Table:
+    """Return a copy of the first `rows` rows. A slice would keep the memory of all rows."""
+    return table.take(pa.array(np.arange(min(rows, table.num_rows))))
+
+
+def gathered(table: pa.Table, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
+    """Yield the `rows` of a table, which may be a `mapped` one, in parts of about `PART_BYTES`.
+
+    Only a part is in memory. `pa.Table.take` copies the whole table first if it has lists.
+    """
+    batches = table.to_batches()
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    size = min(ROW_GROUP, max(1, PART_BYTES * table.num_rows // max(table.nbytes, 1)))
+    for first in range(0, len(rows), size):
+        wanted = rows[first : first + size]
+        order = np.argsort(wanted, kind="stable")
+        bounds = np.searchsorted(wanted[order], starts)
+        pieces = [
+            batch.take(pa.array(wanted[order[low:high]] - start))
+            for batch, start, low, high in zip(batches, starts, bounds, bounds[1:], strict=False)
+            if low < high
+        ]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        yield pa.Table.from_batches(pieces).combine_chunks().take(pa.array(ranks))
 
 
 @contextmanager

@@ -293,7 +293,10 @@ VALUE_CHARS = 200
 
 def canonical_json(value: Any) -> str:
     """Return `value` as JSON that is equal for equal values: sorted keys, no spaces, unescaped UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def row_rank(seed: int, row: int) -> bytes:
@@ -308,7 +311,17 @@ def prompt_id(
 
     `ground_truth` is a JSON value, and `environment` is the value of the column `environment`.
     """
-    return _digest([_turns(messages), verifier, ground_truth, *([] if environment is None else [environment])])
+    return prompt_id_of_texts(messages, verifier, canonical_json(ground_truth), environment)
+
+
+def prompt_id_of_texts(
+    messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: str, environment: str | None = None
+) -> str:
+    """Return the same as `prompt_id` for a ground truth in `canonical_json`, which is not encoded again."""
+    parts = [_turns(messages), canonical_json(verifier), ground_truth]
+    if environment is not None:
+        parts.append(canonical_json(environment))
+    return _digest(f"[{','.join(parts)}]")
 
 
 def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
@@ -316,12 +329,14 @@ def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
     return _digest(_turns(messages))
 
 
-def _turns(messages: Iterable[Mapping[str, str]]) -> list[list[str]]:
-    return [[turn["role"], turn["content"]] for turn in messages]
+def _turns(messages: Iterable[Mapping[str, str]]) -> str:
+    """Return the list of the role and the content of each message in `canonical_json`."""
+    turns = (f"[{canonical_json(turn['role'])},{canonical_json(turn['content'])}]" for turn in messages)
+    return f"[{','.join(turns)}]"
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def set_aside_row(

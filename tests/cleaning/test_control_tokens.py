@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -92,3 +93,27 @@ def test_kept_tokens_are_counted_by_prompt():
     none = ControlTokens([])
     assert none.counted(prompts) is none.escaped(prompts) is prompts
     assert not none.counts
+
+
+def test_a_token_of_any_characters_is_found_in_any_message():
+    tokens = ["<|a|>", "[INST]", "(?i)x", "\\d+", "^$", "<\uff5ca b\uff5c>", "<\x00>", "é é", "<\n>", "#/{1}", "<|a|>b"]
+    random = np.random.default_rng(2)
+    pieces = [*tokens, "<|A|>", "[inst]", "X", "7", "", "<", "é", "\n", "plain words"]
+    texts = ["".join(random.choice(pieces, random.integers(0, 4))) for _ in range(300)]
+    prompts = table(
+        *(
+            prompt(text, row=row, system=random.choice([None, "Be brief.", text[::-1]]))
+            for row, text in enumerate(texts)
+        )
+    )
+    longest_first, expected = sorted(tokens, key=len, reverse=True), {}
+    for row, messages in enumerate(prompts.column("messages").to_pylist()):
+        for content in (message["content"] for message in messages):
+            starts = [at for at in range(len(content)) if content.startswith(tuple(tokens), at)]
+            if starts:
+                expected[row] = next(token for token in longest_first if content.startswith(token, starts[0]))
+                break
+    chunked = pa.concat_tables([prompts.slice(0, 100), prompts.slice(100)])
+    assert len(expected) > 100
+    assert ControlTokens(tokens).first_tokens(chunked) == expected
+    assert ControlTokens(tokens).first_tokens(prompts.slice(0, 0)) == {}

@@ -14,6 +14,7 @@ from tasks.config import SpecError, explain
 from tasks.mixing.mix import check, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
+from tasks.tables import parquet
 from tasks.tables.content_digest import file_digest
 from tasks.tables.parquet import TableError, table_from_rows, write_table
 from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, prompt_id
@@ -459,3 +460,11 @@ def test_what_is_held_out_is_a_number_or_a_share(heldout):
     [said] = explain(caught.value, "m", MixtureSpec).splitlines()
     assert said.startswith(f"m: heldout = {heldout!r}: ")
     assert "must be a number of prompts (a whole number from 0 on) or a share of them (between 0 and 1)" in said
+
+
+def test_tables_in_parts_of_any_size_are_mixed_alike(monkeypatch):
+    whole = run(SIZES, heldout=3, max_repeats=2, size=150)
+    monkeypatch.setattr(parquet, "PART_BYTES", 5000)
+    parts = run(SIZES, heldout=3, max_repeats=2, size=150)
+    assert parts.train.column("order").to_pylist() == list(range(150))
+    assert (parts.train, parts.heldout, parts.counts) == (whole.train, whole.heldout, whole.counts)

@@ -1,6 +1,10 @@
 """Tables are checked where they are written and where they are read."""
 
+import hashlib
+import json
+
 import duckdb
+import numpy as np
 import pandas as pd
 import polars
 import pyarrow as pa
@@ -10,8 +14,17 @@ from datasets import load_dataset
 
 from tasks.tables import parquet, schemas
 from tasks.tables.content_digest import file_digest
-from tasks.tables.parquet import TableError, read_metadata, read_table, table_from_rows, write_table
-from tasks.tables.schemas import PROMPTS, prompt_id
+from tasks.tables.parquet import (
+    TableError,
+    copied_head,
+    gathered,
+    mapped,
+    read_metadata,
+    read_table,
+    table_from_rows,
+    write_table,
+)
+from tasks.tables.schemas import PROMPTS, canonical_json, messages_key, prompt_id, prompt_id_of_texts
 
 ROW = {
     "prompt_id": "a" * 32,
@@ -131,6 +144,20 @@ def test_a_prompts_identity_is_its_messages_verifier_and_ground_truth():
     )
 
 
+@pytest.mark.parametrize("environment", [None, '{"path":"a.b"}'])
+@pytest.mark.parametrize("truth", ["2", ["1/2", "é\n\u2028"], {"tests": ['a == "b"'], "n": 1.5}, None])
+def test_a_prompts_identity_is_the_hash_of_the_json_of_its_parts(truth, environment):
+    messages = [{"role": "system", "content": 'Say "é"\n\t\x7f'}, {"role": "user", "content": "\\\u2028漢?"}]
+    turns = [[message["role"], message["content"]] for message in messages]
+    parts = [turns, "math", truth, *([environment] if environment else [])]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    expected = hashlib.sha256(text.encode()).hexdigest()[:32]
+    assert prompt_id(messages, "math", truth, environment) == expected
+    assert prompt_id_of_texts(messages, "math", canonical_json(truth), environment) == expected
+    turns_alone = json.dumps(turns, separators=(",", ":"), ensure_ascii=False)
+    assert messages_key(messages) == hashlib.sha256(turns_alone.encode()).hexdigest()[:32]
+
+
 def test_a_folders_digest_sees_content_and_names_and_nothing_else(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -150,3 +177,45 @@ def test_text_of_a_model_is_stored_wherever_a_table_has_text(name, text, tmp_pat
     stored = read_table(write_table(tmp_path / "t.parquet", table, schema), schema)
     first = next(column.name for column in schema if column.type == pa.string())
     assert stored[first].to_pylist() == [parquet.storable(text)]
+
+
+def long_rows(count):
+    """Parts of a table of prompts of 10,000 characters, `count` in all."""
+    for start in range(0, count, 500):
+        rows = [
+            ROW | {"row": row, "messages": [{"role": "user", "content": f"{row} " * 2000}]}
+            for row in range(start, start + 500)
+        ]
+        yield table_from_rows(rows, PROMPTS, "here")
+
+
+def test_the_rows_of_a_mapped_table_are_not_in_memory(monkeypatch):
+    before = pa.total_allocated_bytes()
+    table = mapped(long_rows(3000), PROMPTS)
+    assert table.nbytes > 20_000_000
+    assert pa.total_allocated_bytes() - before < 2_000_000
+    monkeypatch.setattr(parquet, "PART_BYTES", 1_000_000)
+    rows = np.random.default_rng(0).integers(0, 3000, 4000)
+    found, most = [], 0
+    for part in gathered(table, rows):
+        found += part.column("row").to_pylist()
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert found == rows.tolist()
+    assert most < 5_000_000
+    assert table.slice(2999).to_pylist() == list(long_rows(3000))[-1].slice(499).to_pylist()
+
+
+def test_a_mapped_table_may_be_empty_and_has_the_columns_asked_for():
+    table = mapped([], PROMPTS)
+    assert (table.num_rows, table.schema) == (0, PROMPTS)
+    assert list(gathered(table, np.empty(0, np.int64))) == []
+    wider = table_from_rows([ROW], PROMPTS, "here").append_column("more", pa.array([1]))
+    assert mapped([wider], PROMPTS).to_pylist() == [ROW]
+
+
+def test_copied_first_rows_do_not_keep_the_others_in_memory():
+    before = pa.total_allocated_bytes()
+    heads = [copied_head(part, 2) for part in long_rows(2000)]
+    assert [head.column("row").to_pylist() for head in heads] == [[0, 1], [500, 501], [1000, 1001], [1500, 1501]]
+    assert pa.total_allocated_bytes() - before < 1_000_000
+    assert copied_head(PROMPTS.empty_table(), 2).num_rows == 0

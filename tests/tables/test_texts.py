@@ -2,12 +2,14 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.tables import texts as stage
 from tasks.tables.schemas import MESSAGES
-from tasks.tables.texts import arithmetic, ngrams, prompt_keys, questions, words
+from tasks.tables.texts import arithmetic, is_in, ngrams, prompt_keys, questions, text_hashes, word_counts, words
 
 ALPHABET = st.text(st.sampled_from("aB 1.,\n-é漢"), max_size=12)
 
@@ -85,3 +87,52 @@ def test_white_space_of_any_kind_counts_as_one_space():
     assert len(set(prompt_keys(column(*texts)))) == 1
     assert prompt_keys(column("Whatis 1?")) != prompt_keys(column("What is 1?"))
     assert prompt_keys(column(" ")) == prompt_keys(column(""))
+
+
+def test_an_ngram_is_the_sum_of_its_words_times_powers_of_one_number():
+    hashes = np.random.default_rng(0).integers(0, 2**63, 40).astype(np.uint64)
+    multiplier, every = int(stage._MULTIPLIER), 2**64
+    for n in range(1, 18):
+        runs, _ = ngrams(hashes, np.array([0, 40]), n)
+        expected = []
+        for start in range(40 - n + 1):
+            run = 0
+            for word in hashes[start : start + n].tolist():
+                run = (run * multiplier + word) % every
+            run = (run ^ run >> 31) * multiplier % every
+            expected.append(run ^ run >> 29)
+        assert runs.tolist() == expected
+
+
+def varied(count):
+    """Texts of digits, operators, separators, letters with and without case, and other white space."""
+    letters = "12 3,45.67-aBéç漢²₃½\u2212\u00d7+<=>|~*/^!%()[]{}:;$\\\n\t\x00\x1f\u00a0\u2028"
+    random = np.random.default_rng(1)
+    yield from ("", "1,234,567", "a-b-c", "well-known 1,000-2", "12,34,567 - 8", "x\x1f=\x1c2")
+    yield "\u0661,\u0662\u0663\u0664"  # a number of four Arabic digits
+    for _ in range(count):
+        yield "".join(random.choice(list(letters), random.integers(0, 60)))
+
+
+def test_arithmetic_is_that_of_its_expressions_for_text_of_any_kind():
+    asked = pa.array(varied(500))
+    plain = pc.replace_substring_regex(asked, r"(\p{N}),(\p{N}{3})", r"\1\2")
+    plain = pc.replace_substring_regex(plain, r"(\p{L})-(\p{L})", r"\1\2")
+    signs = pc.replace_substring_regex(plain, r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+", " ")
+    assert arithmetic(asked).tolist() == text_hashes(pc.utf8_trim_whitespace(signs)).tolist()
+    for part in (asked.slice(3), asked.slice(len(asked))):
+        assert arithmetic(part).tolist() == arithmetic(pa.array(part.to_pylist(), pa.string())).tolist()
+
+
+def test_words_are_counted_as_they_are_divided():
+    asked = questions(column(*varied(200)))
+    assert word_counts(asked).tolist() == np.diff(words(asked)[1]).tolist()
+    assert word_counts(pa.array(["well-known: x² 漢字", "", "..."])).tolist() == [5, 0, 0]
+
+
+@pytest.mark.parametrize("known", [0, 1, 40, 5000])
+def test_hashes_are_found_among_any_number_of_known_ones(known):
+    random = np.random.default_rng(known)
+    sought = random.integers(0, 2**63, 20_000).astype(np.uint64)
+    found = np.unique(np.r_[sought[: known // 2], random.integers(0, 2**63, known - known // 2).astype(np.uint64)])
+    assert is_in(sought, found).tolist() == np.isin(sought, found).tolist()

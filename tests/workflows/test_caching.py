@@ -94,7 +94,7 @@ def worked(monkeypatch):
 
         monkeypatch.setattr(module, name, counting)
 
-    counted(prompts, "build_prompts", lambda source, _: source.name)
+    counted(prompts, "PromptReader", lambda source, _: source.name)
     counted(screening, "screen", lambda *_: "screened")
     counted(merging, "Merger", lambda *_: "merged")
     return found
