@@ -11,16 +11,18 @@ import pytest
 from tasks.difficulty.stopping import Bounds, remaining
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion, EngineError
+from tasks.generation.judged_by import JudgedBy
 from tasks.generation.judging import Judging
-from tasks.generation.rollout_cache import judging_digest, responses
+from tasks.generation.rollout_cache import responses
 from tasks.generation.sampling_loop import BACKLOG, Workload, sample
 from tasks.tables.schemas import ROLLOUTS
 from tasks.verifiers import VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
-from tests.generation.test_sample_and_score import cache_in, table
+from tests.generation.test_sample_and_score import JUDGED_BY, cache_in, table
 
 ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4, cpu_threads=1)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
+MENDED = JudgedBy(VerifiersConfig(time_limit_seconds=9), "")
 PROMPTS = table(*(f"Write sentence number {number}" for number in range(6)))
 
 
@@ -75,8 +77,8 @@ def draw(tiny_model, tmp_path, pool, monkeypatch):
     for module in ("sampling_loop", "judging"):
         monkeypatch.setattr(f"tasks.generation.{module}.open_pool", lambda *_: nullcontext(pool))
 
-    def drawn(prompts=PROMPTS, sampling=SAMPLING, judging="judging", **options):
-        cache = cache_in(tmp_path, judging, sampling)
+    def drawn(prompts=PROMPTS, sampling=SAMPLING, judged_by=JUDGED_BY, **options):
+        cache = cache_in(tmp_path, judged_by, sampling)
         drawn.made = sample([Workload(prompts, sampling, cache)], tiny_model, ENGINE, **options)
         with Judging(prompts, cache, on_judged=judged.append) as judges:
             parts = [judges.rollouts(part, "initial") for part in responses(prompts, drawn.made.counts[0], cache)]
@@ -122,7 +124,7 @@ def test_further_samples_and_prompts_cost_themselves_alone(engine, draw):
 
 def test_a_mended_verifier_and_another_ground_truth_judge_anew_and_generate_nothing(engine, draw):
     draw()
-    draw(judging="mended")
+    draw(judged_by=MENDED)
     assert len(draw.judged) == 24
     other = table(
         *(f"Write sentence number {number}" for number in range(6)),
@@ -157,7 +159,7 @@ def test_what_an_engine_gave_before_it_died_is_not_generated_again(engine, draw)
     assert len(engine.requests) == len(set(engine.requests)) == 24
     assert draw.made.reused == 10
     engine.requests.clear()
-    assert draw(judging="another") == table
+    assert draw(judged_by=MENDED) == table
     assert engine.requests == []
 
 
@@ -177,12 +179,3 @@ def test_early_stopping_draws_less_and_the_same_whatever_is_cached_already(engin
         assert Bounds().keep(pa.compute.mean(few["score"]).as_py()) == Bounds().keep(
             pa.compute.mean(all_of_it["score"]).as_py()
         )
-
-
-@pytest.mark.long
-def test_judging_by_the_initial_checkpoint_depends_on_it_and_workers_do_not():
-    judge = {"model": "initial", "server": {}}
-    by_initial = VerifiersConfig.model_validate({"judge": judge})
-    assert judging_digest(by_initial, "one") != judging_digest(by_initial, "two")
-    assert judging_digest(VerifiersConfig(), "one") == judging_digest(VerifiersConfig(total_memory_mib=8192), "two")
-    assert judging_digest(VerifiersConfig(), "one") != judging_digest(VerifiersConfig(time_limit_seconds=1), "one")
