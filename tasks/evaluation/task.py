@@ -104,6 +104,7 @@ def evaluate_policy(
     """
     from tasks.charts import decks
     from tasks.generation.judged_by import JudgedBy
+    from tasks.generation.response_identity import sampled_type
 
     watch = Stopwatch("evaluation")
     benchmarks = [AskedBenchmark(name=HELDOUT, sampling=config.sampling), *asked.benchmarks]
@@ -140,6 +141,7 @@ def evaluate_policy(
             benchmarks=rollouts.took([benchmark.name for benchmark in benchmarks]),
             unjudged=unjudged,
             verifiers=sampled.verifiers,
+            dtype=sampled_type(config.engine),
             too_long=rollouts.set_aside.num_rows,
         ),
     )

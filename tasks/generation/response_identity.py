@@ -43,6 +43,11 @@ UNRELATED = (
 """Code that the modules import and that does not change a response."""
 
 
+def sampled_type(engine: EngineConfig) -> precision.Dtype | None:
+    """Return the data type of an engine on this machine, or None for a server, whose type is unknown."""
+    return None if engine.server is not None else precision.resolve(engine.dtype, gpu=has_gpu())
+
+
 def generation_identity(engine: EngineConfig, sampling: SamplingConfig) -> dict[str, Any]:
     """Return what responses depend on besides their prompts and the model, as JSON values.
 
@@ -53,7 +58,7 @@ def generation_identity(engine: EngineConfig, sampling: SamplingConfig) -> dict[
     served = engine.server is not None
     return {
         "sampling": {name: value for name, value in result_options(sampling).items() if name != "samples"},
-        "dtype": None if served else precision.resolve(engine.dtype, gpu=has_gpu()),
+        "dtype": sampled_type(engine),
         "seed": engine.seed,
         "vllm": engine.vllm,
         "server": engine.server and engine.server.model,
