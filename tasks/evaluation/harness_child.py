@@ -27,7 +27,7 @@ THINKING = "<think>"
 
 @contextmanager
 def recorded_warnings() -> Iterator[list[str]]:
-    """Yield a list to which the package's warnings are added while the block runs, each once and in one line."""
+    """Yield a list that collects the package's warnings while the block runs, each once and in one line."""
     warnings: list[str] = []
 
     class Recorder(logging.Handler):

@@ -45,7 +45,7 @@ class HarnessBenchmark(Config):
     """Optional. Number of few-shot examples before each question. If null, the default of each task. Tasks that are
     fixed at 0 examples accept no other number."""
     gen_kwargs: Arguments = Field({})
-    """Arguments of lm-eval for generation, which override those of the tasks, such as `{max_gen_toks: 16384, do_sample:
+    """Arguments of lm-eval for generation, which override the tasks' values, such as `{max_gen_toks: 16384, do_sample:
     true, temperature: 0.6, top_p: 0.95}`. Many tasks set no length, and lm-eval's is 256 tokens, which cuts off a
     policy that thinks."""
     limit: int | None = Field(None, gt=0)

@@ -18,9 +18,9 @@ from tasks.verifiers.registry import WEIGHTED, reward_models_of
 from tasks.verifiers.scores import is_own
 
 CHAT_MODULES = "tasks.verifiers.chat"
-"""The package of judges and reward models."""
+"""The package of the chat verifiers and the reward models."""
 PROCESSES = "tasks.verifiers.verifier_processes"
-"""The module that calls the verifiers that compute in processes of their own."""
+"""The module that calls the verifiers that compute in separate processes."""
 WEIGHTS = "tasks.verifiers.weighted"
 """The module that combines rewards. A function alone is combined, too."""
 MODULES = {
@@ -38,8 +38,8 @@ MODULES = {
     "server": (f"{CHAT_MODULES}.judge", f"{CHAT_MODULES}.server"),
     REWARD_MODEL: (f"{CHAT_MODULES}.reward_model", "tasks.verifiers.reward_models"),
 }
-"""The modules that score, by verifier. `own` is a user's verifier, whose files are part of the prompt's id. The judge
-of chat is at an `endpoint`, on a `server` that the stage starts, or a reward model."""
+"""The modules that score, by verifier. `own` is a user's verifier, whose files are part of the prompt's id. Chat
+is scored by a model at an `endpoint`, on a `server` that the stage starts, or by a reward model."""
 SEPARATE = (
     *("mathematics", "instructions", "functions", "overlapping", "code", "environment_rewards", "weighted", "grouped"),
     *("custom", "reward_models", "chat", "chat.judge", "chat.server", "chat.launcher", "chat.reward_model"),
@@ -70,7 +70,7 @@ ENDED = "tasks.generation.interface"
 
 
 class JudgedBy:
-    """What the verdicts of a stage depend on."""
+    """Computes the digests of the verdicts of a stage."""
 
     def __init__(self, config: VerifiersConfig, initial: str) -> None:
         """Read the options of the verifiers.

@@ -37,7 +37,7 @@ UNRELATED = (
     "tasks.generation.scheduler",
     "tasks.generation.weight_transfer",
     "tasks.storage.tensor_digest",
-    "tasks.tables",  # how rows are stored; the cache has a version of its own (`FORMAT`)
+    "tasks.tables",  # how rows are stored; the cache has another version (`FORMAT`)
     "tasks.verifiers",  # in the keys of verdicts (`JudgedBy`) and of episodes
 )
 """Code that the modules import and that does not change a response."""

@@ -1,4 +1,4 @@
-"""Loads the tokenizer with which a judge's prompts are cut to its context."""
+"""Loads the tokenizer that cuts the prompts of an LLM judge to its context."""
 
 from __future__ import annotations
 
