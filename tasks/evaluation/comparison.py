@@ -50,6 +50,9 @@ from tasks.tables.schemas import AFTER, BEFORE, DOMAINS, EVALUATION, EVERYTHING,
 NO_CONTROLS: Mapping[str, LengthControl] = {}
 """Data for length-controlled win rates if no benchmark has any."""
 
+OF_VALUES = ("pass_rate", "mean_score")
+"""The metrics by the values of a benchmark's columns."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -147,6 +150,7 @@ def compare(
     """
     pairs = _pairs(list(rollouts), baseline)
     votes = {benchmark.name: benchmark.majority for benchmark in benchmarks}
+    by = {benchmark.name: benchmark.by for benchmark in benchmarks}
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {pair: {} for pair in pairs}
     rows: list[dict[str, Any]] = []
     unpaired = 0
@@ -163,6 +167,9 @@ def compare(
             rows += _rows(benchmark, part, pairs, control)
             for policy, other in pairs:
                 comparisons[policy, other][benchmark] = _comparison(part[policy], part[other], seed)
+        for value, chosen in _values(name, by.get(name, ()), [asked.columns[prompt] for prompt in common]):
+            part = {policy: frame[chosen] for policy, frame in frames.items()}
+            rows += (row for row in _rows(value, part, pairs, None) if row["metric"] in OF_VALUES)
     margins = {benchmark.name: benchmark.margin for benchmark in benchmarks}
     return Evaluation(
         comparisons={pair: _corrected(found, prompts, margins) for pair, found in comparisons.items()},
@@ -204,6 +211,22 @@ def _parts(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[str, np.nda
     for domain in dict.fromkeys((*DOMAINS, *sorted(set(domains)))):
         if domain in domains:
             yield domain, np.array(domains) == domain
+
+
+def _values(
+    benchmark: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the names of a benchmark's rows by the values of kept columns, with a mask of the prompts of each.
+
+    Args:
+        benchmark: name of the benchmark.
+        columns: the columns.
+        rows: the kept columns of each prompt. A prompt without a value is in none of the rows of its column.
+    """
+    for column in columns:
+        values = [None if row.get(column) is None else str(row[column]) for row in rows]
+        for value in sorted({value for value in values if value is not None}):
+            yield f"{benchmark}, {column} {value}", np.array([other == value for other in values])
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,14 @@ def compare_runs(runs: Sequence[Path], policy: str = AFTER, benchmarks: Sequence
 def further_metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the rows of majority@k, win rates, mean scores and means of rewards, which are shown next to pass rates.
 
+    Pass rates by the values of kept columns, which have no p-values, are among them.
+
     A row has the keys `benchmark`, `metric`, `policy`, `row` (of `EVALUATION`), and `difference`, which is None for the
     baseline. A metric that has the values of the pass rate for all policies is left out.
     """
     values: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     differences = {}
+    tested = {name for by_benchmark in evaluation.comparisons.values() for name in by_benchmark}
     for row in evaluation.table.to_pylist():
         if row["baseline"] is None:
             values.setdefault((row["benchmark"], row["metric"]), {})[row["policy"]] = row
@@ -120,7 +123,8 @@ def further_metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
             "difference": differences.get((benchmark, metric, policy)),
         }
         for (benchmark, metric), by_policy in values.items()
-        if metric.startswith(FURTHER) and _values(by_policy) != _values(values[benchmark, "pass_rate"])
+        if (metric == "pass_rate" and benchmark not in tested)
+        or (metric.startswith(FURTHER) and _values(by_policy) != _values(values[benchmark, "pass_rate"]))
         for policy, row in by_policy.items()
     ]
 

@@ -56,7 +56,8 @@ def benchmark_run(tmp_path, name, scores, classes=(0, 0, 1), options=None):
     """A run whose policy answered `sums`, three samples to each question, with the options in the footer."""
     folder = tmp_path / name
     folder.mkdir()
-    asked = [{"benchmark": "sums", **row} for row in prompts(**dict.fromkeys(scores, "math")).to_pylist()]
+    level = {"metadata": json.dumps({"columns": {"level": 2}})}
+    asked = [{"benchmark": "sums", **row, **level} for row in prompts(**dict.fromkeys(scores, "math")).to_pylist()]
     parts = partial(rollouts, "after", 10, "sums", lambda score: [{"name": "style", "value": score / 2}])
     answers = [row | {"answer_class": classes[row["sample"]]} for row in parts(**scores).to_pylist()]
     for table, rows, schema in (
@@ -71,7 +72,7 @@ def benchmark_run(tmp_path, name, scores, classes=(0, 0, 1), options=None):
 
 
 def test_majorities_margins_and_means_of_rewards_stand_next_to_pass_rates(tmp_path):
-    options = {"majority": [3], "margin": 1.0, "length_control": str(tmp_path / "gone.csv")}
+    options = {"majority": [3], "margin": 1.0, "by": ["level"], "length_control": str(tmp_path / "gone.csv")}
     scores = {f"q{number}": [1, 1, 0] for number in range(30)}
     first = benchmark_run(tmp_path, "first", scores, options=options)
     second = benchmark_run(tmp_path, "second", scores | {"q0": [0, 0, 1]}, options={"majority": [2]})
@@ -84,6 +85,7 @@ def test_majorities_margins_and_means_of_rewards_stand_next_to_pass_rates(tmp_pa
     assert re.search(r"^sums +majority@3 +first +1\.000 +30$", done.output, re.MULTILINE)
     assert re.search(r"^ +second +0\.967 +-0\.033 \(", done.output, re.MULTILINE)
     assert re.search(r"^sums +rewards/style +first +0\.333 +30$", done.output, re.MULTILINE)
+    assert re.search(r"^sums, level 2 +pass_rate +first +0\.667 +30$", done.output, re.MULTILINE)
     assert "mean_score" not in done.output, "it is the pass rate"
     assert "majority@2" not in done.output, "the first run's options count"
 

@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 
 from tasks.config import SpecError, load_yaml, parse
+from tasks.evaluation.per_prompt import Asked
 from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
 from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.files import DataFile, EvaluationFile, quickstart
@@ -215,3 +216,15 @@ def test_several_greedy_responses_are_the_same_and_refused_unless_an_environment
     sentence = "samples = 20 with temperature = 0, which gives the same response each time"
     with pytest.raises(SpecError, match=sentence) if where != "environment" else nullcontext():
         check_evaluation(data, training, evaluation)
+
+
+def test_a_benchmark_is_divided_by_columns_that_it_keeps(tmp_path):
+    columns = {"prompt": "question", "ground_truth": "answer"}
+    source = json.loads(written(tmp_path).read_text())["source"]
+    with pytest.raises(SpecError, match=r"by: 'level' is not in source\.columns\.keep"):
+        load_yaml(BenchmarkFile, written(tmp_path, by=["level"]))
+    path = written(tmp_path, by=["level"], source=source | {"columns": columns | {"keep": ["level"]}})
+    benchmark = load_yaml(BenchmarkFile, path)
+    assert benchmark.compared.by == ["level"]
+    [row] = build_prompts(benchmark.source, 1000).prompts.to_pylist()
+    assert Asked(build_prompts(benchmark.source, 1000).prompts).columns == {row["prompt_id"]: {"level": 1}}
