@@ -40,6 +40,7 @@ from tasks.generation.rollout_cache import (
     responses,
     verdict_number,
     verdict_row,
+    verdicts_of,
 )
 from tasks.generation.row_store import Key
 from tasks.generation.time_shares import TimeShares
@@ -169,6 +170,8 @@ def sample(
         for workload, part in zip(workloads, jobs, strict=True)
         for job, ids in _tokenised(workload, part, model)
     ]
+    for workload, part in zip(workloads, jobs, strict=True):
+        workload.cache.verdicts.find(workload.cache.verdict_key(job.row) for job in part if job.missing)
     most_samples = max((workload.sampling.samples for workload in workloads), default=1)
     generation = _Generation(model, engine, len(workloads), most_samples, verifiers.environments, on_judged, logged)
     if lacking:
@@ -321,10 +324,15 @@ class _Generation:
             job.texts[number] = completion.text
             job.present.add(number)
         else:
-            score = content.end.score if content.end else await pool.score(*call_of(job.row, content))
-            job.present.add(number)
             key = cache.verdict_key(job.row), verdict_number(content.identity, number)
-            job.scores[number] = self._judged(job, key, score)
+            [known] = verdicts_of([key], cache.verdicts)
+            if known is None:
+                score = content.end.score if content.end else await pool.score(*call_of(job.row, content))
+                job.scores[number] = self._judged(job, key, score)
+            else:  # another engine or sample had the same text; `Judging` counts the success of its functions
+                job.scores[number] = known.score
+                self._on_judged({"prompt_id": job.row["prompt_id"], "score": known.score})
+            job.present.add(number)
         await _flush(cache)
 
     async def _sampled(

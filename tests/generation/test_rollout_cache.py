@@ -77,9 +77,9 @@ def draw(tiny_model, tmp_path, pool, monkeypatch):
     for module in ("sampling_loop", "judging"):
         monkeypatch.setattr(f"tasks.generation.{module}.open_pool", lambda *_: nullcontext(pool))
 
-    def drawn(prompts=PROMPTS, sampling=SAMPLING, judged_by=JUDGED_BY, **options):
-        cache = cache_in(tmp_path, judged_by, sampling)
-        drawn.made = sample([Workload(prompts, sampling, cache)], tiny_model, ENGINE, **options)
+    def drawn(prompts=PROMPTS, sampling=SAMPLING, judged_by=JUDGED_BY, engine=ENGINE, **options):
+        cache = cache_in(tmp_path, judged_by, sampling, engine)
+        drawn.made = sample([Workload(prompts, sampling, cache)], tiny_model, engine, **options)
         with Judging(prompts, cache, on_judged=judged.append) as judges:
             parts = [judges.rollouts(part, "initial") for part in responses(prompts, drawn.made.counts[0], cache)]
         return pa.concat_tables([ROLLOUTS.empty_table(), *parts])
@@ -136,6 +136,25 @@ def test_a_mended_verifier_and_another_ground_truth_judge_anew_and_generate_noth
     assert not set(scores) & set(after["prompt_id"].to_pylist())
     # the one asks for no comma, the other for a word that stands behind a comma
     assert [1 - score for score in before["score"].to_pylist()] == after["score"].to_pylist()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("early", [False, True])
+def test_another_engine_generates_again_and_a_text_that_has_a_verdict_is_not_judged_again(engine, draw, pool, early):
+    stop = {"remaining": partial(remaining, samples=4, bounds=Bounds())} if early else {}
+    float32, bfloat16 = (ENGINE.model_copy(update={"dtype": dtype}) for dtype in ("float32", "bfloat16"))
+    sandbox = JudgedBy(VerifiersConfig(code={"test_seconds": 3}), "")
+
+    def calls():
+        return sum(pool.figures()[f"precise_if/{name}"] for name in ("calls", "repeated"))
+
+    first = draw(engine=float32, **stop)
+    generated, judged = len(engine.requests), calls()
+    assert draw(engine=bfloat16, judged_by=sandbox, **stop) == first
+    assert (len(engine.requests), draw.made.reused) == (2 * generated, 0)
+    assert (calls(), draw.judged) == (judged, [])
+    draw(engine=float32, judged_by=MENDED, **stop)
+    assert (len(engine.requests), calls()) == (2 * generated, judged + generated)
 
 
 def test_of_many_prompts_a_few_times_what_the_engine_runs_are_on_their_way(engine, draw):
