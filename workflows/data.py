@@ -14,7 +14,7 @@ from tasks.cleaning.task import count_questions, merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.task import compare_variants, select_prompts, take_all
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed, config_digest, read_members
-from tasks.generation.rollout_cache import judging_digest
+from tasks.generation.judged_by import JudgedBy
 from tasks.generation.task import prepare_model
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart, templates_of
@@ -135,7 +135,7 @@ def compose_data(
         `stops` says whether verdicts may end the sampling of a prompt early (`spec.stop_at`).
         """
         split = split_by_length(suffix, checkpoint, spec)
-        judging = judging_digest(data.verifiers, "initial") if stops else ""
+        judging = JudgedBy(data.verifiers, "initial").everything if stops else ""
         sampled_in = rollout_pod(data, training, difficulty, judges=stops)
         sampled = map_task(
             partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=initial, verifiers=verifiers),

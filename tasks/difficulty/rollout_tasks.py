@@ -321,10 +321,11 @@ def _rollout_cache(
     spec: RolloutSpec, model: Folder, initial: FlyteDirectory, verifiers: VerifiersConfig
 ) -> RolloutCache:
     """Return the cache of these rollouts and their scores."""
-    from tasks.generation.rollout_cache import RolloutCache, judging_digest
+    from tasks.generation.judged_by import JudgedBy
+    from tasks.generation.rollout_cache import RolloutCache
 
-    judging = judging_digest(verifiers, content_digest(initial))
-    return RolloutCache.at(*storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judging)
+    judged_by = JudgedBy(verifiers, content_digest(initial))
+    return RolloutCache.at(*storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judged_by)
 
 
 def _summary_of(shard: Parquet) -> StageSummary:

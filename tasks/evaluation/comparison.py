@@ -53,6 +53,9 @@ from tasks.tables.schemas import AFTER, BEFORE, DOMAINS, EVALUATION, EVERYTHING,
 NO_CONTROLS: Mapping[str, LengthControl] = {}
 """Data for length-controlled win rates if no benchmark has any."""
 
+OF_VALUES = ("pass_rate", "mean_score")
+"""The metrics by the values of a benchmark's columns."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -161,6 +164,7 @@ def compare(
     runs = {policy: [policy] for policy in rollouts} if runs is None else runs
     pairs = _pairs(list(runs), baseline)
     votes = {benchmark.name: benchmark.majority for benchmark in benchmarks}
+    by = {benchmark.name: benchmark.by for benchmark in benchmarks}
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {pair: {} for pair in pairs}
     rows: list[dict[str, Any]] = []
     unpaired = 0
@@ -179,6 +183,9 @@ def compare(
             for policy, other in pairs:
                 compared = _comparison(part[policy], part[other])
                 comparisons[policy, other][benchmark] = _between_runs(compared, of_runs[policy], of_runs[other])
+        for value, chosen in _values(name, by.get(name, ()), [asked.columns[prompt] for prompt in common]):
+            part = {policy: _averaged([frames[run][chosen] for run in names]) for policy, names in runs.items()}
+            rows += (row for row in _rows(value, part, pairs, None) if row["metric"] in OF_VALUES)
     margins = {benchmark.name: benchmark.margin for benchmark in benchmarks}
     families = [list(pairs)] if corrected_together else [[pair] for pair in pairs]
     return Evaluation(
@@ -221,6 +228,22 @@ def _parts(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[str, np.nda
     for domain in dict.fromkeys((*DOMAINS, *sorted(set(domains)))):
         if domain in domains:
             yield domain, np.array(domains) == domain
+
+
+def _values(
+    benchmark: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the names of a benchmark's rows by the values of kept columns, with a mask of the prompts of each.
+
+    Args:
+        benchmark: name of the benchmark.
+        columns: the columns.
+        rows: the kept columns of each prompt. A prompt without a value is in none of the rows of its column.
+    """
+    for column in columns:
+        values = [None if row.get(column) is None else str(row[column]) for row in rows]
+        for value in sorted({value for value in values if value is not None}):
+            yield f"{benchmark}, {column} {value}", np.array([other == value for other in values])
 
 
 @dataclass(frozen=True)
@@ -266,7 +289,6 @@ class _Metric:
 def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> Iterator[_Metric | LengthControlledRate]:
     """Yield the metrics that all policies have, from their per-prompt tables of the same prompts."""
     everyone = np.full(len(frames[0]), True)
-    fewest = np.min([frame["judged"].to_numpy() for frame in frames], axis=0)
     yield _Metric("pass_rate", "passed", everyone)
     yield _Metric(
         "mean_score", "score", everyone, is_rate=all(are_rates(frame["score"].to_numpy()) for frame in frames)

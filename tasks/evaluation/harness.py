@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +26,17 @@ from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, UNKNOWN_END, cano
 
 THINKING_ENDS = "</think>"
 """End of the thinking part of a response, which filters and metrics ignore. Only used with the chat template."""
+MOST_WARNINGS = 5
+"""Maximum number of different warnings of the package that are logged."""
+
+logger = logging.getLogger(__name__)
+
+
+class Answered(NamedTuple):
+    """The documents of a benchmark with the responses of a policy, and the package's warnings."""
+
+    documents: list[dict[str, Any]]
+    warnings: list[str]
 
 
 class HarnessError(InfrastructureError):
@@ -57,6 +69,7 @@ def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, 
         "filter": benchmark.filter,
         "num_fewshot": benchmark.num_fewshot,
         "limit": benchmark.limit,
+        "gen_kwargs": benchmark.gen_kwargs,
         "chat_template": benchmark.chat_template,
         "backend": benchmark.backend,
         "arguments": {
@@ -70,11 +83,11 @@ def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, 
     }
 
 
-def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Run the package on a policy in a separate process, and return its documents with their responses.
+def ask(request: Mapping[str, Any]) -> Answered:
+    """Run the package on a policy in a separate process, and log its warnings.
 
     Raises:
-        MistakeError: a task, metric or filter that the package does not have.
+        MistakeError: a task, metric or filter that the package does not have, or an option that its tasks ignore.
         HarnessError: the process failed. The message is the last line of its error output.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -86,11 +99,16 @@ def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
             raise HarnessError(f"harness benchmark {request['name']!r}: lm-eval failed: {lines[-1]}")
         result = json.loads(answered.read_text())
-    if isinstance(result, dict):
+    if "mistake" in result:
         raise MistakeError(result["mistake"])
-    if not result:
+    answers = Answered(**result)
+    if not answers.documents:
         raise MistakeError(f"harness benchmark {request['name']!r}: its tasks have no documents")
-    return result
+    for warning in answers.warnings[:MOST_WARNINGS]:
+        logger.warning(f"harness benchmark {request['name']!r}: lm-eval: {warning}")
+    if left := answers.warnings[MOST_WARNINGS:]:
+        logger.warning(f"harness benchmark {request['name']!r}: lm-eval: {len(left)} more warnings")
+    return answers
 
 
 def questions(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark) -> pa.Table:

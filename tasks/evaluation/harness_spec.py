@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.requirements import Requirement
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.config import Config, RunTime
-from tasks.config_fields import FolderInFile
+from tasks.config_fields import Arguments, FolderInFile
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
 
@@ -42,12 +42,18 @@ class HarnessBenchmark(Config):
     """Optional. The tasks' response filter for the metric, such as `get-answer`. If null, each task must have only one
     filter."""
     num_fewshot: int | None = Field(None, ge=0)
-    """Optional. Number of few-shot examples before each question. If null, the default of each task."""
+    """Optional. Number of few-shot examples before each question. If null, the default of each task. Tasks that are
+    fixed at 0 examples accept no other number."""
+    gen_kwargs: Arguments = Field({})
+    """Arguments of lm-eval for generation, which override the tasks' values, such as `{max_gen_toks: 16384, do_sample:
+    true, temperature: 0.6, top_p: 0.95}`. Many tasks set no length, and lm-eval's is 256 tokens, which cuts off a
+    policy that thinks."""
     limit: int | None = Field(None, gt=0)
     """Optional. Number of documents of each task, from the first. If null, all."""
     chat_template: bool = False
     """If true, use the chat template of the policy. If false, the question is a text to continue, as in most published
-    results of base models. With the chat template, the text of a response up to `</think>` is not scored."""
+    results of base models. With the chat template, the text of a response up to `</think>` is not scored, and a
+    response whose thinking is opened and not closed scores 0."""
     backend: Literal["vllm", "hf"] = "vllm"
     """The package's backend that runs the policy: `vllm`, with the options of `engine`, or `hf`, which is
     transformers."""
@@ -56,6 +62,14 @@ class HarnessBenchmark(Config):
     margin: float | None = Field(default=None, ge=0, le=1)
     """Optional. Margin of the pass rate, in [0, 1]: a policy has maintained the benchmark if the interval of its
     difference from the baseline is above -margin. If null, this is not tested."""
+
+    @field_validator("gen_kwargs")
+    @classmethod
+    def _has_one_length(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in ("max_new_tokens", "max_tokens", "max_completion_tokens", "max_length"):
+            if name in value:
+                raise ValueError(f"{name}: the length of a response is max_gen_toks")
+        return value
 
     @property
     def compared(self) -> ComparedBenchmark:

@@ -41,7 +41,7 @@ def evaluate_by_harness(
     check_installed()
     check_image_of_pod()
     watch = Stopwatch(f"harness: {benchmark.name}")
-    documents = ask(request_of(benchmark, engine, local(policy), gpu=has_gpu()))
+    documents, warnings = ask(request_of(benchmark, engine, local(policy), gpu=has_gpu()))
     digest = content_digest(policy)
     lineage = made_from(__name__, inputs={"policy": digest}, benchmark=benchmark, engine=engine)
     passed = sum(document["value"] == 1 for document in documents)
@@ -52,5 +52,6 @@ def evaluate_by_harness(
             f"{len(documents):,} documents of {', '.join(benchmark.tasks)}, {passed / len(documents):.1%} pass",
             on=process_resources(),
             documents=len(documents),
+            warnings=warnings,
         ),
     )

@@ -35,14 +35,15 @@ class Asked:
 
     def __init__(self, prompts: pa.Table) -> None:
         """Read a table of `PROMPTS`, or of a schema that extends it."""
-        names = ("prompt_id", "domain", "verifier", "ground_truth", "row")
+        names = ("prompt_id", "domain", "verifier", "ground_truth", "row", "metadata")
         rows = list(zip(*(prompts.column(name).to_pylist() for name in names), strict=True))
         self.domains = {prompt: domain for prompt, domain, *_ in rows}
-        self.rows = {prompt: row for prompt, *_, row in rows}
+        self.rows = {prompt: row for prompt, *_, row, _ in rows}
         self.with_answers = {prompt for prompt, _, verifier, *_ in rows if verifier == "math"}
-        truths = {prompt: json.loads(truth) for prompt, _, verifier, truth, _ in rows if verifier == "precise_if"}
+        self.columns = {prompt: json.loads(metadata).get("columns", {}) for prompt, *_, metadata in rows}
+        truths = {prompt: json.loads(truth) for prompt, _, verifier, truth, *_ in rows if verifier == "precise_if"}
         self.instructions = {prompt: len(truth["instruction_ids"]) for prompt, truth in truths.items()}
-        asked = {prompt: json.loads(truth) for prompt, _, verifier, truth, _ in rows if verifier == "chat_reference"}
+        asked = {prompt: json.loads(truth) for prompt, _, verifier, truth, *_ in rows if verifier == "chat_reference"}
         self.characters = {
             prompt: len(truth["reference"]) for prompt, truth in asked.items() if truth.get("mode") == "pairwise"
         }

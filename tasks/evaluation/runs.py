@@ -6,18 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.evaluation.comparison import Evaluation, compare
+from tasks.evaluation.per_prompt import MAJORITY_OF, REWARD
 from tasks.evaluation.spec import ComparedBenchmark
-from tasks.evaluation.win_rates import length_controls
+from tasks.evaluation.win_rates import LENGTH_CONTROLLED, WIN_RATE, length_controls
 from tasks.failures import MistakeError
-from tasks.tables.parquet import validate
+from tasks.tables.parquet import read_metadata, validate
 from tasks.tables.schemas import AFTER, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
+
+FURTHER = (MAJORITY_OF, WIN_RATE, LENGTH_CONTROLLED, "mean_score", REWARD)
+"""Beginnings of the names of the metrics that are compared next to pass rates."""
 
 
 def read_table(run: Path, name: str) -> pa.Table:
@@ -42,7 +46,37 @@ def options_of(run: Path) -> Mapping[str, Any]:
     return summary.get("options", {}) if isinstance(summary, dict) else {}
 
 
-def compare_runs(runs: Sequence[Path], policy: str = AFTER) -> Evaluation:
+class SharedOptions(NamedTuple):
+    """The comparison options of the benchmarks of several runs, and messages on options that cannot be used."""
+
+    benchmarks: list[ComparedBenchmark]
+    messages: list[str]
+
+
+def benchmark_options(runs: Sequence[Path]) -> SharedOptions:
+    """Return the margins, the k of majority@k and the win rate data of the runs' benchmarks.
+
+    They are taken from the first run that evaluated a benchmark. A file of win rate data that cannot be read any more
+    is left out, with a message.
+    """
+    benchmarks: dict[str, ComparedBenchmark] = {}
+    for run in runs:
+        path = run / "evaluation.parquet"
+        spec = read_metadata(path).get("spec", {}) if path.is_file() else {}
+        for options in spec.get("benchmarks", {}).get("benchmarks", []):
+            known = {name: value for name, value in options.items() if name in ComparedBenchmark.model_fields}
+            benchmarks.setdefault(options["name"], ComparedBenchmark.model_validate(known))
+    messages = []
+    for name, benchmark in benchmarks.items():
+        try:
+            length_controls([benchmark])
+        except MistakeError as error:
+            messages.append(f"{name}: no length-controlled win rate: {error}")
+            benchmarks[name] = benchmark.model_copy(update={"length_control": None})
+    return SharedOptions(list(benchmarks.values()), messages)
+
+
+def compare_runs(runs: Sequence[Path], policy: str = AFTER, benchmarks: Sequence[ComparedBenchmark] = ()) -> Evaluation:
     """Compare one policy of every run, for example `after`, with the policy of the first run.
 
     Benchmarks and prompts that a run does not have are excluded, so that runs with different mixtures are compared on
@@ -51,6 +85,7 @@ def compare_runs(runs: Sequence[Path], policy: str = AFTER) -> Evaluation:
     Args:
         runs: folders of runs; in tables a run has the name of its folder.
         policy: the name of the policy in all of them.
+        benchmarks: as for `compare_answers`.
 
     Raises:
         MistakeError: a folder without the tables, two runs with the same name, a run without this policy, or runs that
@@ -60,7 +95,42 @@ def compare_runs(runs: Sequence[Path], policy: str = AFTER) -> Evaluation:
     if len(set(names)) < len(names):
         raise MistakeError(f"runs to compare must have different folders, got {', '.join(names)}")
     answered = {name: _of_policy(run, policy) for name, run in zip(names, runs, strict=True)}
-    return compare_answers(answered, read_table(runs[0], "evaluation_prompts"), names[0])
+    return compare_answers(answered, read_table(runs[0], "evaluation_prompts"), names[0], benchmarks)
+
+
+def further_metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Return the rows of majority@k, win rates, mean scores and means of rewards, which are shown next to pass rates.
+
+    Pass rates by the values of kept columns, which have no p-values, are among them.
+
+    A row has the keys `benchmark`, `metric`, `policy`, `row` (of `EVALUATION`), and `difference`, which is None for the
+    baseline. A metric that has the values of the pass rate for all policies is left out.
+    """
+    values: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    differences = {}
+    tested = {name for by_benchmark in evaluation.comparisons.values() for name in by_benchmark}
+    for row in evaluation.table.to_pylist():
+        if row["baseline"] is None:
+            values.setdefault((row["benchmark"], row["metric"]), {})[row["policy"]] = row
+        else:
+            differences[row["benchmark"], row["metric"], row["policy"]] = row
+    return [
+        {
+            "benchmark": benchmark,
+            "metric": metric,
+            "policy": policy,
+            "row": row,
+            "difference": differences.get((benchmark, metric, policy)),
+        }
+        for (benchmark, metric), by_policy in values.items()
+        if (metric == "pass_rate" and benchmark not in tested)
+        or (metric.startswith(FURTHER) and _values(by_policy) != _values(values[benchmark, "pass_rate"]))
+        for policy, row in by_policy.items()
+    ]
+
+
+def _values(by_policy: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    return {policy: row["value"] for policy, row in by_policy.items()}
 
 
 def compare_answers(

@@ -44,6 +44,8 @@ class ComparedBenchmark(Config):
     """Name of the benchmark."""
     majority: list[int] = []  # noqa: RUF012 (pydantic copies defaults)
     """The k of majority@k."""
+    by: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """The kept columns by whose values metrics are also computed."""
     margin: float | None = None
     """Optional. Maximum loss of pass rate, in [0, 1], with which a benchmark counts as maintained. If None, this is not
     tested."""

@@ -47,6 +47,7 @@ from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
     from tasks.evaluation.pages.page import BenchmarkPages
+    from tasks.generation.judged_by import JudgedBy
     from tasks.generation.sample_and_score import Rollouts
     from tasks.generation.sampling_loop import Workload
 
@@ -103,14 +104,15 @@ def evaluate_policy(
         asked: the names and the sampling options of these benchmarks, in the same order.
     """
     from tasks.charts import decks
-    from tasks.generation.rollout_cache import judging_digest
+    from tasks.generation.judged_by import JudgedBy
+    from tasks.generation.response_identity import sampled_type
 
     watch = Stopwatch("evaluation")
     benchmarks = [AskedBenchmark(name=HELDOUT, sampling=config.sampling), *asked.benchmarks]
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     digest = content_digest(policy)
-    judging = judging_digest(verifiers, content_digest(initial))
-    workloads = _workloads(tables, benchmarks, digest, config, judging)
+    judged_by = JudgedBy(verifiers, content_digest(initial))
+    workloads = _workloads(tables, benchmarks, digest, config, judged_by)
     rollouts = _rollouts(workloads, policy, digest, config, verifiers.with_initial(local(initial)))
     lineage = made_from(
         __name__,
@@ -140,6 +142,7 @@ def evaluate_policy(
             benchmarks=rollouts.took([benchmark.name for benchmark in benchmarks]),
             unjudged=unjudged,
             verifiers=sampled.verifiers,
+            dtype=sampled_type(config.engine),
             too_long=rollouts.set_aside.num_rows,
         ),
     )
@@ -150,7 +153,7 @@ def _workloads(
     benchmarks: Sequence[AskedBenchmark],
     policy: str,
     config: EvaluationSpec,
-    judging: str,
+    judged_by: JudgedBy,
 ) -> list[Workload]:
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sampling_loop import Workload
@@ -159,7 +162,7 @@ def _workloads(
         Workload(
             table,
             benchmark.sampling,
-            RolloutCache.at(*storage_location("rollouts"), policy, config.engine, benchmark.sampling, judging),
+            RolloutCache.at(*storage_location("rollouts"), policy, config.engine, benchmark.sampling, judged_by),
             benchmark.name,
         )
         for table, benchmark in zip(tables, benchmarks, strict=True)

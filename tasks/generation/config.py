@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.config_fields import Arguments
+from tasks.connection import VARIABLE, plain_url
 from tasks.generation.vllm_arguments import (
     COMPILED,
     FALSIFIED,
@@ -21,7 +22,6 @@ from tasks.generation.vllm_arguments import (
     check_engine_arguments,
     check_sampling_arguments,
 )
-from tasks.verifiers.connection import VARIABLE, plain_url
 
 GPU_SHARE = 0.9
 """Share of a GPU's memory that an engine uses by default if no other process uses the GPU."""

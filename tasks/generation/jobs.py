@@ -9,8 +9,10 @@ from itertools import count
 from typing import Any
 
 from tasks.generation.config import SamplingConfig
+from tasks.generation.interface import sample_seed
 from tasks.generation.judging import is_group_prompt
 from tasks.generation.rollout_cache import RolloutCache, known_scores
+from tasks.tables.schemas import messages_key
 
 Remaining = Callable[[Sequence[float | None]], int]
 """A function that returns how many more samples of a prompt to generate, given the scores of the samples so far.
@@ -63,7 +65,7 @@ class Job:
         texts: dict[int, str] | None = {} if is_group_prompt(row) else None
         remaining = None if texts is not None else remaining
         if remaining is not None and present:
-            scores = known_scores(row["prompt_id"], key, sorted(present), cache)
+            scores = known_scores(row, key, sorted(present), cache)
         job = cls(workload, row, key, sampling, cache, remaining, present, scores, texts=texts)
         job.take_present()
         return job
@@ -74,6 +76,17 @@ class Job:
             return range(self.taken, self.sampling.samples)
         count = self.remaining([self.scores.get(number) for number in range(self.taken)])
         return range(self.taken, self.taken + count)
+
+    def seed_of(self, number: int) -> int | None:
+        """Return the seed of a sample, or None without a base seed.
+
+        It depends on the prompt alone, as the key of an episode also depends on code. Prompts with the same messages
+        and different environments have different seeds, as different games may begin with the same messages.
+        """
+        if self.sampling.seed is None:
+            return None
+        prompt = messages_key(self.row["messages"]) if self.row["environment"] is None else self.row["prompt_id"]
+        return sample_seed(self.sampling.seed, prompt, number)
 
     @property
     def missing(self) -> list[int]:

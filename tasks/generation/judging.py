@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.episodes import Content, contents_of, environment_path
-from tasks.generation.rollout_cache import RolloutCache, Verdict, verdict_key, verdict_row, verdicts_of
+from tasks.generation.rollout_cache import RolloutCache, Verdict, verdict_number, verdict_row, verdicts_of
 from tasks.generation.row_store import Key
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import REWARDS, ROLLOUTS, SET_ASIDE, Stage, set_aside_row
@@ -142,6 +142,7 @@ class Judging:
         self.judged = self.responses = self.unjudged = 0
         self.figures: dict[str, float] = {}
         self._rows = {row["prompt_id"]: row for row in prompts.to_pylist()}
+        self._keys = {name: cache.verdict_key(row) for name, row in self._rows.items()}
         self._cache = cache
         self._open_pool = partial(open_pool, verifier_workers, verifiers, verifiers_for(prompts))
         self._on_judged = on_judged
@@ -153,7 +154,7 @@ class Judging:
         self._stack = ExitStack()
 
     def __enter__(self) -> Judging:
-        self._cache.verdicts.find(self._rows)
+        self._cache.verdicts.find(self._keys.values())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -189,13 +190,14 @@ class Judging:
         ids, contents = part["prompt_id"].to_pylist(), contents_of(part)
         texts = [content.identity for content in contents]
         groups = self._groups(ids, texts)
+        together = {name: self._cache.verdict_key(self._rows[name], group) for name, group in groups.items()}
         keys = [
-            (verdict_key(name, groups.get(name)), number)
-            for name, number in zip(ids, part["sample"].to_pylist(), strict=True)
+            (together.get(name, self._keys[name]), verdict_number(text, number, groups.get(name)))
+            for name, text, number in zip(ids, texts, part["sample"].to_pylist(), strict=True)
         ]
         if groups:
-            self._cache.verdicts.find(key for key, _ in keys)
-        verdicts = verdicts_of(keys, texts, self._cache.verdicts)
+            self._cache.verdicts.find(together.values())
+        verdicts = verdicts_of(keys, self._cache.verdicts)
         self._count_successes(ids, verdicts)
         missing = [index for index, verdict in enumerate(verdicts) if verdict is None]
         self.responses += len(keys)
@@ -208,7 +210,7 @@ class Judging:
             calls = (call_of(self._rows[ids[index]], contents[index]) for index in asked)
             judged = self._opened_pool().scores(calls) if asked else iter(())
             for index, score in zip([*ended, *asked], chain(scores, judged), strict=True):
-                verdicts[index] = self._judged_now(ids[index], keys[index], texts[index], score)
+                verdicts[index] = self._judged_now(ids[index], keys[index], score)
         lacking = {ids[index]: groups[ids[index]] for index in missing if ids[index] in groups}
         if lacking:
             asyncio.run(self._judge_groups(lacking, ids, keys, verdicts))
@@ -249,17 +251,17 @@ class Judging:
         for index, name in enumerate(ids):
             indices[name].append(index)
         for name, call in calls.items():
-            for index, text, score in zip(indices[name], groups[name], await call, strict=True):
+            for index, score in zip(indices[name], await call, strict=True):
                 if verdicts[index] is None:
-                    verdicts[index] = self._judged_now(name, keys[index], text, score)
+                    verdicts[index] = self._judged_now(name, keys[index], score)
 
-    def _judged_now(self, prompt_id: str, key: Key, text: str, score: Score) -> Verdict:
+    def _judged_now(self, prompt_id: str, key: Key, score: Score) -> Verdict:
         """Report the score of a response, and cache it as a verdict."""
         verdict = Verdict.of(score)
         self.judged += 1
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
         if verdict.error is None:
-            self._cache.verdicts.append(verdict_row(*key, text, verdict))
+            self._cache.verdicts.append(verdict_row(key, verdict))
         else:
             self.unjudged += 1
             self._errors[verdict.error] += 1

@@ -1,7 +1,8 @@
 """Samples responses from an external server instead of an engine of the stage.
 
 The client uses OpenAI's completions API and sends prompts as tokens, so that the checkpoint's chat template is used.
-Options that OpenAI's API does not have (top-k, special tokens in the text) are sent by the names of vLLM's server.
+Options that OpenAI's API does not have (top-k, special tokens in the text) are sent by the names of vLLM's server, at
+their defaults, too: vLLM's server would otherwise take them from the model's `generation_config.json`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ CONNECT_SECONDS = 10.0
 
 NO_KEY = "none"
 """The API key that is sent if the server needs none, because the client requires one."""
+
+PLAIN = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""Penalties of a request without any. `sampling.vllm` may contain others."""
 
 
 @asynccontextmanager
@@ -160,16 +164,15 @@ class PolicyServer:
 
 
 def _beyond_openai(sampling: SamplingConfig) -> dict[str, Any]:
-    """Return the options that OpenAI's API does not have, by vLLM's names, without options at their defaults."""
+    """Return the options that OpenAI's API does not have, and its penalties, by vLLM's names."""
     fields: dict[str, Any] = {
+        **PLAIN,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "include_stop_str_in_output": True,  # as in an engine: the text matches the tokens
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
     }
-    if sampling.top_k:
-        fields["top_k"] = sampling.top_k
-    if sampling.min_p:
-        fields["min_p"] = sampling.min_p
     if sampling.stop_token_ids:
         fields["stop_token_ids"] = sampling.stop_token_ids
     if sampling.guided_regex:

@@ -1,28 +1,34 @@
-"""Caches rollouts: responses by policy, sampling, prompt and sample, and verdicts by verifier options and code."""
+"""Caches rollouts: responses by policy, sampling, prompt and sample, and verdicts by verifier, prompt and text.
+
+    <folder>/responses-<digest>/    by policy and by everything in `generation_identity`
+    <folder>/verdicts-<digest>/     by policy; what a verdict depends on besides the text is in its key (`JudgedBy`)
+
+A new version of the engine or of this project's code thus generates responses again, and only texts that are new cost
+a verdict. A change of one verifier keeps the verdicts of the others.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.config import result_options
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.episodes import contents_of
+from tasks.generation.judged_by import JudgedBy
+from tasks.generation.response_identity import environment_code, generation_identity
 from tasks.generation.row_store import Key, RowStore
-from tasks.lineage.code_digest import code_digest
 from tasks.tables.parquet import storable
 from tasks.tables.schemas import RESPONSES, REWARDS, canonical_json, messages_key
-from tasks.verifiers import Score, VerifiersConfig
+from tasks.verifiers import Score
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-FORMAT = 4
+FORMAT = 5
 """Version of the cache's layout. Entries of other versions are not read."""
 
 CACHED_RESPONSES = pa.schema(
@@ -40,8 +46,7 @@ A temporary response is an episode with a temporary failure (`EpisodeEnd.may_pas
 VERDICTS = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
-        pa.field("sample", pa.int32(), nullable=False),
-        pa.field("response", pa.string(), nullable=False),
+        pa.field("number", pa.int64(), nullable=False),
         pa.field("score", pa.float64(), nullable=False),
         pa.field("passed", pa.bool_(), nullable=False),
         pa.field("rewards", REWARDS, nullable=False),
@@ -50,8 +55,8 @@ VERDICTS = pa.schema(
 )
 """Schema of cached verdicts.
 
-`key` is from `verdict_key`, `response` is the digest of the text that was scored, and the other columns are the fields
-of `Verdict`. A response that could not be scored has no verdict.
+`key` and `number` are from `RolloutCache.verdict_keys`, and the other columns are the fields of `Verdict`. A response
+that could not be scored has no verdict.
 """
 
 BATCH_ROWS = 4096
@@ -87,17 +92,17 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutCache:
-    """The cached responses of one policy with the same sampling options, and their verdicts by the same verifiers.
+    """The cached responses of one policy with the same options, and the verdicts on all responses of this policy.
 
     Attributes:
         responses: rows of `CACHED_RESPONSES`.
         verdicts: rows of `VERDICTS`.
-        judging: `judging_digest` of the verdicts.
+        judged_by: what the verdicts depend on.
     """
 
     responses: RowStore
     verdicts: RowStore
-    judging: str = ""
+    judged_by: JudgedBy
 
     @classmethod
     def at(
@@ -107,31 +112,22 @@ class RolloutCache:
         policy: str,
         engine: EngineConfig,
         sampling: SamplingConfig,
-        judging: str,
+        judged_by: JudgedBy,
     ) -> RolloutCache:
         """Open the cache below `folder`. Entries are shared by all calls with equal arguments.
 
         Args:
             filesystem, folder: as for `RowStore`.
             policy: digest of the model.
-            engine, sampling: options of generation. The number of samples and the context length, which every prompt
-                fits, do not change a response and are not part of its key.
-            judging: `judging_digest` of the verdicts.
+            engine, sampling: options of generation.
+            judged_by: what the verdicts depend on.
         """
-        identity = {
-            "format": FORMAT,
-            "policy": policy,
-            "sampling": {name: value for name, value in result_options(sampling).items() if name != "samples"},
-            "dtype": engine.dtype,
-            "seed": engine.seed,
-            "vllm": engine.vllm,
-            "server": engine.server and engine.server.model,
-        }
-        ours = f"{folder}/{hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
+        judged = {"format": FORMAT, "policy": policy}
+        generated = judged | generation_identity(engine, sampling)
         return cls(
-            RowStore(filesystem, f"{ours}/responses", CACHED_RESPONSES, temporary="temporary"),
-            RowStore(filesystem, f"{ours}/verdicts-{judging[:16]}", VERDICTS),
-            judging,
+            RowStore(filesystem, f"{folder}/responses-{_digest(generated)}", CACHED_RESPONSES, temporary="temporary"),
+            RowStore(filesystem, f"{folder}/verdicts-{_digest(judged)}", VERDICTS, number="number"),
+            judged_by,
         )
 
     def keys_of(self, prompts: pa.Table) -> list[str]:
@@ -140,30 +136,39 @@ class RolloutCache:
         Ground truths and verifiers may change without a new response. But an episode depends on everything that its
         environment may request, and so does its key.
         """
-        columns = ("messages", "environment", "verifier", "ground_truth")
+        columns = ["messages", "environment", "verifier", "ground_truth"]
         return [
-            messages_key(messages) if environment is None else self._episode_key(messages, environment, *truth)
-            for messages, environment, *truth in zip(*(prompts[name].to_pylist() for name in columns), strict=True)
+            messages_key(row["messages"]) if row["environment"] is None else self._episode_key(row)
+            for row in prompts.select(columns).to_pylist()
         ]
 
-    def _episode_key(self, messages: list[dict[str, str]], environment: str, *truth: str) -> str:
-        code = code_digest("tasks.environments")
-        identity = [messages_key(messages), environment, *truth, self.judging, code]
-        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
+    def _episode_key(self, row: Mapping[str, Any]) -> str:
+        content = [messages_key(row["messages"]), row["environment"], row["verifier"], row["ground_truth"]]
+        requested = [self.judged_by.of(row), self.judged_by.of_programs(), self.judged_by.of_environments()]
+        return _digest([content, requested, environment_code(row["environment"])], 32)
+
+    def verdict_key(self, row: Mapping[str, Any], group: Sequence[str] | None = None) -> str:
+        """Return the key of the verdicts on responses to a prompt (a row of `PROMPTS`).
+
+        If a reward scores all responses together, `group` contains them in order. The key is then different for
+        another number of samples or another response in the group.
+        """
+        return _digest([self.judged_by.of(row), row["prompt_id"], *([] if group is None else [list(group)])], 32)
 
 
-def judging_digest(verifiers: VerifiersConfig, initial: str) -> str:
-    """Return the digest of everything that verdicts depend on: the verifiers' options, their code and their columns.
+def verdict_number(text: str, sample: int, group: Sequence[str] | None = None) -> int:
+    """Return the number of the verdict on a response among those with the same key.
 
-    Args:
-        verifiers: options of the verifiers.
-        initial: digest of the initial checkpoint, which is included if this checkpoint is the LLM judge.
+    It is a digest of the text, so that equal responses have one verdict, whichever engine generated them. In a group,
+    whose texts are in the key, it is the sample, because a reward may depend on the order.
     """
-    judge = verifiers.judge
-    by_initial = judge is not None and verifiers.with_initial(Path(initial)) is not verifiers
-    judged_by = [result_options(verifiers), code_digest("tasks.verifiers"), initial if by_initial else ""]
-    identity = [*judged_by, VERDICTS.names]
-    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+    if group is not None:
+        return sample
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], signed=True)
+
+
+def _digest(value: Any, digits: int = 16) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:digits]
 
 
 def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> Iterator[pa.Table]:
@@ -188,49 +193,38 @@ def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> 
         yield rows.add_column(0, RESPONSES.field(0), pa.array(ids[part], pa.string())).cast(RESPONSES)
 
 
-def _text_digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-def verdict_key(prompt_id: str, group: Sequence[str] | None = None) -> str:
-    """Return the key of the verdicts on responses to a prompt.
-
-    If a reward scores all responses together, `group` contains them in order. The key is then different for another
-    number of samples or another response in the group.
-    """
-    return prompt_id if group is None else f"{prompt_id}-{_text_digest(canonical_json(list(group)))}"
-
-
-def verdict_row(key: str, number: int, response: str, verdict: Verdict) -> dict[str, Any]:
-    """Return the row of `VERDICTS` for the verdict on sample `number` of a prompt, with the text `response`."""
+def verdict_row(key: Key, verdict: Verdict) -> dict[str, Any]:
+    """Return the row of `VERDICTS` of a verdict with this key and number."""
     columns = {name: value for name, value in verdict._asdict().items() if name != "error"}
-    return {"key": key, "sample": number, "response": _text_digest(response), **columns}
+    return {"key": key[0], "number": key[1], **columns}
 
 
-def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -> list[Verdict | None]:
-    """Return the cached verdict on each response, or None if there is none or it is for another text.
+def verdicts_of(keys: Sequence[Key], verdicts: RowStore) -> list[Verdict | None]:
+    """Return the cached verdict on each response, or None if there is none.
 
     Args:
-        keys: `verdict_key` and sample of each response.
-        texts: the responses (`Content.identity`).
+        keys: `RolloutCache.verdict_key` and `verdict_number` of each response.
         verdicts: rows of `VERDICTS`.
     """
     cached = [index for index, key in enumerate(keys) if key in verdicts]
     rows = verdicts.read([keys[index] for index in cached])
-    matching: list[Verdict | None] = [None] * len(keys)
-    columns = (cached, *(rows[name].to_pylist() for name in ("response", "score", "passed", "rewards", "detail")))
-    for index, digest, *verdict in zip(*columns, strict=True):
-        if digest == _text_digest(texts[index]):
-            matching[index] = Verdict(*verdict)
-    return matching
+    known: list[Verdict | None] = [None] * len(keys)
+    columns = (rows[name].to_pylist() for name in ("score", "passed", "rewards", "detail"))
+    for index, *verdict in zip(cached, *columns, strict=True):
+        known[index] = Verdict(*verdict)
+    return known
 
 
-def known_scores(prompt_id: str, key: str, numbers: Sequence[int], cache: RolloutCache) -> dict[int, float | None]:
+def known_scores(
+    row: Mapping[str, Any], key: str, numbers: Sequence[int], cache: RolloutCache
+) -> dict[int, float | None]:
     """Return the cached scores of samples `numbers` of a prompt, or None for samples without a verdict.
 
-    The responses must all be cached. `key` is the key of the prompt's responses (`RolloutCache.keys_of`).
+    The responses must all be cached. `row` is the prompt's row of `PROMPTS`, and `key` is the key of its responses
+    (`RolloutCache.keys_of`).
     """
     texts = [content.identity for content in contents_of(cache.responses.read([(key, n) for n in numbers]))]
-    verdicts = verdicts_of([(prompt_id, number) for number in numbers], texts, cache.verdicts)
-    scores = (verdict.score if verdict else None for verdict in verdicts)
+    judged = cache.verdict_key(row)
+    keys = [(judged, verdict_number(text, number)) for text, number in zip(texts, numbers, strict=True)]
+    scores = (verdict.score if verdict else None for verdict in verdicts_of(keys, cache.verdicts))
     return dict(zip(numbers, scores, strict=True))

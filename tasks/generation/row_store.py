@@ -1,4 +1,4 @@
-"""Stores rows on any file system, append-only and read by key and sample, for the rollout cache.
+"""Stores rows on any file system, append-only and read by key and number, for the rollout cache.
 
     <folder>/<time>-<random>.parquet    a segment: rows in the order of `append`, written once and never changed
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 Key = tuple[str, int]
-"""`key` and `sample` of a row."""
+"""`key` and number of a row."""
 Row = Mapping[str, Any]
 """A row by the names of its columns."""
 
@@ -65,7 +65,7 @@ class _RowAddress(NamedTuple):
 
 
 class RowStore:
-    """Stores rows of one schema, which has the columns `key` (text) and `sample` (a number).
+    """Stores rows of one schema, which has the column `key` (text) and a column of numbers.
 
     `append` and `flush` may run in two threads.
 
@@ -73,15 +73,23 @@ class RowStore:
         filesystem: an fsspec file system, with its credentials.
         folder: a folder on the file system. It does not have to exist.
         schema: schema of the rows.
+        number: column of the schema with a row's number. Rows with the same key have different numbers.
         temporary: Optional. Column of the schema that is true in temporary rows. If None, no row is temporary.
     """
 
     def __init__(
-        self, filesystem: AbstractFileSystem, folder: str, schema: pa.Schema, temporary: str | None = None
+        self,
+        filesystem: AbstractFileSystem,
+        folder: str,
+        schema: pa.Schema,
+        *,
+        number: str = "sample",
+        temporary: str | None = None,
     ) -> None:
         self._fs = filesystem
         self._folder = folder.rstrip("/")
         self._schema = schema
+        self._number = number
         self._temporary = temporary
         self._addresses: dict[Key, _RowAddress] = {}
         self._waiting: list[Row] = []
@@ -135,7 +143,7 @@ class RowStore:
             self._write(name, table_from_rows(rows, self._schema, name))
             for index, row in enumerate(rows):
                 address = _RowAddress(name, index // GROUP_ROWS, index % GROUP_ROWS)
-                self._addresses.setdefault((row["key"], row["sample"]), address)
+                self._addresses.setdefault((row["key"], row[self._number]), address)
 
     def read(self, keys: Sequence[Key]) -> pa.Table:
         """Return the rows of these keys, in the order of the keys, as a table of the schema.
@@ -168,16 +176,16 @@ class RowStore:
 
     def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:
         with self._opened(name) as file:
-            keys = file.read(columns=["key", "sample", *([self._temporary] if self._temporary else [])])
+            keys = file.read(columns=["key", self._number, *([self._temporary] if self._temporary else [])])
         counts = pc.is_in(keys.column("key"), wanted)
         if self._temporary:
             counts = pc.and_not(counts, keys.column(self._temporary))
         rows = pc.indices_nonzero(counts)
         matches = keys.take(rows)
-        columns = (matches.column("key").to_pylist(), matches.column("sample").to_pylist(), rows.to_pylist())
+        columns = (matches.column("key").to_pylist(), matches.column(self._number).to_pylist(), rows.to_pylist())
         return [
-            ((key, sample), _RowAddress(name, row // GROUP_ROWS, row % GROUP_ROWS))
-            for key, sample, row in zip(*columns, strict=True)
+            ((key, number), _RowAddress(name, row // GROUP_ROWS, row % GROUP_ROWS))
+            for key, number, row in zip(*columns, strict=True)
         ]
 
     def _group(self, segment: str, number: int) -> pa.Table:

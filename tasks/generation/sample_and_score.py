@@ -1,7 +1,7 @@
 """Samples k responses to each prompt of a table and scores them, for the difficulty filter and the evaluation.
 
-    sample    prompts ──► engine ──► responses ──► cached by (model, sampling, prompt, sample)
-                                         └──► scored meanwhile ──► verdicts, cached by (judging, prompt, sample)
+    sample    prompts ──► engine ──► responses ──► cached by (model, engine, sampling, prompt, sample)
+                                         └──► scored meanwhile ──► verdicts, cached by (verifier, prompt, text)
     Judging   prompts + responses ──► cached verdicts, and new ones for the others ──► scored rollouts
 
 Cached responses are not generated again and cached verdicts are not computed again. Only new prompts or samples are

@@ -22,7 +22,6 @@ from tasks.generation.interface import (
     EngineOptionsError,
     Response,
     Sampler,
-    sample_seed,
 )
 from tasks.generation.jobs import Job, Remaining, interleaved
 from tasks.generation.judging import (
@@ -39,9 +38,11 @@ from tasks.generation.rollout_cache import (
     RolloutCache,
     Verdict,
     responses,
-    verdict_key,
+    verdict_number,
     verdict_row,
+    verdicts_of,
 )
+from tasks.generation.row_store import Key
 from tasks.generation.time_shares import TimeShares
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
@@ -169,6 +170,8 @@ def sample(
         for workload, part in zip(workloads, jobs, strict=True)
         for job, ids in _tokenised(workload, part, model)
     ]
+    for workload, part in zip(workloads, jobs, strict=True):
+        workload.cache.verdicts.find(workload.cache.verdict_key(job.row) for job in part if job.missing)
     most_samples = max((workload.sampling.samples for workload in workloads), default=1)
     generation = _Generation(model, engine, len(workloads), most_samples, verifiers.environments, on_judged, logged)
     if lacking:
@@ -321,16 +324,21 @@ class _Generation:
             job.texts[number] = completion.text
             job.present.add(number)
         else:
-            score = content.end.score if content.end else await pool.score(*call_of(job.row, content))
+            key = cache.verdict_key(job.row), verdict_number(content.identity, number)
+            [known] = verdicts_of([key], cache.verdicts)
+            if known is None:
+                score = content.end.score if content.end else await pool.score(*call_of(job.row, content))
+                job.scores[number] = self._judged(job, key, score)
+            else:  # another engine or sample had the same text; `Judging` counts the success of its functions
+                job.scores[number] = known.score
+                self._on_judged({"prompt_id": job.row["prompt_id"], "score": known.score})
             job.present.add(number)
-            job.scores[number] = self._judged(job, verdict_key(job.row["prompt_id"]), number, content.identity, score)
         await _flush(cache)
 
     async def _sampled(
         self, sampler: Sampler, pool: VerifierPool, job: Job, ids: list[int], number: int
     ) -> Completion | Response:
-        sampling = job.sampling
-        seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
+        sampling, seed = job.sampling, job.seed_of(number)
         if job.row["environment"] is None:
             return await sampler.generate(ids, sampling, seed=seed, with_logprobs=False)
         if self._episodes is None:
@@ -343,17 +351,16 @@ class _Generation:
         table = job.cache.responses.read([(job.key, number) for number in stored])
         by_number = texts | dict(zip(stored, table["response"].to_pylist(), strict=True))
         group = [by_number[number] for number in sorted(by_number)]
-        key = verdict_key(job.row["prompt_id"], group)
-        scores = await pool.score_group(*group_call_of(job.row, group))
-        for number, (text, score) in enumerate(zip(group, scores, strict=True)):
-            self._judged(job, key, number, text, score)
+        key = job.cache.verdict_key(job.row, group)
+        for number, score in enumerate(await pool.score_group(*group_call_of(job.row, group))):
+            self._judged(job, (key, verdict_number(group[number], number, group)), score)
         await _flush(job.cache)
 
-    def _judged(self, job: Job, key: str, number: int, text: str, score: Score) -> float | None:
+    def _judged(self, job: Job, key: Key, score: Score) -> float | None:
         """Report the score of a response, add the verdict to the cache, and return the verdict's score."""
         verdict, prompt_id = Verdict.of(score), job.row["prompt_id"]
         if verdict.error is None:
-            job.cache.verdicts.append(verdict_row(key, number, text, verdict))
+            job.cache.verdicts.append(verdict_row(key, verdict))
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
         self._functions.judged(prompt_id, score, environment_path(job.row))
         return verdict.score

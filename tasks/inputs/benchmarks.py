@@ -48,6 +48,9 @@ class BenchmarkFile(Extendable):
     majority: list[Annotated[int, Field(ge=1)]] = []  # noqa: RUF012 (pydantic copies defaults)
     """Values of k for majority@k, the pass rate of the most common answer among k responses. Each is at most
     `sampling.samples`. Only the verifier `math` supports it, because its answers can be counted."""
+    by: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Columns in `source.columns.keep`, such as a subject or a level. The pass rate and the mean score are also
+    computed for each of their values."""
     length_control: InFile[FilePath | None] = None
     """Optional, for `mode: pairwise`. The file published by the authors of AlpacaEval (`df_gamed.csv`) with the
     difficulties of the instructions and the baseline's comparisons with itself, which is used to compute
@@ -86,6 +89,12 @@ class BenchmarkFile(Extendable):
         return self
 
     @model_validator(mode="after")
+    def _keeps_what_it_is_divided_by(self) -> Self:
+        if missing := [name for name in self.by if name not in self.source.columns.keep]:
+            raise ValueError(f"by: {missing[0]!r} is not in source.columns.keep, which keeps columns of the rows")
+        return self
+
+    @model_validator(mode="after")
     def _controls_length_of_comparisons(self) -> Self:
         if self.length_control is not None and self.source.mode != "pairwise":
             raise ValueError("length_control is only for source.mode: pairwise, which compares answers")
@@ -118,6 +127,7 @@ class BenchmarkFile(Extendable):
             licence=self.licence,
             rows=self.rows if is_whole else None,
             majority=self.majority,
+            by=self.by,
             margin=self.margin,
             length_control=self.length_control,
             fingerprint=self.fingerprint,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tasks.config import SpecError
 from tasks.evaluation.spec import check_server
+from tasks.generation.config import SamplingConfig
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.judges import check_has_judge
 from tasks.storage.sent_files import SentFile
@@ -19,18 +20,35 @@ def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFil
 
     Raises:
         SpecError: a chat benchmark has no judge, a benchmark has the name of a domain, or one server is given for
-            several policies.
+            several policies, or greedy responses are sampled several times.
     """
     check_server(evaluation)
+    plays = any(source.environment is not None for source in data.used_sources)
+    check_greedy("evaluation: sampling", evaluation.sampling, plays=plays)
     domains = {domain for source in data.used_sources for domain in source.domains}
     for benchmark in (*evaluation.benchmarks, *training.benchmarks):
         check_has_judge(benchmark.source, data)
+        plays = benchmark.source.environment is not None
+        check_greedy(f"benchmark {benchmark.name!r}: sampling", benchmark.sampling, plays=plays)
     for name in evaluation.names_of_benchmarks:
         if name in domains:
             raise SpecError(
                 f"evaluation: benchmarks: {name!r} is a domain of {data.name}, which has its own metrics: give the "
                 "benchmark another name"
             )
+
+
+def check_greedy(where: str, sampling: SamplingConfig, *, plays: bool) -> None:
+    """Check that several responses to a prompt can differ, at least by the environment that the policy `plays` with.
+
+    Raises:
+        SpecError: they are the same.
+    """
+    if sampling.temperature == 0 and sampling.samples > 1 and not plays:
+        raise SpecError(
+            f"{where}: samples = {sampling.samples} with temperature = 0, which gives the same response each time: set "
+            "samples to 1, or the temperature above 0"
+        )
 
 
 def with_digests(evaluation: EvaluationFile) -> EvaluationFile:

@@ -102,6 +102,12 @@ class EvaluationFile(Extendable, BenchmarksInFile, EvaluationSpec):
         must_be_one_of(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
         check_names(self.names_of_benchmarks, (HELDOUT, EVERYTHING))
         check_engine(self.benchmarks, self.engine, "engine.max_model_len")
+        for one in self.harness:
+            if (length := one.gen_kwargs.get("max_gen_toks", 0)) >= self.engine.max_model_len:
+                raise ValueError(
+                    f"harness: {one.name!r}: gen_kwargs.max_gen_toks ({length}) leaves no room for a prompt in "
+                    f"engine.max_model_len ({self.engine.max_model_len})"
+                )
         return self
 
     @property

@@ -4,9 +4,9 @@ On GPUs it is bfloat16. Processors without instructions for bfloat16 (with AVX2 
 several times slower than float32, and float32 is used. `RLVR_CPU_DTYPE=bfloat16` or `=float32` overrides this, to test
 on one kind of processor what happens on the other.
 
-The selected type is a property of the machine and not part of a stage's input: results are cached under `auto`. A local
-cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. To cache results of two
-precisions separately, set the type in the configuration.
+The selected type is a property of the machine and not part of a stage's input: results of stages are cached under
+`auto`. A local cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. Cached
+responses, which machines of both kinds may share, are cached under the selected type.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def final_rows(table: pa.Table, comparisons: Sequence[Mapping[str, Any]]) -> lis
 
     A row has the keys `benchmark`, `n` and `policies`. `policies` maps each name to a mapping with its `rate` and,
     except for the baseline, its `difference` from the baseline, both rows of `EVALUATION`, and `compared`, the
-    comparison.
+    comparison, or None for a part of a benchmark.
     """
     compared = {(row["benchmark"], row["policy"]): row for row in comparisons}
     rows: dict[str, dict[str, Any]] = {}
@@ -172,7 +172,7 @@ def final_rows(table: pa.Table, comparisons: Sequence[Mapping[str, Any]]) -> lis
         of_policy = entry["policies"].setdefault(row["policy"], {})
         of_policy["rate" if row["baseline"] is None else "difference"] = row
         if row["baseline"] is not None:
-            of_policy["compared"] = compared[row["benchmark"], row["policy"]]
+            of_policy["compared"] = compared.get((row["benchmark"], row["policy"]))
     return list(rows.values())
 
 

@@ -136,6 +136,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "policies": sections.policies(inputs.evaluation),
         "pages": inputs.pages,
         "sampling_costs": sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
+        "rounded_types": sections.rounded_types(inputs.summaries),
         "asked_benchmarks": sections.asked_benchmarks(inputs.summaries),
         "figures_left_out": len(figures) - len(shown),
         "rewards": reward_means(inputs.summaries, inputs.before, inputs.after, inputs.metrics),

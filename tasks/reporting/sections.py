@@ -321,6 +321,12 @@ def asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     ]
 
 
+def rounded_types(summaries: Sequence[StageSummary]) -> list[str]:
+    """Return the 16-bit data types of the evaluations, whose rounding depends on the batches of the engine."""
+    types = {summary.facts.get("dtype") for summary in summaries}
+    return [name for name in ("bfloat16", "float16") if name in types]
+
+
 def _gains(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     """Return the comparisons of the trained policy with the initial checkpoint, by benchmark."""
     return [

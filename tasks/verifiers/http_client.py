@@ -21,8 +21,8 @@ from typing import TypeVar
 import httpx2
 from pydantic import SecretStr
 
+from tasks.connection import ConnectionConfig
 from tasks.failures import one_line
-from tasks.verifiers.connection import ConnectionConfig
 from tasks.verifiers.scores import CannotJudge
 
 MAX_BODY_BYTES = 4 * 2**20

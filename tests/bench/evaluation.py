@@ -47,13 +47,17 @@ def engine() -> EngineConfig:
 
 def stage(folder: Path) -> dict[str, float]:
     """What `evaluate_policy` does: one engine for all benchmarks, judging, and the caches of responses and verdicts."""
+    from tasks.generation.judged_by import JudgedBy
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
     from tasks.generation.sampling_loop import Workload
+    from tasks.verifiers.config import DEFAULTS
 
     rows, files = tempfile.mkdtemp(dir=folder), fsspec.filesystem("file")
     workloads = [
-        Workload(table, sampling, RolloutCache.at(files, rows, "bench", engine(), sampling, "bench"), name)
+        Workload(
+            table, sampling, RolloutCache.at(files, rows, "bench", engine(), sampling, JudgedBy(DEFAULTS, "")), name
+        )
         for (name, table), (_, sampling) in zip(questions().items(), SAMPLING.values(), strict=True)
     ]
     done = sample_and_score(workloads, inputs.model(folder), engine(), policy="bench", stage="evaluation")

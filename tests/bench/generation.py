@@ -20,14 +20,18 @@ UPDATES = 7
 
 def stage(folder: Path) -> dict[str, float]:
     """The difficulty stage: generation, judging, tables, and what is kept of them."""
+    from tasks.generation.judged_by import JudgedBy
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
     from tasks.generation.sampling_loop import Workload
     from tasks.inputs.files import quickstart
+    from tasks.verifiers.config import DEFAULTS
 
     spec = quickstart()[0].difficulty
     rows = tempfile.mkdtemp(dir=folder)
-    cache = RolloutCache.at(fsspec.filesystem("file"), rows, "bench", spec.engine, spec.sampling, "bench")
+    cache = RolloutCache.at(
+        fsspec.filesystem("file"), rows, "bench", spec.engine, spec.sampling, JudgedBy(DEFAULTS, "")
+    )
     done = sample_and_score(
         [Workload(inputs.prompts().slice(0, PROMPTS), spec.sampling, cache)],
         inputs.model(folder),

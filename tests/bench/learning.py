@@ -44,6 +44,7 @@ NAMES = {"ours": "rlvr-flyte", "trl": "TRL GRPOTrainer"}
 def prompts() -> Path:
     """The mixture: the quickstart's prompts, but chat, with pass rates under 62.5%; some are kept out of training."""
     from tasks.difficulty.grading import grade, select
+    from tasks.generation.judged_by import JudgedBy
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
     from tasks.generation.sampling_loop import Workload
@@ -52,6 +53,7 @@ def prompts() -> Path:
     from tasks.mixing.spec import MixtureSpec
     from tasks.tables.parquet import write_table
     from tasks.tables.schemas import MIXTURE
+    from tasks.verifiers.config import DEFAULTS
 
     path = FOLDER / "mixture.parquet"
     if path.exists():
@@ -61,7 +63,7 @@ def prompts() -> Path:
         pc.not_equal(all_prompts.column("domain"), "chat")
     )  # a judge would be a third party
     cache = RolloutCache.at(
-        fsspec.filesystem("file"), str(FOLDER / "rollouts"), "bench", spec.engine, spec.sampling, "bench"
+        fsspec.filesystem("file"), str(FOLDER / "rollouts"), "bench", spec.engine, spec.sampling, JudgedBy(DEFAULTS, "")
     )
     done = sample_and_score(
         [Workload(all_prompts, spec.sampling, cache)],

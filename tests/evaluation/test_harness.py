@@ -1,18 +1,20 @@
 """lm-evaluation-harness: the real package on task files of ours with local rows, and a tiny random model."""
 
 import json
+import logging
 from itertools import islice
 
 import pytest
 
 from tasks.config import SpecError, parse
-from tasks.evaluation import harness, harness_spec
+from tasks.evaluation import harness, harness_child, harness_spec
 from tasks.evaluation.comparison import compare
 from tasks.evaluation.harness_spec import VERSION, HarnessBenchmark
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
 from tasks.inputs.evaluations import check_evaluation, with_digests
 from tasks.inputs.files import DataFile, EvaluationFile, quickstart
+from tasks.lineage.code_digest import distributions, reachable
 from tasks.reporting.sections import with_policy_names
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS
@@ -67,6 +69,7 @@ def folder(tmp_path_factory):
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (folder / "choice.yaml").write_text(CHOICE.format(rows=rows))
     (folder / "words.yaml").write_text(WORDS.format(rows=rows))
+    (folder / "shots.yaml").write_text(CHOICE.format(rows=rows).replace("our_choice", "our_shots") + "num_fewshot: 0\n")
     return folder
 
 
@@ -83,7 +86,7 @@ def choices(folder, **options):
 
 
 def asked(benchmark, policy):
-    return harness.ask(harness.request_of(benchmark, EngineConfig(dtype="float32"), policy, gpu=False))
+    return harness.ask(harness.request_of(benchmark, EngineConfig(dtype="float32"), policy, gpu=False)).documents
 
 
 def likeliest(policy):
@@ -107,16 +110,16 @@ def likeliest(policy):
         yield by_choice.index(max(by_choice))
 
 
-def generated(policy):
-    """The first four tokens after each question, the likeliest ones, by transformers alone."""
+def generated(policy, tokens=4):
+    """The first `tokens` tokens after each question, the likeliest ones, by transformers alone."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy)
     model = AutoModelForCausalLM.from_pretrained(policy, dtype="float32")
     for row in ROWS:
         given = tokenizer(row["question"], return_tensors="pt")
-        tokens = model.generate(given["input_ids"], max_new_tokens=4, do_sample=False)[0, given["input_ids"].shape[1] :]
-        yield tokenizer.decode(tokens, skip_special_tokens=True)
+        sequence = model.generate(given["input_ids"], max_new_tokens=tokens, do_sample=False)[0]
+        yield tokenizer.decode(sequence[given["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 @pytest.mark.complete
@@ -162,6 +165,69 @@ def test_responses_are_read_by_the_filter_that_is_named(package, folder, tiny_mo
 
 @pytest.mark.complete
 @pytest.mark.long
+def test_a_length_of_the_benchmark_overrides_that_of_the_task_and_warnings_are_logged(
+    package, folder, tiny_model, caplog
+):
+    options = {"tasks": ["our_words"], "metric": "exact_match", "filter": "word", "limit": 3}
+    words = choices(folder, **options, gen_kwargs={"max_gen_toks": 9})
+    answered = harness.ask(harness.request_of(words, EngineConfig(dtype="float32"), tiny_model, gpu=False))
+    assert [document["response"] for document in answered.documents] == list(islice(generated(tiny_model, 9), 3))
+    assert any("'max_gen_toks': 9" in warning for warning in answered.warnings)
+    assert "harness benchmark 'choices': lm-eval: generation_kwargs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("response", "thinks", "value"),
+    [
+        ("<think> 7", True, 0.0),
+        (" \n<think>", True, 0.0),
+        ("7", True, 1.0),
+        ("7 <think>", True, 1.0),
+        ("<think> 7", False, 1.0),
+    ],
+)
+def test_thinking_that_is_not_closed_is_no_answer(response, thinks, value):
+    sample = {
+        "doc_id": 0,
+        "doc_hash": "a",
+        "arguments": [["Q"]],
+        "target": "7",
+        "resps": [[response]],
+        "exact_match": 1,
+    }
+    document = harness_child._document("here", "task", sample, "exact_match", thinks=thinks)
+    assert (document["value"], document["response"]) == (value, response)
+
+
+def test_each_warning_of_the_package_is_recorded_once():
+    package = logging.getLogger("lm_eval")
+    with harness_child.recorded_warnings() as warnings:
+        for _ in range(2):
+            package.getChild("evaluator").warning("one\nof two")
+        package.info("nothing")
+        package.error("another")
+    package.warning("later")
+    assert warnings == ["one of two", "another"]
+
+
+def test_a_length_has_room_in_the_engine_and_one_name():
+    mmlu = {"name": "mmlu", "tasks": ["mmlu"], "gen_kwargs": {"max_gen_toks": 512}}
+    with pytest.raises(SpecError, match=r"max_gen_toks \(512\) leaves no room for a prompt in engine.max_model_len"):
+        evaluation(harness=[mmlu])
+    assert evaluation(harness=[mmlu], engine={"max_model_len": 1024}).harness[0].gen_kwargs == {"max_gen_toks": 512}
+    with pytest.raises(SpecError, match="max_tokens: the length of a response is max_gen_toks"):
+        evaluation(harness=[mmlu | {"gen_kwargs": {"max_tokens": 9}}])
+
+
+def test_an_edit_of_a_verifier_does_not_run_the_package_again():
+    reached = reachable("tasks.evaluation.harness_task")
+    assert "tasks.evaluation.harness_child" in reached
+    assert not [name for name in reached if name.startswith("tasks.verifiers")]
+    assert "vllm" in distributions("tasks.evaluation.harness_task")
+
+
+@pytest.mark.complete
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -172,6 +238,11 @@ def test_responses_are_read_by_the_filter_that_is_named(package, folder, tiny_mo
             "task 'our_words' has several filters; give filter, one of: whole, word",
         ),
         ({"filter": "word"}, "task 'our_choice' has no filter 'word'; give filter, one of: none"),
+        ({"gen_kwargs": {"max_gen_toks": 9}}, "gen_kwargs: its tasks compare given answers and generate none"),
+        (
+            {"tasks": ["our_shots"], "num_fewshot": 5},
+            "num_fewshot = 5: task 'our_shots' is fixed at 0 examples; leave it out",
+        ),
     ],
 )
 def test_what_the_package_does_not_have_is_one_sentence_before_a_model_is_loaded(package, folder, options, sentence):

@@ -1,5 +1,7 @@
 """Comparisons of policies are paired by prompt, and their figures are those worked by hand."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -334,3 +336,26 @@ def test_p_values_of_several_policies_are_corrected_together_where_all_are_varia
     together = compare(policies, {"heldout": asked}, "base", corrected_together=True).comparisons["x", "base"]["all"]
     assert alone.adjusted_p_value == alone.p_value == together.p_value
     assert together.adjusted_p_value == 2 * together.p_value
+
+
+def test_rates_by_the_values_of_kept_columns_are_over_their_prompts_alone():
+    kept = {"a": {"subject": "sums", "level": 1}, "b": {"subject": "sums", "level": 2}, "c": {"subject": None}, "d": {}}
+    asked = prompts(**dict.fromkeys(kept, "math"))
+    metadata = pa.array([json.dumps({"columns": columns} if columns else {}) for columns in kept.values()])
+    index = asked.schema.get_field_index("metadata")
+    asked = asked.set_column(index, PROMPTS.field("metadata"), metadata.cast(PROMPTS.field("metadata").type))
+    answers = {"before": {"a": [0], "b": [1], "c": [0], "d": [0]}, "after": {"a": [1], "b": [1], "c": [0], "d": [1]}}
+    scored = {policy: rollouts(policy, 10, "sums", **scores) for policy, scores in answers.items()}
+    found = compare(scored, {"sums": asked}, "before", [ComparedBenchmark(name="sums", by=["subject", "level"])])
+    rates = {
+        (row["benchmark"], row["policy"], row["baseline"]): (row["value"], row["n"])
+        for row in found.table.to_pylist()
+        if row["metric"] == "pass_rate"
+    }
+    assert {name for name, *_ in rates} == {"sums", "sums, subject sums", "sums, level 1", "sums, level 2"}
+    assert rates["sums, subject sums", "before", None] == (0.5, 2)
+    assert rates["sums, subject sums", "after", "before"] == (0.5, 2)
+    assert rates["sums, level 2", "after", None] == (1.0, 1)
+    assert list(found.comparisons["after", "before"]) == ["sums"], "values of columns have no tests of their own"
+    by_value = {row["metric"] for row in found.table.to_pylist() if row["benchmark"] == "sums, level 1"}
+    assert by_value == {"pass_rate", "mean_score"}

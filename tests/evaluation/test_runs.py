@@ -2,15 +2,17 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
 from tasks.evaluation.__main__ import main
 from tasks.evaluation.runs import compare_runs
+from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
 from tasks.tables.parquet import table_from_rows, write_table
-from tasks.tables.schemas import EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
+from tasks.tables.schemas import EVALUATION, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
 from tests.evaluation.test_policy_comparison import prompts, rollouts
 
 
@@ -50,6 +52,44 @@ def test_the_command_prints_options_and_rates(written):
     assert re.search(r"^ +second +100\.0% +\+50\.0 \(", done.output, re.MULTILINE)
     assert "\nwarning     policy 'second': responses are cut off at max_tokens (held out 100.0%, " in done.output
     assert re.search(r"^benchmark .* p +detectable +prompts$", done.output, re.MULTILINE)
+
+
+def benchmark_run(tmp_path, name, scores, classes=(0, 0, 1), options=None):
+    """A run whose policy answered `sums`, three samples to each question, with the options in the footer."""
+    folder = tmp_path / name
+    folder.mkdir()
+    level = {"metadata": json.dumps({"columns": {"level": 2}})}
+    asked = [{"benchmark": "sums", **row, **level} for row in prompts(**dict.fromkeys(scores, "math")).to_pylist()]
+    parts = partial(rollouts, "after", 10, "sums", lambda score: [{"name": "style", "value": score / 2}])
+    answers = [row | {"answer_class": classes[row["sample"]]} for row in parts(**scores).to_pylist()]
+    for table, rows, schema in (
+        ("evaluation_prompts", asked, EVALUATION_PROMPTS),
+        ("evaluation_rollouts", answers, EVALUATION_ROLLOUTS),
+    ):
+        write_table(folder / f"{table}.parquet", table_from_rows(rows, schema, table), schema)
+    benchmarks = [ComparedBenchmark(name="sums", **options or {}).model_dump() | {"of_another_version": 1}]
+    metadata = {"spec": {"benchmarks": {"benchmarks": benchmarks}}}
+    write_table(folder / "evaluation.parquet", EVALUATION.empty_table(), EVALUATION, metadata)
+    return folder
+
+
+def test_majorities_margins_and_means_of_rewards_stand_next_to_pass_rates(tmp_path):
+    options = {"majority": [3], "margin": 1.0, "by": ["level"], "length_control": str(tmp_path / "gone.csv")}
+    scores = {f"q{number}": [1, 1, 0] for number in range(30)}
+    first = benchmark_run(tmp_path, "first", scores, options=options)
+    second = benchmark_run(tmp_path, "second", scores | {"q0": [0, 0, 1]}, options={"majority": [2]})
+    done = CliRunner().invoke(main, ["compare", str(first), str(second)])
+    assert done.exit_code == 0, done.output
+    assert re.search(
+        r"^sums: no length-controlled win rate: .*gone.csv: length_control cannot be read", done.output, re.M
+    )
+    assert re.search(r"^ +second +65\.6% .* yes *$", done.output, re.MULTILINE)
+    assert re.search(r"^sums +majority@3 +first +1\.000 +30$", done.output, re.MULTILINE)
+    assert re.search(r"^ +second +0\.967 +-0\.033 \(", done.output, re.MULTILINE)
+    assert re.search(r"^sums +rewards/style +first +0\.333 +30$", done.output, re.MULTILINE)
+    assert re.search(r"^sums, level 2 +pass_rate +first +0\.667 +30$", done.output, re.MULTILINE)
+    assert "mean_score" not in done.output, "it is the pass rate"
+    assert "majority@2" not in done.output, "the first run's options count"
 
 
 def test_what_cannot_be_compared_is_one_sentence(written, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.judging import Judging, by_whole_prompts
-from tasks.generation.rollout_cache import responses, verdict_key
+from tasks.generation.rollout_cache import responses, verdict_number
 from tasks.generation.sampling_loop import Workload, sample
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import RESPONSES
@@ -72,10 +72,12 @@ def test_prompts_of_both_kinds_are_judged_in_one_table(judged):
     assert judged(both, ["a", "bbbbb"]) == ([0.0, 1.0, 0.0, 1.0], 4)
 
 
-def test_the_key_of_a_verdict_holds_all_responses_in_their_order():
-    assert verdict_key("id") == "id"
-    keys = {verdict_key("id", group) for group in (["a", "b"], ["b", "a"], ["a"], ["a", "b", "b"], ["ab"])}
-    assert len(keys) == 5
+def test_the_key_of_a_verdict_holds_all_responses_in_their_order(tmp_path):
+    cache, [row] = cache_in(tmp_path), prompts(1).to_pylist()
+    groups = (None, ["a", "b"], ["b", "a"], ["a"], ["a", "b", "b"], ["ab"])
+    assert len({cache.verdict_key(row, group) for group in groups}) == 6
+    assert [verdict_number("a", sample, ["a", "a"]) for sample in (0, 1)] == [0, 1]
+    assert verdict_number("a", 0) == verdict_number("a", 1) != verdict_number("b", 0)
 
 
 def test_tables_are_divided_between_prompts():

@@ -109,9 +109,30 @@ def test_a_request_has_the_tokens_and_all_options_by_name(tiny_model, monkeypatc
     assert request == {
         "model": "policy", "prompt": PROMPT, "max_tokens": 8, "temperature": 0.5, "top_p": 0.9, "stop": ["STOP"],
         "seed": 0, "top_k": 7, "min_p": 0.1, "stop_token_ids": [3], "structured_outputs": {"regex": "a+"},
-        "repetition_penalty": 1.1, "include_stop_str_in_output": True, "skip_special_tokens": False,
+        "repetition_penalty": 1.1, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+        "include_stop_str_in_output": True, "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
     }  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 5, "vllm": {"repetition_penalty": 1.3}}])
+def test_a_server_takes_no_option_of_sampling_from_the_models_files(tiny_model, options):
+    """vLLM's own reading of the request, with a generation_config.json that sets all that it may set."""
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    from tasks.generation.engine_sampling import sampling_parameters
+
+    sampling = SamplingConfig(max_tokens=8, **options)
+    with server(lambda _: answered("one")) as endpoint:
+        sampled(endpoint.url, tiny_model, sampling=sampling)
+        [(_, request)] = endpoint.requests
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    names = (*penalties, "temperature", "top_p", "top_k", "min_p")
+    of_files = dict.fromkeys(names, 0.5) | {"top_k": 20, "repetition_penalty": 1.1}
+    read = CompletionRequest(**request).to_sampling_params(8, of_files)
+    ours = sampling_parameters(sampling, seed=0, with_logprobs=False)
+    assert {name: getattr(read, name) for name in names} == {name: getattr(ours, name) for name in names}
 
 
 def test_the_token_that_ended_a_response_is_no_part_of_it(tiny_model):

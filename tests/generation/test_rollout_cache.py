@@ -11,16 +11,18 @@ import pytest
 from tasks.difficulty.stopping import Bounds, remaining
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion, EngineError
+from tasks.generation.judged_by import JudgedBy
 from tasks.generation.judging import Judging
-from tasks.generation.rollout_cache import judging_digest, responses
+from tasks.generation.rollout_cache import responses
 from tasks.generation.sampling_loop import BACKLOG, Workload, sample
 from tasks.tables.schemas import ROLLOUTS
 from tasks.verifiers import VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
-from tests.generation.test_sample_and_score import cache_in, table
+from tests.generation.test_sample_and_score import JUDGED_BY, cache_in, table
 
 ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4, cpu_threads=1)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
+MENDED = JudgedBy(VerifiersConfig(time_limit_seconds=9), "")
 PROMPTS = table(*(f"Write sentence number {number}" for number in range(6)))
 
 
@@ -75,9 +77,9 @@ def draw(tiny_model, tmp_path, pool, monkeypatch):
     for module in ("sampling_loop", "judging"):
         monkeypatch.setattr(f"tasks.generation.{module}.open_pool", lambda *_: nullcontext(pool))
 
-    def drawn(prompts=PROMPTS, sampling=SAMPLING, judging="judging", **options):
-        cache = cache_in(tmp_path, judging, sampling)
-        drawn.made = sample([Workload(prompts, sampling, cache)], tiny_model, ENGINE, **options)
+    def drawn(prompts=PROMPTS, sampling=SAMPLING, judged_by=JUDGED_BY, engine=ENGINE, **options):
+        cache = cache_in(tmp_path, judged_by, sampling, engine)
+        drawn.made = sample([Workload(prompts, sampling, cache)], tiny_model, engine, **options)
         with Judging(prompts, cache, on_judged=judged.append) as judges:
             parts = [judges.rollouts(part, "initial") for part in responses(prompts, drawn.made.counts[0], cache)]
         return pa.concat_tables([ROLLOUTS.empty_table(), *parts])
@@ -122,7 +124,7 @@ def test_further_samples_and_prompts_cost_themselves_alone(engine, draw):
 
 def test_a_mended_verifier_and_another_ground_truth_judge_anew_and_generate_nothing(engine, draw):
     draw()
-    draw(judging="mended")
+    draw(judged_by=MENDED)
     assert len(draw.judged) == 24
     other = table(
         *(f"Write sentence number {number}" for number in range(6)),
@@ -134,6 +136,25 @@ def test_a_mended_verifier_and_another_ground_truth_judge_anew_and_generate_noth
     assert not set(scores) & set(after["prompt_id"].to_pylist())
     # the one asks for no comma, the other for a word that stands behind a comma
     assert [1 - score for score in before["score"].to_pylist()] == after["score"].to_pylist()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("early", [False, True])
+def test_another_engine_generates_again_and_a_text_that_has_a_verdict_is_not_judged_again(engine, draw, pool, early):
+    stop = {"remaining": partial(remaining, samples=4, bounds=Bounds())} if early else {}
+    float32, bfloat16 = (ENGINE.model_copy(update={"dtype": dtype}) for dtype in ("float32", "bfloat16"))
+    sandbox = JudgedBy(VerifiersConfig(code={"test_seconds": 3}), "")
+
+    def calls():
+        return sum(pool.figures()[f"precise_if/{name}"] for name in ("calls", "repeated"))
+
+    first = draw(engine=float32, **stop)
+    generated, judged = len(engine.requests), calls()
+    assert draw(engine=bfloat16, judged_by=sandbox, **stop) == first
+    assert (len(engine.requests), draw.made.reused) == (2 * generated, 0)
+    assert (calls(), draw.judged) == (judged, [])
+    draw(engine=float32, judged_by=MENDED, **stop)
+    assert (len(engine.requests), calls()) == (2 * generated, judged + generated)
 
 
 def test_of_many_prompts_a_few_times_what_the_engine_runs_are_on_their_way(engine, draw):
@@ -157,7 +178,7 @@ def test_what_an_engine_gave_before_it_died_is_not_generated_again(engine, draw)
     assert len(engine.requests) == len(set(engine.requests)) == 24
     assert draw.made.reused == 10
     engine.requests.clear()
-    assert draw(judging="another") == table
+    assert draw(judged_by=MENDED) == table
     assert engine.requests == []
 
 
@@ -177,12 +198,3 @@ def test_early_stopping_draws_less_and_the_same_whatever_is_cached_already(engin
         assert Bounds().keep(pa.compute.mean(few["score"]).as_py()) == Bounds().keep(
             pa.compute.mean(all_of_it["score"]).as_py()
         )
-
-
-@pytest.mark.long
-def test_judging_by_the_initial_checkpoint_depends_on_it_and_workers_do_not():
-    judge = {"model": "initial", "server": {}}
-    by_initial = VerifiersConfig.model_validate({"judge": judge})
-    assert judging_digest(by_initial, "one") != judging_digest(by_initial, "two")
-    assert judging_digest(VerifiersConfig(), "one") == judging_digest(VerifiersConfig(total_memory_mib=8192), "two")
-    assert judging_digest(VerifiersConfig(), "one") != judging_digest(VerifiersConfig(time_limit_seconds=1), "one")

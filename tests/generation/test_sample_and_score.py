@@ -8,6 +8,7 @@ import pytest
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
 from tasks.generation.jobs import interleaved
+from tasks.generation.judged_by import JudgedBy
 from tasks.generation.judging import RolloutError, check_prompts, judgeable
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import Rollouts, sample_and_score
@@ -21,8 +22,11 @@ ENGINE = EngineConfig(max_model_len=128, cpu_threads=1)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
 
 
-def cache_in(folder, judging="judging", sampling=SAMPLING):
-    return RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", ENGINE, sampling, judging)
+JUDGED_BY = JudgedBy(VerifiersConfig(), "")
+
+
+def cache_in(folder, judged_by=JUDGED_BY, sampling=SAMPLING, engine=ENGINE):
+    return RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", engine, sampling, judged_by)
 
 
 def scored(prompts, model, folder, stage="difficulty", **options):

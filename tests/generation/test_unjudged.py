@@ -16,7 +16,7 @@ from tasks.tables.schemas import RESPONSES, messages_key
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.function_watch import FAILURES, RewardFunctionError, RewardServiceError
 from tests.generation.test_rollout_cache import CountingEngine
-from tests.generation.test_sample_and_score import table
+from tests.generation.test_sample_and_score import JUDGED_BY, table
 
 ENGINE, SAMPLING = EngineConfig(max_model_len=128), SamplingConfig(samples=4, max_tokens=16, seed=5)
 CONFIG = VerifiersConfig(time_limit_seconds=5)
@@ -42,7 +42,7 @@ def written(tmp_path, monkeypatch):
 
 def judged(folder, prompts, *texts, max_unjudged=0.1):
     """Judge these responses to each of the prompts."""
-    cache = RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", ENGINE, SAMPLING, "judging")
+    cache = RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", ENGINE, SAMPLING, JUDGED_BY)
     rows = [
         {"prompt_id": name, "sample": number, "response": text, "num_tokens": 1, "finish_reason": "stop"}
         for name in prompts["prompt_id"].to_pylist()
@@ -77,7 +77,7 @@ def test_sampling_ends_before_all_rollouts_are_paid_unless_judging_may_try_again
     monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", engine)
     table = prompts(written(f"def f(completions, **_):\n    raise {kind}('x')\n"), "f", count=50)
     options = ENGINE.model_copy(update={"max_num_seqs": 4})
-    cache = RolloutCache.at(fsspec.filesystem("file"), str(tmp_path / "cache"), "policy", options, SAMPLING, "judging")
+    cache = RolloutCache.at(fsspec.filesystem("file"), str(tmp_path / "cache"), "policy", options, SAMPLING, JUDGED_BY)
     with pytest.raises(RewardFunctionError, match="raised KeyError") if ends else nullcontext():
         sample([Workload(table, SAMPLING, cache)], tiny_model, options, verifiers=CONFIG)
     assert len(engine.requests) < 100 if ends else len(engine.requests) == 200

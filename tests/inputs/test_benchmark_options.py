@@ -1,13 +1,16 @@
 """What a benchmark file takes, what it refuses in a sentence, and how a data file names one."""
 
 import json
+from contextlib import nullcontext
 
 import jsonschema
 import pytest
 
 from tasks.config import SpecError, load_yaml, parse
+from tasks.evaluation.per_prompt import Asked
 from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
-from tasks.inputs.files import DataFile, EvaluationFile
+from tasks.inputs.evaluations import check_evaluation
+from tasks.inputs.files import DataFile, EvaluationFile, quickstart
 from tasks.inputs.json_schema import json_schema
 from tasks.sourcing.loaders import check
 from tasks.sourcing.prompts import build_prompts
@@ -196,3 +199,32 @@ def test_a_benchmark_whose_name_a_source_has_is_one_sentence(tmp_path):
 )
 def test_an_editor_takes_names_of_benchmarks_and_parts_of_a_source(model, content, accepted):
     assert jsonschema.Draft202012Validator(json_schema(model)).is_valid(content) == accepted
+
+
+@pytest.mark.parametrize("where", ["benchmark", "held-out", "environment"])
+def test_several_greedy_responses_are_the_same_and_refused_unless_an_environment_differs(tmp_path, where):
+    data, training, _ = quickstart()
+    greedy = {"samples": 20, "max_tokens": 99, "temperature": 0}
+    options = {"extends": "quickstart"}
+    if where == "benchmark":
+        options["benchmarks"] = [str(written(tmp_path, sampling=greedy))]
+    else:
+        options["sampling"] = greedy
+    if where == "environment":
+        data = parse(DataFile, "quickstart_tools")
+    evaluation = parse(EvaluationFile, json.dumps(options))
+    sentence = "samples = 20 with temperature = 0, which gives the same response each time"
+    with pytest.raises(SpecError, match=sentence) if where != "environment" else nullcontext():
+        check_evaluation(data, training, evaluation)
+
+
+def test_a_benchmark_is_divided_by_columns_that_it_keeps(tmp_path):
+    columns = {"prompt": "question", "ground_truth": "answer"}
+    source = json.loads(written(tmp_path).read_text())["source"]
+    with pytest.raises(SpecError, match=r"by: 'level' is not in source\.columns\.keep"):
+        load_yaml(BenchmarkFile, written(tmp_path, by=["level"]))
+    path = written(tmp_path, by=["level"], source=source | {"columns": columns | {"keep": ["level"]}})
+    benchmark = load_yaml(BenchmarkFile, path)
+    assert benchmark.compared.by == ["level"]
+    [row] = build_prompts(benchmark.source, 1000).prompts.to_pylist()
+    assert Asked(build_prompts(benchmark.source, 1000).prompts).columns == {row["prompt_id"]: {"level": 1}}

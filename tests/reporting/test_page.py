@@ -333,3 +333,11 @@ def test_a_source_that_lost_most_of_its_rows_is_a_warning(inputs, share, warned)
     stages = [dataclasses.replace(first, facts={"losses": [loss]}), *others]
     text = render(dataclasses.replace(inputs, summaries=stages, warn_if_lost=share))
     assert ("source &#39;sums&#39;: merging dropped 180 of 190 rows" in text) == warned
+
+
+@pytest.mark.parametrize(("dtype", "repeats"), [("bfloat16", False), ("float32", True), (None, True)])
+def test_responses_in_16_bits_are_not_repeated_and_the_page_says_what_to_set(inputs, dtype, repeats):
+    first, *others = inputs.summaries
+    page = render(dataclasses.replace(inputs, summaries=[dataclasses.replace(first, facts={"dtype": dtype}), *others]))
+    assert ("Sampled in bfloat16" not in page) == repeats
+    assert ("engine.dtype: float32" not in page) == repeats

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion
+from tasks.generation.judged_by import JudgedBy
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import sample_and_score
 from tasks.generation.sampling_loop import Workload, tokenise
@@ -113,7 +114,7 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
 
     monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
-    cache = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
+    cache = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, JudgedBy(config, ""))
     sampled = sample_and_score(
         [Workload(table, options, cache)], model, ENGINE, policy="p", stage="difficulty", verifiers=config
     )

@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.config_fields import HubOrFolder
-from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
+from tasks.connection import VARIABLE, ConnectionConfig, plain_url
 
 TEMPLATES = Path(__file__).parent / "templates"
 """Folder of the judges' prompt templates."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.chat.endpoint import Endpoint
 from tasks.verifiers.chat.prompt_parts import cut
 from tasks.verifiers.chat.prompts import Prompt
+from tasks.verifiers.chat.tokenizer import load_tokenizer
 from tasks.verifiers.scores import CannotJudge
 
 SMALLEST_CONTEXT = 4096
@@ -63,7 +62,9 @@ class Context:
         self._config = config
         self._endpoint = endpoint
         self._tokens = config.context_tokens
-        self._tokenizer = None if config.tokenizer is None else _load(config.tokenizer, config.tokenizer_revision)
+        self._tokenizer = (
+            None if config.tokenizer is None else load_tokenizer(config.tokenizer, config.tokenizer_revision)
+        )
         self._endpoint_counts: bool | None = None  # None if it was not requested yet
 
     async def fitted(self, render: Callable[[int, int], Prompt], answer: str, deadline: float) -> tuple[Prompt, int]:
@@ -134,14 +135,3 @@ class Context:
                 self._tokens = self._tokens or context
                 return count
         return len(text.encode())
-
-
-def _load(tokenizer: str, revision: str | None) -> Any:
-    if not Path(tokenizer).is_dir() and revision is None:
-        raise ValueError(f"tokenizer {tokenizer!r}: neither a folder nor a hub id with a revision")
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(tokenizer, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer {tokenizer!r} cannot be loaded: {error}") from error

@@ -8,8 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.config_fields import InFile
+from tasks.connection import VARIABLE, ConnectionConfig, plain_url
 from tasks.storage.sent_files import FilePath
-from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")
 """Options of `CodeConfig` that decide whether a test passes; a client and its server must have the same values."""

@@ -1,4 +1,4 @@
-"""Options of the requests to a judge in another process. Imports pydantic only: no client is loaded."""
+"""Options of the requests to a service in another process. Imports pydantic only: no client is loaded."""
 
 from __future__ import annotations
 
