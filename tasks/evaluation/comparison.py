@@ -372,7 +372,7 @@ def _corrected(
 ) -> dict[tuple[str, str], dict[str, Comparison]]:
     """Return the comparisons by pair and benchmark with corrected p-values, and with `maintained`.
 
-    The p-values of the pairs of a family are corrected together. Those of a domain are not corrected.
+    The p-values of the pairs of a family are corrected together. P-values of domains are not corrected.
     """
     adjusted: dict[tuple[tuple[str, str], str], float] = {}
     for family in families:

@@ -178,8 +178,8 @@ def length_gain(before: np.ndarray, after: np.ndarray) -> Estimate:
 def gain_between_runs(before: np.ndarray, after: np.ndarray) -> Estimate | None:
     """Return the mean gain of a rate over training runs, with Welch's t interval, or None if it cannot be estimated.
 
-    It is about other runs of the same two recipes on the same prompts, where `rate_gain` is about other prompts for the
-    same policies (Welch 1947, Biometrika 34; Agarwal et al. 2021, arXiv:2108.13264, on few runs).
+    It is about other runs of the same two recipes on the same prompts. `rate_gain` is about other prompts for the same
+    policies (Welch 1947, Biometrika 34; Agarwal et al. 2021, arXiv:2108.13264, on few runs).
 
     Args:
         before, after: rate of each run, `[runs]` each, of two recipes. With one run of either, or if the runs of both
