@@ -19,7 +19,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
+.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-experiment test-images chaos chaos-hosts soak check lock image-digests reference words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -45,13 +45,16 @@ test-fast: $(VENV)/.ready  ## what is worth running on every save
 
 test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers; two hours
 	@RLVR_EXAMPLES=all $(PYTEST) -m "not table"
-	@$(MAKE) --no-print-directory test-recipes test-mistakes
+	@$(MAKE) --no-print-directory test-recipes test-mistakes test-experiment
 
 test-recipes: $(VENV)/.ready  ## every recipe and data file that ships, shrunk, from its first row to the report: half an hour at most
 	@$(BIN)/pytest -n 2 --dist load tests/hub tests/workflows/test_shipped_files.py
 
 test-mistakes: $(VENV)/.ready  ## every mistake and fault of the table, as a person meets it on a terminal: 20 minutes
 	@$(BIN)/pytest -n 2 --dist load tests/mistakes
+
+test-experiment: $(VENV)/.ready  ## an experiment of two variants and two seeds with real engines: 10 minutes
+	@$(BIN)/pytest -s tests/workflows/two_by_two.py
 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images of both kinds (Python 3.11 and 3.12), and every task's container command
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py
