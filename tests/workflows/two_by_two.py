@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tasks.tables.parquet import read_table
@@ -16,7 +17,10 @@ EXPERIMENT = {
     "name": "two-by-two",
     "recipe": "quickstart",
     "seeds": [0, 1],
-    "data": {"difficulty": None, "mixture.heldout": 2},
+    "data": {
+        "difficulty": None,
+        "mixture.domains": {name: {"heldout": 3} for name in ("precise_if", "math", "code")},
+    },
     "training": {"steps": 3, "groups_per_step": 4, "validation": {"every": 3, "prompts": 4, "samples": 2}},
     "evaluation": {"sampling.samples": 2},
     "variants": {"as-it-is": {}, "faster": {"training": {"optimizer.learning_rate": 9.0e-5}}},
@@ -24,14 +28,15 @@ EXPERIMENT = {
 """The quickstart's model, three steps of four groups."""
 
 
+@pytest.mark.timeout(3600)
 def test_two_variants_with_two_seeds_each_are_trained_and_compared(tmp_path):
     path = tmp_path / "experiment.yaml"
     path.write_text(yaml.safe_dump(EXPERIMENT))
     environment = {**os.environ, "FLYTE_SDK_LOCAL_SANDBOX": str(tmp_path / "outputs" / "flyte")}
     command = [PYFLYTE, "run", "workflows/experiments.py", "experiment", "--experiment", str(path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000)
-    print(done.stdout[-3000:], done.stderr[-3000:])
-    assert done.returncode == 0
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr[-3000:]
     latest = tmp_path / "outputs" / "experiments" / "latest"
     page = (latest / "experiment.html").read_text()
     assert "2 variants with 2 seeds each" in page
@@ -39,6 +44,6 @@ def test_two_variants_with_two_seeds_each_are_trained_and_compared(tmp_path):
     table = read_table(latest / "experiment.parquet", EVALUATION).to_pandas()
     rates = table[(table.metric == "pass_rate") & (table.benchmark == "all")].set_index(["policy", "baseline"])
     assert list(rates.index.get_level_values(0).unique()) == ["initial", "as-it-is", "faster"]
-    assert rates.n.nunique() == 1, "all answered the same prompts"
+    assert rates.n.unique().tolist() == [9]
     trained = [path.stem for path in (tmp_path / "outputs" / "runs").iterdir()]
     assert len(trained) == 4
