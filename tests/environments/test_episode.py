@@ -87,12 +87,14 @@ def play(tokenizer, shared):
         services=None,
         max_tokens=200,
         folder=None,
+        closes=False,
         module="tests.environments.rooms",
         **options,
     ):
         async def run():
             policy_ = policy or Policy(tokenizer)
-            pool = shared[1] if folder is None else EnvironmentPool(LIMITS, folder)
+            is_own = closes or folder is not None
+            pool = EnvironmentPool(LIMITS, folder) if is_own else shared[1]
             player = EpisodePlayer(pool, ChatTemplate(tokenizer, {}))
             ids = tokenizer.apply_chat_template(PROMPT, add_generation_prompt=True, return_dict=False)
             spec = EnvironmentSpec(f"{module}.{room}", **options)
@@ -101,7 +103,7 @@ def play(tokenizer, shared):
             try:
                 return await player.play(request, policy_.generate, services or Services(), recorded=recorded)
             finally:
-                if folder is not None:
+                if is_own:
                     await player.aclose()
 
         return shared[0].run(run())

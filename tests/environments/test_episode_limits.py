@@ -149,7 +149,7 @@ def runs(pid):
 def test_processes_of_an_environment_end_with_its_own(play, tmp_path, how, monkeypatch):
     monkeypatch.setattr("tasks.environments.sessions.GRACE_SECONDS", 0.5)
     file = tmp_path / "pids"
-    play("starting", seconds=1.0, columns={"file": str(file), "how": how})
+    play("starting", seconds=1.0, closes=True, columns={"file": str(file), "how": how})
     pids = [int(pid) for pid in file.read_text().split()]
     assert len(pids) == 3
     until = time.monotonic() + 10
@@ -201,10 +201,14 @@ def test_a_reward_is_a_finite_number_of_any_library(play, kind, reward):
 
 
 def test_no_process_is_left_when_the_pool_is_closed(play):
-    play("count")
+    before = _children()
+    play("count", closes=True)
+    assert not [pid for pid in _children() - before if runs(pid) and "environments.worker" in _command(pid)]
+
+
+def _children():
     with open(f"/proc/self/task/{os.getpid()}/children") as stream:
-        children = stream.read().split()
-    assert not [pid for pid in children if runs(pid) and "environments.worker" in _command(pid)]
+        return set(stream.read().split())
 
 
 def _command(pid):
