@@ -256,6 +256,8 @@ def test_the_documents_files_are_what_they_say(tmp_path):
     recipe = load_yaml(Recipe, tmp_path / "my_validated_recipe.yaml")
     assert [benchmark.name for benchmark in recipe.benchmarks] == ["sums"]
     experiment = Experiment.of(load_yaml(ExperimentFile, tmp_path / "my_experiment.yaml"))
-    assert list(experiment.variants) == ["as-it-is", "faster", "fewer-held-out"]
+    assert [(name, files.training.seed) for name, files in experiment.runs] == [
+        (name, seed) for name in ("as-it-is", "faster") for seed in (0, 1)
+    ]
     for files in experiment.variants.values():
         check_together(files.data, files.training, files.evaluation)
