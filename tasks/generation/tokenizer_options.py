@@ -7,6 +7,7 @@ recipe: model.chat_template, model.special_tokens
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -168,9 +169,7 @@ def _write_template(folder: Path, text: str) -> None:
     for name in OTHER_TEMPLATES:
         path = folder / name
         if path.is_dir():
-            for file in path.iterdir():
-                file.unlink()
-            path.rmdir()
+            shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     config = json.loads((folder / "tokenizer_config.json").read_text())

@@ -31,7 +31,7 @@ to always passing, and all others have samples that disagree, small sets of prom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -120,15 +120,8 @@ def rate_gain(before: np.ndarray, after: np.ndarray, weights: np.ndarray | None 
     # The chance that one sample of each policy differs: one passes and the other does not.
     disagreement = float(np.sum(scale**2 * (before * (1 - after) + after * (1 - before))))
     centre, error = n * value / (n + 2), _gain_error(seen, disagreement, n, n * value / (n + 2))
-    half = t_quantile(n - 1) * error
-    return Estimate(
-        value,
-        max(-1.0, centre - half),
-        min(1.0, centre + half),
-        n,
-        p_value=_p_value(centre, error, n - 1),
-        detectable=min(1.0, detectable_gain(error, n - 1) * (n + 2) / n),
-    )
+    gain = _t_gain(centre, error, n - 1, n)
+    return replace(gain, value=value, detectable=min(1.0, detectable_gain(error, n - 1) * (n + 2) / n))
 
 
 def planned_gain(prompts: int, samples: int, rate: float, correlation: float, shared: float) -> float:
@@ -164,15 +157,7 @@ def length_gain(before: np.ndarray, after: np.ndarray) -> Estimate:
     interval = length_interval(after - before)
     if interval.n == 1:
         return interval
-    error = _standard_error(after - before)
-    return Estimate(
-        interval.value,
-        interval.low,
-        interval.high,
-        interval.n,
-        p_value=_p_value(interval.value, error, interval.n - 1),
-        detectable=detectable_gain(error, interval.n - 1),
-    )
+    return _t_gain(interval.value, _standard_error(after - before), interval.n - 1, interval.n, largest=np.inf)
 
 
 def gain_between_runs(before: np.ndarray, after: np.ndarray) -> Estimate | None:
@@ -191,21 +176,13 @@ def gain_between_runs(before: np.ndarray, after: np.ndarray) -> Estimate | None:
     if parts.sum() == 0:
         return None
     degrees = parts.sum() ** 2 / np.sum(parts**2 / [len(before) - 1, len(after) - 1])
-    value, half = _mean(after) - _mean(before), float(stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(parts.sum()))
+    value, half = _mean(after) - _mean(before), t_quantile(degrees) * float(np.sqrt(parts.sum()))
     return Estimate(value, max(-1.0, value - half), min(1.0, value + half), len(before) + len(after))
 
 
 def jackknife_gain(value: float, error: float, groups: int, n: int) -> Estimate:
     """Return a gain of rates with its t interval, from a standard error over `groups` groups of prompts."""
-    half = t_quantile(groups - 1) * error
-    return Estimate(
-        value,
-        max(-1.0, value - half),
-        min(1.0, value + half),
-        n,
-        p_value=_p_value(value, error, groups - 1),
-        detectable=min(1.0, detectable_gain(error, groups - 1)),
-    )
+    return _t_gain(value, error, groups - 1, n)
 
 
 def mean_of(estimates: list[Estimate]) -> Estimate:
@@ -228,9 +205,22 @@ def detectable_gain(error: float, degrees: int) -> float:
     return (t_quantile(degrees) + float(stdtrit(degrees, POWER))) * error
 
 
-def t_quantile(degrees: int) -> float:
+def t_quantile(degrees: float) -> float:
     """Return the quantile of Student's t that half an interval has, in standard errors."""
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+
+
+def _t_gain(value: float, error: float, degrees: int, n: int, largest: float = 1.0) -> Estimate:
+    """Return a gain over `n` prompts with its t interval, which ends at `largest` in both directions."""
+    half = t_quantile(degrees) * error
+    return Estimate(
+        value,
+        max(-largest, value - half),
+        min(largest, value + half),
+        n,
+        p_value=_p_value(value, error, degrees),
+        detectable=min(largest, detectable_gain(error, degrees)),
+    )
 
 
 def _remaining_share(seen: float, single: float) -> float:

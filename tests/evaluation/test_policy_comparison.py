@@ -338,10 +338,15 @@ def test_p_values_of_several_policies_are_corrected_together_where_all_are_varia
     assert together.adjusted_p_value == 2 * together.p_value
 
 
-def test_rates_by_the_values_of_kept_columns_are_over_their_prompts_alone():
-    kept = {"a": {"subject": "sums", "level": 1}, "b": {"subject": "sums", "level": 2}, "c": {"subject": None}, "d": {}}
-    asked = prompts(**dict.fromkeys(kept, "math"))
-    metadata = pa.array([json.dumps({"columns": columns} if columns else {}) for columns in kept.values()])
+def test_a_benchmark_has_rates_by_subject_and_level():
+    given = {
+        "a": {"subject": "sums", "level": 1},
+        "b": {"subject": "sums", "level": 2},
+        "c": {"subject": None},
+        "d": {},
+    }
+    asked = prompts(**dict.fromkeys(given, "math"))
+    metadata = pa.array([json.dumps({"columns": columns} if columns else {}) for columns in given.values()])
     index = asked.schema.get_field_index("metadata")
     asked = asked.set_column(index, PROMPTS.field("metadata"), metadata.cast(PROMPTS.field("metadata").type))
     answers = {"before": {"a": [0], "b": [1], "c": [0], "d": [0]}, "after": {"a": [1], "b": [1], "c": [0], "d": [1]}}

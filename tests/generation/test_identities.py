@@ -40,7 +40,7 @@ def of(verifier, truth=None, initial="one", environment=None, **options):
 
 @pytest.fixture
 def edit(tmp_path, monkeypatch):
-    """Changes a file of a copy of the project, from which digests are then computed."""
+    """Edit a file in a copy of the project. Digests are computed from the copy."""
     copy = tmp_path / "copy"
     for folder in ("tasks", "workflows", "images"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -14,6 +14,7 @@ from tasks.generation.tokenizer_options import CHAT_TEMPLATES, change_loaded, na
 from tasks.inputs.environments import template_of
 from tasks.inputs.files import EvaluationFile, Recipe
 from tasks.storage.model_folder import ModelError
+from tasks.training.learner.weight_files import copy_all_but_weights
 
 QUESTION = "What is 1+1?"
 ONE_QUESTION = [{"role": "user", "content": QUESTION}]
@@ -58,6 +59,13 @@ def model(tiny_model, tmp_path):
 def test_a_built_in_template_renders_what_its_source_does(model, tmp_path, name):
     prepared = prepare_model(spec(model, chat_template=name), tmp_path / "prepared")
     assert rendered(prepared) == SOURCES[name]
+
+
+def test_an_exported_policy_contains_the_recipes_template(model, tmp_path):
+    prepared = prepare_model(spec(model, chat_template="r1"), tmp_path / "prepared")
+    (tmp_path / "policy").mkdir()
+    copy_all_but_weights(prepared, tmp_path / "policy", "float32")
+    assert rendered(tmp_path / "policy") == SOURCES["r1"]
 
 
 def test_the_tests_know_every_built_in_template_and_each_has_its_source_and_licence():
