@@ -141,7 +141,7 @@ def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
         evidence.append(formats.p_value(summary["p_value"]))
     evidence.append(_verdict(summary))
     if summary["detectable"] is not None:
-        evidence.append(f"{formats.detectable(summary['detectable'])} are detected with a chance of 80%")
+        evidence.append(f"detectable with 80% power: {formats.detectable(summary['detectable'])}")
     console.print(Text(f"{'':12}{', '.join(evidence)}", style="dim"))
 
 

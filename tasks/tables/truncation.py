@@ -30,9 +30,9 @@ def truncation_warnings(evaluation: pa.Table) -> list[str]:
             what = "held out" if row["benchmark"] == EVERYTHING else row["benchmark"]
             shares[row["policy"]].append(f"{what} {row['value']:.1%}")
     return [
-        f"policy {policy!r}: responses are cut off at max_tokens ({', '.join(listed)}), and what is cut off seldom has "
-        "an answer; raise max_tokens (benchmark_sampling does it for all benchmarks), or evaluate a policy that thinks "
-        "on the benchmarks whose names end in _olmo3"
+        f"policy {policy!r}: responses are cut off at max_tokens ({', '.join(listed)}), and then seldom have an "
+        "answer: raise max_tokens in the evaluation file (sampling for held-out prompts, benchmark_sampling for "
+        "benchmarks); a policy that thinks needs benchmarks whose names end in _olmo3"
         for policy, listed in shares.items()
     ]
 

@@ -52,7 +52,7 @@ def test_printed_lines_say_what_a_person_wants_to_know():
     assert "23.4% (17.0 to 31.0) -> 44.5% (36.0 to 53.0), gain +21.1 points (+12.0 to +30.0, 95%)" in lines
     assert "mean score  30.1% (24.0 to 37.0) -> 49.8% (42.0 to 58.0), gain +19.7 points" in lines
     assert "64 held-out prompts, p < 0.001, the gain's interval lies above zero" in lines
-    assert "12.6 points are detected with a chance of 80%" in lines
+    assert "detectable with 80% power: 12.6 points" in lines
     assert "11 min 40 s" in lines
     assert "312 tokens/s" in lines
     training = next(line for line in lines.splitlines() if line.startswith("training"))
