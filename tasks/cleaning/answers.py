@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 SHOWN_CHARS = 80
 """Maximum number of characters of a ground truth in a reason."""
@@ -14,36 +13,39 @@ _FORMATTING = re.compile(r"[\s$,]+|\\[,;! ]|\\left|\\right")
 _FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answers that a ground truth accepts, comparable if the verifier is the same.
-
-    Attributes:
-        verifier: the verifier that reads the ground truth.
-        accepted: the answers without formatting. Equal numbers are equal, however they are written.
-        shown: the ground truth as shortened text.
-    """
+class Truth(NamedTuple):
+    """The columns of a row of `PROMPTS` that its responses are scored with. The ground truth is JSON."""
 
     verifier: str
-    accepted: frozenset[Fraction | str]
-    shown: str
-
-    def contradicts(self, other: Answers) -> bool:
-        """Return True if both are answers to a question of mathematics, and no answer is accepted by both.
-
-        Other ground truths can differ without a contradiction: two sets of tests, or two reference answers.
-        """
-        return self.verifier == other.verifier == "math" and not self.accepted & other.accepted
+    ground_truth: str
 
 
-def answers_of(verifier: str, ground_truth: str) -> Answers:
-    """Return the answers of a row of `PROMPTS`, whose `ground_truth` is JSON."""
-    truth = json.loads(ground_truth)
-    given = truth["answer"] if isinstance(truth, dict) and "answer" in truth else truth
-    listed = given if isinstance(given, list) and given else [given]
-    shown = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    shown = shown if len(shown) <= SHOWN_CHARS else shown[: SHOWN_CHARS - 3] + "..."
-    return Answers(verifier, frozenset(map(_plain, listed)), shown)
+def contradiction(one: Truth, other: Truth) -> tuple[str, str] | None:
+    """Return both ground truths as shortened text if no answer to a question of mathematics is accepted by both.
+
+    Equal numbers are equal, however they are written. Other ground truths can differ without a contradiction: two sets
+    of tests, or two reference answers.
+    """
+    if one == other or not one.verifier == other.verifier == "math":
+        return None
+    given, given_by_other = _given(one), _given(other)
+    if _accepted(given) & _accepted(given_by_other):
+        return None
+    return _shown(given), _shown(given_by_other)
+
+
+def _given(truth: Truth) -> Any:
+    value = json.loads(truth.ground_truth)
+    return value["answer"] if isinstance(value, dict) and "answer" in value else value
+
+
+def _accepted(given: Any) -> frozenset[Fraction | str]:
+    return frozenset(map(_plain, given if isinstance(given, list) and given else [given]))
+
+
+def _shown(given: Any) -> str:
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
 
 
 def _plain(answer: Any) -> Fraction | str:

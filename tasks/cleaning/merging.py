@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.cleaning.answers import Answers, answers_of
+from tasks.cleaning.answers import Truth, contradiction
 from tasks.cleaning.duplicates import COMPARED, Comparison, Indices
 from tasks.cleaning.frames import FRAMED, frames_of
 from tasks.cleaning.spec import DuplicatesSpec
@@ -61,7 +61,7 @@ class Merger:
         self._ids = pa.chunked_array(ids, pa.string())
         self._owners = np.concatenate([np.empty(0, np.int64), *owners])
         self._likeness = self._comparison.likeness(self._order())
-        self._answers = self._kept_answers()
+        self._truths = self._kept_truths()
 
     def parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yield, batch by batch, the merged table (of `columns`) and the dropped rows (of `SET_ASIDE`)."""
@@ -98,26 +98,25 @@ class Merger:
         ranks = np.array([ranked.index(name) for name in self._sources], np.int64)
         return np.argsort(ranks[self._owners], kind="stable")
 
-    def _kept_answers(self) -> dict[int, Answers]:
-        """Return the answers of each prompt that has duplicates, by its index."""
+    def _kept_truths(self) -> dict[int, Truth]:
+        """Return the verifier and the ground truth of each prompt that has duplicates, by its index."""
         stays, start = self._likeness.stays, 0
         has_duplicates = np.unique(stays[stays != np.arange(len(stays))])
-        answers: dict[int, Answers] = {}
+        truths: dict[int, Truth] = {}
         for batch in self._batches(_TRUTHS) if len(has_duplicates) else ():
             low, high = np.searchsorted(has_duplicates, [start, start + batch.num_rows])
             for index in has_duplicates[low:high].tolist():
                 verifier, truth = (batch.column(name)[index - start].as_py() for name in ("verifier", "ground_truth"))
-                answers[index] = answers_of(verifier, truth)
+                truths[index] = Truth(verifier, truth)
             start += batch.num_rows
-        return answers
+        return truths
 
     def _set_aside(self, row: dict[str, Any], index: int) -> dict[str, Any]:
         other = int(self._likeness.stays[index])
         kind: Kind = "duplicate"
         how, truths = "the same prompt as one", ""
-        own, first = answers_of(row["verifier"], row["ground_truth"]), self._answers[other]
-        if own.contradicts(first):
-            kind, truths = "contradicting_duplicate", f", with another ground truth: {own.shown!r}, not {first.shown!r}"
+        if shown := contradiction(Truth(row["verifier"], row["ground_truth"]), self._truths[other]):
+            kind, truths = "contradicting_duplicate", f", with another ground truth: {shown[0]!r}, not {shown[1]!r}"
         if not self._comparison.are_the_same(index, other):
             kind, how = "near_duplicate", f"{self._likeness.similarity[index]:.0%} like a prompt"
         return set_aside_row(

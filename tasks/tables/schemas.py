@@ -297,6 +297,8 @@ def canonical_json(value: Any) -> str:
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_quoted = json.encoder.encode_basestring
+"""Returns `canonical_json` of text, and is several times as fast."""
 
 
 def row_rank(seed: int, row: int) -> bytes:
@@ -318,9 +320,9 @@ def prompt_id_of_texts(
     messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: str, environment: str | None = None
 ) -> str:
     """Return the same as `prompt_id` for a ground truth in `canonical_json`, which is not encoded again."""
-    parts = [_turns(messages), canonical_json(verifier), ground_truth]
+    parts = [_turns(messages), _quoted(verifier), ground_truth]
     if environment is not None:
-        parts.append(canonical_json(environment))
+        parts.append(_quoted(environment))
     return _digest(f"[{','.join(parts)}]")
 
 
@@ -331,7 +333,7 @@ def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
 
 def _turns(messages: Iterable[Mapping[str, str]]) -> str:
     """Return the list of the role and the content of each message in `canonical_json`."""
-    turns = (f"[{canonical_json(turn['role'])},{canonical_json(turn['content'])}]" for turn in messages)
+    turns = [f"[{_quoted(turn['role'])},{_quoted(turn['content'])}]" for turn in messages]
     return f"[{','.join(turns)}]"
 
 
