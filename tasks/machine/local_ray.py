@@ -7,14 +7,18 @@ one.
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.failures import MistakeError
+from tasks.failures import InfrastructureError, MistakeError
 from tasks.machine.quiet import silence_retries
+
+logger = logging.getLogger(__name__)
 
 LONGEST_SOCKET = 107
 """Maximum number of bytes in the path of a Unix socket on Linux."""
@@ -22,6 +26,8 @@ LONGEST_SOCKET = 107
 RAYS_PART = "/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store"
 """The longest path of a Ray socket below the folder of temporary files."""
 
+TOO_SLOW = "timed out during startup"
+"""A part of the message with which Ray gives up if its processes have not started after its fixed 30 seconds."""
 
 CONNECT_SECONDS = 10
 """Connection timeout of a cluster in seconds."""
@@ -29,6 +35,10 @@ CONNECT_SECONDS = 10
 
 class MachineError(MistakeError):
     """The machine or the environment lacks something that engines and Ray need. The message names it."""
+
+
+class RayStartError(InfrastructureError):
+    """Ray did not start in time on this machine, twice."""
 
 
 def check_machine() -> None:
@@ -76,19 +86,36 @@ def start_ray(address: str = "local", **options: Any) -> None:
 
     Raises:
         MachineError: as `check_machine` raises it, or nothing answers at `address`.
+        RayStartError: Ray did not start in time, twice.
         ConnectionError: the server at `address` is not a Ray cluster.
     """
-    import ray
-
     if address == "local":
         check_machine()
         options = {"num_gpus": _usable_gpus()} | options
     else:
         _check_answers(address)
     silence_retries()
-    ray.init(address=address, include_dashboard=False, **options)
+    try:
+        _init(address, options)
+    except RayStartError as error:
+        logger.warning("%s; trying again", error)
+        _init(address, options)
     # Ray sets its own handler, which aborts the process and prints a stack trace.
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _init(address: str, options: Mapping[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, include_dashboard=False, **options)
+    except Exception as error:
+        if TOO_SLOW not in str(error):
+            raise
+        raise RayStartError(
+            "Ray did not start on this machine within its 30 seconds: other processes take its cores or its memory; "
+            "end them, and start the same command again"
+        ) from None
 
 
 def _usable_gpus() -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.hub.files import ANSWERS
-from tests.hub.server import Repository
+from tests.hub.server import SMALL, Repository
 
 CONTEXT = 4096
 """Longest sequence of the small models, tokens."""
@@ -54,9 +54,6 @@ WITHOUT_THOUGHTS = (
 
 ON_A_BRANCH = {"deepseek-ai/deepseek-math-7b-instruct": "refs/pr/2"}
 """The branch that has safetensors, of models whose main branch has none."""
-
-SMALL = "small-"
-"""Beginning of a small model's name."""
 
 PULL = 4.0
 """Logit that the tokens of answers have above others, on average."""

@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.paths import ROOT
 
+SMALL = "small-"
+"""Beginning of the name of a small model, which has the commits of the model that it stands in for."""
 PIN = re.compile(r"(?:dataset|name): ([\w.-]+/[\w.-]+),[^}]*?revision: ([0-9a-f]{40})")
 
 
@@ -64,7 +66,8 @@ class Repository:
     @property
     def sha(self) -> str:
         """The commit: the given one, the one that a shipped file pins, or a hash of the name."""
-        return self.commit or pinned_commits().get(self.name) or hashlib.sha1(self.name.encode()).hexdigest()  # noqa: S324 - as long as a commit
+        pinned = pinned_commits().get(self.name.replace(f"/{SMALL}", "/"))
+        return self.commit or pinned or hashlib.sha1(self.name.encode()).hexdigest()  # noqa: S324 - as long as a commit
 
     @property
     def address(self) -> str:

@@ -1,12 +1,14 @@
 """Ray is not asked to join a cluster that does not answer, and a folder that cannot be written is named."""
 
+import signal
 import socket
 from pathlib import Path
 
 import pytest
+import ray
 
 from tasks.failures import MistakeError
-from tasks.machine.local_ray import MachineError, can_be_written, start_ray
+from tasks.machine.local_ray import MachineError, RayStartError, can_be_written, start_ray
 from tasks.storage.locations import check_folders
 
 
@@ -17,6 +19,25 @@ def test_a_cluster_that_does_not_answer_is_an_error_at_once():
         for name in (address, f"ray://{address}"):
             with pytest.raises(MachineError, match=f"no Ray cluster answers at {name}"):
                 start_ray(name)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_ray_that_is_too_slow_is_started_again_once(monkeypatch, failures):
+    calls = []
+
+    def init(**options):
+        calls.append(options)
+        if len(calls) <= failures:
+            raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    if failures == 1:
+        start_ray()
+    else:
+        with pytest.raises(RayStartError, match="Ray did not start on this machine"):
+            start_ray()
+    assert len(calls) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_known_by_writing(tmp_path):

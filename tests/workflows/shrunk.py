@@ -98,6 +98,8 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
         "checkpoint_every": 1,
         "cluster": {"gpus_per_node": 0},
     }
+    if shipped.placement == "time_shared":  # which is of GPUs
+        recipe["placement"] = "shared"
     if shipped.updates.minibatches > 1:
         recipe["updates.minibatches"] = 2
     if shipped.objective.shaping.overlong is not None:
