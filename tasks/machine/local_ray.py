@@ -27,7 +27,7 @@ RAYS_PART = "/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_stor
 """The longest path of a Ray socket below the folder of temporary files."""
 
 TOO_SLOW = "timed out during startup"
-"""A part of the message with which Ray gives up if its processes have not started after its fixed 30 seconds."""
+"""A part of the error that Ray raises if its processes have not started after 30 seconds, which is not an option."""
 
 CONNECT_SECONDS = 10
 """Connection timeout of a cluster in seconds."""
