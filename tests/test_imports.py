@@ -138,6 +138,7 @@ FLOORS = (
         "training.control",
         "training.simulation",
         "training.metrics_page",
+        "training.alarms_page",
         "training.model_check",
         "training.gpu_check",
     ),
@@ -148,9 +149,10 @@ FLOORS = (
         "inputs",
         "cluster_check",
         "training.recipe_table",
-        "training.__main__",
+        "training.without_flyte",
         "reporting",
         "pruning",
+        "commands",
     ),
 )
 """Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.
