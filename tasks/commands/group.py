@@ -16,6 +16,8 @@ PACKAGES = ("data_specs", "images", "tasks", "workflows")
 """Names of the packages of this project."""
 
 COMMANDS = {
+    "new": Subcommand("tasks.commands.new:new", "Write the files of an example into FOLDER"),
+    "check": Subcommand("tasks.commands.check:check", "Check FILES against each other, without a run"),
     "run": Subcommand("tasks.commands.run:run", "Run the pipeline, or one part of it, here or on a cluster"),
     "train": Subcommand("tasks.commands.train:train", "Train by RECIPE on a mixture, without Flyte"),
     "view": Subcommand("tasks.view.command:view", "Open the rollouts of RUN in a browser"),  # if it is there
