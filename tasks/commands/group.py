@@ -7,13 +7,10 @@ from pathlib import Path
 import click
 
 from tasks.commands.lazy import LazyGroup, Subcommand
-from tasks.commands.options import HOME
 from tasks.failures import MistakeError
 from tasks.machine.error_report import run_command
 from tasks.machine.quiet import silence_libraries
-
-PACKAGES = ("data_specs", "images", "tasks", "workflows")
-"""Names of the packages of this project."""
+from tasks.packages import HOME, PACKAGES
 
 COMMANDS = {
     "new": Subcommand("tasks.commands.new:new", "Write the files of an example into FOLDER"),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-HOME = Path(__file__).parents[2]
+from tasks.packages import HOME
 
 FOLDERS = {
     "data": HOME / "data_specs",

@@ -8,14 +8,18 @@ same as with `pyflyte run`. The options are declared here again, because flyteki
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import pkgutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from tasks.commands.options import HOME, SpecFile, backend_options
+from tasks.commands.options import SpecFile, backend_options
+from tasks.packages import HOME
 
 PYFLYTE = "flytekit.clis.sdk_in_container.pyflyte:main"
 """Flytekit's command, which is imported when it is called."""
@@ -117,19 +121,33 @@ def run_workflow(workflow: Workflow, given: Mapping[str, Any]) -> None:
     if not given["remote"] and (names := [name for name in REMOTE_ONLY if given[name]]):
         raise click.UsageError(f"--{names[0].replace('_', '-')} is an option of executions: add --remote", context)
     config = given["config"]
-    command = [*(["--config", config] if config else []), "run", *_arguments(workflow, given)]
     from tasks.storage.locations import SANDBOX, sandbox_folder
 
     os.environ.setdefault(SANDBOX, str(sandbox_folder()))  # flytekit reads it when it is imported
-    try:
-        pkgutil.resolve_name(PYFLYTE).main(command, prog_name="pyflyte", standalone_mode=False)
-    except click.UsageError as error:
-        error.ctx = context
-        raise
+    pyflyte = pkgutil.resolve_name(PYFLYTE)
+    with _sent_folder() if given["remote"] else contextlib.nullcontext(HOME) as root:
+        command = [*(["--config", config] if config else []), "run", *_arguments(workflow, given, root)]
+        try:
+            pyflyte.main(command, prog_name="pyflyte", standalone_mode=False)
+        except click.UsageError as error:
+            error.ctx = context
+            raise
 
 
-def _arguments(workflow: Workflow, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the arguments of `pyflyte run`."""
+def _sent_folder() -> contextlib.AbstractContextManager[Path]:
+    """Return the folder to send to a cluster, with our packages in it.
+
+    The modules of the workflows are imported from where the project is installed, before flytekit finds the copies.
+    """
+    from tasks.flyte.archive import launch_folder
+
+    for path in (HOME / "workflows").glob("*.py"):
+        importlib.import_module(f"workflows.{path.stem}")
+    return launch_folder()
+
+
+def _arguments(workflow: Workflow, given: Mapping[str, Any], root: Path) -> Iterator[str]:
+    """Yield the arguments of `pyflyte run` for a workflow in the folder `root`."""
     for option in ("remote", "wait", "overwrite_cache"):
         if given[option]:
             yield f"--{option.replace('_', '-')}"
@@ -141,7 +159,7 @@ def _arguments(workflow: Workflow, given: Mapping[str, Any]) -> Iterator[str]:
     for option in ("image", "label", "env"):
         for value in given[option]:
             yield from (f"--{option}", value)
-    yield from (str(HOME / "workflows" / workflow.file), workflow.name)
+    yield from (str(root / "workflows" / workflow.file), workflow.name)
     for name in workflow.inputs:
         if given[name] is not None:
             yield from (f"--{name}", given[name])

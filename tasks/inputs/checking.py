@@ -93,7 +93,7 @@ def _kind_of(name: str, path: Path, kinds: list[str], given: Mapping[str, Mappin
 
 
 def _files_of_a_run(given: Mapping[str, tuple[str, Path] | None]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the three files of a run, and their names: given files, and else those that the recipe names."""
+    """Return the three files of a run, and their names: given files, or else the recipe's."""
     recipe = load_yaml(Recipe, given["training"][1]) if given["training"] else quickstart()[1]
     names = {"data": recipe.data, "training": "quickstart", "evaluation": recipe.evaluation}
     files: dict[str, Any] = {"training": recipe}
