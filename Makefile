@@ -14,7 +14,9 @@ export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
 export PYTHONWARNINGS ?= ignore
 # Three files at a time: each waits for its own processes half of the time. Their order is tests/conftest.py's.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
-RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
+# The command rlvr; .venv/bin/rlvr is the same.
+RLVR := $(BIN)/python -m tasks.commands
+RUN := $(RLVR) run
 
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
@@ -32,7 +34,7 @@ demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
 
 demo-experiment: $(VENV)/.ready  ## two variants of the quickstart, trained and compared
-	@$(BIN)/pyflyte run workflows/experiments.py experiment
+	@$(RUN) experiment
 
 demo-tools: $(VENV)/.ready  ## the pipeline with episodes: a number is guessed in several turns; 10 minutes of training
 	@$(RUN) --training quickstart_tools
@@ -93,8 +95,8 @@ image-digests: | $(UV)  ## pins the base images of images/Dockerfile by digest, 
 reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/options, docs/alarms.md, metrics, constraints
 	@$(BIN)/python -m tasks.inputs.json_schema workflows/schemas
 	@$(BIN)/python -m tasks.inputs.options_page docs/options
-	@$(BIN)/python -m tasks.training alarms > docs/alarms.md
-	@$(BIN)/python -m tasks.training metrics > docs/metrics.md
+	@$(BIN)/python -m tasks.training.alarms_page > docs/alarms.md
+	@$(BIN)/python -m tasks.training.metrics_page > docs/metrics.md
 	@$(BIN)/python -m tasks.verifiers.instructions.constraints_page > docs/constraints.md
 
 words: $(VENV)/.ready  ## stores how often phrases of our own dialect occur, after some have become fewer
@@ -114,8 +116,8 @@ gpu-check: $(if $(DRY),$(VENV)/.ready)  ## the learner on this machine's GPU, in
 
 TRAINING = workflows/recipes/quickstart.yaml
 cluster-check: $(VENV)/.ready  ## what a run will need, here, or with ON=cluster by the registered launch plan ([TRAINING=recipe.yaml])
-	@$(if $(filter cluster,$(ON)),$(BIN)/python -m workflows --config $(CONFIG) --project $(PROJECT) --domain $(DOMAIN) \
-		launch cluster_check --training $(TRAINING),$(BIN)/pyflyte run workflows/cluster_check.py cluster_check --training $(TRAINING))
+	@$(if $(filter cluster,$(ON)),$(RLVR) launch cluster_check --config $(CONFIG) --project $(PROJECT) --domain $(DOMAIN) \
+		--training $(TRAINING),$(RLVR) doctor cluster-check --training $(TRAINING))
 
 RUNS = 1
 bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's, as a chart: 12 minutes of training each (RUNS=1)
@@ -155,7 +157,7 @@ code-server: $(VENV)/.ready  ## runs programs for machines that may not (OPTIONS
 	@$(BIN)/python -m tasks.verifiers.code.server --host $(HOST) --port $(PORT) --workers $(WORKERS) $(OPTIONS)
 
 prune: $(VENV)/.ready  ## what can go of the outputs of local runs (OPTIONS=--yes removes it; --help lists them)
-	@$(BIN)/python -m workflows prune $(OPTIONS)
+	@$(RLVR) prune $(OPTIONS)
 
 clean:  ## outputs of local runs, and their cache
 	rm -rf outputs

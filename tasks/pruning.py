@@ -1,4 +1,4 @@
-"""Implements `python -m workflows prune`, which removes files of local runs that are no longer needed.
+"""Implements `rlvr prune`, which removes files of local runs that are no longer needed.
 
     leftovers of processes, damaged caches        removed regardless of age: folders of stages that no cached result
                                                   refers to, and partial files of killed processes

@@ -4,13 +4,13 @@ import ast
 import re
 import shlex
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.paths import ROOT
+from tests.programs import started
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BASES = ("", "tasks", "tasks/training", "workflows")
@@ -68,19 +68,20 @@ def test_modules_and_their_members_exist(page):
 KINDS_OF_COMMANDS = {
     r"make [\w./-]+.*": "test_targets_of_make_exist",
     r"(RLVR_SECRETS='[^']+' )?make register .*": "tests/workflows/test_registered_workflows.py",
-    r"pyflyte run workflows/rlvr\.py rlvr.*": "tests/workflows/test_tutorial.py, test_pipeline.py",
-    r"pyflyte run workflows/experiments\.py experiment .*": "tests/workflows/test_experiments.py",
-    r"pyflyte run (workflows|tasks)/.*": "tests/workflows/test_pipeline.py",
-    r"pyflyte run --remote .*": "tests/flyte/test_remote_launch.py, and tests/backend where there is a backend",
-    r"python -m tasks\.(training plan|mixing diff).*": "test_commands_run",
-    r"python -m workflows prune.*": "tests/test_pruning.py",
-    r"python -m workflows .*": "tests/flyte/test_executions.py",
-    r"python -m tasks\.reporting trace .*": "tests/workflows/test_pipeline.py",
-    r"python -m tasks\.evaluation show .*": "tests/workflows/test_policies_and_benchmarks.py",
-    r"python -m tasks\.evaluation compare .*": "tests/evaluation/test_runs.py",
-    r"python -m tasks\.inputs\.play_environment .*": "tests/environments/test_documented.py",
-    r"python -m tasks\.training run .*": "tests/training/test_command.py",
-    r"python -m workflows --project \w+ (launch|fetch) .*": "tests/flyte/test_executions.py",
+    r"rlvr run --remote .*": "tests/flyte/test_remote_launch.py, and tests/backend where there is a backend",
+    r"rlvr run experiment .*": "tests/workflows/test_experiments.py",
+    r"rlvr run( .*)?": "tests/workflows/test_tutorial.py, test_workflows_alone.py, test_pipeline.py",
+    r"pyflyte run (workflows|tasks)/.*": "tests/workflows/test_workflows_alone.py",
+    r"rlvr (plan|diff) .*": "test_commands_run",
+    r"rlvr (new|check)( .*)?": "tests/commands/test_new.py, test_check.py",
+    r"rlvr prune.*": "tests/test_pruning.py",
+    r"rlvr (launch|fetch) .*": "tests/flyte/test_executions.py",
+    r"rlvr trace .*": "tests/workflows/test_pipeline.py",
+    r"rlvr show .*": "tests/workflows/test_policies_and_benchmarks.py",
+    r"rlvr compare .*": "tests/evaluation/test_runs.py",
+    r"rlvr play .*": "tests/environments/test_documented.py",
+    r"rlvr train .*": "tests/training/test_command.py",
+    r"rlvr doctor .*": "tests/commands/test_group.py",
     r"python -c .*": "test_commands_run",
     r"python (make|trained)_rows\.py": "tests/workflows/test_tutorial.py",
     r"(source|export|pip install) .*": "the shell's own",
@@ -92,7 +93,7 @@ def commands(page: Path) -> list[str]:
     """The commands in the blocks of a page that name no language: one a line, without comments."""
     blocks = re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    starts = ("make ", "pyflyte ", "python ", "source ", "export ", "pip ", "RLVR_")
+    starts = ("make ", "rlvr ", "pyflyte ", "python ", "source ", "export ", "pip ", "RLVR_")
     return [line.partition("   #")[0].strip() for line in lines if line.startswith(starts)]
 
 
@@ -106,7 +107,7 @@ ALONE = [
     (page, command)
     for page in PAGES
     for command in commands(page)
-    if command.startswith(("python -m tasks.training plan", "python -c")) and "my_" not in command
+    if command.startswith(("rlvr plan", "python -c")) and "my_" not in command
 ]
 
 
@@ -119,8 +120,8 @@ ALONE = [
     ],
 )
 def test_commands_run(command):
-    words = [sys.executable, *shlex.split(command)[1:]]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    program, *words = shlex.split(command)
+    done = subprocess.run([*started(program), *words], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip()
 

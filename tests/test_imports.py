@@ -107,7 +107,17 @@ def test_plain_modules_know_nothing_of_flyte():
 
 
 FLOORS = (
-    *("failures", "docstrings", "config_fields", "config", "connection", "kubernetes_fields", "pod_templates", "pods"),
+    *(
+        "failures",
+        "packages",
+        "docstrings",
+        "config_fields",
+        "config",
+        "connection",
+        "kubernetes_fields",
+        "pod_templates",
+        "pods",
+    ),
     *("machine", "excerpts", "charts", "tables", "lineage", "statistics", "storage", "flyte"),
     *(
         "verifiers",
@@ -138,6 +148,7 @@ FLOORS = (
         "training.control",
         "training.simulation",
         "training.metrics_page",
+        "training.alarms_page",
         "training.model_check",
         "training.gpu_check",
     ),
@@ -148,9 +159,10 @@ FLOORS = (
         "inputs",
         "cluster_check",
         "training.recipe_table",
-        "training.__main__",
+        "training.without_flyte",
         "reporting",
         "pruning",
+        "commands",
     ),
 )
 """Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.

@@ -20,7 +20,7 @@ def trees() -> dict[str, ast.Module]:
     """The syntax trees of all modules, by their paths."""
     return {
         str(path.relative_to(ROOT)): ast.parse(path.read_text())
-        for folder in ("tasks", "workflows", "images", "examples")
+        for folder in ("tasks", "workflows", "images")
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
 

@@ -12,7 +12,7 @@ from tests.paths import ROOT
 pytestmark = pytest.mark.engine
 
 
-PATH = ROOT / "examples" / "minimal_loop.py"
+PATH = ROOT / "tasks" / "commands" / "examples" / "minimal_loop" / "minimal_loop.py"
 CONSTRAINT = "punctuation:no_comma"
 """A random model fulfils it now and then."""
 

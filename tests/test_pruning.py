@@ -16,6 +16,7 @@ from flytekit import Cache, current_context, task
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.types.file import FlyteFile
 
+from tasks.commands.group import rlvr
 from tasks.flyte import local_cache
 from tasks.flyte.local_cache import CacheError
 from tasks.flyte.local_run import LocalRun
@@ -25,7 +26,6 @@ from tasks.storage.lease import RunInUseError
 from tasks.storage.outputs import alone, size_line, size_text
 from tasks.training.records.ending import has_ended
 from tests.paths import ROOT
-from workflows.__main__ import main
 
 DAY = 24 * 3600
 LONG_AGO = time.time() - 8 * DAY
@@ -113,7 +113,7 @@ def results(outputs, name, **options):
 
 def prune(*options):
     """The lines that the command prints."""
-    done = CliRunner().invoke(main, ["prune", *options])
+    done = CliRunner().invoke(rlvr, ["prune", *options])
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -528,7 +528,7 @@ def test_a_prune_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_an
 @pytest.mark.long
 def test_the_command_as_a_person_calls_it(outputs, process):
     ended(outputs, "86f8a7bc6f356e2c", size=1_000_000)
-    command = [sys.executable, "-m", "workflows", "prune"]
+    command = [sys.executable, "-m", "tasks.commands", "prune"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=outputs.parent)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from tests.paths import ROOT
 
 COUNTS = ROOT / "tests/word_counts.json"
 """The file of the counts, by phrase."""
-FOLDERS = ("tasks", "workflows", "images", "examples")
+FOLDERS = ("tasks", "workflows", "images")
 PHRASES = {
     "; None:": r";\s+(?:None|empty|0|True|False|\{\}|\"\"):",
     "where": r"\bwhere\b",

@@ -1,6 +1,6 @@
 """Checks in minutes that a cluster has what a recipe needs: images, GPUs, network, storage, judge, secrets.
 
-pyflyte run workflows/cluster_check.py cluster_check [--training FILE] [--data FILE]
+rlvr doctor cluster-check [--training FILE] [--data FILE]
 """
 
 from flytekit import Resources, workflow

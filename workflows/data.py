@@ -1,6 +1,6 @@
 """Makes the training mixture from the sources: read, clean, roll out, select, mix.
 
-pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE] [--evaluation FILE]
+rlvr run data --model FOLDER [--data FILE] [--training FILE] [--evaluation FILE]
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """Evaluates policies on the same held-out prompts and benchmarks, and compares them.
 
-pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --heldout FILE [--evaluation FILE]
+rlvr run evaluate --model FOLDER --policy FOLDER --heldout FILE [--evaluation FILE]
 """
 
 from itertools import count

@@ -1,6 +1,6 @@
 """Runs an experiment: the whole pipeline for each variant of a recipe and each seed, and one page that compares them.
 
-pyflyte run workflows/experiments.py experiment [--experiment FILE]
+rlvr run experiment [--experiment FILE]
 
 The variants are launched with the pipeline's launch plan, so that each is a separate execution on a cluster. Stages
 that they share, such as the difficulty of the same prompts, come from the cache.

@@ -1,8 +1,6 @@
 """Runs the whole pipeline: preflight, model, model check, data, train, evaluation, report.
 
-pyflyte run workflows/rlvr.py rlvr [--data FILE] [--training FILE] [--evaluation FILE]
-
-If the project is installed from its wheel, the folder is `python -c "import workflows; print(*workflows.__path__)"`.
+rlvr run [--data FILE] [--training FILE] [--evaluation FILE]
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Trains a policy on the machines that a recipe requests.
 
-pyflyte run workflows/training.py train --model FOLDER --mixture FILE [--data FILE] [--training FILE]
+rlvr run train --model FOLDER --mixture FILE [--data FILE] [--training FILE]
 """
 
 from typing import Annotated

@@ -4,26 +4,31 @@
         ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, next to the archive
                                           ──► the other nodes of a Ray cluster: the same files (`ray_job.copy_code`)
 
-The archive includes the user's modules, packages and small files.
+The archive includes the user's modules, packages and small files. If the working directory is no checkout, because the
+project is installed, a copy of its packages and of the working directory is sent instead (`launch_folder`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flytekit.constants import CopyFileDetection
 from flytekit.tools.ignore import FlyteIgnore, IgnoreGroup, StandardIgnore
 
 from tasks.failures import MistakeError
+from tasks.packages import HOME, PACKAGES
+from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
 
 MOST_MB = 50
 """Maximum total size of the files in an archive, in megabytes. Every pod of a run downloads the archive."""
@@ -74,6 +79,67 @@ def archived_files(root: Path) -> list[Path]:
     ignored = IgnoreGroup(str(root), [StandardIgnore, FlyteIgnore])
     shown = (path for path in files_of(root) if not any(name[0] == "." for name in path.relative_to(root).parts))
     return [path for path in shown if not ignored.is_ignored(str(path.relative_to(root)))]
+
+
+class Sent(NamedTuple):
+    """The files that a launch sends.
+
+    Attributes:
+        folder: the folder that contains the user's files.
+        files: their paths.
+        packages: paths of files of this project that are outside of the folder.
+    """
+
+    folder: Path
+    files: list[Path]
+    packages: list[Path]
+
+
+_copies: dict[Path, Sent] = {}
+"""The files in each folder of `launch_folder`."""
+
+
+@contextlib.contextmanager
+def launch_folder() -> Iterator[Path]:
+    """Yield the folder to send to a cluster: the working directory if it is the checkout, or a temporary copy.
+
+    The copy contains the packages of this project and the files of the working directory that are not ignored
+    and no outputs, and nothing else of the environment.
+
+    Raises:
+        ArchiveError: the files of the working directory are too large.
+    """
+    here = Path.cwd()
+    if here.resolve() == HOME.resolve():
+        yield HOME
+        return
+    results = [folder.resolve() for folder in (outputs_folder(), sandbox_folder(), folder_of(""))]
+    files = [path for path in archived_files(here) if not any(map(path.resolve().is_relative_to, results))]
+    check_size(here, files)
+    packages = package_files()
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary).resolve()
+        for base, paths in ((here, files), (HOME, packages)):
+            for path in paths:
+                target = root / path.relative_to(base)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+        _copies[root] = Sent(here, files, packages)
+        try:
+            yield root
+        finally:
+            del _copies[root]
+
+
+def package_files() -> list[Path]:
+    """Return the files of this project's packages, sorted, without bytecode."""
+    files = (path for name in PACKAGES for path in _files_below(HOME / name))
+    return sorted(path for path in files if path.parent.name != "__pycache__")
+
+
+def sent_files(root: Path) -> Sent:
+    """Return the files that a launch of the folder `root` sends."""
+    return _copies.get(root.resolve()) or Sent(root, archived_files(root), [])
 
 
 def check_size(root: Path, paths: list[Path]) -> None:

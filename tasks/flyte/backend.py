@@ -5,6 +5,7 @@ For these errors, flytekit itself prints a traceback of a hundred lines, the las
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -51,14 +52,34 @@ def connect(project: str, domain: str, config: str | None = None) -> FlyteRemote
 
 def address() -> str:
     """Return the backend's address for the running command, and the source of the address, for a message."""
-    context = click.get_current_context(silent=True)
-    given = context.find_root().params.get("config") if context else None
-    file = get_config_file(given)
+    file = get_config_file(_given_file())
     endpoint = PlatformConfig.auto(file).endpoint
     if os.environ.get(URL):
         return f"{endpoint} ({URL})"
     named_by = f"admin.endpoint in {file._location}" if file else "flytekit's default: no configuration file was given"
     return f"{endpoint} ({named_by})"
+
+
+def _given_file() -> str | None:
+    """Return the option `--config` of the running command or of a group that contains it, or None."""
+    context: click.Context | None = click.get_current_context(silent=True)
+    while context is not None:
+        if given := context.params.get("config"):
+            return str(given)
+        context = context.parent
+    return None
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Convert errors of an unavailable or refusing backend to a `BackendError`, while the command is running."""
+    try:
+        yield
+    except Exception as error:
+        converted = backend_error(error)
+        if converted is None:
+            raise
+        raise converted from error
 
 
 def backend_error(error: BaseException) -> BackendError | None:

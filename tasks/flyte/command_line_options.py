@@ -17,6 +17,9 @@ from tasks.flyte.literals import config_class
 QUICKSTART = "quickstart"
 """Name of the default recipe."""
 
+PAGES = {"DataFile": "data", "Recipe": "training", "EvaluationFile": "evaluation"}
+"""The pages of the options of a run's files, by the name of the class."""
+
 
 class ConfigFile(click.ParamType):
     """A command-line option type for a YAML file, or its text, that is parsed into a subclass of `Config`."""
@@ -109,7 +112,9 @@ def short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., cl
         if isinstance(made.type, ConfigFile):
             model = made.type.model
             sentence = (model.__doc__ or "").split("\n\n")[0]
-            made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
+            page = PAGES.get(model.__name__)
+            keys = f"docs/options/{page}.md" if page else f"{model.__module__}.{model.__name__}"
+            made.help = f"{sentence} Keys: {keys}."
             made.show_default = "the quickstart's" if made.default is not None else False
             made.callback = as_given
             if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:

@@ -13,7 +13,7 @@ from flytekit import FlyteContextManager
 from flytekit.constants import CopyFileDetection
 
 from tasks.config import RecipeFile
-from tasks.flyte.archive import archived_files
+from tasks.flyte.archive import sent_files
 from tasks.flyte.labels import GIVEN, labels_of
 
 CHECK_SENT = "tasks.inputs.user_modules:check_sent"
@@ -41,12 +41,12 @@ def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
 
         @wraps(run)
         def checked(*args: Any, **inputs: Any) -> Any:
-            root = Path(params.computed_params.project_root)
+            sent = sent_files(Path(params.computed_params.project_root))
             whole = params.copy_all or params.copy is CopyFileDetection.ALL
             if params.copy is not CopyFileDetection.NO_COPY:
-                pkgutil.resolve_name(CHECK_SENT)(root, inputs.values(), whole=whole)
-            in_place = whole and root.resolve() == Path.cwd()
-            carried = {path.resolve() for path in archived_files(root)} if in_place else ()
+                pkgutil.resolve_name(CHECK_SENT)(sent, inputs.values(), whole=whole)
+            in_place = whole and sent.folder.resolve() == Path.cwd()
+            carried = {path.resolve() for path in sent.files} if in_place else ()
             return run(*args, **pkgutil.resolve_name(SEND_FILES)(remote, inputs, carried, click.echo))
 
         return checked

@@ -98,7 +98,7 @@ class StoredFolder(Config):
     kind: Literal["stored"] = "stored"
     """Kind of the source: a folder on blob storage."""
     address: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://\S+$")
-    """Address of the folder, such as `s3://bucket/runs/policy`. The console and `python -m workflows fetch` show the
+    """Address of the folder, such as `s3://bucket/runs/policy`. The console and `rlvr fetch` show the
     address of an execution's output. It is read with the credentials in flytekit's configuration, or with the
     credentials in the environment if there are none."""
 

@@ -1,4 +1,4 @@
-"""Plays the environments of a data file without a model: `python -m tasks.inputs.play_environment FILE [TURNS]...`.
+"""Plays the environments of a data file without a model, as `rlvr play` does.
 
 Each environment runs in a separate process, as in every stage, on the first usable row of its source. The policy says
 the given turns, one after the other, and the dummy turns of preflight if none is given.
@@ -8,30 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
-import click
-
-from tasks.config import SpecError, load_yaml
+from tasks.config import SpecError
 from tasks.excerpts.episodes import ShownEpisode
 from tasks.generation.episodes import episode_columns
 from tasks.generation.interface import Completion
-from tasks.inputs.environments import TURNS, first_of, played
+from tasks.inputs.environments import first_of, played
 from tasks.inputs.files import DataFile
-from tasks.machine.error_report import run_command
 from tasks.sourcing import loaders
 from tasks.verifiers.scores import CannotJudge
-
-
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("turns", nargs=-1)
-def main(file: Path, turns: tuple[str, ...]) -> None:
-    """Play the environment of each source of the data file FILE, with a policy that says TURNS."""
-    for name, completion in episodes_of(load_yaml(DataFile, file), turns or TURNS):
-        click.echo(name)
-        for line in _lines(completion):
-            click.echo(line)
 
 
 def episodes_of(data: DataFile, turns: Sequence[str]) -> list[tuple[str, Completion]]:
@@ -57,11 +42,8 @@ def episodes_of(data: DataFile, turns: Sequence[str]) -> list[tuple[str, Complet
     return episodes
 
 
-def _lines(completion: Completion) -> list[str]:
+def lines(completion: Completion) -> list[str]:
+    """Return the lines of an episode."""
     row = {**episode_columns(completion), "finish_reason": completion.finish_reason}
     shown = ShownEpisode.of_row(row)
     return [] if shown is None else list(shown.lines("  "))
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import SpecError
-from tasks.flyte.archive import archived_files
+from tasks.flyte.archive import Sent
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.lineage.user_code import user_code_digest, user_files
@@ -32,11 +32,11 @@ def modules_of(files: Iterable[Any]) -> set[str]:
     return {module for file in files for source in _sources(file) for module in _modules(source)}
 
 
-def check_sent(root: Path, files: Iterable[Any], *, whole: bool) -> None:
-    """Check that an archive of the folder `root` contains the user's modules that files name, and their imports.
+def check_sent(sent: Sent, files: Iterable[Any], *, whole: bool) -> None:
+    """Check that an archive contains the user's modules that files name, and their imports.
 
     Args:
-        root: the folder that is sent.
+        sent: the files that are sent.
         files: the inputs of a launch.
         whole: whether the whole folder is sent, and not only the modules that flytekit has loaded.
 
@@ -45,16 +45,17 @@ def check_sent(root: Path, files: Iterable[Any], *, whole: bool) -> None:
     """
     modules = sorted(modules_of(files))
     if not whole and (modules := [name for name in modules if name.partition(".")[0] != OF_IMAGES]):
-        raise SpecError(f"module {modules[0]} is not sent to the cluster: give --copy all, which sends {root}")
-    sent = {path.resolve() for path in archived_files(root)}
+        raise SpecError(f"module {modules[0]} is not sent to the cluster: give --copy all, which sends {sent.folder}")
+    paths, root = {path.resolve() for path in (*sent.files, *sent.packages)}, sent.folder
     for module in modules:
         for name, path in _files(module).items():
+            if path.resolve() in paths:
+                continue
             if not path.resolve().is_relative_to(root.resolve()):
                 raise SpecError(f"module {name} lies outside of {root}, which is what is sent to the cluster: {path}")
-            if path.resolve() not in sent:
-                raise SpecError(
-                    f"module {name} is not sent to the cluster: git ignores {path}, or .flyteignore in {root} names it"
-                )
+            raise SpecError(
+                f"module {name} is not sent to the cluster: git ignores {path}, or .flyteignore in {root} names it"
+            )
 
 
 def digests_of(files: Iterable[Any]) -> dict[str, str]:

@@ -104,7 +104,7 @@ pipeline_tag: text-generation
 **To reproduce it**, with these files, in a checkout of rlvr-flyte:{code}
 
 ```
-pyflyte run workflows/rlvr.py rlvr {options}
+rlvr run {options}
 ```
 
 {contents}"""

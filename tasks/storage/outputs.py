@@ -107,7 +107,7 @@ def size_line() -> str:
     here = Path.cwd()
     shown = [str(folder.relative_to(here) if folder.is_relative_to(here) else folder) for folder in folders]
     verb, size = "contains" if len(shown) == 1 else "contain", size_text(sum(sizes.values()))
-    return f"{' and '.join(shown)} {verb} {size} (python -m workflows prune shows what can be removed)"
+    return f"{' and '.join(shown)} {verb} {size} (rlvr prune shows what can be removed)"
 
 
 def size_text(size: float) -> str:

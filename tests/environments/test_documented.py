@@ -60,9 +60,9 @@ def test_the_commands_of_the_page_play_its_data_file(tmp_path):
     (tmp_path / "rows.jsonl").write_text(re.search(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1])
     data = load_yaml(DataFile, tmp_path / "counting.yaml")
     assert data.sources[0].environment.path == "my_games.count_up"
-    [command] = re.findall(r"^python (-m tasks\.inputs\.play_environment .*)$", PAGE, re.MULTILINE)
+    [command] = re.findall(r"^rlvr (play .*)$", PAGE, re.MULTILINE)
     run = subprocess.run(
-        [sys.executable, *command.split()],
+        [sys.executable, "-m", "tasks.commands", *command.split()],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

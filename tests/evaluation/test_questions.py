@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from tasks.evaluation.__main__ import main
+from tasks.commands.group import rlvr
 from tasks.evaluation.questions import lines, questions
 from tasks.failures import MistakeError
 from tasks.tables.parquet import read_table, table_from_rows, write_table
@@ -74,7 +74,7 @@ def test_a_question_is_printed_with_the_commonest_verdict(run):
 
 
 def shown(run, *options):
-    done = CliRunner().invoke(main, ["show", str(run), "--benchmark", "quiz", *options])
+    done = CliRunner().invoke(rlvr, ["show", str(run), "--benchmark", "quiz", *options])
     assert done.exit_code == 0, done.output
     return done.output.splitlines()
 

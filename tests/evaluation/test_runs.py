@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
-from tasks.evaluation.__main__ import main
+from tasks.commands.group import rlvr
 from tasks.evaluation.runs import compare_runs
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
@@ -44,7 +44,7 @@ def test_runs_are_compared_with_the_first_on_the_prompts_that_they_share(written
 
 def test_the_command_prints_options_and_rates(written):
     runs = [written("first", {"steps": 4}, a=[0], b=[1]), written("second", {"steps": 8}, a=[1], b=[1])]
-    done = CliRunner().invoke(main, ["compare", *map(str, runs)])
+    done = CliRunner().invoke(rlvr, ["compare", *map(str, runs)])
     assert done.exit_code == 0, done.output
     assert re.search(r"^first  training\.steps = 4$", done.output, re.MULTILINE)
     assert re.search(r"^second  training\.steps = 8$", done.output, re.MULTILINE)
@@ -78,7 +78,7 @@ def test_majorities_margins_and_means_of_rewards_stand_next_to_pass_rates(tmp_pa
     scores = {f"q{number}": [1, 1, 0] for number in range(30)}
     first = benchmark_run(tmp_path, "first", scores, options=options)
     second = benchmark_run(tmp_path, "second", scores | {"q0": [0, 0, 1]}, options={"majority": [2]})
-    done = CliRunner().invoke(main, ["compare", str(first), str(second)])
+    done = CliRunner().invoke(rlvr, ["compare", str(first), str(second)])
     assert done.exit_code == 0, done.output
     assert re.search(
         r"^sums: no length-controlled win rate: .*gone.csv: length_control cannot be read", done.output, re.M
@@ -103,4 +103,4 @@ def test_what_cannot_be_compared_is_one_sentence(written, tmp_path):
             compare_runs(runs)
     with pytest.raises(MistakeError, match="no policy is called 'before'; there are: after"):
         compare_runs([first, second], "before")
-    assert isinstance(CliRunner().invoke(main, ["compare", str(first)]).exception, MistakeError)
+    assert isinstance(CliRunner().invoke(rlvr, ["compare", str(first)]).exception, MistakeError)

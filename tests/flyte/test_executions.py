@@ -38,7 +38,7 @@ SUMMARY = {
 def registered(tmp_path_factory):
     """A backend on which every launch plan is registered."""
     with admin(tmp_path_factory.mktemp("backend")) as made:
-        done = run("pyflyte", made, "register", "workflows", "--copy", "all", "--version", "v1")
+        done = pyflyte(made, "register", "workflows", "--copy", "all", "--version", "v1")
         assert done.returncode == 0, done.stdout + done.stderr
         yield made
 
@@ -49,19 +49,24 @@ def backend(tmp_path):
         yield made
 
 
-def run(program, backend, *command, cwd=ROOT):
-    whole = [sys.executable, "-m", program, "--config", str(backend.config), *command]
-    if program == "pyflyte":
-        whole[2] = "flytekit.clis.sdk_in_container.pyflyte"
-        whole[1:3] = ["-c", "from flytekit.clis.sdk_in_container.pyflyte import main; main()"]
-    return subprocess.run(whole, capture_output=True, text=True, cwd=cwd, timeout=170)
+def run(backend, command, *arguments, cwd=ROOT):
+    return called(["-m", "tasks.commands", command, *arguments, "--config", str(backend.config)], cwd)
+
+
+def pyflyte(backend, *arguments):
+    main = "from flytekit.clis.sdk_in_container.pyflyte import main; main()"
+    return called(["-c", main, "--config", str(backend.config), *arguments], ROOT)
+
+
+def called(arguments, cwd):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, timeout=170)
 
 
 @pytest.mark.long
 def test_a_registered_launch_plan_takes_a_recipe_of_ones_own(registered, tmp_path):
     recipe = tmp_path / "my_recipe.yaml"
     recipe.write_text(yaml.safe_dump({"extends": "grpo", "data": "mbpp", "evaluation": "dapo", "steps": 3}))
-    done = run("workflows", registered, "launch", "rlvr_quickstart", "--training", str(recipe))
+    done = run(registered, "launch", "rlvr_quickstart", "--training", str(recipe))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("launched    http")
     assert registered.inputs(**FILES) == {
@@ -80,7 +85,7 @@ def test_the_versions_of_the_users_modules_are_sent_with_the_execution(registere
     source = {**quickstart()[0].sources[0].model_dump(mode="json"), "transform": "data_specs.transforms.dapo"}
     data = tmp_path / "mine.yaml"
     data.write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
-    done = run("workflows", registered, "launch", "rlvr_quickstart", "--data", str(data))
+    done = run(registered, "launch", "rlvr_quickstart", "--data", str(data))
     assert done.returncode == 0, done.stderr
     sent = {each.key: each.value for each in registered.executions[-1].spec.envs.values}
     assert json.loads(sent[MODULES]) == {"data_specs.transforms": user_code_digest("data_specs.transforms")}
@@ -92,7 +97,7 @@ def test_the_rows_of_a_data_file_are_sent_and_a_folder_is_refused(registered, tm
     source = {"name": "rows", "domain": "math", "verifier": "math", "loader": {"kind": "jsonl", "path": "rows.jsonl"}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"extends": "quickstart", "data": "mine.yaml"}))
-    done = run("workflows", registered, "launch", "rlvr_quickstart", "--training", str(tmp_path / "recipe.yaml"))
+    done = run(registered, "launch", "rlvr_quickstart", "--training", str(tmp_path / "recipe.yaml"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("sent        ")
     sent = registered.inputs(**FILES)["data"].sources[0].loader.path
@@ -104,7 +109,7 @@ def test_the_rows_of_a_data_file_are_sent_and_a_folder_is_refused(registered, tm
     (tmp_path / "base").mkdir()
     model = {"extends": "recipe.yaml", "model": {"source": {"kind": "folder", "path": "base"}}}
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(model))
-    done = run("workflows", registered, "launch", "rlvr_quickstart", "--training", str(tmp_path / "other.yaml"))
+    done = run(registered, "launch", "rlvr_quickstart", "--training", str(tmp_path / "other.yaml"))
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith(f"Error: model.source.path = '{tmp_path}/base': a folder of this machine")
@@ -112,7 +117,7 @@ def test_the_rows_of_a_data_file_are_sent_and_a_folder_is_refused(registered, tm
 
 @pytest.mark.long
 def test_what_is_not_given_is_the_launch_plans_own(registered):
-    done = run("workflows", registered, "launch", "rlvr_quickstart", "--execution", "mine")
+    done = run(registered, "launch", "rlvr_quickstart", "--execution", "mine")
     assert done.returncode == 0, done.stderr
     execution = registered.executions[-1]
     assert execution.name == "mine"
@@ -123,7 +128,7 @@ def test_what_is_not_given_is_the_launch_plans_own(registered):
 
 @pytest.mark.long
 def test_a_launch_plan_that_is_not_registered_is_one_sentence(backend):
-    done = run("workflows", backend, "launch", "rlvr_quickstrat")
+    done = run(backend, "launch", "rlvr_quickstrat")
     [line] = done.stderr.splitlines()
     assert line.startswith("Error: no launch plan 'rlvr_quickstrat' is registered in project flytesnacks")
     assert str(backend.config) in line
@@ -174,7 +179,7 @@ def ended(backend, folder):
 def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_path, monkeypatch):
     ended(backend, tmp_path)
     monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
-    done = run("workflows", backend, "fetch", "a1b2c3d4e5", "mixture")
+    done = run(backend, "fetch", "a1b2c3d4e5", "mixture")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "outputs" / "20261126-102030-a1b2c3d4e5"
     assert done.stdout.split() == ["mixture", str(folder / "mixture.parquet")]
@@ -182,7 +187,7 @@ def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_pa
         *("mixture.parquet", "data.yaml", "training.yaml", "evaluation.yaml")
     }
     backend.files.pop(f"{STORED}/s/9f")  # it is here
-    done = run("workflows", backend, "fetch", "a1b2c3d4e5")
+    done = run(backend, "fetch", "a1b2c3d4e5")
     assert done.returncode == 0, done.stderr
     assert (folder / "report.html").read_bytes() == b"<p>report</p>"
     assert (folder / "mixture.parquet").read_bytes() == b"rows"
@@ -203,7 +208,7 @@ def test_a_file_of_other_code_is_left_out_and_named(backend, tmp_path, monkeypat
     unknown.update({"name": "mine", "an_option_of_other_code": 1})
     backend.ended["a1b2c3d4e5"].inputs["data"] = literals_pb2.Literal(scalar=literals_pb2.Scalar(generic=unknown))
     monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
-    done = run("workflows", backend, "fetch", "a1b2c3d4e5", "mixture")
+    done = run(backend, "fetch", "a1b2c3d4e5", "mixture")
     assert done.returncode == 0, done.stderr
     assert "data.yaml is left out: it was written for other code" in done.stderr
     [folder] = (tmp_path / "outputs").glob("2026*")
@@ -225,7 +230,7 @@ def test_what_cannot_be_fetched_is_one_sentence_and_leaves_nothing(backend, tmp_
     backend.files.pop(f"{STORED}/s/report.html")
     backend.ended["running"] = Ended({}, phase=execution_pb2.WorkflowExecution.RUNNING)
     monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
-    done = run("workflows", backend, "fetch", *command)
+    done = run(backend, "fetch", *command)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     for fact in facts:

@@ -74,7 +74,7 @@ def test_results_of_a_local_run_are_printed_by_name_and_the_size_of_all_once(out
     (outputs / "runs").mkdir(parents=True)
     (outputs / "runs" / "weights").write_bytes(bytes(2_500_000))
     os.link(outputs / "runs" / "weights", outputs / "weights")
-    size = "outputs contains 2.5 MB (python -m workflows prune shows what can be removed)"
+    size = "outputs contains 2.5 MB (rlvr prune shows what can be removed)"
     assert LocalRun(gives_two)() == f"first       1\nsecond      x\n{size}"
     assert LocalRun(gives_one)() == f"gives_one   3\n{size}"
 

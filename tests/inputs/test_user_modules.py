@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tasks.config import SpecError
+from tasks.flyte.archive import sent_files
 from tasks.inputs.experiments import Experiment, Variant
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.user_modules import MODULES, check_registered, check_sent, digests_of, modules_of
@@ -72,21 +73,21 @@ def test_the_modules_of_an_experiments_variants_and_of_a_batch_are_named():
 def test_a_module_that_is_sent_passes_and_what_is_not_is_refused_by_name(project):
     root, mine = project
     given = [data("d", rewards=[{"function": f"{mine}.rewards.score"}])]
-    check_sent(root, given, whole=True)
+    check_sent(sent_files(root), given, whole=True)
     with pytest.raises(SpecError, match=rf"module {mine}\.rewards is not sent to the cluster: give --copy all"):
-        check_sent(root, given, whole=False)
+        check_sent(sent_files(root), given, whole=False)
     with pytest.raises(SpecError, match=r"module ignored\.secret_rewards is not sent .*: git ignores"):
-        check_sent(root, [data("d", rewards=[{"function": "ignored.secret_rewards.score"}])], whole=True)
+        check_sent(sent_files(root), [data("d", rewards=[{"function": "ignored.secret_rewards.score"}])], whole=True)
     with pytest.raises(SpecError, match=r"there is no module nowhere in .* or the Python path"):
-        check_sent(root, [data("d", transform="nowhere.rows")], whole=True)
+        check_sent(sent_files(root), [data("d", transform="nowhere.rows")], whole=True)
     (root / "models").mkdir()
     with pytest.raises(SpecError, match=rf"module {mine}\.(rewards|helpers) lies outside of .*models"):
-        check_sent(root / "models", given, whole=True)
+        check_sent(sent_files(root / "models"), given, whole=True)
     (root / ".gitignore").write_text(f"{mine}/helpers.py\n")
     with pytest.raises(SpecError, match=rf"module {mine}\.helpers is not sent"):
-        check_sent(root, given, whole=True)
+        check_sent(sent_files(root), given, whole=True)
     shipped = [data("d", transform="data_specs.transforms.dapo")]
-    check_sent(ROOT, shipped, whole=False)
+    check_sent(sent_files(ROOT), shipped, whole=False)
 
 
 def test_what_is_launched_must_be_registered_in_the_same_version(project, monkeypatch):

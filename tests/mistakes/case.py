@@ -16,9 +16,7 @@ from tests.paths import ROOT
 
 PROGRAMS = {
     "pyflyte": (str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/rlvr.py", "rlvr"),
-    "training": (sys.executable, "-m", "tasks.training"),
-    "mixing": (sys.executable, "-m", "tasks.mixing"),
-    "reporting": (sys.executable, "-m", "tasks.reporting"),
+    "rlvr": (sys.executable, "-m", "tasks.commands"),
 }
 """What stands behind the first word of a case's command."""
 

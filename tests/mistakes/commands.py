@@ -3,34 +3,34 @@
 from tests.mistakes.case import Case
 
 CASES = (
-    Case("a recipe has another name", "training plan quickstarts", ("'quickstarts'", "quickstart")),
-    Case("a recipe is a mapping that does not end", "training plan quickstart x={", ("x",)),
-    Case("a GPU has another name", "training plan quickstart --gpu H1000", ("H1000", "H100"), status=2),
+    Case("a recipe has another name", "rlvr plan quickstarts", ("'quickstarts'", "quickstart")),
+    Case("a recipe is a mapping that does not end", "rlvr plan quickstart x={", ("x",)),
+    Case("a GPU has another name", "rlvr plan quickstart --gpu H1000", ("H1000", "H100"), status=2),
     Case(
         "a model's shape is not known",
-        "training plan {here}/mine.yaml",
+        "rlvr plan {here}/mine.yaml",
         ("the shape of nothing", "--config"),
         files={"mine.yaml": "extends: quickstart\nmodel: {source: {kind: hub, name: nobody/nothing, revision: main}}"},
     ),
     Case(
         "a model's shape is not JSON",
-        "training plan quickstart --config {here}/config.json",
+        "rlvr plan quickstart --config {here}/config.json",
         ("config.json",),
         files={"config.json": "{"},
     ),
-    Case("a checked model does not exist", "training check {here}/nothing", ("nothing",)),
+    Case("a checked model does not exist", "rlvr doctor model-check {here}/nothing", ("nothing",)),
     Case(
         "a compared mixture does not exist",
-        "mixing diff {here}/a.parquet {here}/b.parquet",
+        "rlvr diff {here}/a.parquet {here}/b.parquet",
         ("a.parquet",),
         status=2,
     ),
     Case(
         "a compared mixture is not Parquet",
-        "mixing diff {here}/a.parquet {mixture}",
+        "rlvr diff {here}/a.parquet {mixture}",
         ("a.parquet",),
         files={"a.parquet": "text"},
     ),
-    Case("a run's folder does not exist", "reporting trace 123 --run {here}/nothing", ("nothing",)),
-    Case("a prompt is named in no way", "reporting trace", ("--source",)),
+    Case("a run's folder does not exist", "rlvr trace 123 --run {here}/nothing", ("nothing",)),
+    Case("a prompt is named in no way", "rlvr trace", ("--source",)),
 )

@@ -1,4 +1,4 @@
-"""Mistakes at `python -m tasks.training run`: options, the mixture, the model."""
+"""Mistakes at `rlvr train`: options, the mixture, the model."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ SMALL = (
     "steps=2 groups_per_step=2 'sampling={samples: 4, max_tokens: 16}' learner.cpu_threads=1 checkpoint_every=1 "
     "'actors.engine={max_model_len: 128, max_num_seqs: 16, cpu_threads: 1}'"
 )
-RUN = f"training run quickstart --mixture {{mixture}} --model {{model}} --folder {{here}}/run {SMALL}"
+RUN = f"rlvr train quickstart --mixture {{mixture}} --model {{model}} --folder {{here}}/run {SMALL}"
 OWN = RUN.replace("{model}", "{here}/model")
 
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from tasks.mixing.__main__ import main
+from tasks.commands.group import rlvr
 from tasks.mixing.diff import difference
 from tasks.tables.parquet import TableError, write_table
 from tasks.tables.schemas import MIXTURE
@@ -53,7 +53,7 @@ def test_a_source_that_one_of_them_lacks_has_no_pass_rate_there(mixtures, tmp_pa
 
 def test_the_command_prints_a_line_a_source_and_writes_a_page(mixtures, tmp_path):
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(main, ["diff", *map(str, mixtures), "--page", str(page)])
+    done = CliRunner().invoke(rlvr, ["diff", *map(str, mixtures), "--page", str(page)])
     assert done.exit_code == 0, done.output
     assert "made" in done.output
     assert "20 -> 60" in done.output

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from click.testing import CliRunner
 
-from tasks.reporting.__main__ import main
+from tasks.commands.group import rlvr
 from tasks.reporting.trace import TraceError, find, find_row, lines
 from tasks.tables.parquet import table_from_rows, write_table
 from tasks.tables.schemas import (
@@ -151,7 +151,7 @@ def test_episodes_are_told_turn_by_turn_once_for_each_policy(run):
     }
     for name, (schema, rows) in tables.items():
         write_table(run / f"{name}.parquet", table_from_rows(rows, schema, name), schema)
-    printed = CliRunner().invoke(main, ["trace", ID, "--run", str(run)]).output.splitlines()
+    printed = CliRunner().invoke(rlvr, ["trace", ID, "--run", str(run)]).output.splitlines()
     assert printed[-9:] == [
         "evaluation  before scores ?, after scores 1",
         "episode     difficulty, sample 0, scores 0",

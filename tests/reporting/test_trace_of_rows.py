@@ -10,12 +10,12 @@ from flytekit.types.file import FlyteFile
 
 from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec
 from tasks.cleaning.task import merge_sources, screen_prompts
+from tasks.commands.group import rlvr
 from tasks.difficulty.stopping import Bounds
 from tasks.difficulty.task import select_prompts
 from tasks.flyte.stages import config_digest
 from tasks.mixing.spec import Limits, MixtureSpec
 from tasks.mixing.task import mix_prompts
-from tasks.reporting.__main__ import main
 from tasks.reporting.earlier_rows import with_earlier
 from tasks.reporting.trace import TraceError, find, find_row, lines
 from tasks.sourcing.loaders import fingerprinted
@@ -206,5 +206,5 @@ def test_a_mixture_that_is_made_again_keeps_what_is_known_of_earlier_stages(run,
 
 
 def test_the_command_prints_it(run):
-    printed = CliRunner().invoke(main, ["trace", "--source", "odd", "--row", "4", "--run", str(run)])
+    printed = CliRunner().invoke(rlvr, ["trace", "--source", "odd", "--row", "4", "--run", str(run)])
     assert (printed.exit_code, "does not accept it" in printed.output) == (0, True)

@@ -1,4 +1,4 @@
-"""`python -m tasks.training run`: a run without Flyte."""
+"""`rlvr train`: a run without Flyte."""
 
 import json
 from types import SimpleNamespace
@@ -6,15 +6,16 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from tasks.commands.group import rlvr
 from tasks.config import load_yaml
 from tasks.failures import MistakeError
 from tasks.inputs.files import DataFile, quickstart
+from tasks.inputs.overrides import with_overrides
 from tasks.machine.resources import Machine
 from tasks.storage.lease import RunInUseError
 from tasks.storage.outputs import alone
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
-from tasks.training.__main__ import main, with_overrides
 from tasks.training.config import ValidationConfig
 from tasks.training.model_check.comparison import Difference, ModelCheckError
 from tasks.training.records.identity import run_name
@@ -40,9 +41,9 @@ def prompts(tmp_path, monkeypatch):
 def invoke(model, prompts, *more):
     import ray
 
-    command = ["run", "quickstart", "--mixture", str(prompts), "--model", str(model), *OVERRIDES, *more]
+    command = ["train", "quickstart", "--mixture", str(prompts), "--model", str(model), *OVERRIDES, *more]
     try:
-        return CliRunner().invoke(main, command)
+        return CliRunner().invoke(rlvr, command)
     finally:
         ray.shutdown()
 
@@ -108,7 +109,7 @@ def test_data_is_taken_by_name_by_path_or_from_the_recipe(prompts, tiny_model, t
         "recipe": [str(tmp_path / "mine" / "recipe.yaml")],
     }[by]
     files = ["--mixture", str(prompts), "--model", str(tiny_model)]
-    done = CliRunner().invoke(main, ["run", *command, *files])
+    done = CliRunner().invoke(rlvr, ["train", *command, *files])
     assert done.exit_code == 0, done.output
     expected = JUDGED if by == "name" else load_yaml(DataFile, own).verifiers
     assert given[0].verifiers == expected.with_initial(tiny_model)
@@ -184,11 +185,11 @@ def test_from_a_machine_without_a_gpu_the_model_of_a_cluster_with_gpus_is_not_ch
     prompts, tiny_model, given, monkeypatch
 ):
     gpus = Machine(8.0, 8.0)
-    monkeypatch.setattr("tasks.training.__main__.ray_resources", lambda: gpus)
-    monkeypatch.setattr("tasks.training.__main__.has_gpu", lambda: False)
+    monkeypatch.setattr("tasks.training.without_flyte.ray_resources", lambda: gpus)
+    monkeypatch.setattr("tasks.training.without_flyte.has_gpu", lambda: False)
     done = invoke(tiny_model, prompts, "model_check=true", "--cluster", "10.0.0.1:6379")
     assert isinstance(done.exception, MistakeError)
-    assert f"python -m tasks.training check {tiny_model}" in str(done.exception)
+    assert f"rlvr doctor model-check {tiny_model}" in str(done.exception)
     assert "model_check=false" in str(done.exception)
     assert not given
 

@@ -11,7 +11,7 @@ NAMES = [metric.name for metrics in SECTIONS.values() for metric in metrics]
 
 def test_the_page_is_that_of_the_code():
     page = ROOT / "docs" / "metrics.md"
-    assert page.read_text() == metrics_page(), "python -m tasks.training metrics > docs/metrics.md"
+    assert page.read_text() == metrics_page(), "make reference"
 
 
 def test_no_metric_is_declared_twice():

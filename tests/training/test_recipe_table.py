@@ -32,4 +32,4 @@ def test_where_recipes_are_placed():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_is_what_plan_computes(name):
     row = recipe_row(name, recipe(name))
-    assert row in PAGE, f"python -m tasks.training recipes {name}: {row}"
+    assert row in PAGE, f"rlvr recipes {name}: {row}"

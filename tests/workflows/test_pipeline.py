@@ -19,6 +19,7 @@ from tasks.tables.content_digest import file_digest
 from tasks.tables.parquet import read_metadata, read_table
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE
 from tests.paths import ROOT
+from tests.programs import started
 from tests.reporting.reader import Reader
 from tests.tiny_model import build
 from tests.training.mixtures import HAS_AN_E
@@ -231,9 +232,9 @@ def test_the_report_alone_tells_a_reader_what_was_done_and_how_to_do_it_again(la
 
     for name in ("Data", "Training", "Evaluation"):
         (tmp_path / f"{name.lower()}.yaml").write_text(reader.text(f"{name}: "))
-    pyflyte, *words = reader.text("To run it again").split()
-    assert pyflyte == "pyflyte"
-    laptop.run(PYFLYTE, *(word.replace("RUN", str(tmp_path)) for word in words))
+    program, *words = reader.text("To run it again").split()
+    assert program == "rlvr"
+    laptop.run(*started(program), *(word.replace("RUN", str(tmp_path)) for word in words))
     again = laptop.summary()
     assert all(stage["cached"] for stage in again["stages"].values())
     assert (again["before"], again["after"], again["gain"]) == (summary["before"], summary["after"], summary["gain"])
@@ -243,10 +244,8 @@ def examples():
     """The commands of the documents that run a part of the pipeline; `make test` runs those of a single task."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = "\n".join(page.read_text() for page in pages).replace("\\\n", " ")
-    commands = re.findall(r"^pyflyte (run (?!workflows/rlvr|--).*)$", text, re.MULTILINE)
-    return [
-        pytest.param(command, marks=pytest.mark.complete if "workflows/" in command else ()) for command in commands
-    ]
+    commands = re.findall(r"^((?:rlvr|pyflyte) run (?!--).*)$", text, re.MULTILINE)
+    return [pytest.param(command, marks=() if " tasks/" in command else pytest.mark.complete) for command in commands]
 
 
 @pytest.mark.parametrize("example", examples())
@@ -266,8 +265,8 @@ def test_the_examples_of_the_documents_run(laptop, example):
     }
     for name, content in files.items():
         (laptop.home / f"my_{name}.yaml").write_text(yaml.safe_dump(content))
-    words = example.replace("outputs/latest", str(laptop.first)).replace("my_", f"{laptop.home}/my_").split()
-    laptop.run(PYFLYTE, *words)
+    program, *words = example.replace("outputs/latest", str(laptop.first)).replace("my_", f"{laptop.home}/my_").split()
+    laptop.run(*started(program), *words)
     if "experiment" not in example:
         assert " so far" not in laptop.log, "only the mixture is another: no long stage runs again"
 
@@ -276,6 +275,6 @@ def test_a_prompts_life_is_told_from_its_source_to_the_steps_that_trained_on_it(
     ledger = read_table(laptop.first / "ledger.parquet", LEDGER).to_pylist()
     trained = next(row for row in ledger if row["fate"] == "trained")
     identity, folder = trained["prompt_id"][:12], str(laptop.first)
-    told = laptop.run(sys.executable, "-m", "tasks.reporting", "trace", identity, "--run", folder)
+    told = laptop.run(sys.executable, "-m", "tasks.commands", "trace", identity, "--run", folder)
     for words in ("from        row ", "difficulty  ", "mixture     to train on", f"trained at step {trained['step']}"):
         assert words in told

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
+from tasks.commands.group import rlvr as command
 from tasks.config import SpecError, load_yaml, parse
-from tasks.evaluation.__main__ import main
 from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
@@ -99,7 +99,7 @@ def test_policies_answer_benchmarks_and_what_ran_once_does_not_run_again(run, wr
     assert {path.stem for path in (latest / "benchmarks").iterdir()} == {"heldout", "sums", "more"}
     assert [f'href="benchmarks/{name}.html"' in page for name in ("heldout", "sums", "more")] == [True] * 3
 
-    done = CliRunner().invoke(main, ["show", str(latest), "--benchmark", "sums", "--flipped", "better"])
+    done = CliRunner().invoke(command, ["show", str(latest), "--benchmark", "sums", "--flipped", "better"])
     assert done.exit_code == 0, done.output
     better = int(re.search(r"after against before (\d+) better and 0 worse", done.output)[1])
     assert len(re.findall(r"^\w{8}  row \d  0 \+ \d =$", done.output, re.MULTILINE)) == better > 0
@@ -147,7 +147,7 @@ def test_what_the_harness_asks_stands_beside_the_other_benchmarks(run, written, 
     assert rates["after", "before"] == (1 / 2, 20)
     assert "truncated" not in {row["metric"] for row in figures if row["benchmark"] == "mmlu"}
     assert re.search(r'<th scope="row">mmlu</th>.*>yes<', (latest / "report.html").read_text())
-    done = CliRunner().invoke(main, ["show", str(latest), "--benchmark", "mmlu", "--flipped"])
+    done = CliRunner().invoke(command, ["show", str(latest), "--benchmark", "mmlu", "--flipped"])
     assert "20 questions, of after against before 10 better and 0 worse; 10 of 10 shown" in done.output
 
 

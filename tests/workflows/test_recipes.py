@@ -8,7 +8,7 @@ import pytest
 
 from tasks.config import Extendable, SpecError, extended, load_yaml, nested, parse
 from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe
-from tasks.training.__main__ import with_overrides
+from tasks.inputs.overrides import with_overrides
 from tests.paths import DATA
 
 SEEDS = DATA.parent / "seeds"

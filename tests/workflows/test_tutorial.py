@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -14,11 +13,11 @@ import pytest
 
 from tests.flyte.admin_stand_in import admin
 from tests.paths import ROOT
+from tests.programs import started
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 FILES = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 LINKED = ("workflows", "tasks", "images", "data_specs")
-TOOLS = Path(sys.executable).parent
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def run(folder: Path, command: str, timeout: int = 120) -> str:
     program, *words = shlex.split(command)
     environment = os.environ | {"FLYTE_SDK_LOCAL_SANDBOX": str(folder / "outputs" / "flyte"), "PYTHONPATH": str(folder)}
     done = subprocess.run(
-        [TOOLS / program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
+        [*started(program), *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
@@ -78,7 +77,7 @@ def test_its_command_for_a_cluster_sends_the_rows_and_the_reward(tmp_path):
     run(folder, command("python make_rows.py"))
     with admin(folder) as backend:
         for sent in ("sent", "in storage"):
-            assert f"{sent:<11} my_rows.jsonl" in run(folder, command("pyflyte --config").partition("#")[0])
+            assert f"{sent:<11} my_rows.jsonl" in run(folder, command("rlvr run --remote").partition("#")[0])
         rows, archive = (
             next(content for address, content in backend.uploads.items() if address.endswith(ending))
             for ending in (".jsonl", ".tar.gz")
@@ -94,9 +93,9 @@ def test_its_command_for_a_cluster_sends_the_rows_and_the_reward(tmp_path):
 @pytest.mark.timeout(3000)
 def test_its_run_ends_with_rows_that_were_trained_on(folder):
     run(folder, command("python make_rows.py"))
-    printed = run(folder, command("pyflyte run workflows/rlvr.py"), timeout=2700)
+    printed = run(folder, command("rlvr run --training"), timeout=2700)
     assert "pass rate" in printed
     header, *rows = run(folder, command("python trained_rows.py")).splitlines()
     assert header.split() == ["step", "prompt_id", "source", "row", "scores"]
     assert len(rows) == 4 * 4
-    assert "sums" in run(folder, command("python -m tasks.reporting trace"))
+    assert "sums" in run(folder, command("rlvr trace"))

@@ -1,10 +1,12 @@
 """The wheel of this project: it holds what the code reads, and the pipeline runs from it outside of a checkout."""
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from tasks.inputs import preflight
 from tasks.inputs.files import DATA_SPECS, RECIPES, EvaluationFile, Recipe
+from tests.flyte.admin_stand_in import admin
 from tests.workflows.containers import FOLDERS
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +24,9 @@ NOT_IN_IT = {"Dockerfile", "Dockerfile.dockerignore"}
 
 PLUGIN = "rlvr_flytekit_plugin.py"
 """The one module outside of the folders: flytekit loads it in every process."""
+
+RLVR = "from tasks.commands.group import main; main()"
+"""What the script `rlvr` runs."""
 
 PYFLYTE = "from flytekit.clis.sdk_in_container.pyflyte import main; main()"
 
@@ -49,7 +55,7 @@ def python(wheel, tmp_path_factory):
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (site / "others.pth").write_text(sysconfig.get_path("purelib"))  # .pth files in there, the checkout's, are not read
     with zipfile.ZipFile(wheel) as file:
-        file.extractall(site)
+        file.extractall(site)  # noqa: S202 our own wheel
     return folder / "bin" / "python"
 
 
@@ -89,6 +95,58 @@ def test_every_file_that_ships_loads_outside_of_a_checkout(python, tmp_path):
     assert Path(home).is_relative_to(python.parents[1])
     assert "quickstart" in data
     assert len(data) == len(list(RECIPES.glob("*.yaml")))
+
+
+@pytest.fixture
+def folder(python, tmp_path):
+    """A folder of a user outside of any checkout, with the tutorial's files and rows."""
+    rlvr(python, tmp_path, "new")
+    run(python, tmp_path, "make_rows.py")
+    return tmp_path
+
+
+def rlvr(python, folder, *words):
+    return run(python, folder, "-P", "-c", RLVR, *words)  # -P: a script does not look for modules in its folder
+
+
+def test_the_wheel_has_the_command(wheel):
+    [entries] = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("entry_points.txt")]
+    assert "rlvr = tasks.commands.group:main" in zipfile.ZipFile(wheel).read(entries).decode()
+
+
+def test_the_tutorials_files_are_checked_outside_of_a_checkout(python, folder):
+    assert rlvr(python, folder, "check", "my_recipe.yaml") == (
+        "checked     data my_data.yaml, training my_recipe.yaml, evaluation quickstart\n"
+    )
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "__init__.py").write_text("")
+    done = subprocess.run(
+        [python, "-P", "-c", RLVR, "check", "my_recipe.yaml"],
+        cwd=folder,
+        env=without_checkout(folder),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    [sentence] = done.stderr.splitlines()
+    assert sentence.startswith(f"Error: {folder / 'tasks'} has the name of a package of rlvr-flyte")
+
+
+def test_a_launch_sends_the_packages_and_the_users_files_and_nothing_else(wheel, python, folder, tmp_path_factory):
+    (folder / ".env").write_text("SECRET=1\n")
+    (folder / "outputs" / "run").mkdir(parents=True)
+    (folder / "outputs" / "run" / "weights").write_text("large")
+    with admin(tmp_path_factory.mktemp("backend")) as backend:
+        shown = rlvr(python, folder, "run", "--remote", "--config", str(backend.config), "--training", "my_recipe.yaml")
+        assert "sent        my_rows.jsonl" in shown
+        [content] = [content for address, content in backend.uploads.items() if address.endswith(".tar.gz")]
+        [execution] = backend.executions
+    assert execution.spec.launch_plan.name == "workflows.rlvr.rlvr"
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        names = {member.name for member in archive if member.isfile()}
+    packages = {name for name in zipfile.ZipFile(wheel).namelist() if name.split("/")[0] in FOLDERS}
+    own = {"make_rows.py", "my_data.yaml", "my_recipe.yaml", "my_rewards.py", "my_rows.jsonl", "trained_rows.py"}
+    assert names == packages | own
 
 
 @pytest.mark.complete

@@ -11,12 +11,10 @@ import yaml
 from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 
+from tasks.commands.group import rlvr
 from tasks.inputs.files import quickstart
-from tasks.mixing.__main__ import main as mixing
-from tasks.reporting.__main__ import main as reporting
 from tasks.tables.parquet import read_table, table_from_rows, write_table
 from tasks.tables.schemas import GRADED, MIXTURE, SET_ASIDE, set_aside_row
-from tasks.training.__main__ import main as training
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.long
@@ -28,13 +26,10 @@ FILES = {
     "my_mixture": "{seed: 4, heldout: 0.2}\n",
 }
 PAGES = ("README.md", "docs/tutorial.md", "docs/data.md", "docs/tracing.md")
-COMMANDS = {
-    "pyflyte": (main, 1),
-    "python -m tasks.reporting": (reporting, 3),
-    "python -m tasks.mixing": (mixing, 3),
-    "python -m tasks.training": (training, 3),
-}
-"""The program behind the beginning of a command, and the number of words to leave out."""
+COMMANDS = {"pyflyte": main, "rlvr": rlvr}
+"""The program behind the first word of a command."""
+PARTS = {"evaluate": "evaluation"}
+"""The names of parts of `rlvr run` in the summary of a run, if they differ."""
 
 
 @pytest.fixture
@@ -51,8 +46,8 @@ def run(stand_ins, tmp_path, monkeypatch):
     monkeypatch.setenv("RLVR_OUTPUTS", str(home / "outputs"))
 
     def command(line: str) -> str:
-        program, skipped = next(known for beginning, known in COMMANDS.items() if line.startswith(beginning))
-        done = CliRunner().invoke(program, shlex.split(line)[skipped:])
+        program, *words = shlex.split(line)
+        done = CliRunner().invoke(COMMANDS[program], words)
         assert done.exit_code == 0, f"{line}\n{done.output}"
         return done.output
 
@@ -67,13 +62,13 @@ def latest(run) -> dict:
 def examples() -> list[str]:
     """The commands of the documents, in their order, that run a part on what the runs before it left in `outputs`."""
     text = "\n".join((ROOT / page).read_text() for page in PAGES).replace("\\\n", " ")
-    commands = re.findall(r"^(pyflyte run (?:workflows|tasks)/.*outputs/latest.*)$", text, re.MULTILINE)
+    commands = re.findall(r"^((?:pyflyte|rlvr) run .*outputs/latest.*)$", text, re.MULTILINE)
     return [" ".join(command.partition("   #")[0].split()) for command in commands]
 
 
 def test_the_documents_commands_run_in_their_order_on_what_the_ones_before_left(run):
     assert len(examples()) >= 5
-    first = run("pyflyte run workflows/rlvr.py rlvr --training my_recipe.yaml")
+    first = run("rlvr run --training my_recipe.yaml")
     assert "pass rate" in first
     for command in examples():
         printed = run(command)
@@ -82,7 +77,8 @@ def test_the_documents_commands_run_in_their_order_on_what_the_ones_before_left(
             continue
         folder = (run.home / "outputs" / "latest").resolve()
         assert f"results     {folder}" in printed.replace("\n", "")
-        assert latest(run)["part"] == command.split()[3]
+        part = command.split()[3 if command.startswith("pyflyte") else 2]
+        assert latest(run)["part"] == PARTS.get(part, part)
         assert (folder / "model" / "weights").read_text() == "initial"
     index = (run.home / "outputs" / "index.html").read_text()
     assert "data alone" in index
@@ -90,9 +86,9 @@ def test_the_documents_commands_run_in_their_order_on_what_the_ones_before_left(
 
 
 def test_data_names_counts_and_publishes_what_it_made(run):
-    run("pyflyte run workflows/rlvr.py rlvr")
+    run("rlvr run")
     before = (run.home / "outputs" / "latest").resolve()
-    printed = run("pyflyte run workflows/data.py data --data my_data.yaml --model outputs/latest/model")
+    printed = run("rlvr run data --data my_data.yaml --model outputs/latest/model")
     after = (run.home / "outputs" / "latest").resolve()
     assert after.name.endswith(f"-data-{os.getpid()}")
     mixture = read_table(after / "mixture.parquet", MIXTURE)
@@ -100,12 +96,12 @@ def test_data_names_counts_and_publishes_what_it_made(run):
     assert re.search(r"^mixing .* held out", printed, re.MULTILINE)
     assert not (after / "policy").exists(), "it is not of this mixture"
     assert set(latest(run)["stage_order"]) == {"cleaning", "roll_out", "judge_rollouts", "difficulty", "mixing"}
-    differences = run(f"python -m tasks.mixing diff {before}/mixture.parquet {after}/mixture.parquet")
+    differences = run(f"rlvr diff {before}/mixture.parquet {after}/mixture.parquet")
     assert "all" in differences
 
 
 def test_the_files_beside_a_report_hold_what_is_not_default_and_give_the_same_run(run, stand_ins):
-    run("pyflyte run workflows/rlvr.py rlvr --training my_recipe.yaml")
+    run("rlvr run --training my_recipe.yaml")
     folder = (run.home / "outputs" / "latest").resolve()
     training = yaml.safe_load((folder / "training.yaml").read_text())
     assert training["data"] == str(run.home / "my_data.yaml")
@@ -132,10 +128,10 @@ def test_a_mixture_that_is_made_again_still_knows_why_rows_left(run):
         f"  - {{name: mine, domain: math, verifier: math, columns: {columns}, loader: {loader}, limit: 30}}\n"
         f"  - {{name: all, domain: math, verifier: math, columns: {columns}, loader: {loader}}}\n"
     )
-    run("pyflyte run workflows/rlvr.py rlvr")
-    run("pyflyte run workflows/data.py data --data my_rows.yaml --model outputs/latest/model")
-    asked = [f"python -m tasks.reporting trace --source mine --row {row}" for row in range(41)]
-    asked.append("python -m tasks.reporting trace --source all --row 40")
+    run("rlvr run")
+    run("rlvr run data --data my_rows.yaml --model outputs/latest/model")
+    asked = [f"rlvr trace --source mine --row {row}" for row in range(41)]
+    asked.append("rlvr trace --source all --row 40")
     said = [line for command in asked for line in run(command).splitlines() if line.startswith(("left", "set"))]
     assert sum("is not among the 30 that `limit` drew of the 41 rows" in line for line in said) == 11
     assert any("column 'a' is missing" in line for line in said)
@@ -145,7 +141,7 @@ def test_a_mixture_that_is_made_again_still_knows_why_rows_left(run):
 
 
 def test_an_evaluation_prints_its_pass_rate(run):
-    run("pyflyte run workflows/rlvr.py rlvr")
+    run("rlvr run")
     whole = latest(run)
     printed = run(
         "pyflyte run workflows/evaluation.py evaluation --evaluation quickstart --training quickstart "
@@ -165,7 +161,7 @@ def test_an_evaluation_prints_its_pass_rate(run):
 
 
 def test_a_stage_takes_lists_of_tables_and_counts_what_earlier_ones_set_aside(run):
-    run("pyflyte run workflows/rlvr.py rlvr")
+    run("rlvr run")
     first = (run.home / "outputs" / "latest").resolve()
     rows = [set_aside_row("sourcing", "malformed", "sums", number, "no answer", "{}") for number in range(3)]
     write_table(run.home / "aside.parquet", table_from_rows(rows, SET_ASIDE, "aside"), SET_ASIDE)
@@ -191,7 +187,7 @@ def test_a_stage_takes_lists_of_tables_and_counts_what_earlier_ones_set_aside(ru
 
 
 def test_the_documents_training_without_flyte_takes_the_mixture_and_judges_by_the_recipes_data(run, monkeypatch):
-    run("pyflyte run workflows/rlvr.py rlvr --training my_recipe.yaml")
+    run("rlvr run --training my_recipe.yaml")
     model = run.home / "outputs" / "latest" / "model"
     given = []
 
@@ -203,9 +199,9 @@ def test_the_documents_training_without_flyte_takes_the_mixture_and_judges_by_th
     monkeypatch.setattr("tasks.training.run.train", train)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr("tasks.training.model_check.check.check_model", lambda *_: {})
-    monkeypatch.setattr("tasks.training.__main__.prepared", lambda _: model)
+    monkeypatch.setattr("tasks.training.without_flyte.prepared", lambda _: model)
     text = (ROOT / "docs" / "tutorial.md").read_text()
-    [command] = re.findall(r"^python -m tasks.training run .*$", text, re.MULTILINE)
+    [command] = re.findall(r"^rlvr train .*$", text, re.MULTILINE)
     printed = run(command)
     [inputs] = given
     assert (inputs.config.steps, inputs.mixture.name) == (6, "mixture.parquet")

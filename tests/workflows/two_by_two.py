@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,7 +11,6 @@ from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION
 from tests.paths import ROOT
 
-PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 EXPERIMENT = {
     "name": "two-by-two",
     "recipe": "quickstart",
@@ -34,7 +32,7 @@ def test_two_variants_with_two_seeds_each_are_trained_and_compared(tmp_path):
     path.write_text(yaml.safe_dump(EXPERIMENT))
     outputs = tmp_path / "outputs"
     environment = {**os.environ, "RLVR_OUTPUTS": str(outputs), "FLYTE_SDK_LOCAL_SANDBOX": str(outputs / "flyte")}
-    command = [PYFLYTE, "run", "workflows/experiments.py", "experiment", "--experiment", str(path)]
+    command = [sys.executable, "-m", "tasks.commands", "run", "experiment", "--experiment", str(path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000)
     print(done.stdout)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -53,8 +53,8 @@ class Machines:
 
     gpu: Gpu
     gpus_per_node: int = 8
-    mfu: float = 0.4
-    mbu: float = 0.6
+    mfu: float = roofline.MFU
+    mbu: float = roofline.MBU
     storage: float = 2 * GB
     host: tuple[float, float] = (14 * GB, 20 * GB)
     layer_seconds: tuple[float, float] = (2e-4, 3e-5)

@@ -16,6 +16,9 @@ from tasks.failures import MistakeError
 from tasks.storage.model_folder import EXPERTS
 
 GB = 1e9
+MFU, MBU = 0.4, 0.6
+"""Fractions of a GPU's peak operations and bandwidth that the learner and an engine are expected to reach."""
+
 WEIGHT = 2
 """Bytes of a weight, and of an element of the KV cache, in bfloat16."""
 

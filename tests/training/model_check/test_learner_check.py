@@ -7,8 +7,8 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from tasks.commands.group import rlvr
 from tasks.storage.model_folder import ModelError
-from tasks.training.__main__ import main
 from tasks.training.learner import policy
 from tasks.training.learner.adapter import WEIGHTS
 from tasks.training.learner.architecture import LogitsShape
@@ -281,6 +281,6 @@ def test_other_files_of_weights_are_not_exported(folder, tmp_path):
 
 
 def test_the_command_prints_the_differences_of_a_folder(tiny_model):
-    done = CliRunner().invoke(main, ["check", str(tiny_model), "--no-engine", "learner.dtype=float32"])
+    done = CliRunner().invoke(rlvr, ["doctor", "model-check", str(tiny_model), "--no-engine", "learner.dtype=float32"])
     assert done.exit_code == 0, done.output
     assert done.output.count(" nats (rounding: 0.0001) between ") == 3

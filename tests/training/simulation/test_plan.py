@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from tasks.commands.group import rlvr
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, Recipe
+from tasks.inputs.overrides import with_overrides
 from tasks.statistics.assumptions import detectable_by_plan
-from tasks.training.__main__ import main, with_overrides
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
@@ -469,7 +470,7 @@ def test_a_mean_beyond_the_limit_is_refused():
 
 @pytest.mark.long
 def test_the_command_prints_what_one_would_ask():
-    done = CliRunner().invoke(main, ["plan", "olmo3_think_32b", "groups_per_step=8", "async_steps=4"])
+    done = CliRunner().invoke(rlvr, ["plan", "olmo3_think_32b", "groups_per_step=8", "async_steps=4"])
     assert done.exit_code == 0, done.output
     for name in (
         "learner rank",
@@ -505,19 +506,18 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Absent())
-sys.argv[0] = "tasks.training"
-runpy.run_module("tasks.training", run_name="__main__")
+runpy.run_module("tasks.commands", run_name="__main__")
 """
 
 
 def test_a_plan_of_a_recipe_that_prints_completions_prints_none():
-    done = CliRunner().invoke(main, ["plan", "quickstart", "log_completions=1"])
+    done = CliRunner().invoke(rlvr, ["plan", "quickstart", "log_completions=1"])
     assert done.exit_code == 0, done.output
     assert "reward" not in done.stderr
 
 
 def test_a_plan_has_the_smallest_gain_that_the_evaluation_detects():
-    done = CliRunner().invoke(main, ["plan", "quickstart"])
+    done = CliRunner().invoke(rlvr, ["plan", "quickstart"])
     points = 100 * detectable_by_plan(20 + 6 + 4, 4)
     assert done.output.splitlines()[-1].split() == ["held-out", "prompts", "30", "4", f"{points:.1f}"]
 
@@ -606,7 +606,7 @@ def test_turns_do_not_fit_with_sharded_weights_nor_where_an_engine_has_several_g
 @pytest.mark.long
 def test_the_command_names_what_fits_on_one_gpu():
     overrides = ("placement=time_shared", "actors.engine.gpu_memory_utilization=null")
-    done = CliRunner().invoke(main, ["plan", "one_gpu_lora", "--gpu", "L40S", *overrides])
+    done = CliRunner().invoke(rlvr, ["plan", "one_gpu_lora", "--gpu", "L40S", *overrides])
     assert done.exit_code == 0, done.output
     assert "1 node of L40S: 1 learner rank, with an engine in turns with each" in done.output
     assert "3.1 GB of the rank's states, and the engine's weights, to main memory and back: 0.75 s" in done.output
@@ -615,7 +615,7 @@ def test_the_command_names_what_fits_on_one_gpu():
     assert (
         "on 80 GB       all weights: apart, shared, time_shared; LoRA: apart, shared, time_shared (H100)" in done.output
     )
-    done = CliRunner().invoke(main, ["plan", "one_gpu", "--gpu", "L4", "model.source.name=Qwen/Qwen2.5-7B-Instruct"])
+    done = CliRunner().invoke(rlvr, ["plan", "one_gpu", "--gpu", "L4", "model.source.name=Qwen/Qwen2.5-7B-Instruct"])
     assert isinstance(done.exception, PlanError)
     assert "a learner rank needs 1" in str(done.exception)
     assert "Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, time_shared" in str(done.exception)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tasks.training.alarms_page import alarms_page
 from tasks.training.config import AlarmsConfig
-from tasks.training.telemetry.alarms import ALARMS, REPEAT, Watch, as_markdown
+from tasks.training.telemetry.alarms import ALARMS, REPEAT, Watch
 from tests.paths import ROOT
 from tests.training.stand_ins import Run, config, prompts
 
@@ -111,7 +112,7 @@ def test_a_metric_that_a_run_does_not_record_rings_nothing():
 
 def test_the_page_is_that_of_the_code():
     page = ROOT / "docs" / "alarms.md"
-    assert page.read_text() == as_markdown(), "python -m tasks.training alarms > docs/alarms.md"
+    assert page.read_text() == alarms_page(), "make reference"
 
 
 def test_alarms_ring_in_a_run(tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""Compares two mixtures on the command line: `python -m tasks.mixing diff BEFORE AFTER`."""
+"""Compares two mixtures: `rlvr diff`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,22 @@ from typing import Any
 
 import click
 
-from tasks.machine.error_report import run_command
-from tasks.mixing.diff import difference
-
-WIDE = 10_000
-"""Maximum width of the table. A name that is wrapped or cut could not be copied."""
-
-EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""Type of the arguments that are mixtures."""
+from tasks.commands.options import EXISTING
+from tasks.commands.tables import print_table
 
 
-@click.group()
-def main() -> None:
-    """Compare mixtures."""
-
-
-@main.command()
+@click.command()
 @click.argument("before", type=EXISTING)
 @click.argument("after", type=EXISTING)
 @click.option("--page", type=click.Path(path_type=Path), help="An HTML file for the table and its chart.")
 def diff(before: Path, after: Path, page: Path | None) -> None:
-    """Print the differences between the mixtures BEFORE and AFTER (Parquet files), source by source."""
-    from rich.console import Console
+    """Compare the sources of the mixtures BEFORE and AFTER.
+
+    Both are Parquet files.
+    """
     from rich.table import Table
+
+    from tasks.mixing.diff import difference
 
     rows = difference(before, after)
     printed = Table(box=None, pad_edge=False)
@@ -48,7 +41,7 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
             f"+{row['came']:,}",
             f"-{row['went']:,}",
         )
-    Console(width=WIDE).print(printed)
+    print_table(printed)
     if page is not None:
         page.write_text(_page(before, after, rows))
 
@@ -72,7 +65,3 @@ def _page(before: Path, after: Path, rows: list[dict[str, Any]]) -> str:
     body = charts.page(figures, named, charts.deck(chart), charts.table(rows, "By source"))
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Two mixtures</title>'
     return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{body}</body></html>'
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -79,7 +79,7 @@ class Report(NamedTuple):
 
 def make_tasks(seed: int) -> Iterator[Task]:
     """Yield tasks forever: a sentence about a topic, with a constraint that a program can check."""
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     while True:
         constraint, words = draw.choice(list(CONSTRAINTS.items()))
         prompt = f"Write two short sentences about {draw.choice(TOPICS)}. {words}"

@@ -1,0 +1,85 @@
+"""Compares runs: `rlvr compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tasks.commands.options import Run
+from tasks.commands.tables import print_table
+from tasks.failures import MistakeError
+from tasks.tables.schemas import AFTER
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=Run())
+@click.option("--policy", default=AFTER, show_default=True, help="The policy of each run to compare.")
+def compare(runs: tuple[Path, ...], policy: str) -> None:
+    """Compare the options and results of RUNS.
+
+    Metrics of their policies are compared on the prompts that they share. Differences are from the first run, with 95%
+    intervals, p-values corrected for the number of benchmarks and runs, and the smallest difference that the prompts
+    and their samples detect with a chance of 80%. Margins, the k of majority@k and win rate data are taken from the
+    first run that evaluated a benchmark.
+    """
+    from tasks.evaluation.runs import benchmark_options, compare_runs, further_metrics, options_of
+    from tasks.lineage.differences import differences
+    from tasks.tables.truncation import truncation_warnings
+
+    if len(runs) < 2:
+        raise MistakeError("name two runs or more, such as outputs/20261126-101500-3f2a outputs/latest")
+    shared = benchmark_options(runs)
+    evaluation = compare_runs(runs, policy, shared.benchmarks)
+    for run, options in zip(runs, differences([options_of(run) for run in runs]), strict=True):
+        click.echo(f"{run.resolve().name}  {', '.join(options) or 'no option differs, or none is known'}")
+    for message in shared.messages:
+        click.echo(message)
+    with_margins = any(benchmark.margin is not None for benchmark in shared.benchmarks)
+    printed = _table("benchmark", "run", "pass rate", "difference, points", "p", "detectable", "prompts")
+    if with_margins:
+        printed.add_column("maintained")
+    for (name, first), comparisons in evaluation.comparisons.items():
+        for benchmark, compared in comparisons.items():
+            difference = (
+                f"{100 * compared.gain:+.1f} ({100 * compared.gain_low:+.1f} to {100 * compared.gain_high:+.1f})"
+            )
+            p_value = compared.p_value if compared.adjusted_p_value is None else compared.adjusted_p_value
+            printed.add_row(benchmark, first, f"{compared.baseline_rate:.1%}", "", "", "", f"{compared.n:,}")
+            maintained = {None: "", True: "yes", False: "not shown"}[compared.maintained]
+            power = "-" if compared.detectable is None else f"{100 * compared.detectable:.1f}"
+            cells = ("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", power, "")
+            printed.add_row(*cells, *([maintained] if with_margins else []))
+    print_table(printed)
+    if further := further_metrics(evaluation):
+        _print_further(further)
+    for message in truncation_warnings(evaluation.table):
+        click.echo(f"warning     {message}")
+
+
+def _table(*columns: str) -> Table:
+    """Return a table whose columns of numbers are aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("benchmark", "metric", "run") else "right")
+    return table
+
+
+def _print_further(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the rows of `further_metrics`."""
+    printed = _table("benchmark", "metric", "run", "value", "difference", "prompts")
+    for row in rows:
+        value, difference = row["row"], row["difference"]
+        is_first = difference is None
+        cells = (row["benchmark"], row["metric"]) if is_first else ("", "")
+        interval = "" if is_first else "{value:+.3f} ({low:+.3f} to {high:+.3f})".format(**difference)
+        printed.add_row(*cells, row["policy"], f"{value['value']:.3f}", interval, f"{value['n']:,}" if is_first else "")
+    click.echo()
+    print_table(printed)

@@ -1,0 +1,27 @@
+"""Downloads the results of executions: `rlvr fetch`."""
+
+from __future__ import annotations
+
+import click
+
+from tasks.commands.options import backend_options
+
+
+@click.command()
+@click.argument("execution")
+@click.argument("outputs", nargs=-1)
+@backend_options
+def fetch(execution: str, outputs: tuple[str, ...], config: str | None, project: str, domain: str) -> None:
+    """Download the results of EXECUTION into a folder in outputs/.
+
+    The folder has the layout of a local run. OUTPUTS are the names of some outputs; without them, all are downloaded.
+    Outputs that an earlier call downloaded into that folder are kept and not downloaded again.
+    """
+    from tasks.flyte import backend
+    from tasks.reporting.fetching import fetch_outputs
+    from tasks.storage.outputs import at_work
+
+    with at_work(), backend.explained():
+        remote = backend.connect(project, domain, config)
+        for output, path in fetch_outputs(remote, execution, outputs):
+            click.echo(f"{output:<22} {path}")

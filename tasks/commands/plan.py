@@ -1,0 +1,89 @@
+"""Computes what recipes need, without any GPU: `rlvr plan` and `rlvr recipes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tasks.commands.options import OVERRIDES, RECIPE, SpecFile, shipped
+from tasks.training.simulation import roofline
+
+SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True}
+"""Settings of the command-line options that are fractions of a GPU's peak."""
+
+
+@click.command()
+@RECIPE
+@OVERRIDES
+@click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
+@click.option("--config", "shape", type=click.Path(path_type=Path), help="config.json of a model that is not known.")
+@click.option("--nodes", type=click.IntRange(min=2), help="Find the best split of this number of nodes.")
+@click.option("--mean-tokens", type=click.FloatRange(1), help="Mean length of a response. By default 45% of the limit.")
+@click.option(
+    "--zero-variance",
+    default=0.3,
+    show_default=True,
+    type=click.FloatRange(0, 0.95),
+    help="Share of the groups that have no gradient.",
+)
+@click.option("--mfu", default=roofline.MFU, **SHARE, help="Fraction of a GPU's peak FLOPs that the learner reaches.")
+@click.option("--mbu", default=roofline.MBU, **SHARE, help="Fraction of its peak bandwidth that an engine reaches.")
+def plan(
+    recipe: str,
+    overrides: tuple[str, ...],
+    gpu: str,
+    shape: Path | None,
+    nodes: int | None,
+    mean_tokens: float | None,
+    zero_variance: float,
+    mfu: float,
+    mbu: float,
+) -> None:
+    """Compute what RECIPE needs of GPUs, without using any.
+
+    It prints memory, tokens/s, idle shares, days and pods, and the smallest gains that the evaluation detects.
+
+    The controller and the fleet are the real ones, in virtual time. A roofline model gives the speeds of engines and
+    learner; nothing is measured.
+    """
+    from tasks.inputs.detectable_gains import detectable_gains
+    from tasks.inputs.files import DataFile, EvaluationFile
+    from tasks.inputs.overrides import with_overrides
+    from tasks.inputs.pod_table import pod_table
+    from tasks.inputs.stage_pods import pods_of_run
+    from tasks.training.simulation.plan import Machines, Prompts, best_split
+    from tasks.training.simulation.plan import plan as planned
+    from tasks.training.simulation.plan_table import table
+
+    config = with_overrides(recipe, overrides)
+    model = roofline.architecture(config.model.source.model_dump(), shape)
+    machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu)
+    prompts = Prompts(mean_tokens, zero_variance)
+    if nodes:
+        result = best_split(config.run, model, machines, nodes, prompts)
+    else:
+        result = planned(config.run, model, machines, prompts)
+    click.echo(table(recipe, gpu, model, result, config.cluster))
+    split = {name: getattr(result.config, name) for name in ("learner", "actors", "placement")}
+    data, evaluation = config.companion(DataFile), config.companion(EvaluationFile)
+    click.echo(f"\n{pod_table(pods_of_run(data, config.model_copy(update=split), evaluation))}")
+    click.echo(f"\n{detectable_gains(data, evaluation)}")
+
+
+@click.command()
+@click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
+@click.argument("names", nargs=-1, metavar="[RECIPE]...", type=SpecFile("training"))
+def recipes(gpu: str, names: tuple[str, ...]) -> None:
+    """Print the table of all included recipes, or of some.
+
+    It has their pods, and the memory and hours that `plan` computes.
+    """
+    from tasks.config import parse
+    from tasks.inputs.files import Recipe
+    from tasks.training.recipe_table import HEAD, recipe_row
+
+    click.echo("\n".join(HEAD))
+    for name in names or shipped("training"):
+        click.echo(recipe_row(name, parse(Recipe, name), gpu))

@@ -1,0 +1,30 @@
+"""Plays the environments of a data file without a model: `rlvr play`.
+
+Each environment runs in a separate process, as in every stage, on the first usable row of its source. The policy says
+the given turns, one after the other, and the dummy turns of preflight if none is given.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tasks.commands.options import SpecFile
+
+
+@click.command()
+@click.argument("file", type=SpecFile("data"))
+@click.argument("turns", nargs=-1)
+def play(file: str, turns: tuple[str, ...]) -> None:
+    """Play the environments of the data file FILE without a model.
+
+    The policy says TURNS, one after the other.
+    """
+    from tasks.config import parse
+    from tasks.inputs.environments import TURNS
+    from tasks.inputs.files import DataFile
+    from tasks.inputs.play_environment import episodes_of, lines
+
+    for name, completion in episodes_of(parse(DataFile, file), turns or TURNS):
+        click.echo(name)
+        for line in lines(completion):
+            click.echo(line)

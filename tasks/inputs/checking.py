@@ -1,0 +1,103 @@
+"""Checks files of a user against each other, as `rlvr check` does. Nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.config import Extendable, SpecError, file_called, load_yaml, read_yaml
+from tasks.config_fields import YAML
+from tasks.inputs.experiments import Experiment, ExperimentFile
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+
+KINDS: Mapping[str, type[Extendable]] = {
+    "data": DataFile,
+    "training": Recipe,
+    "evaluation": EvaluationFile,
+    "experiment": ExperimentFile,
+}
+"""The types of files, by the option of `rlvr run` that takes them."""
+
+
+def check_files(names: Iterable[str]) -> list[str]:
+    """Check files against each other, as the first stage of a run does, and return a line for each check.
+
+    A recipe is checked with the data and evaluation files that it names, unless others are given. Sources are opened,
+    and the user's functions are called on their first rows. Neither pods nor memory of this machine are needed.
+
+    Args:
+        names: paths of files, or names of recipes that ship.
+
+    Raises:
+        SpecError: a file is invalid, files contradict each other, or two files have the same kind.
+        MistakeError: something that they name cannot be used.
+    """
+    from tasks.inputs.preflight import check_variants, preflight
+
+    given: dict[str, dict[str, Path]] = {kind: {} for kind in KINDS}
+    paths = {name: Path(name) if name.endswith(YAML) else file_called(name, Recipe) for name in names}
+    kinds = {name: kinds_of(path) for name, path in paths.items()}
+    # Files that only one type fits come first, because a recipe may name the others.
+    for name, path in sorted(paths.items(), key=lambda item: len(kinds[item[0]]) > 1):
+        given[_kind_of(name, path, kinds[name], given)][name] = path
+    for kind, several in given.items():
+        if len(several) > 1 and kind != "experiment":
+            raise SpecError(f"{' and '.join(several)} are both files for --{kind}: check one at a time")
+    lines = []
+    if any(given[kind] for kind in ("data", "training", "evaluation")):
+        files, shown = _files_of_a_run({kind: next(iter(several.items()), None) for kind, several in given.items()})
+        preflight.task_function(**files)
+        lines.append(f"checked     {', '.join(f'{kind} {name}' for kind, name in shown.items())}")
+    for name, path in given["experiment"].items():
+        experiment = Experiment.of(load_yaml(ExperimentFile, path))
+        check_variants.task_function(experiment=experiment)
+        lines.append(f"checked     experiment {name}, {len(experiment.variants)} variants")
+    return lines
+
+
+def kinds_of(path: Path) -> list[str]:
+    """Return the kinds of a file: the types that have most of its keys, and that have the file that it extends.
+
+    Raises:
+        SpecError: the file cannot be read, or contains no mapping.
+    """
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise SpecError(f"{path}: must be a mapping of options")
+    keys = {str(key).partition(".")[0] for key in content} - {"extends"}
+    unknown = {kind: len(keys - model.model_fields.keys()) for kind, model in KINDS.items()}
+    fitting = [kind for kind, count in unknown.items() if count == min(unknown.values())]
+    if len(fitting) > 1 and (extends := str(content.get("extends", ""))):
+        if extends.endswith(YAML):
+            above = kinds_of(path.parent / extends)
+        else:
+            above = [kind for kind in fitting if (KINDS[kind].folder / f"{extends}.yaml").is_file()]
+        fitting = [kind for kind in fitting if kind in above] or fitting
+    return fitting
+
+
+def _kind_of(name: str, path: Path, kinds: list[str], given: Mapping[str, Mapping[str, Path]]) -> str:
+    """Return the kind of a file that is of one of several kinds, by the recipe that names it."""
+    if len(kinds) == 1:
+        return kinds[0]
+    for recipe in given["training"].values():
+        named = load_yaml(Recipe, recipe)
+        for kind, companion in (("data", named.data), ("evaluation", named.evaluation)):
+            if companion.endswith(YAML) and Path(companion).resolve() == path.resolve():
+                return kind
+    raise SpecError(
+        f"{name}: its keys are those of files for {', '.join(f'--{kind}' for kind in kinds)}: check it together with a "
+        "recipe that names it"
+    )
+
+
+def _files_of_a_run(given: Mapping[str, tuple[str, Path] | None]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the three files of a run, and their names: given files, or else the recipe's."""
+    recipe = load_yaml(Recipe, given["training"][1]) if given["training"] else quickstart()[1]
+    names = {"data": recipe.data, "training": "quickstart", "evaluation": recipe.evaluation}
+    files: dict[str, Any] = {"training": recipe}
+    for kind, model in (("data", DataFile), ("evaluation", EvaluationFile)):
+        file = given[kind]
+        files[kind] = load_yaml(model, file[1]) if file else recipe.companion(model)
+    return files, {kind: given[kind][0] if given[kind] else name for kind, name in names.items()}  # type: ignore[index]

@@ -1,0 +1,59 @@
+"""Launches a registered launch plan with files of the user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tasks.config import Extendable, parse
+from tasks.flyte import executions
+from tasks.flyte.labels import labels_of
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.sending import with_sent_files
+from tasks.inputs.user_modules import MODULES, digests_of
+
+FILES: Mapping[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
+"""The inputs of the pipeline that are YAML files of the user, by name."""
+
+
+def launch_plan(
+    remote: Any,
+    name: str,
+    files: Mapping[str, str],
+    *,
+    version: str | None,
+    execution: str | None,
+    overwrite_cache: bool,
+    say: Callable[[str], None],
+) -> str:
+    """Launch a registered launch plan, and return the address of the execution in the console.
+
+    Args:
+        remote: a client of the backend, a `FlyteRemote`.
+        name: name of the launch plan.
+        files: names or paths of the files to replace the plan's, by input. Without a data or evaluation file, those
+            that the recipe names are used.
+        version: version of the launch plan, or None for the one registered last.
+        execution: name of the execution, or None for a random one.
+        overwrite_cache: whether every stage runs again, even if its result is cached.
+        say: called with a line for each uploaded file.
+
+    Raises:
+        SpecError: a file cannot be read or is invalid.
+    """
+    inputs: dict[str, Any] = {key: parse(FILES[key], text) for key, text in files.items()}
+    recipe = inputs.get("training")
+    if isinstance(recipe, Recipe):
+        inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile), **inputs}
+    digests = digests_of(inputs.values())
+    return executions.launch(
+        remote,
+        name,
+        with_sent_files(remote, inputs, say=say),
+        version=version,
+        labels=labels_of(dict(files), recipe if isinstance(recipe, Recipe) else None),
+        execution=execution,
+        overwrite_cache=overwrite_cache,
+        environment={MODULES: json.dumps(digests)} if digests else {},
+    )

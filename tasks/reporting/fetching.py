@@ -1,0 +1,46 @@
+"""Downloads the results of an execution into `outputs`, in the layout of a local run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.flyte import executions
+from tasks.inputs.launching import FILES
+from tasks.inputs.minimal_options import written_options
+from tasks.reporting.index import write_index
+from tasks.reporting.publication import new_run
+from tasks.storage.locations import outputs_folder
+
+
+def fetch_outputs(remote: Any, execution: str, outputs: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Download outputs of an execution, and yield the name and the path of each.
+
+    Outputs that an earlier call downloaded into the folder are kept and not downloaded again.
+
+    Args:
+        remote: a client of the backend, a `FlyteRemote`.
+        execution: name of the execution.
+        outputs: names of the outputs, or none for all.
+    """
+    runs = outputs_folder()
+    ended = executions.find(remote, execution)
+    wanted = executions.chosen(ended, outputs)
+    with new_run(runs, ended.began, execution) as (folder, final):
+        if final.exists():
+            shutil.copytree(final, folder, dirs_exist_ok=True, copy_function=os.link)
+        for output in wanted:
+            target = folder / output.file_name
+            if not target.exists():
+                executions.download(remote, output, target)
+            yield output.name, final / output.file_name
+        for name, file in executions.input_files(ended, FILES):
+            options = written_options(file, absolute=False)
+            (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to the file of the earlier call
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))
+    write_index(runs)
