@@ -150,6 +150,7 @@ FLOORS = (
         "training.recipe_table",
         "training.__main__",
         "reporting",
+        "token_page",
         "pruning",
     ),
 )
