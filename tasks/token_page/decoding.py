@@ -4,7 +4,7 @@ A character may be divided between tokens, so that a tokenizer cannot decode one
 are taken from its entry in the vocabulary, which has one of these forms:
 
     byte level    each byte is a printable character: `Ġsea` is " sea" (GPT-2, Llama 3, Qwen)
-    byte pieces   `<0xF0>` is a byte, and `▁` a space (SentencePiece, Llama 2)
+    fallback      `<0xF0>` is a byte, and `▁` a space (SentencePiece, Llama 2)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.storage.model_folder import loading
 
 LINE_END = "\u21b5"
 """The mark of a line end."""
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
 """The character that SentencePiece writes for a space."""
 
@@ -60,8 +60,8 @@ class TokenTexts:
             return f"<token {number}>".encode()
         if self._bytes_of is not None and all(character in self._bytes_of for character in token):
             return bytes(self._bytes_of[character] for character in token)
-        if piece := _BYTE_PIECE.fullmatch(token):
-            return bytes([int(piece[1], 16)])
+        if byte := _FALLBACK.fullmatch(token):
+            return bytes([int(byte[1], 16)])
         return token.replace(_SPACE, " ").encode(errors="backslashreplace")
 
 

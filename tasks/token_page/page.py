@@ -25,7 +25,7 @@ from tasks.token_page.responses import StepRead, TokenRow
 MOST_RESPONSES = 64
 """Maximum number of responses on a page."""
 MOST_TOKENS = 30_000
-"""Maximum number of tokens on a page, of which each takes about 150 bytes. Longer responses are cut in the middle."""
+"""Maximum number of tokens on a page. Each takes about 130 bytes. Longer responses are cut in the middle."""
 LEVELS = 6
 """Number of shades of each of the two colours."""
 FULL = 99.0
@@ -78,7 +78,7 @@ def render(read: StepRead, texts: TokenTexts, *, by_advantage: bool = False) -> 
     """Return the page as HTML.
 
     Args:
-        read: the responses of a step, of which there is at least one.
+        read: the responses of a step, at least one.
         texts: the texts of tokens.
         by_advantage: whether colours show advantages instead of differences.
     """

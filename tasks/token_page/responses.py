@@ -57,7 +57,7 @@ class TokenRow:
 
 @dataclass
 class StepRead:
-    """What a run kept of a step.
+    """Contains the responses of a step that have tokens.
 
     Attributes:
         folder: the folder of the files of responses.
@@ -80,8 +80,7 @@ def read_step(run: Path, step: int, prompt: str = "") -> StepRead:
     """Read the tokens of a step's responses to the prompts whose ids begin with `prompt`.
 
     Raises:
-        MistakeError: the run has no responses on this machine, kept no tokens, or did not keep those of the step or
-            prompt.
+        MistakeError: the run has no responses on this machine, kept no tokens, or kept none of the step or prompt.
         TableError: a file cannot be read.
     """
     folder = response_folder(run)
@@ -181,8 +180,7 @@ def _array(table: pa.Table, name: str, kind: Any, length: int) -> NDArray[Any]:
 def _mismatch(run: Path, folder: Path, step: int) -> float | None:
     for path in (run / "metrics.jsonl", folder.parent / "metrics.jsonl"):
         if path.is_file():
-            found = [row.get("mismatch") for row in read_json_lines(path) if row.get("step") == step]
-            return found[-1] if found else None
+            return next((row.get("mismatch") for row in read_json_lines(path) if row.get("step") == step), None)
     return None
 
 
@@ -193,8 +191,7 @@ def _why_none(run: Path, read: StepRead, files: list[Path], steps: set[int]) -> 
         return f"{run} has no step {read.step}: {known}"
     if read.prompt and read_step(run, read.step).rows:
         return f"{run}: step {read.step} has no tokens of a prompt whose id begins with {read.prompt!r}"
-    kept = any(_has_tokens(file) for file in files)
-    if kept:
+    if any(_has_tokens(file) for file in files):
         return (
             f"{run}: no group of step {read.step} is among those whose tokens were kept; a larger keep_tokens keeps "
             "more, and 1 all"

@@ -78,7 +78,7 @@ def _numbered(
     sequences: list[TokenSequence], batch: Sequence[JudgedGroup], config: TrainingConfig
 ) -> list[TokenSequence]:
     """Return what `responses` returned, with a number for each sequence whose tokens are kept."""
-    kept = [
+    chosen = [
         not group.replays and is_kept(group.number, config.keep_tokens)
         for group in batch
         for completion in group.completions
@@ -87,7 +87,7 @@ def _numbered(
     numbers = itertools.count()
     return [
         replace(sequence, kept_as=next(numbers)) if is_one else sequence
-        for sequence, is_one in zip(sequences, kept, strict=True)
+        for sequence, is_one in zip(sequences, chosen, strict=True)
     ]
 
 
@@ -110,11 +110,11 @@ def _tokens(
 
 def _trained_tokens(sample: Sample, trained: dict[int, Floats]) -> TrainedTokens:
     logprobs, masks = [], []
-    for piece in sample:
-        assert piece.kept_as is not None
-        length = len(piece.response_ids)
-        mask = np.ones(length, np.bool_) if piece.mask is None else np.array(piece.mask, np.bool_)
-        values = trained.get(piece.kept_as)  # None for a group without a gradient, which is not in the loss
+    for sequence in sample:
+        assert sequence.kept_as is not None
+        length = len(sequence.response_ids)
+        mask = np.ones(length, np.bool_) if sequence.mask is None else np.array(sequence.mask, np.bool_)
+        values = trained.get(sequence.kept_as)  # None for a group without a gradient, which is not in the loss
         masks.append(mask & (values is not None))
         logprobs.append(np.zeros(length, np.float32) if values is None else np.where(mask, values, np.float32(0)))
     return TrainedTokens(

@@ -163,7 +163,7 @@ class GroupLifecycle:
     ) -> None:
         """Record that `step` was taken on a group of its batch.
 
-        `spread` is the standard deviation of the group's advantages. `tokens` are those of its scored responses, if
+        `spread` is the standard deviation of the group's advantages. `tokens` are from its scored responses, if
         they are kept.
         """
         if group.replays:

@@ -110,7 +110,7 @@ class MicroBatch:
     old_logprobs: Floats | None = None
     """`[1, N]`, 0 outside the mask, or None if the sequences have none."""
     returned: Bools | None = None
-    """`[1, N]`, tokens of sequences whose log-probabilities a step returns, or None if there are no such sequences."""
+    """`[1, N]`, tokens of sequences whose log-probabilities a step returns, or None without such sequences."""
 
     @property
     def num_tokens(self) -> int:

@@ -151,7 +151,7 @@ class Trainer:
 
         Returns:
             The metric sums of the micro-batch, the sum of its entropy in nats, and the log-probabilities of the tokens
-            that are returned, or None if there are no such tokens.
+            that are returned, or None without such tokens.
         """
         kl = self._config.objective.kl
         row = self.row(batch)

@@ -25,9 +25,9 @@ TOKEN_COLUMNS = (
 )
 """Columns of a response whose tokens are kept, null for all others. Lists have one element for each token.
 
-The tokens of an episode are those of all turns, including the tokens that its environment inserted. `engine_logprobs`
-(nats) are as the engine reported them, 0 for inserted tokens. `learner_logprobs` (nats) are under the learner's policy
-before the first update on the batch, 0 outside the mask. `loss_mask` is true for the tokens in the loss of the step.
+An episode has the tokens of all turns, including the tokens that its environment inserted. `engine_logprobs` (nats) are
+as the engine reported them, 0 for inserted tokens. `learner_logprobs` (nats) are under the learner's policy before the
+first update on the batch, 0 outside the mask. `loss_mask` is true for the tokens in the loss of the step.
 `learner_logprobs`, `loss_mask` and `advantage` are null for a response that no step was taken on.
 """
 
@@ -36,7 +36,7 @@ TOKEN_BYTES = 12.125
 
 
 def is_kept(group: int, share: float) -> bool:
-    """Return whether the tokens of a group are kept, if those of a share of all groups are.
+    """Return whether the tokens of a group are kept, given the share of all groups whose tokens are.
 
     The choice depends only on the number of the group and the share, so that a resumed run makes the same. Groups that
     are kept at one share are also kept at every larger share.
@@ -47,7 +47,7 @@ def is_kept(group: int, share: float) -> bool:
 
 @dataclass(frozen=True)
 class TrainedTokens:
-    """What a step had for the tokens of a response.
+    """Describes the tokens of a response as a step had them.
 
     Attributes:
         logprobs: `[n]`, nats, under the learner's policy before the first update on the batch; 0 outside the mask.

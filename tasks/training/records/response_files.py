@@ -101,17 +101,17 @@ class RolloutFiles:
     def add(self, group: Group, fate: str, step: int | None, tokens: Sequence[TrainedTokens] | None = None) -> None:
         """Collect the finished responses of `group`, whose outcome is decided.
 
-        `tokens` are those of its scored responses, in their order, if a step was taken on them and they are kept.
+        `tokens` are from its scored responses, in their order, if a step was taken on them and they are kept.
         """
         if not self._keep:
             return
         scored = [sample.index for sample in group.samples if sample.score and sample.score.error is None]
         trained = dict(zip(scored, tokens, strict=True)) if tokens else {}
-        kept = is_kept(group.number, self._keep_tokens)
+        has_tokens = is_kept(group.number, self._keep_tokens)
         for sample in group.samples:
             if sample.completion:
                 row = _row(group, sample, fate, step)
-                if kept:
+                if has_tokens:
                     row |= token_columns(sample.completion, trained.get(sample.index))
                 self._rows.append(row)
                 self._bytes += _size(row)
