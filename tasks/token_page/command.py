@@ -42,5 +42,6 @@ def tokens(run: Path, step: int, prompt: str, color: str, model: Path | None, ou
     read = read_step(run, step, prompt)
     texts = TokenTexts.of_model(model or tokenizer_folder(run, read.folder))
     output = output or Path(f"tokens-step-{step}.html")
-    output.write_text(render(read, texts, by_advantage=color == "advantage"))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(render(read, texts, by_advantage=color == "advantage"), encoding="utf-8")
     click.echo(f"page        {output}")

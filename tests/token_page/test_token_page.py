@@ -136,7 +136,7 @@ def test_the_command_writes_a_page_of_a_run(run_folder, tmp_path):
     assert [row.about["group"] for row in read.rows] == sorted(row["group"] for row in expected)
     assert read.groups == 2
     assert {round(float(row.differences[0]), 3) for row in read.rows} == {-0.25}
-    output = tmp_path / "page.html"
+    output = tmp_path / "new" / "page.html"
     done = CliRunner().invoke(tokens, [str(tmp_path), "--step", "1", "--output", str(output)])
     assert done.exit_code == 0, done.output
     assert len(shown(output.read_text())) == sum(len(row["token_ids"]) for row in expected)
