@@ -80,6 +80,7 @@ KINDS_OF_COMMANDS = {
     r"python -m tasks\.evaluation compare .*": "tests/evaluation/test_runs.py",
     r"python -m tasks\.inputs\.play_environment .*": "tests/environments/test_documented.py",
     r"python -m tasks\.training run .*": "tests/training/test_command.py",
+    r"python -m tasks\.token_page .*": "tests/token_page/test_token_page.py",
     r"python -m workflows --project \w+ (launch|fetch) .*": "tests/flyte/test_executions.py",
     r"python -c .*": "test_commands_run",
     r"python (make|trained)_rows\.py": "tests/workflows/test_tutorial.py",

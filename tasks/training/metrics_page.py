@@ -89,7 +89,7 @@ To see which tokens a metric such as `mismatch` comes from, set `keep_tokens` in
 have the token ids, both log-probabilities, the loss mask and the advantage for a share of the groups, and a page shows
 the responses of a step, coloured by d or by advantage:
 
-```bash
+```
 python -m tasks.token_page outputs/latest --step 12 --color difference --output tokens.html
 ```
 
