@@ -161,6 +161,7 @@ FLOORS = (
         "training.recipe_table",
         "training.without_flyte",
         "reporting",
+        "token_page",
         "pruning",
         "commands",
     ),

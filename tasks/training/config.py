@@ -216,6 +216,11 @@ class TrainingConfig(Config):
     keep_rollouts: RunTime[bool] = True
     """If true, every finished response is written, with its rewards and its outcome, to compressed files
     `rollouts/*.parquet` in the run folder."""
+    keep_tokens: RunTime[float] = Field(0, ge=0, le=1)
+    """Share of the groups whose responses are written with their tokens, chosen by the number of the group: token ids,
+    log-probabilities under engine and learner, loss mask and advantage, as columns of `rollouts/*.parquet`. It adds up
+    to 12 bytes for each token of these groups to the disk. A run that has ended is not repeated for it. If 0, no tokens
+    are written, and the learner returns no log-probabilities."""
     log_completions: RunTime[int] = Field(0, ge=0)
     """Number of responses of every batch that are printed during the run."""
     stall_seconds: RunTime[float] = Field(1800, gt=0)
@@ -302,6 +307,15 @@ class TrainingConfig(Config):
             raise ValueError(
                 "sampling.guided_regex: responses are sampled from the policy's tokens that can match, which is not "
                 "the policy; objective.correction corrects for this, kind = none does not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _writes_the_responses_of_tokens(self) -> Self:
+        if self.keep_tokens and not self.keep_rollouts:
+            raise ValueError(
+                f"keep_tokens = {self.keep_tokens:g}: tokens are columns of the responses, which keep_rollouts = false "
+                "does not write; set keep_rollouts: true, or keep_tokens: 0"
             )
         return self
 

@@ -222,7 +222,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
         checkpoint = checkpoints.newest()
         state = await _state_of(checkpoint, inputs.config, inputs.shards)
         config = with_types(inputs.config, learner=state.dtype, gpu=gpu)
-        ledger, journal = _open_records(stack, folder, state, lease, keep_rollouts=config.keep_rollouts)
+        ledger, journal = _open_records(stack, folder, state, lease, config)
         processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.shards)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
@@ -322,7 +322,7 @@ async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: Sh
 
 
 def _open_records(
-    stack: contextlib.ExitStack, folder: Path, state: RunState, lease: Lease, *, keep_rollouts: bool
+    stack: contextlib.ExitStack, folder: Path, state: RunState, lease: Lease, config: TrainingConfig
 ) -> tuple[Ledger, Journal]:
     """Open the files of groups, responses and metrics, cut back to their lengths in `state`; `stack` closes them.
 
@@ -330,7 +330,13 @@ def _open_records(
     """
     reopen(folder)
     cut_back_records(folder, state)
-    rollouts = RolloutFiles(folder / "rollouts", state.rollout_files, keep=keep_rollouts, may_write=lease.check)
+    rollouts = RolloutFiles(
+        folder / "rollouts",
+        state.rollout_files,
+        keep=config.keep_rollouts,
+        keep_tokens=config.keep_tokens,
+        may_write=lease.check,
+    )
     ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))
     journal = stack.enter_context(contextlib.closing(Journal(folder)))
     return ledger, journal

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tasks.environments.spec import EnvironmentSpec
@@ -222,7 +223,9 @@ class RecordingLearner:
             await self.on_step(self.version)
         await asyncio.sleep(0)
         self.version += 1
-        return StepReport({"num_tokens": float(sum(s.num_trained for s in sequences)), "loss": 0.0})
+        metrics = {"num_tokens": float(sum(s.num_trained for s in sequences)), "loss": 0.0}
+        returned = {s.kept_as: np.full(len(s.response_ids), OLD_LOGPROB) for s in sequences if s.is_returned}
+        return StepReport(metrics, returned)
 
     async def logprobs(self, sequences):
         return [[OLD_LOGPROB] * len(s.response_ids) for s in sequences]
@@ -290,7 +293,7 @@ class Run:
         state = RunState.read(checkpoint) if checkpoint else RunState.beginning(run_setup(self.config))
         cut_back_records(self.folder, state)
         self.weights = WeightStore(self.folder / "weights")
-        rollouts = RolloutFiles(self.folder / "rollouts", state.rollout_files)
+        rollouts = RolloutFiles(self.folder / "rollouts", state.rollout_files, keep_tokens=self.config.keep_tokens)
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
         turns = Turns(taken=self.config.takes_turns)

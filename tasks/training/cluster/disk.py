@@ -10,13 +10,15 @@ float32):
                       w P           the weights; under ZeRO 3 instead rank 0's shard, 12 P / ranks
                       12 P          a second copy of the optimizer's tensors, during the conversion
     policy            w             bytes for each parameter of the model; under LoRA it is merged (`Trainer.export`)
+    kept tokens       12            bytes for each token of a trained group that is kept (`keep_tokens`), if all
+                                    responses reach the limit of their length
 
 Contents of a pod's disk at its fullest, without the slack:
 
     pod               in every run                                    a resume by other learner ranks
-    all in one pod    model, four checkpoints, policies               the universal form in addition
+    all in one pod    model, four checkpoints, policies, tokens       the universal form in addition
     learner           model, shards of three checkpoints, a policy    model, the universal form, a shard
-    head              model, policies                                 model, a whole checkpoint, its universal form
+    head              model, policies, tokens                         model, a whole checkpoint, its universal form
     actors            model                                           -
     engine            the initial model, the model that it samples    -
     model check       model, its export                               -
@@ -37,6 +39,7 @@ from tasks.pod_templates import is_on_volume
 from tasks.training.cluster.sizes import GIB
 from tasks.training.learner.checkpoint_shards import KEEP
 from tasks.training.records.checkpoint import is_due
+from tasks.training.records.kept_tokens import TOKEN_BYTES
 from tasks.training.simulation.rank_memory import OPTIMIZER
 from tasks.training.simulation.roofline import WEIGHT, Architecture
 
@@ -173,6 +176,7 @@ def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Disk
             _counted(count, "checkpoint", "checkpoints"), count * _checkpoint_gib(config, models, gpus=gpus), "runs"
         ),
         _policies(config, models, gpus=gpus),
+        *_kept_tokens(config),
     )
     resumed = (*run, Stored("a checkpoint's universal form", _universal_gib(config, models, gpus=gpus), "runs"))
     return DiskNeed(run, _larger(_converting(config, models, gpus=gpus), resumed), _slack_gib(gpus=gpus))
@@ -199,7 +203,11 @@ def learner_machine(config: TrainingConfig, models: StoredModels, ranks: int) ->
 
 def head(config: TrainingConfig, models: StoredModels) -> DiskNeed:
     """Return the need of the controller's pod if training has several machines."""
-    run = (Stored("model", models.weights_gib, "downloads"), _policies(config, models, gpus=True))
+    run = (
+        Stored("model", models.weights_gib, "downloads"),
+        _policies(config, models, gpus=True),
+        *_kept_tokens(config),
+    )
     resumed = (
         *run,
         Stored("a checkpoint of all ranks", _checkpoint_gib(config, models, gpus=True), "runs"),
@@ -252,6 +260,15 @@ def _policies(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> St
     if config.validation:
         count += 1 + _checkpoints(config, KEEP + 1)
     return Stored(_counted(count, "policy", "policies"), count * _policy_gib(config, models, gpus=gpus), "runs")
+
+
+def _kept_tokens(config: TrainingConfig) -> tuple[Stored, ...]:
+    """Return the tokens in the files of responses, as large as they are if all responses reach their limit."""
+    if not config.keep_tokens:
+        return ()
+    groups = config.keep_tokens * config.steps * config.groups_per_step
+    tokens = groups * config.sampling.samples * config.sampling.max_tokens
+    return (Stored("kept tokens", TOKEN_BYTES * tokens / GIB, "runs"),)
 
 
 def _policy_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from tasks.generation.interface import Completion
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.client import Learner, StepReport
+from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.restartable import NotFiniteError
 from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.records.kept_tokens import TrainedTokens, is_kept
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,13 @@ class TrainedBatch:
     Attributes:
         metrics: the learner's metrics, averaged over the optimizer steps.
         advantages: for each group, the advantages of its responses in their order.
+        tokens: the tokens of the responses of groups that are kept (`keep_tokens`), by group number. A group that is
+            trained on again is left out: its responses were written after its first step.
     """
 
     metrics: dict[str, float]
     advantages: list[list[float]]
+    tokens: dict[int, list[TrainedTokens]]
 
 
 Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list[list[float]]]
@@ -53,15 +61,65 @@ async def train_batch(
         NotFiniteError: no step had a finite loss and gradient.
     """
     kl = config.objective.kl
-    sequences = await _with_old_logprobs(responses(batch, version, config), learner, config)
+    sequences = _numbered(responses(batch, version, config), batch, config)
+    sequences = await _with_old_logprobs(sequences, learner, config)
     distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
     pieces = [len(completion.pieces) for group in batch for completion in group.completions]
     rows = compute(batch, [kl.beta * distance for distance in _sums(distances, pieces)], config)
     groups = _with_advantages(batch, sequences, rows)
-    metrics = {**(await _update(groups, rate, learner, config)).metrics, "learning_rate": rate}
+    updated = await _update(groups, rate, learner, config)
+    metrics = {**updated.metrics, "learning_rate": rate}
     if kl.in_reward:
         metrics["kl"] = sum(distances) / max(sum(sequence.num_trained for sequence in sequences), 1)
-    return TrainedBatch(metrics, rows)
+    return TrainedBatch(metrics, rows, _tokens(batch, groups, updated.logprobs))
+
+
+def _numbered(
+    sequences: list[TokenSequence], batch: Sequence[JudgedGroup], config: TrainingConfig
+) -> list[TokenSequence]:
+    """Return what `responses` returned, with a number for each sequence whose tokens are kept."""
+    chosen = [
+        not group.replays and is_kept(group.number, config.keep_tokens)
+        for group in batch
+        for completion in group.completions
+        for _ in completion.pieces
+    ]
+    numbers = itertools.count()
+    return [
+        replace(sequence, kept_as=next(numbers)) if is_one else sequence
+        for sequence, is_one in zip(sequences, chosen, strict=True)
+    ]
+
+
+def _tokens(
+    batch: Sequence[JudgedGroup], groups: list[list[Sample]], trained: dict[int, Floats]
+) -> dict[int, list[TrainedTokens]]:
+    """Return the tokens of the kept groups by group number.
+
+    Args:
+        batch: the groups.
+        groups: their samples.
+        trained: log-probabilities of the sequences that were in the loss, by number.
+    """
+    return {
+        group.number: [_trained_tokens(sample, trained) for sample in samples]
+        for group, samples in zip(batch, groups, strict=True)
+        if samples[0][0].kept_as is not None
+    }
+
+
+def _trained_tokens(sample: Sample, trained: dict[int, Floats]) -> TrainedTokens:
+    logprobs, masks = [], []
+    for sequence in sample:
+        assert sequence.kept_as is not None
+        length = len(sequence.response_ids)
+        mask = np.ones(length, np.bool_) if sequence.mask is None else np.array(sequence.mask, np.bool_)
+        values = trained.get(sequence.kept_as)  # None for a group without a gradient, which is not in the loss
+        masks.append(mask & (values is not None))
+        logprobs.append(np.zeros(length, np.float32) if values is None else np.where(mask, values, np.float32(0)))
+    return TrainedTokens(
+        np.concatenate(logprobs).astype(np.float32, copy=False), np.concatenate(masks), sample[0].advantage
+    )
 
 
 async def _with_old_logprobs(
@@ -113,24 +171,35 @@ async def _update(groups: list[list[Sample]], rate: float, learner: Learner, con
 
     A step whose loss or gradient is not finite is skipped and counted (`updates_left_out`).
 
+    Returns:
+        The metrics, and the log-probabilities before the first update of all kept sequences that were in a loss.
+
     Raises:
         NotFiniteError: all steps were skipped.
     """
     size, updates = len(groups) // config.updates.minibatches, config.updates.minibatches * config.updates.epochs
     reports: list[StepReport] = []
+    logprobs: dict[int, Floats] = {}
     skipped: NotFiniteError | None = None
     for _ in range(config.updates.epochs):
         for start in range(0, len(groups), size):
             part = groups[start : start + size]
             denominator = config.objective.denominator(_num_trained(sample) for group in part for sample in group)
+            sequences = with_gradient(part, config.objective)
             try:
-                reports.append(await learner.step(with_gradient(part, config.objective), denominator, rate))
+                report = await learner.step(sequences, denominator, rate)
             except NotFiniteError as error:
                 skipped = error
+                continue
+            reports.append(report)
+            known = {
+                s.kept_as: s.old_logprobs for s in sequences if s.kept_as is not None and s.old_logprobs is not None
+            }
+            logprobs |= {number: np.asarray(values, np.float32) for number, values in known.items()} | report.logprobs
     if skipped and not reports:
         raise skipped
     counts = {"updates_left_out": float(updates - len(reports))} if updates > 1 else {}
-    return StepReport({**StepReport.of(reports).metrics, **counts})
+    return StepReport({**StepReport.of(reports).metrics, **counts}, logprobs)
 
 
 def _num_trained(sample: Sample) -> int:

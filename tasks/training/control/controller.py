@@ -289,7 +289,7 @@ class Controller:
         rate = learning_rate(step, config.optimizer, config.steps)
         trained = await train_batch(batch, step, rate, self._learner, config, self._advantages)
         for group, row in zip(batch, trained.advantages, strict=True):
-            self.lifecycle.trained(group, step, statistics.pstdev(row))
+            self.lifecycle.trained(group, step, statistics.pstdev(row), trained.tokens.get(group.number))
         return trained.metrics
 
     async def _publish(self) -> None:

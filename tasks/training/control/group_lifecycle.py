@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tasks.generation.interface import Completion, WeightUpdate
@@ -31,6 +31,7 @@ from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unj
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.groups.window import Window
 from tasks.training.prompt_options import DynamicResampling
+from tasks.training.records.kept_tokens import TrainedTokens
 from tasks.training.records.ledger import Fate, Ledger
 from tasks.training.rewards import MIN_JUDGED, RewardClient, judge_response
 from tasks.training.telemetry.step_metrics import StepCounters
@@ -157,15 +158,18 @@ class GroupLifecycle:
         self.counters.replayed_groups = (self.counters.replayed_groups or 0) + 1
         return substitute
 
-    def trained(self, group: JudgedGroup, step: int, spread: float) -> None:
+    def trained(
+        self, group: JudgedGroup, step: int, spread: float, tokens: Sequence[TrainedTokens] | None = None
+    ) -> None:
         """Record that `step` was taken on a group of its batch.
 
-        `spread` is the standard deviation of the group's advantages.
+        `spread` is the standard deviation of the group's advantages. `tokens` are from its scored responses, if
+        they are kept.
         """
         if group.replays:
             self._ledger.add_replay(group, step=step, spread=spread)
         else:
-            self._ledger.close_group(group, "trained", step=step, spread=spread)
+            self._ledger.close_group(group, "trained", step=step, spread=spread, tokens=tokens)
         if self._config.replay and not self._zero_variance_reason(group):
             self.replay.add(group)
 

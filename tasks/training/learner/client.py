@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -65,6 +65,7 @@ class RankReport:
         grad_norm: global gradient norm before clipping.
         seconds: wall time of the step on this rank.
         gpu: name of the rank's GPU, as torch reports it, or empty if it computes on a CPU or in float32.
+        logprobs: log-probabilities of the `returned` tokens, nats, one array for each micro-batch that has any.
     """
 
     parts: list[dict[str, float]]
@@ -72,17 +73,25 @@ class RankReport:
     grad_norm: float
     seconds: float
     gpu: str = ""
+    logprobs: Sequence[Floats] = ()
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """Metrics of an optimizer step over all ranks and micro-batches (`objective.metrics.LOSS_METRICS`)."""
+    """Result of an optimizer step over all ranks and micro-batches.
+
+    Attributes:
+        metrics: its metrics (`objective.metrics.LOSS_METRICS`).
+        logprobs: log-probabilities of responses under the policy before the step, nats, 0 outside the mask, by
+            `Sequence.kept_as`. Only of sequences that have a number and no `old_logprobs`.
+    """
 
     metrics: dict[str, float]
+    logprobs: dict[int, Floats] = field(default_factory=dict)
 
     @classmethod
     def of(cls, updates: list[StepReport]) -> StepReport:
-        """Combine the reports of several updates on one batch.
+        """Combine the metrics of several updates on one batch.
 
         Counts and seconds are summed, and maxima are taken over all updates. Losses and gradient norms are averaged
         over updates, and the MFU over time. Every other metric is a mean over tokens, and is weighted by the tokens of
@@ -255,7 +264,8 @@ class RayLearner:
         seconds = max(report.seconds for report in reports)
         mfu = self._mfu(sequences, metrics["num_tokens"] / seconds, {report.gpu for report in reports})
         return StepReport(
-            {**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds, **mfu}
+            {**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds, **mfu},
+            _returned_logprobs(sequences, micro_batches, reports),
         )
 
     def _mfu(self, sequences: list[TokenSequence], tokens_per_second: float, gpus: set[str]) -> dict[str, float]:
@@ -419,6 +429,22 @@ class RayLearner:
             raise  # the rank's exception, with its traceback
         except ray.exceptions.RayError as error:
             raise LearnerLostError(f"a learner rank was lost: {await self._memory.reason_of(error)}") from error
+
+
+def _returned_logprobs(
+    sequences: list[TokenSequence], micro_batches: list[list[MicroBatch]], reports: list[RankReport]
+) -> dict[int, Floats]:
+    """Return the log-probabilities in the reports of all ranks by `Sequence.kept_as`."""
+    result: dict[int, Floats] = {}
+    wanted = [
+        batch.sequence_ids[batch.returned] for batch in itertools.chain(*micro_batches) if batch.returned is not None
+    ]
+    for ids, values in zip(wanted, itertools.chain(*(report.logprobs for report in reports)), strict=True):
+        for index in set(ids.tolist()):
+            number = sequences[index].kept_as
+            assert number is not None
+            result[number] = values[ids == index]
+    return result
 
 
 @contextlib.contextmanager

@@ -57,6 +57,9 @@ class Sequence:
     sample_tokens: int | None = None
     """Number of trained tokens of the sample, if it consists of several sequences. Optional. If None, this sequence is
     the whole sample."""
+    kept_as: int | None = None
+    """Number under which a step returns the learner's log-probabilities of the response (`StepReport.logprobs`).
+    Optional. If None, it does not return them."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -75,6 +78,11 @@ class Sequence:
     def num_trained(self) -> int:
         """Number of response tokens that are trained."""
         return len(self.response_ids) if self.mask is None else sum(self.mask)
+
+    @property
+    def is_returned(self) -> bool:
+        """Return whether a step returns log-probabilities. With `old_logprobs` they are known before it."""
+        return self.kept_as is not None and self.old_logprobs is None
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,8 @@ class MicroBatch:
     """`[1, N]`, number of trained tokens of the sample that the predicted token's sequence belongs to."""
     old_logprobs: Floats | None = None
     """`[1, N]`, 0 outside the mask, or None if the sequences have none."""
+    returned: Bools | None = None
+    """`[1, N]`, tokens of sequences whose log-probabilities a step returns, or None without such sequences."""
 
     @property
     def num_tokens(self) -> int:
@@ -241,6 +251,7 @@ class _Packer:
         old = [s.old_logprobs for s in chosen if s.old_logprobs is not None]
         if old and len(old) < len(chosen):
             raise ValueError("of the sequences in a row, all have old_logprobs or none has")
+        returned = [s.is_returned for s in chosen]
         return MicroBatch(
             input_ids=_row(ids),
             position_ids=_row(positions),
@@ -252,6 +263,7 @@ class _Packer:
             mask=mask[None],
             sample_tokens=np.repeat(_row([_sample_tokens(s) for s in chosen]), lengths, axis=1),
             old_logprobs=np.where(mask, np.concatenate(old), 0)[None].astype(np.float32) if old else None,
+            returned=np.repeat([returned], lengths, axis=1) if any(returned) else None,
         )
 
 

@@ -130,11 +130,12 @@ class Trainer:
         if moving and kl.sync_every and kl.sync_alpha and self.engine.global_steps % kl.sync_every == 0:
             moving.follow(self.policy, kl.sync_alpha)
         return RankReport(
-            parts=[part for part, _ in reports],
-            entropy_sum=sum(entropy for _, entropy in reports),
+            parts=[part for part, _, _ in reports],
+            entropy_sum=sum(entropy for _, entropy, _ in reports),
             grad_norm=float(self.engine.get_global_grad_norm() or 0.0),
             seconds=time.perf_counter() - started,
             gpu=self._gpu(),
+            logprobs=[logprobs for _, _, logprobs in reports if logprobs is not None],
         )
 
     def _gpu(self) -> str:
@@ -145,8 +146,13 @@ class Trainer:
             else torch.cuda.get_device_name()
         )
 
-    def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:
-        """Add a micro-batch's gradient to the engine's; return its metric sums and the sum of its entropy, nats."""
+    def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float, Floats | None]:
+        """Add a micro-batch's gradient to the engine's.
+
+        Returns:
+            The metric sums of the micro-batch, the sum of its entropy in nats, and the log-probabilities of the tokens
+            that are returned, or None without such tokens.
+        """
         kl = self._config.objective.kl
         row = self.row(batch)
         logprobs, entropy = self._forward(row)
@@ -168,7 +174,9 @@ class Trainer:
             self._config.objective,
         )
         self.engine.backward(output.loss * self._ranks)
-        return {name: float(value) for name, value in output.metrics.items()}, float(entropy.sum())
+        metrics = {name: float(value) for name, value in output.metrics.items()}
+        returned = None if batch.returned is None else old.float().cpu().numpy()[batch.returned]
+        return metrics, float(entropy.sum()), returned
 
     def logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
         """Return log-probabilities under the current policy, nats, `[N]` for each micro-batch. Collective."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from tasks.tables.json_lines import read_json_lines
 from tasks.tables.parquet import storable, table_from_rows
 from tasks.tables.schemas import LEDGER, canonical_json
 from tasks.training.groups.group import Group, JudgedGroup, describe_unjudged
+from tasks.training.records.kept_tokens import TrainedTokens
 from tasks.training.records.response_files import RolloutFiles
 
 Fate = Literal["trained", "zero_variance", "stale", "failed", "unused", "replayed"]
@@ -57,6 +59,7 @@ class Ledger:
         step: int | None = None,
         spread: float | None = None,
         detail: str | None = None,
+        tokens: Sequence[TrainedTokens] | None = None,
     ) -> None:
         """Record the outcome of `group`: `trained` at `step`, or the reason why it was not trained on.
 
@@ -69,6 +72,7 @@ class Ledger:
             step: the optimizer step that trained on it.
             spread: standard deviation of its advantages.
             detail: reason for the outcome, in words.
+            tokens: what the step had for the tokens of its scored responses, if they are kept.
 
         Raises:
             ValueError: the group already has an outcome.
@@ -90,7 +94,7 @@ class Ledger:
             "detail": storable("; ".join(filter(None, (detail, left_out)))) or None,
         }
         self._write(row)
-        self.rollouts.add(_sampled(group), fate, step)
+        self.rollouts.add(_sampled(group), fate, step, tokens)
 
     def add_replay(self, group: JudgedGroup, *, step: int, spread: float) -> None:
         """Record that `group`, which was trained on before, was trained on again at `step`.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
@@ -25,6 +26,7 @@ from tasks.storage.durable import whole
 from tasks.tables.parquet import storable, table_from_rows, write_table
 from tasks.tables.schemas import EPISODE_TURNS
 from tasks.training.groups.group import Group, JudgedGroup, Sample
+from tasks.training.records.kept_tokens import TOKEN_COLUMNS, TrainedTokens, is_kept, token_columns
 
 TRAINING_ROLLOUTS = pa.schema(
     [
@@ -44,13 +46,15 @@ TRAINING_ROLLOUTS = pa.schema(
         pa.field("detail", pa.string()),
         pa.field("fate", pa.string(), nullable=False),
         pa.field("step", pa.int64()),
+        *TOKEN_COLUMNS,
     ]
 )
 """Schema of the files: one row per finished response, with `fate` and `step` of its group as in the ledger.
 
 For an episode, `response` is the last turn, and `turns` contains all turns (`turns_of`). For a single response `turns`
 is empty. `score` is the verifier's score before shaping, or null if the response could not be scored. Then `detail` has
-the reason. `rewards` contains the components of the score by name, before their weights.
+the reason. `rewards` contains the components of the score by name, before their weights. The last columns are null for
+groups whose tokens are not kept (`TOKEN_COLUMNS`).
 """
 
 FLUSH_BYTES = 256 << 20
@@ -66,6 +70,7 @@ class RolloutFiles:
         folder: folder `rollouts` of the run folder.
         files: number of files that the checkpoint recorded. Later files are removed.
         keep: if False, nothing is written.
+        keep_tokens: share of the groups whose tokens are written (`is_kept`).
         may_write: called before a file is written. It raises if another attempt has taken over the run, because that
             attempt writes files with the same names.
 
@@ -74,11 +79,18 @@ class RolloutFiles:
     """
 
     def __init__(
-        self, folder: Path, files: int = 0, *, keep: bool = True, may_write: Callable[[], None] = lambda: None
+        self,
+        folder: Path,
+        files: int = 0,
+        *,
+        keep: bool = True,
+        keep_tokens: float = 0,
+        may_write: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._may_write = may_write
         self._keep = keep
+        self._keep_tokens = keep_tokens
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
         self.files = files
@@ -86,12 +98,23 @@ class RolloutFiles:
             if not path.stem.isdecimal() or int(path.stem) >= files:
                 path.unlink()
 
-    def add(self, group: Group, fate: str, step: int | None) -> None:
-        """Collect the finished responses of `group`, whose outcome is decided."""
-        if self._keep:
-            rows = [_row(group, sample, fate, step) for sample in group.samples if sample.completion]
-            self._rows += rows
-            self._bytes += sum(map(_size, rows))
+    def add(self, group: Group, fate: str, step: int | None, tokens: Sequence[TrainedTokens] | None = None) -> None:
+        """Collect the finished responses of `group`, whose outcome is decided.
+
+        `tokens` are from its scored responses, in their order, if a step was taken on them and they are kept.
+        """
+        if not self._keep:
+            return
+        scored = [sample.index for sample in group.samples if sample.score and sample.score.error is None]
+        trained = dict(zip(scored, tokens, strict=True)) if tokens else {}
+        has_tokens = is_kept(group.number, self._keep_tokens)
+        for sample in group.samples:
+            if sample.completion:
+                row = _row(group, sample, fate, step)
+                if has_tokens:
+                    row |= token_columns(sample.completion, trained.get(sample.index))
+                self._rows.append(row)
+                self._bytes += _size(row)
 
     @property
     def is_due(self) -> bool:
@@ -111,7 +134,8 @@ class RolloutFiles:
 def _size(row: dict[str, Any]) -> int:
     """Return an estimate of the bytes that a row takes in memory."""
     turns = sum(len(turn["content"]) + TOKEN_BYTES * len(turn["token_ids"]) for turn in row["turns"])
-    return len(row["response"]) + turns
+    arrays = [value for value in row.values() if isinstance(value, np.ndarray)]
+    return len(row["response"]) + turns + sum(array.nbytes for array in arrays)
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

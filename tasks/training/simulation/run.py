@@ -185,7 +185,7 @@ def simulate(
     ]
 
     # At its end a run waits for its last validation, which is not part of a step.
-    endless = config.model_copy(update={"steps": 1_000_000, "log_completions": 0})  # no output
+    endless = config.model_copy(update={"steps": 1_000_000, "log_completions": 0, "keep_tokens": 0})  # no output
     play(endless, prompts, make_actor, ChanceJudge(chance), learner, metrics, seed=seed)
     half = len(metrics.rows) // 2
     rows = metrics.rows[half:]
