@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from tasks.config import SpecError, parse, result_options
+from tasks.config import SpecError, file_called, from_options, parse, read_yaml, result_options
 from tasks.failures import MistakeError, one_line
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
@@ -284,13 +284,15 @@ def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:
     Raises:
         SpecError: an override has no key, or is invalid (see `load_yaml`).
     """
+    read_yaml(file_called(recipe, Recipe))  # its errors name the recipe alone
     given: dict[str, Any] = {"extends": recipe}
     for override in overrides:
         key, sign, value = override.partition("=")
         if not (key and sign):
             raise SpecError(f"{override!r} must be KEY=VALUE, as in objective.clip_high=0.3")
         given[key] = value_of(key, value)
-    return parse(Recipe, json.dumps(given, default=str))  # `default=str`: YAML has dates, JSON does not
+    options = json.loads(json.dumps(given, default=str))  # `default=str`: YAML has dates, JSON does not
+    return from_options(Recipe, options, " ".join((recipe, *overrides)))
 
 
 def value_of(key: str, text: str) -> Any:
