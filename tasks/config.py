@@ -58,6 +58,8 @@ class Extendable(Config):
     """
 
     folder: ClassVar[Path]
+    reference: ClassVar[str] = ""
+    """The page of docs/options that lists the options of this kind of file, or an empty text."""
     named_by_recipe: ClassVar[bool] = False
     """True if a recipe names a file of this kind (`RecipeFile.companion`), so that the file need not be given."""
 
@@ -237,12 +239,17 @@ def file_called(name: str, model: type[Extendable], beside: Path = Path(), where
     """
     if name.endswith(YAML):
         return beside / name
-    known = sorted(path.stem for path in model.folder.glob("*.yaml"))
+    known = shipped_files(model)
     if name not in known:
         written = next((name + ending for ending in YAML if (beside / (name + ending)).is_file()), None)
         hint = f" (did you mean {written!r}?)" if written else close_match(name, known)
         raise SpecError(f"{where or name}: no such file{hint}; a path that ends in .yaml, or one of: {_joined(known)}")
     return model.folder / f"{name}.yaml"
+
+
+def shipped_files(model: type[Extendable]) -> list[str]:
+    """Return the names of the built-in files of a kind, sorted."""
+    return sorted(path.stem for path in model.folder.glob("*.yaml"))
 
 
 def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:

@@ -43,7 +43,7 @@ COMPANION = "[default: the one that --training names; without it, the plan's]"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=backend.BackendGroup)
 @click.option("-c", "--config", type=click.Path(exists=True, dir_okay=False), help="Flytekit's file of the backend.")
 @click.option("-p", "--project", default="flytesnacks", show_default=True)
 @click.option("-d", "--domain", default="development", show_default=True)
@@ -156,13 +156,5 @@ def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
         click.echo(f"\n{size_text(freed)} are free now" if yes else "\n--yes removes this")
 
 
-def explained() -> None:
-    """Run the command, and convert errors of an unavailable or refusing backend to a `BackendError`."""
-    try:
-        main(prog_name="python -m workflows")
-    except Exception as error:
-        raise backend.backend_error(error) or error from error
-
-
 if __name__ == "__main__":
-    run_command(explained)
+    run_command(partial(main, prog_name="python -m workflows"))

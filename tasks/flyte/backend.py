@@ -51,14 +51,31 @@ def connect(project: str, domain: str, config: str | None = None) -> FlyteRemote
 
 def address() -> str:
     """Return the backend's address for the running command, and the source of the address, for a message."""
-    context = click.get_current_context(silent=True)
-    given = context.find_root().params.get("config") if context else None
-    file = get_config_file(given)
+    file = get_config_file(_given_config())
     endpoint = PlatformConfig.auto(file).endpoint
     if os.environ.get(URL):
         return f"{endpoint} ({URL})"
     named_by = f"admin.endpoint in {file._location}" if file else "flytekit's default: no configuration file was given"
     return f"{endpoint} ({named_by})"
+
+
+def _given_config() -> str | None:
+    """Return the configuration file that `--config` of the running command, or of a command above it, names."""
+    context = click.get_current_context(silent=True)
+    while context is not None and not context.params.get("config"):
+        context = context.parent
+    return None if context is None else context.params["config"]
+
+
+class BackendGroup(click.RichGroup):
+    """A group of commands on a backend, whose connection errors are converted while the context has `--config`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Connection errors become a `BackendError`."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            raise backend_error(error) or error from error
 
 
 def backend_error(error: BaseException) -> BackendError | None:

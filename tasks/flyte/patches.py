@@ -26,7 +26,7 @@ from flytekit.models.task import Container, Resources
 from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
-from tasks.flyte import archive, command_line_options, local_cache, remote_run, uploads
+from tasks.flyte import archive, command_line_options, local_cache, remote_run, uploads, workflow_names
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
@@ -203,6 +203,18 @@ PATCHES = (
         "flytekit.clis.sdk_in_container.run:to_click_option",
         command_line_options.short_help,
         "`pyflyte run --help` would print the JSON schema of each specification as the option's help",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.clis.sdk_in_container.run:Entities.all",
+        workflow_names.only_workflows,
+        "`pyflyte run FILE --help` would list the tasks that a file imports, which are no commands, with its workflows",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.clis.sdk_in_container.run:WorkflowCommand._create_command",
+        workflow_names.kind_in_help,
+        "the help of a workflow would call it a task",
         NONE_KNOWN,
     ),
     Patch(
