@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from tasks.config_fields import YAML, has_an_order, in_one_order, models_in, tags, with_paths
+from tasks.config_fields import YAML, has_an_order, in_one_order, models_in, tags, with_modules, with_paths
 from tasks.docstrings import read_from_syntax_trees
 from tasks.failures import MistakeError
+from tasks.module_names import name_from_here
 from tasks.option_names import option_meant, similarities
 from tasks.yaml_text import YamlError, parse_yaml
 
@@ -296,7 +297,13 @@ def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dic
             )
         return path if folder == Path() else seen
 
-    return with_paths(model, nested(data), folder, seen_from_here)
+    def imported_from_here(name: str) -> str:
+        try:
+            return name_from_here(name, folder)
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+
+    return with_modules(model, with_paths(model, nested(data), folder, seen_from_here), imported_from_here)
 
 
 def extended(

@@ -61,7 +61,7 @@ def address() -> str:
 
 def _given_config() -> str | None:
     """Return the configuration file that `--config` of the running command, or of a command above it, names."""
-    context = click.get_current_context(silent=True)
+    context: click.Context | None = click.get_current_context(silent=True)
     while context is not None and not context.params.get("config"):
         context = context.parent
     return None if context is None else context.params["config"]
