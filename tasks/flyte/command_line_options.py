@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
@@ -14,6 +15,7 @@ from tasks.config import Composed, Config, Extendable, RecipeFile, SpecError, pa
 from tasks.flyte.labels import GIVEN
 from tasks.flyte.literals import config_class
 from tasks.storage.addresses import AddressRefusedError, is_credentialed, open_address
+from tasks.storage.run_folders import hint_on
 
 QUICKSTART = "quickstart"
 """Name of the default recipe."""
@@ -157,11 +159,25 @@ def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[.
 
         if is_output(value):
             value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
-        if not getattr(ctx.obj, "is_remote", False) and isinstance(value, str) and is_credentialed(value):
-            _check_stored(value, param.opts[0] if param else "the value")
+        if isinstance(value, str):
+            option = param.opts[0] if param else "the value"
+            if not is_credentialed(value):
+                _check_in_run(Path(value), option)
+            elif not getattr(ctx.obj, "is_remote", False):
+                _check_stored(value, option)
         return convert(self, value, param, ctx)
 
     return converted
+
+
+def _check_in_run(path: Path, option: str) -> None:
+    """Name the newest results that have a file or folder, if the ones that were given do not.
+
+    Raises:
+        SpecError: only other results have it. For any other path that does not exist, click has a message.
+    """
+    if not path.exists() and (elsewhere := hint_on(path.parent, path.name)):
+        raise SpecError(f"{option}: there is no {path}{elsewhere}")
 
 
 def _check_stored(address: str, option: str) -> None:
