@@ -13,7 +13,7 @@ import fsspec
 from tasks.config import SpecError
 from tasks.failures import one_line
 from tasks.sourcing.compression import format_of
-from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader
+from tasks.sourcing.loader_specs import CsvLoader, HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_checksum
 from tasks.storage.sent_files import SentFile, SentFileError
 from tasks.tables.content_digest import check_table, sha256_of
@@ -91,7 +91,7 @@ def named_files(loader: Loader, where: str) -> list[File]:
         SpecError: a path or glob matches no file. The message starts with `where`.
     """
     match loader:
-        case JsonlLoader(path=paths) | ParquetLoader(path=paths):
+        case JsonlLoader(path=paths) | ParquetLoader(path=paths) | CsvLoader(path=paths):
             field = f"{where}.path"
         case HuggingFaceLoader(files=paths) if paths is not None:
             field = f"{where}.files"
