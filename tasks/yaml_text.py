@@ -6,13 +6,13 @@ from typing import Any
 
 import yaml
 
-from tasks.failures import MistakeError, one_line
+from tasks.failures import one_line
 
 SHOWN = 100
 """Maximum number of characters of a line that are shown around a mistake."""
 
 
-class YamlError(MistakeError):
+class YamlError(ValueError):
     """Raised if a text is not YAML, or a key occurs twice. The message has the line and, below it, a caret."""
 
 

@@ -15,7 +15,8 @@ WRITING = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 def copy_folder(source: Path, target: Path) -> None:
     """Copy a folder. Its weights are hard-linked and made read-only if the file system allows it, for all who may read
-    the folder."""
+    the folder.
+    """
     shutil.copytree(source, target, copy_function=_copy)
 
 
