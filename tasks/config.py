@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from tasks.config_fields import YAML, has_an_order, in_one_order, models_in, tags, with_paths
+from tasks.config_fields import YAML, has_an_order, in_one_order, models_in, tags, with_modules, with_paths
 from tasks.docstrings import read_from_syntax_trees
 from tasks.failures import MistakeError
+from tasks.module_names import name_from_here
+from tasks.option_names import option_meant, similarities
+from tasks.yaml_text import YamlError, parse_yaml
 
 read_from_syntax_trees()
 
@@ -57,6 +59,8 @@ class Extendable(Config):
     """
 
     folder: ClassVar[Path]
+    reference: ClassVar[str] = ""
+    """The page of docs/options that lists the options of this kind of file, or an empty text."""
     named_by_recipe: ClassVar[bool] = False
     """True if a recipe names a file of this kind (`RecipeFile.companion`), so that the file need not be given."""
 
@@ -236,11 +240,17 @@ def file_called(name: str, model: type[Extendable], beside: Path = Path(), where
     """
     if name.endswith(YAML):
         return beside / name
-    known = sorted(path.stem for path in model.folder.glob("*.yaml"))
+    known = shipped_files(model)
     if name not in known:
-        hint = close_match(name, known)
+        written = next((name + ending for ending in YAML if (beside / (name + ending)).is_file()), None)
+        hint = f" (did you mean {written!r}?)" if written else close_match(name, known)
         raise SpecError(f"{where or name}: no such file{hint}; a path that ends in .yaml, or one of: {_joined(known)}")
     return model.folder / f"{name}.yaml"
+
+
+def shipped_files(model: type[Extendable]) -> list[str]:
+    """Return the names of the built-in files of a kind, sorted."""
+    return sorted(path.stem for path in model.folder.glob("*.yaml"))
 
 
 def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
@@ -270,9 +280,9 @@ def read_yaml(path: str | Path) -> Any:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError as error:
-        raise SpecError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
+        return parse_yaml(text)
+    except YamlError as error:
+        raise SpecError(f"{where}: {error}") from None
 
 
 def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -287,7 +297,13 @@ def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dic
             )
         return path if folder == Path() else seen
 
-    return with_paths(model, nested(data), folder, seen_from_here)
+    def imported_from_here(name: str) -> str:
+        try:
+            return name_from_here(name, folder)
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+
+    return with_modules(model, with_paths(model, nested(data), folder, seen_from_here), imported_from_here)
 
 
 def extended(
@@ -386,13 +402,21 @@ def _group(problem: ErrorDetails) -> tuple[object, ...]:
 
 def _unknown_keys(problems: list[ErrorDetails], where: str, model: type[BaseModel]) -> str:
     """Return one message for several unknown keys of the same mapping."""
-    names = _joined(_locate(problem["loc"], model)[0] for problem in problems)
     _, owners, _ = _locate(problems[0]["loc"], model)
-    return f"{where}: {names}: unknown keys; accepted: {_joined(_accepted(owners))}"
+    accepted = _accepted(owners)
+    located = [(_locate(problem["loc"], model)[0], problem["input"]) for problem in problems]
+    names = _joined(f"{path}{_meant(path, value, accepted, model)}" for path, value in located)
+    return f"{where}: {names}: unknown keys; accepted: {_joined(accepted)}"
 
 
 def _accepted(owners: Iterable[type[BaseModel]]) -> list[str]:
     return sorted({name for owner in owners for name in _keys(owner)})
+
+
+def _meant(path: str, value: Any, accepted: list[str], model: type[BaseModel]) -> str:
+    """Return a hint in parentheses on what may have been meant by the unknown key at `path`, or an empty text."""
+    key = path.rpartition(".")[2]
+    return option_meant(path, value, model, similarities(key, accepted)) or close_match(key, accepted)
 
 
 def close_match(name: str, accepted: Iterable[str]) -> str:
@@ -410,22 +434,6 @@ def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) ->
         )
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """A YAML loader that refuses duplicate keys in a mapping, while PyYAML silently uses the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and key_node.tag != "tag:yaml.org,2002:merge":
-                key = key_node.value
-                if key in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the key {key!r} occurs twice", problem_mark=key_node.start_mark
-                    )
-                seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
     path, owners, below = _locate(problem["loc"], model)
     key, value, context = str(problem["loc"][-1]) if problem["loc"] else "", problem["input"], problem.get("ctx", {})
@@ -433,7 +441,7 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
     match problem["type"]:
         case "extra_forbidden":
             accepted = _accepted(owners)
-            value_text, text = "", f"unknown key{close_match(key, accepted)}; accepted: {_joined(accepted)}"
+            value_text, text = "", f"unknown key{_meant(path, value, accepted, model)}; accepted: {_joined(accepted)}"
         case "missing":
             about = [owner.model_fields[key].description or "" for owner in owners if key in owner.model_fields]
             described = " ".join(about[0].split()) if about else ""

@@ -43,6 +43,21 @@ HubOrFolder = Annotated[Value, PathMark("folder", lambda value, folder: (folder 
 """The type of an option with a model's id on the hub, or the path of a folder, relative as in `InFile`."""
 
 
+@dataclass(frozen=True)
+class ModuleMark:
+    """The marker in a field's metadata of an option with import paths of the user's code.
+
+    Attributes:
+        keys: if the option is a mapping, the keys whose values are import paths.
+    """
+
+    keys: tuple[str, ...] = ()
+
+
+UserCode = Annotated[Value, ModuleMark()]
+"""The type of an option with an import path, or a list of them. Modules in the folder of the file are found, too."""
+
+
 def path_mark(field: FieldInfo) -> PathMark | None:
     """Return the marker of an option that may contain a path, or None for other options."""
     return next((mark for mark in field.metadata if isinstance(mark, PathMark)), None)
@@ -178,6 +193,36 @@ def with_paths(
         )
         return change(value) if is_relative and mark and mark.is_path(value, folder) else value
 
+    return _with_options(model, data, changed_path)
+
+
+def with_modules(model: type[BaseModel], data: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the parsed content of a YAML file with `change` applied to the import paths in its options.
+
+    Args:
+        model: the model of the content.
+        data: the content, which may be invalid.
+        change: takes an import path, or a built-in name, and returns the new one.
+    """
+
+    def changed_name(field: FieldInfo, value: Any) -> Any:
+        mark = next((mark for mark in field.metadata if isinstance(mark, ModuleMark)), None)
+        if mark is None:
+            return value
+        if isinstance(value, list):
+            return [changed_name(field, item) for item in value]
+        if isinstance(value, dict):
+            return {key: changed_name(field, item) if key in mark.keys else item for key, item in value.items()}
+        return change(value) if isinstance(value, str) else value
+
+    return _with_options(model, data, changed_name)
+
+
+def _with_options(
+    model: type[BaseModel], data: dict[str, Any], change: Callable[[FieldInfo, Any], Any]
+) -> dict[str, Any]:
+    """Return the parsed content of a YAML file with `change` applied to the fields and values of its options."""
+
     def changed(models: list[type[BaseModel]], value: Any) -> Any:
         if isinstance(value, list):
             return [changed(models, item) for item in value]
@@ -192,7 +237,7 @@ def with_paths(
             inner = models_in(field.annotation for field in fields) if fields else models
             result[key] = changed(inner, item) if inner else item
             for field in fields[:1]:
-                result[key] = changed_path(field, result[key])
+                result[key] = change(field, result[key])
         return result
 
     result: dict[str, Any] = changed([model], data)

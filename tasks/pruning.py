@@ -36,13 +36,12 @@ from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import Lease, RunInUseError, holder_of
 from tasks.storage.locations import folder_of, outputs_folder
 from tasks.storage.outputs import size_text
+from tasks.storage.run_folders import PUBLISHED
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ending import has_ended
 
 OF_RUNS = {"lease.json", "model_check.json", "ledger.jsonl", "checkpoints"}
 """Names that identify a run folder, which contains at least one of them. Folders of results contain none."""
-PUBLISHED = re.compile(r"\d{8}-\d{6}-.+")
-"""Pattern of the names of results folders."""
 UNPUBLISHED = re.compile(rf"\.(latest|{PUBLISHED.pattern})-\d+")
 """Pattern of the names of results whose publication was interrupted (`reporting.publication`)."""
 READ_BY_ALL = "summary.json"

@@ -53,7 +53,7 @@ def plan(
     from tasks.inputs.overrides import with_overrides
     from tasks.inputs.pod_table import pod_table
     from tasks.inputs.stage_pods import pods_of_run
-    from tasks.training.simulation.plan import Machines, Prompts, best_split
+    from tasks.training.simulation.plan import Machines, Plan, PlanError, Prompts, best_split
     from tasks.training.simulation.plan import plan as planned
     from tasks.training.simulation.plan_table import table
 
@@ -61,11 +61,16 @@ def plan(
     model = roofline.architecture(config.model.source.model_dump(), shape)
     machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu)
     prompts = Prompts(mean_tokens, zero_variance)
+    own: Plan | PlanError | None = None
     if nodes:
         result = best_split(config.run, model, machines, nodes, prompts)
+        try:
+            own = planned(config.run, model, machines, prompts)
+        except PlanError as error:
+            own = error
     else:
         result = planned(config.run, model, machines, prompts)
-    click.echo(table(recipe, gpu, model, result, config.cluster))
+    click.echo(table(recipe, gpu, model, result, config.cluster, prompts, own))
     split = {name: getattr(result.config, name) for name in ("learner", "actors", "placement")}
     data, evaluation = config.companion(DataFile), config.companion(EvaluationFile)
     click.echo(f"\n{pod_table(pods_of_run(data, config.model_copy(update=split), evaluation))}")

@@ -17,6 +17,7 @@ from tasks.evaluation.per_prompt import MAJORITY_OF, REWARD
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.evaluation.win_rates import LENGTH_CONTROLLED, WIN_RATE, length_controls
 from tasks.failures import MistakeError
+from tasks.storage.run_folders import hint_on
 from tasks.tables.parquet import read_metadata, validate
 from tasks.tables.schemas import AFTER, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
 
@@ -32,7 +33,8 @@ def read_table(run: Path, name: str) -> pa.Table:
     """
     path = run / f"{name}.parquet"
     if not path.is_file():
-        raise MistakeError(f"{run} contains no {path.name}: name the folder of a run, such as outputs/latest")
+        elsewhere = hint_on(run, path.name)
+        raise MistakeError(f"{run} contains no {path.name}: name the folder of a whole run{elsewhere}")
     schema = EVALUATION_PROMPTS if name == "evaluation_prompts" else EVALUATION_ROLLOUTS
     return validate(pq.read_table(path), schema, str(path))
 

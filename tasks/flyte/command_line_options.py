@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
 
-from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
+from tasks.config import Composed, Config, Extendable, RecipeFile, SpecError, parse, shipped_files
 from tasks.flyte.labels import GIVEN
 from tasks.flyte.literals import config_class
+from tasks.storage.addresses import AddressRefusedError, is_credentialed, open_address
+from tasks.storage.run_folders import hint_on
 
 QUICKSTART = "quickstart"
 """Name of the default recipe."""
@@ -111,18 +114,43 @@ def short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., cl
         made = to_click_option(*args, **kwargs)
         if isinstance(made.type, ConfigFile):
             model = made.type.model
-            sentence = (model.__doc__ or "").split("\n\n")[0]
-            page = PAGES.get(model.__name__)
-            keys = f"docs/options/{page}.md" if page else f"{model.__module__}.{model.__name__}"
-            made.help = f"{sentence} Keys: {keys}."
+            made.help = _help(model)
             made.show_default = "the quickstart's" if made.default is not None else False
             made.callback = as_given
             if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
                 made.show_default = "the recipe's"
                 made.callback = companion_callback(model)
+        if made.required:
+            made.callback = required(made.callback)
         return made
 
     return option
+
+
+def _help(model: type[Config]) -> str:
+    """Return what a file is for, the page with its options, and the names of the built-in ones."""
+    written = model.written if issubclass(model, Composed) else model
+    sentences = [(model.__doc__ or "").split("\n\n")[0]]
+    if issubclass(written, Extendable):
+        sentences += [f"Options: {written.reference}."] * bool(written.reference)
+        sentences += [f"A path, or one of: {', '.join(shipped_files(written))}."]
+    return " ".join(sentences)
+
+
+def required(callback: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a click callback that names all missing options, and calls `callback` if its own was given.
+
+    Click regards flytekit's default of None as a value, so that a required option could be left out.
+    """
+
+    def checked(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        if value is not None:
+            return callback(ctx, param, value) if callback else value
+        # Click calls the callbacks of given options first.
+        missing = [other.opts[0] for other in ctx.command.params if other.required and not ctx.params.get(other.name)]
+        raise click.UsageError(f"Missing: {', '.join(missing)}.", ctx)
+
+    return checked
 
 
 def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
@@ -134,6 +162,36 @@ def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[.
 
         if is_output(value):
             value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
+        if isinstance(value, str):
+            option = param.opts[0] if param else "the value"
+            if not is_credentialed(value):
+                _check_in_run(Path(value), option)
+            elif not getattr(ctx.obj, "is_remote", False):
+                _check_stored(value, option)
         return convert(self, value, param, ctx)
 
     return converted
+
+
+def _check_in_run(path: Path, option: str) -> None:
+    """Name the newest results that have a file or folder, if the ones that were given do not.
+
+    Raises:
+        SpecError: only other results have it. For any other path that does not exist, click has a message.
+    """
+    if not path.exists() and (elsewhere := hint_on(path.parent, path.name)):
+        raise SpecError(f"{option}: there is no {path}{elsewhere}")
+
+
+def _check_stored(address: str, option: str) -> None:
+    """Check that this machine can read an input of a local run on blob storage, before any task runs.
+
+    Raises:
+        SpecError: the storage refuses access, or nothing is at the address. The message has the option.
+    """
+    try:
+        filesystem, path = open_address(address)
+    except AddressRefusedError as error:
+        raise SpecError(f"{option}: {error}") from None
+    if not filesystem.exists(path):
+        raise SpecError(f"{option}: {address}: no such file or folder")

@@ -14,7 +14,9 @@ from click.exceptions import Exit
 
 from tasks.failures import LONGEST, MistakeError, mistake_in, one_line, sentence_on
 from tasks.flyte.backend import backend_error
+from tasks.flyte.workflow_names import unknown_workflow
 from tasks.machine.error_report import report
+from tasks.storage.addresses import refused_credentials
 
 _IMAGE_WITHOUT_NAME = re.compile(r"Image Config with name (\w+) not found in the configuration")
 """Flytekit's message if a task's image has a name that no `--image` option gives."""
@@ -37,7 +39,13 @@ def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[...
         if isinstance(error, click.ClickException | Exit):
             pretty_print_exception(error, *args, **kwargs)
         else:
-            explained = _missing_image(error) or backend_error(error) or error
+            explained = (
+                _missing_image(error)
+                or unknown_workflow(error)
+                or backend_error(error)
+                or refused_credentials(error)
+                or error
+            )
             click.secho(_TASK_PREFIX.sub("Error: ", report(explained)), fg="red", err=True)
 
     return print_exception

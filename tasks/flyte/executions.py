@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tasks.config import Config, must_be_one_of
+from tasks.config import Config, close_match, must_be_one_of
 from tasks.failures import MistakeError, one_line
-from tasks.flyte.backend import BackendError, address
+from tasks.flyte.backend import BackendError, address, backend_error
 from tasks.tables.content_digest import MANIFEST
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ BLOCK = 1 << 20
 """Number of bytes read from a link at a time."""
 TIMEOUT = 60.0
 """Timeout of a download without any data, seconds."""
-
+PAGE = 100
+"""Number of items that are requested from a backend at a time."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ def find(remote: FlyteRemote, name: str) -> Execution:
         execution = remote.client.get_execution(entity)
         data = remote.client.get_execution_data(entity)
     except FlyteEntityNotExistException:
+        check_project(remote)
         raise ExecutionError(
             f"there is no execution {where}: --project, --domain and --config select another place"
         ) from None
@@ -88,6 +91,43 @@ def find(remote: FlyteRemote, name: str) -> Execution:
     outputs = (_output(name, literal) for name, literal in sorted(data.full_outputs.literals.items()))
     began = execution.closure.started_at or execution.closure.created_at
     return Execution(began, data.full_inputs, {output.name: output for output in outputs if output})
+
+
+def check_project(remote: FlyteRemote) -> None:
+    """Check that the project and the domain of `remote` exist, if the backend lists its projects.
+
+    Raises:
+        ExecutionError: one of them does not exist.
+        BackendError: the backend does not answer, or refuses the login.
+    """
+    try:
+        projects = [project.id for project in _pages(remote.client.list_projects_paginated)]
+        domains = [domain.id for domain in remote.client.get_domains()]
+    except Exception as error:  # flytekit has no common class for errors of gRPC
+        if (away := backend_error(error)) is not None:
+            raise away from error
+        return  # this login may not list them
+    wanted = ("project", remote.default_project, projects), ("domain", remote.default_domain, domains)
+    for option, name, known in wanted:
+        if name not in known:
+            raise ExecutionError(
+                f"--{option} {name}: {address()} has no such {option}{close_match(name, known)}; it has: "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _launch_plans(remote: FlyteRemote) -> list[str]:
+    """Return the names of the launch plans in the project and domain of `remote`."""
+    pages = partial(remote.client.list_launch_plan_ids_paginated, remote.default_project, remote.default_domain)
+    return sorted({one.name for one in _pages(pages)})
+
+
+def _pages(listed: Callable[..., tuple[list[Any], str]]) -> Iterator[Any]:
+    """Yield the items of all pages of a list that a backend returns in pages."""
+    token = None
+    while token != "":
+        items, token = listed(limit=PAGE, token=token)
+        yield from items
 
 
 def _output(name: str, literal: Literal) -> Output | None:
@@ -211,9 +251,12 @@ def launch(
     try:
         plan = remote.fetch_launch_plan(name=name, version=version)
     except (FlyteEntityNotExistException, ValueError):
+        check_project(remote)
+        known = _launch_plans(remote)
         of = f" of version {version}" if version else ""
+        there = f"there are: {', '.join(known)}" if known else "`make register` registers one for every recipe"
         raise ExecutionError(
-            f"no launch plan {name!r}{of} is registered in {where}; `make register` registers one for every recipe"
+            f"no launch plan {name!r}{of} is registered in {where}{close_match(name, known)}; {there}"
         ) from None
     try:
         made = remote.execute(

@@ -26,7 +26,15 @@ from flytekit.models.task import Container, Resources
 from flytekit.models.types import LiteralType, SimpleType
 from pydantic import BaseModel
 
-from tasks.flyte import archive, command_line_options, local_cache, remote_run, uploads
+from tasks.flyte import (
+    archive,
+    command_line_options,
+    local_cache,
+    remote_run,
+    temporary_folders,
+    uploads,
+    workflow_names,
+)
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
@@ -206,6 +214,18 @@ PATCHES = (
         NONE_KNOWN,
     ),
     Patch(
+        "flytekit.clis.sdk_in_container.run:Entities.all",
+        workflow_names.only_workflows,
+        "`pyflyte run FILE --help` would list the tasks that a file imports, which are no commands, with its workflows",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.clis.sdk_in_container.run:WorkflowCommand._create_command",
+        workflow_names.kind_in_help,
+        "the help of a workflow would call it a task",
+        NONE_KNOWN,
+    ),
+    Patch(
         "flytekit.clis.sdk_in_container.run:run_command",
         published_results,
         "the results of `pyflyte run` would be printed in one line, and be in a folder of a random name",
@@ -341,10 +361,11 @@ def owner_of(patch: Patch) -> tuple[Any, str]:
 
 @cache
 def install() -> None:
-    """Apply all patches. A second call does nothing.
+    """Apply all patches, and have flytekit's temporary folders removed at the end. A second call does nothing.
 
     Raises:
         PatchError: a target does not exist. In that case no patch is applied.
     """
     for (owner, name), patch in [(owner_of(patch), patch) for patch in PATCHES]:
         setattr(owner, name, patch.replacement(getattr(owner, name)))
+    temporary_folders.remove_at_exit()

@@ -14,6 +14,7 @@ from flytekit.constants import CopyFileDetection
 
 from tasks.config import RecipeFile
 from tasks.flyte.archive import sent_files
+from tasks.flyte.executions import check_project
 from tasks.flyte.labels import GIVEN, labels_of
 
 CHECK_SENT = "tasks.inputs.user_modules:check_sent"
@@ -36,6 +37,7 @@ def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
         if not params.is_remote:
             return run
         remote = params.remote_instance()
+        check_project(remote)
         FlyteContextManager.push_context(remote.context)
         ctx.call_on_close(FlyteContextManager.pop_context)
 

@@ -23,6 +23,7 @@ class BenchmarkFile(Extendable):
     """A benchmark: its questions, their verifier, and the sampling options."""
 
     folder: ClassVar[Path] = Path(__file__).parents[2] / "data_specs" / "benchmarks"
+    reference: ClassVar[str] = "docs/options/benchmark.md"
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the benchmark, without spaces. It must differ from the sources of a data file with it in

@@ -54,6 +54,7 @@ class ExperimentFile(Extendable, Changes):
     """
 
     folder: ClassVar[Path] = ROOT / "workflows" / "variants"
+    reference: ClassVar[str] = "docs/options/experiment.md"
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the experiment."""

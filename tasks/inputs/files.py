@@ -36,6 +36,7 @@ class DataFile(Extendable, DataSpec):
     """The data file: sources, their cleaning, the verification of responses, the difficulty filter, and the mixture."""
 
     folder: ClassVar[Path] = DATA_SPECS
+    reference: ClassVar[str] = "docs/options/data.md"
     named_by_recipe: ClassVar[bool] = True
 
     evaluation_sets: NameOrFile[list[NamedQuestions]] = []  # noqa: RUF012 (pydantic copies defaults)
@@ -83,6 +84,7 @@ class EvaluationFile(Extendable, BenchmarksInFile, EvaluationSpec):
     """The evaluation file: the benchmarks, the sampling options, and the policies to compare."""
 
     folder: ClassVar[Path] = EVALUATIONS
+    reference: ClassVar[str] = "docs/options/evaluation.md"
     named_by_recipe: ClassVar[bool] = True
 
     harness: list[HarnessBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
@@ -166,6 +168,7 @@ class Recipe(RecipeFile, TrainingConfig):
     """The training recipe: the initial checkpoint, the training options, and the machines."""
 
     folder: ClassVar[Path] = RECIPES
+    reference: ClassVar[str] = "docs/options/training.md"
 
     data: NameOrFile[str] = "quickstart"
     """The default data file of the recipe, which the command line can override: a path that ends in .yaml, relative to

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tasks.config import SpecError, parse
+from tasks.config import SpecError, file_called, from_options, read_yaml
 from tasks.failures import one_line
 from tasks.inputs.files import Recipe
 
@@ -19,13 +19,15 @@ def with_overrides(recipe: str, overrides: Sequence[str]) -> Recipe:
     Raises:
         SpecError: an override has no key, or is invalid (see `load_yaml`).
     """
+    read_yaml(file_called(recipe, Recipe))  # its errors name the recipe alone
     given: dict[str, Any] = {"extends": recipe}
     for override in overrides:
         key, sign, value = override.partition("=")
         if not (key and sign):
             raise SpecError(f"{override!r} must be KEY=VALUE, as in objective.clip_high=0.3")
         given[key] = value_of(key, value)
-    return parse(Recipe, json.dumps(given, default=str))  # `default=str`: YAML has dates, JSON does not
+    options = json.loads(json.dumps(given, default=str))  # `default=str`: YAML has dates, JSON does not
+    return from_options(Recipe, options, " ".join((recipe, *overrides)))
 
 
 def value_of(key: str, text: str) -> Any:

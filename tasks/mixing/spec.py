@@ -137,3 +137,10 @@ class MixtureSpec(Config):
     """Shares of domains."""
     sources: dict[str, SourceShare] = Field(default={})
     """Shares of sources within their domain."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_data_file(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "mixture" in data:
+            raise ValueError("this is a data file: give a file with what is below its key `mixture`, and nothing else")
+        return data

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tasks.tables.schemas import StageSummary
@@ -75,6 +77,16 @@ def images(summaries: list[StageSummary]) -> str:
     return "\n".join(f"{image} ({', '.join(stages)})" for image, stages in by_image.items())
 
 
+def without_folders(value: Any) -> Any:
+    """Return options with the names of the files and folders of this machine instead of their absolute paths."""
+    if isinstance(value, dict):
+        return {key: without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_folders(item) for item in value]
+    is_path = isinstance(value, str) and value.startswith("/") and "\n" not in value and os.path.lexists(value)
+    return Path(value).name if is_path else value
+
+
 def model_card(title: str, base: str, headline: str, files: Mapping[str, str], functions: Collection[str] = ()) -> str:
     """Return the `README.md` of a policy, with the front matter that the hub reads.
 
@@ -88,7 +100,7 @@ def model_card(title: str, base: str, headline: str, files: Mapping[str, str], f
     """
     base_model = f"base_model: {base.partition('@')[0]}\n" if "/" in base else ""
     options = " ".join(f"--{name} {name}.yaml" for name in files)
-    code = f" It also takes the code of {', '.join(f'`{name}`' for name in sorted(functions))}." if functions else ""
+    code = f" and with the code of {', '.join(f'`{name}`' for name in sorted(functions))}" if functions else ""
     contents = "\n".join(f"`{name}.yaml`:\n\n```yaml\n{text.rstrip()}\n```\n" for name, text in files.items())
     return f"""---
 library_name: transformers
@@ -101,7 +113,9 @@ pipeline_tag: text-generation
 
 **Evaluation.** {headline}
 
-**To reproduce it**, with these files, in a checkout of rlvr-flyte:{code}
+**Licence.** That of the initial checkpoint and of the data apply; this run adds none.
+
+**To reproduce it**, with these files in a checkout of rlvr-flyte{code}:
 
 ```
 rlvr run {options}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -103,6 +104,8 @@ def publish(part: PartRun) -> str:
         if "set_aside" in part.files:
             of_runs = [path for path in part.given.values() if _is_of_a_run(path)]
             with_earlier(part.files["set_aside"], of_runs, folder / "set_aside.parquet")
+        for name, given in options.items():
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(given, sort_keys=False, allow_unicode=True))
         (folder / SUMMARY).write_text(json.dumps(figures, indent=2) + "\n")
     write_index(outputs)
     console.print(Text(f"{'wall time':12}{duration(figures['seconds'])}"))

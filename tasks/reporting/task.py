@@ -130,7 +130,7 @@ def report(
         shutil.copy(path, folder / "report.html")
         if on_laptop:
             _copy_results(folder, written, tables, folders, metrics)
-            files = {name: _yaml(options) for name, options in written.items()}
+            files = {name: _yaml(lineage.without_folders(options)) for name, options in written.items()}
             functions = {name for source in data.sources for name in source.code_of_the_user}
             card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), files, functions)
             (folder / "policy" / "README.md").write_text(card)

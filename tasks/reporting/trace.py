@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.reporting.mixture_lookup import why_not_taken
 from tasks.reporting.row_lookup import TraceError, describe_place, why_unknown
+from tasks.storage.run_folders import hint_on
 from tasks.tables.parquet import read_metadata
 from tasks.tables.schemas import DUPLICATE_OF, HELDOUT
 
@@ -67,8 +68,7 @@ def find(run: Path, prompt_id: str) -> History:
     Raises:
         TraceError: the folder is not a run, or no prompt or several prompts match.
     """
-    if not (run / "prompts.parquet").is_file():
-        raise TraceError(f"{run} contains no prompts.parquet: --run names a folder such as outputs/latest")
+    _check_has_data(run)
     if len(prompt_id) < 4:
         raise TraceError(f"{prompt_id!r}: give at least four digits of a prompt's id")
     known = {known for name in ("prompts", "set_aside") for known in _ids(run, name) if known.startswith(prompt_id)}
@@ -81,6 +81,12 @@ def find(run: Path, prompt_id: str) -> History:
     return _history(run, current.pop(), known)
 
 
+def _check_has_data(run: Path) -> None:
+    if not (run / "prompts.parquet").is_file():
+        elsewhere = hint_on(run, "prompts.parquet")
+        raise TraceError(f"{run} contains no prompts.parquet: --run names the folder of a run with data{elsewhere}")
+
+
 def _of_question(run: Path, prompt_id: str) -> list[dict[str, Any]]:
     """Return the dropped rows that contain the question of an evaluation set whose id begins with `prompt_id`."""
     rows = _rows(run, "set_aside", "kind", "contaminated")
@@ -91,8 +97,9 @@ def find_row(run: Path, source: str, row: int) -> History:
     """Find the history of row `row` (counted from 0) of a source.
 
     Raises:
-        TraceError: the run contains no such row.
+        TraceError: the folder is not a run with data, or the run contains no such row.
     """
+    _check_has_data(run)
     aside = list(_of_row(run, "set_aside", source, row))
     identity = next((entry["prompt_id"] for entry in (*_of_row(run, "prompts", source, row), *aside)), None)
     if identity is not None:

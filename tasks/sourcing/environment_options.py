@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config, close_match
+from tasks.config_fields import ModuleMark, UserCode
 from tasks.environments.spec import GIVEN
 from tasks.generation.vllm_names import TOOL_PARSERS
 from tasks.sourcing.fields import IMPORT_PATH, Where
@@ -15,12 +17,13 @@ from tasks.sourcing.fields import IMPORT_PATH, Where
 class EnvironmentOptions(Config):
     """The environment of a source's prompts, which responds between the turns of an episode (`tasks.environments`)."""
 
-    name: str
+    name: UserCode[str]
     """Name of a built-in environment, such as `guess_number`, or the import path of your own async function or class
-    (`tasks.environments.interface`), in the working directory or on the Python path, such as `my_rooms.maze`."""
+    (`tasks.environments.interface`), such as `my_rooms.maze`, in the folder of this file, the working directory or on
+    the Python path."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
     """Columns of the row that are passed to the environment as keyword arguments."""
-    options: Where = {}  # noqa: RUF012 (pydantic copies defaults)
+    options: Annotated[Where, ModuleMark(keys=("factory",))] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Further keyword arguments, the same for all rows."""
     turns: int = Field(default=8, gt=0)
     """Maximum number of policy turns in an episode. A longer episode is truncated."""
@@ -31,7 +34,7 @@ class EnvironmentOptions(Config):
     """Maximum wall time in seconds that the environment may take in one episode, not counting its waits for the policy.
     An episode that takes longer is truncated."""
 
-    tools: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    tools: UserCode[list[str]] = []  # noqa: RUF012 (pydantic copies defaults)
     """Import paths of your functions that the policy may call, such as `my_tools.search`. They need type hints and a
     docstring with `Args:`; the model's chat template describes them in the prompt. The environment `call_tools` calls
     them, and your own environment can too (`prompt.tools`)."""

@@ -11,8 +11,9 @@ from typing import Any
 import fsspec
 
 from tasks.config import SpecError
+from tasks.failures import one_line
 from tasks.sourcing.compression import format_of
-from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader
+from tasks.sourcing.loader_specs import CsvLoader, HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_checksum
 from tasks.storage.sent_files import SentFile, SentFileError
 from tasks.tables.content_digest import check_table, sha256_of
@@ -90,7 +91,7 @@ def named_files(loader: Loader, where: str) -> list[File]:
         SpecError: a path or glob matches no file. The message starts with `where`.
     """
     match loader:
-        case JsonlLoader(path=paths) | ParquetLoader(path=paths):
+        case JsonlLoader(path=paths) | ParquetLoader(path=paths) | CsvLoader(path=paths):
             field = f"{where}.path"
         case HuggingFaceLoader(files=paths) if paths is not None:
             field = f"{where}.files"
@@ -126,8 +127,11 @@ def files_at(path: str | SentFile, field: str) -> list[File]:
         return [File(filesystem, root)]
     if _has_pattern(root):
         return [File(filesystem, match) for match in _matches(filesystem, root, f"{field} = {path!r}")]
-    if not filesystem.exists(root):
-        raise SpecError(f"{field} = {path!r}: no such file")
+    try:
+        filesystem.info(root)
+    except FileNotFoundError as error:  # which a server that does not answer causes, too
+        cause = f": {one_line(error.__cause__)}" if error.__cause__ else ""
+        raise SpecError(f"{field} = {path!r}: no such file{cause}") from None
     raise SpecError(f"{field} = {path!r}: not a file; a folder's files are named by a glob such as {path}/*")
 
 

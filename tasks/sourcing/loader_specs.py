@@ -41,6 +41,20 @@ class ParquetLoader(Config):
     `*`. As in a shell, a glob skips files and folders whose names begin with a dot, unless it has the dot."""
 
 
+class CsvLoader(Config):
+    """CSV files with names of columns in their first row, compressed or not; cells of a .tsv are separated by tabs.
+
+    Cells are read as text, so that `007` and `None` are unchanged; a blank cell is the empty string.
+    """
+
+    kind: Literal["csv"]
+    """The loader of CSV files."""
+    path: ByContent[FilesInFile[Paths]]
+    """A path, a glob or a list of them, as fsspec reads it (`data/*.csv`, `s3://bucket/rows.csv`). A relative path is
+    relative to this file. If a file of that exact name exists, it is used, even if the name contains `[` or `*`. As in
+    a shell, a glob skips files and folders whose names begin with a dot, unless it has the dot."""
+
+
 class HuggingFaceLoader(Config):
     """A dataset of the Hugging Face hub at a pinned revision, or files selected by their extensions, streamed.
 
@@ -203,14 +217,15 @@ class GuessingLoader(Config):
 def _not_a_format(loader: Any) -> Any:
     """Reject the name of a file format as a kind, and name the loader that reads that format."""
     kind = loader.get("kind") if isinstance(loader, dict) else None
-    if kind in ("csv", "json"):
-        raise ValueError(f"kind = {kind!r}: files of CSV and JSON are read by {{kind: huggingface, files: PATH}}")
+    if kind == "json":
+        raise ValueError(f"kind = {kind!r}: files of JSON are read by {{kind: huggingface, files: PATH}}")
     return loader
 
 
 Loader = Annotated[
     JsonlLoader
     | ParquetLoader
+    | CsvLoader
     | HuggingFaceLoader
     | ReasoningGymLoader
     | InstructionsLoader

@@ -22,6 +22,7 @@ from tasks.sourcing.compression import ERRORS
 from tasks.sourcing.files import File, Item, Malformed, endings, named_files
 from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions, topics
 from tasks.sourcing.loader_specs import (
+    CsvLoader,
     FunctionsLoader,
     GuessingLoader,
     HuggingFaceLoader,
@@ -32,7 +33,7 @@ from tasks.sourcing.loader_specs import (
     TopicsLoader,
 )
 from tasks.sourcing.reading import Reading
-from tasks.sourcing.rows import READ_WHOLE, READERS, jsonl_rows, parquet_rows, reader_of
+from tasks.sourcing.rows import READ_WHOLE, READERS, jsonl_rows, parquet_rows, reader_of, reader_of_csv
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.transforms import transform_digest, transformed
 from tasks.sourcing.values import UnusableError, only, root, value_at
@@ -236,10 +237,8 @@ def _checked_stream(source: SourceSpec, reading: Reading | None = None) -> Itera
     # A transform may read any column.
     columns = {root(path) for path in source.paths()} if source.transform is None else None
     match source.loader:
-        case JsonlLoader():
-            return _checked_files(source, "path", lambda _: jsonl_rows, reading)
-        case ParquetLoader():
-            return _checked_files(source, "path", lambda _: partial(parquet_rows, columns=columns), reading)
+        case JsonlLoader() | ParquetLoader() | CsvLoader():
+            return _checked_files(source, "path", lambda file: _reader_of(source, file, columns), reading)
         case HuggingFaceLoader(dataset=None):
             return _checked_files(source, "files", lambda file: _reader_of(source, file, columns), reading)
         case HuggingFaceLoader() as loader:
@@ -302,6 +301,13 @@ def _head(source: SourceSpec, stream: Iterator[Item], path: str) -> list[Item]:
 
 
 def _reader_of(source: SourceSpec, file: File, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]]:
+    match source.loader:
+        case JsonlLoader():
+            return jsonl_rows
+        case ParquetLoader():
+            return partial(parquet_rows, columns=columns)
+        case CsvLoader():
+            return reader_of_csv(file.path)
     reader = reader_of(file.path, columns)
     if reader is None:
         raise SpecError(f"{_at(source)}.files: {file.name}: its name must end in one of {', '.join(READERS)}")
@@ -353,7 +359,7 @@ def _check_lines(source: SourceSpec, head: Sequence[Item], path: str) -> None:
     if isinstance(source.loader, JsonlLoader) and wrong and not any(isinstance(item, dict) for item in head):
         raise SpecError(
             f"{_at(source)}.path: {path}: none of its first {len(wrong)} lines is a JSON object ({wrong[0].reason}); "
-            f"CSV is read by {{kind: huggingface, files: PATH}} if the name ends in .csv; {READ_WHOLE}"
+            f"CSV is read by {{kind: csv, path: PATH}}; {READ_WHOLE}"
         )
 
 

@@ -107,6 +107,12 @@ READERS: dict[str, Callable[..., Iterator[Item]]] = {
 """The readers of files, by file extension."""
 
 
+def reader_of_csv(path: str) -> Callable[[File], Iterator[Item]]:
+    """Return the reader of a CSV file, whatever its extension: cells of a .tsv are separated by tabs."""
+    ending = PurePosixPath(path.rpartition(".")[0] if format_of(path) else path).suffix.lower()
+    return READERS[".tsv" if ending == ".tsv" else ".csv"]
+
+
 def reader_of(path: str, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]] | None:
     """Return the reader for a file's extension, or None if it is unknown. It reads only `columns` if that is faster."""
     ending = PurePosixPath(path.rpartition(".")[0] if format_of(path) else path).suffix.lower()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config, close_match
+from tasks.config_fields import UserCode
 from tasks.sourcing.columns import (
     COLUMNS_OF,
     DOMAIN_OF,
@@ -56,10 +57,11 @@ TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["
 class RewardSpec(Config):
     """A reward of a source: a function, an additional verifier, or a reward model."""
 
-    function: str | None = None
-    """Import path of a function with TRL's signature (`tasks.verifiers.functions`), in the working directory or on the
-    Python path, such as `rewards.format_reward`. Give exactly one of this, `verifier` and `reward_model`."""
-    verifier: RewardVerifier | None = None
+    function: UserCode[str | None] = None
+    """Import path of a function with TRL's signature (`tasks.verifiers.functions`), such as `rewards.format_reward`, in
+    the folder of this file, the working directory or on the Python path. Give exactly one of this, `verifier` and
+    `reward_model`."""
+    verifier: UserCode[RewardVerifier | None] = None
     """Name of an additional verifier, or the import path of your own. It reads the same columns as the source's
     verifier. Give exactly one of this, `function` and `reward_model`."""
     reward_model: str | None = None
@@ -107,11 +109,12 @@ class SourceSpec(Config):
     domain: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Domain of the prompts: any name without spaces. `math`, `code`, `precise_if` and `chat` only accept verifiers of
     their domain. Not used with `row_verifier`; the domain is then that of the row's verifier."""
-    verifier: Verifier | None = None
+    verifier: UserCode[Verifier | None] = None
     """Verifier that scores the responses: `math`, `code`, `precise_if`, `chat_reference`, `chat_open`; or the import
-    path of your own, such as `my_verifiers.chess`, a module in the working directory or on the Python path
-    (`tasks.verifiers.custom`); or `function` or `reward_model`, which use only `rewards`, and the first reward, which
-    must be of that kind, decides whether a response passes; or `environment`, the reward that `environment` returns."""
+    path of your own, such as `my_verifiers.chess`, a module in the folder of this file, the working directory or on the
+    Python path (`tasks.verifiers.custom`); or `function` or `reward_model`, which use only `rewards`, and the first
+    reward, which must be of that kind, decides whether a response passes; or `environment`, the reward that
+    `environment` returns."""
     row_verifier: RowVerifier | None = None
     """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name their
     verifiers."""
@@ -134,7 +137,7 @@ class SourceSpec(Config):
     """Further rewards in addition to the verifier's, or all of them with `verifier: function` or `reward_model`.
     Training maximises the weighted sum. A score is the weighted mean, clipped to [0, 1]. Only the first reward decides
     whether a response passes; it is the verifier's if there is one."""
-    transform: str | None = None
+    transform: UserCode[str | None] = None
     """Optional. Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as
     `my_transforms.split`. If null, rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
@@ -305,7 +308,7 @@ class EvaluationSet(Config):
     options."""
     prompt: str = "prompt"
     """Column of the questions, or a path into one."""
-    transform: str | None = None
+    transform: UserCode[str | None] = None
     """Optional. Import path of a function that rewrites rows, as for a source. If null, rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Values of columns, or lists of them, that a row must have to be read; other rows are skipped."""

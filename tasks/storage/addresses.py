@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from tasks.failures import MistakeError
-from tasks.storage.access import answer, is_refusal
+from tasks.failures import MistakeError, names_of_kinds, one_line, with_causes
+from tasks.storage.access import OTHERS, answer, is_refusal
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -78,6 +78,21 @@ def reported_digest(filesystem: AbstractFileSystem, files: Mapping[str, str]) ->
     return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
 
 
+def refused_credentials(error: BaseException) -> AddressRefusedError | None:
+    """Return an error for storage whose credentials are missing or invalid, or None if `error` has no such cause."""
+    cause = next((cause for cause in with_causes(error) if names_of_kinds(cause) & OTHERS), None)
+    if cause is None:
+        return None
+    variables = "; ".join(f"{protocol}: {', '.join(filter(None, names))}" for protocol, names in VARIABLES.items())
+    return AddressRefusedError(f"blob storage cannot be read: {one_line(cause)}; its credentials: {variables}")
+
+
+def is_credentialed(address: str) -> bool:
+    """Return whether an address is on blob storage that needs credentials."""
+    protocol, separator, _ = address.partition("://")
+    return bool(separator) and protocol in VARIABLES
+
+
 def open_address(address: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system of an address or a local path, and the path in it.
 
@@ -89,7 +104,7 @@ def open_address(address: str) -> tuple[AbstractFileSystem, str]:
         ValueError, ImportError: fsspec cannot open the address.
     """
     protocol = address.partition("://")[0]
-    if "://" not in address or protocol not in VARIABLES:
+    if not is_credentialed(address):
         return fsspec.url_to_fs(address)
     without, refusal = None, None
     for options in _all_options(protocol):

@@ -19,7 +19,7 @@ from threading import Thread
 
 import grpc
 import msgpack
-from flyteidl.admin import execution_pb2, launch_plan_pb2, task_pb2, workflow_pb2
+from flyteidl.admin import common_pb2, execution_pb2, launch_plan_pb2, project_pb2, task_pb2, workflow_pb2
 from flyteidl.core import compiler_pb2, identifier_pb2, literals_pb2
 from flyteidl.core import execution_pb2 as core_execution_pb2
 from flyteidl.service import admin_pb2_grpc, dataproxy_pb2, dataproxy_pb2_grpc
@@ -45,6 +45,11 @@ def _key(entity: identifier_pb2.Identifier) -> tuple[str, str]:
     return entity.name, entity.version
 
 
+PAGE = 4
+"""Largest number of names in an answer."""
+PROJECTS = ("flytesnacks", "research")
+DOMAINS = ("development", "production")
+"""The projects of the backend, and the domains of each."""
 STARTED = "2026-11-26T10:20:30Z"
 """Start of every execution that has ended."""
 
@@ -178,6 +183,19 @@ class _Service(admin_pb2_grpc.AdminServiceServicer):
             if name == request.id.name
         ]
         return launch_plan_pb2.LaunchPlanList(launch_plans=found[: request.limit])
+
+    def ListLaunchPlanIds(self, request, context):  # noqa: N802
+        names = sorted({name for name, _ in self._admin.launch_plans})
+        begin = int(request.token or 0)
+        end = begin + min(request.limit, PAGE)
+        found = [{"project": request.project, "domain": request.domain, "name": name} for name in names[begin:end]]
+        return common_pb2.NamedEntityIdentifierList(entities=found, token=str(end) if end < len(names) else "")
+
+    def ListProjects(self, request, context):  # noqa: N802
+        return project_pb2.Projects(projects=[{"id": name, "name": name} for name in PROJECTS])
+
+    def GetDomains(self, request, context):  # noqa: N802
+        return project_pb2.GetDomainsResponse(domains=[{"id": name, "name": name} for name in DOMAINS])
 
     def CreateExecution(self, request, context):  # noqa: N802
         self._admin.executions.append(request)

@@ -60,6 +60,14 @@ def test_storage_that_refuses_the_upload(backend):
     assert str(backend.config) in line
 
 
+@pytest.mark.long
+def test_a_project_that_does_not_exist_is_named_before_anything_is_sent(backend):
+    line = sentence(backend, "run", "--remote", "--project", "reserch", "workflows/rlvr.py", "rlvr")
+    assert "--project reserch: 127.0.0.1:" in line
+    assert line.endswith("has no such project (did you mean 'research'?); it has: flytesnacks, research")
+    assert backend.received == []
+
+
 def raised(error, cause=None):
     try:
         raise error from cause

@@ -134,6 +134,47 @@ def test_a_launch_plan_that_is_not_registered_is_one_sentence(backend):
     assert str(backend.config) in line
 
 
+@pytest.mark.long
+def test_a_mistyped_launch_plan_gets_the_nearest_name(registered):
+    done = run("workflows", registered, "launch", "rlvr_quickstrat")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert f"(admin.endpoint in {registered.config}) (did you mean 'rlvr_quickstart'?); there are: " in line
+    assert {"rlvr_grpo", "rlvr_one_gpu"} < set(line.partition("there are: ")[2].split(", "))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "said", "ending"),
+    [
+        (
+            ["--project", "flytesnack"],
+            "--project flytesnack: 127.0.0.1:",
+            "has no such project (did you mean 'flytesnacks'?); it has: flytesnacks, research",
+        ),
+        (["--domain", "prod"], "--domain prod: 127.0.0.1:", "has no such domain; it has: development, production"),
+    ],
+)
+@pytest.mark.parametrize("command", [["launch", "rlvr_quickstart"], ["fetch", "a1b2c3d4e5"]])
+def test_a_project_or_domain_that_does_not_exist_is_named_as_such(backend, options, said, ending, command):
+    done = run("workflows", backend, *options, *command)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"Error: {said}")
+    assert f"admin.endpoint in {backend.config}" in line
+    assert line.endswith(ending)
+
+
+@pytest.mark.long
+def test_a_backend_that_is_away_is_named_by_the_file_of_the_command(backend):
+    backend.config.write_text("admin:\n  endpoint: dns:///127.0.0.1:1\n  insecure: true\n")
+    done = run("workflows", backend, "launch", "rlvr_quickstart")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"Error: the Flyte backend at 127.0.0.1:1 (admin.endpoint in {backend.config}) does not answer: "
+    )
+
+
 def blob(address, *, is_folder=False, form=""):
     kind = types_pb2.BlobType(dimensionality=int(is_folder), format=form)
     stored = literals_pb2.Blob(metadata=literals_pb2.BlobMetadata(type=kind), uri=address)

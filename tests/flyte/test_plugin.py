@@ -1,6 +1,7 @@
 """The process that waits for a pod's task logs no error at its end: it imports of this project only a plugin."""
 
 import logging
+import os
 import subprocess
 import sys
 import tomllib
@@ -59,3 +60,16 @@ def test_it_drops_what_is_dropped_elsewhere_and_nothing_else():
     assert namespace["ROUTINE"] == ROUTINE["flytekit"]
     record = logging.LogRecord("flytekit", logging.ERROR, "", 1, "the storage %s", ("is away",), None)
     assert namespace["is_no_routine_line"](record)
+
+
+def test_a_process_leaves_no_temporary_folders_of_flytekit(tmp_path):
+    code = "import tasks.flyte.stages, flytekit.core.data_persistence as d; assert d.flyte_tmp_dir"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("flyte")] == []

@@ -10,7 +10,7 @@ from tasks.lineage.differences import differences
 from tasks.lineage.provenance import made_from
 from tasks.machine.image import image
 from tasks.reporting.index import write_index
-from tasks.reporting.lineage import Output, images, model_card, rows
+from tasks.reporting.lineage import Output, images, model_card, rows, without_folders
 from tasks.tables.schemas import StageSummary
 
 KEPT, MIXTURE = "a" * 64, "b" * 64
@@ -52,8 +52,19 @@ def test_the_card_has_the_front_matter_that_the_hub_reads():
     assert "18.2% -> 28.6%" in card
     assert all(f"`{name}.yaml`:\n\n```yaml\n{text}```" in card for name, text in FILES.items())
     assert "--data data.yaml --training training.yaml --evaluation evaluation.yaml\n" in card
-    assert "`mine.f`" in card
+    assert "in a checkout of rlvr-flyte and with the code of `mine.f`:\n" in card
+    assert "**Licence.** That of the initial checkpoint" in card
     assert "base_model" not in model_card("title", "SmolLM2-135M-Instruct", "", {})
+
+
+def test_the_card_names_files_without_the_folders_of_this_machine(tmp_path):
+    (tmp_path / "rows.jsonl").touch()
+    options = {
+        "sources": [{"loader": {"path": str(tmp_path / "rows.jsonl")}, "columns": {"template": "/think {prompt}"}}]
+    }
+    assert without_folders(options) == {
+        "sources": [{"loader": {"path": "rows.jsonl"}, "columns": {"template": "/think {prompt}"}}]
+    }
 
 
 def test_the_index_lists_runs_the_newest_first_and_passes_over_what_is_none(tmp_path):

@@ -1,11 +1,15 @@
 """What the folder of a part takes over from the runs that its inputs come from."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tasks.reporting.parts import carried
+from tasks.config import load_yaml
+from tasks.flyte.local_run import PartRun
+from tasks.inputs.files import DataFile, quickstart
+from tasks.reporting.parts import carried, publish
 
 TABLES = (
     "prompts",
@@ -64,3 +68,21 @@ def test_an_input_of_the_users_own_is_taken_by_the_name_of_the_result_and_no_oth
     assert taken["model"] == own
     assert "rows.parquet" not in taken
     assert "policy" not in taken
+
+
+def test_the_files_of_a_part_are_in_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
+    (tmp_path / "page.html").write_text("made")
+    part = PartRun(
+        name="data",
+        title="mine",
+        run="run",
+        began=datetime.now(UTC),
+        given={},
+        files={"page": tmp_path / "page.html"},
+        summaries=[],
+        values={},
+        specs={"data": quickstart()[0]},
+    )
+    publish(part)
+    assert load_yaml(DataFile, tmp_path / "outputs" / "latest" / "data.yaml") == quickstart()[0]

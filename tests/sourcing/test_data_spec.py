@@ -47,8 +47,8 @@ def test_every_shipped_spec_loads(path):
         ([source(columns={"promt": "q"})], ["sources[0].columns.promt: unknown key (did you mean 'prompt'?)"]),
         ([source(loader={"kind": "xml", "path": "a"})], ["sources[0].loader.kind = 'xml'", "'jsonl'", "'functions'"]),
         (
-            [source(loader={"kind": "csv", "path": "a"})],
-            ["sources[0].loader: kind = 'csv'", "{kind: huggingface, files"],
+            [source(loader={"kind": "json", "path": "a"})],
+            ["sources[0].loader: kind = 'json'", "{kind: huggingface, files"],
         ),
         ([source(loader={"path": "a"})], ["sources[0].loader.kind: required", "jsonl", "functions"]),
         ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing", "a glob"]),

@@ -110,6 +110,13 @@ def test_cells_of_csv_are_text_as_written(tmp_path):
     assert cells(tmp_path / "rows.csv.gz", gzip.compress(text.encode())) == written
 
 
+def test_csv_has_a_loader_of_its_own_whatever_the_name_of_the_file(tmp_path):
+    text = "prompt,ground_truth\na?,007\nb?,None\n"
+    assert truths(tmp_path / "rows.csv", text, "csv") == ["007", "None"]
+    assert truths(tmp_path / "rows.txt.gz", gzip.compress(text.encode()), "csv") == ["007", "None"]
+    assert truths(tmp_path / "rows.tsv", text.replace(",", "\t"), "csv") == ["007", "None"]
+
+
 def test_csv_quotes_as_its_standard_says_and_a_bad_row_costs_itself_alone(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes(

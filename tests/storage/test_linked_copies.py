@@ -36,3 +36,16 @@ def test_without_links_weights_are_copied(model, tmp_path, monkeypatch):
     assert weights.read_bytes() == b"weights"
     assert not weights.samefile(model / "inner" / "model.safetensors")
     assert weights.stat().st_mtime_ns == (model / "inner" / "model.safetensors").stat().st_mtime_ns
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_whoever_may_read_the_folder_may_read_the_weights(model, tmp_path, monkeypatch, links):
+    def link(*_):
+        raise OSError("cross-device link")
+
+    if not links:
+        monkeypatch.setattr(os, "link", link)
+    (model / "inner").chmod(0o755)
+    (model / "inner" / "model.safetensors").chmod(0o600)
+    copy_folder(model, tmp_path / "copy")
+    assert (tmp_path / "copy" / "inner" / "model.safetensors").stat().st_mode & 0o444 == 0o444

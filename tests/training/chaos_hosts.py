@@ -10,6 +10,7 @@ generate anew.
 import contextlib
 import json
 import re
+import shlex
 import sys
 import time
 import uuid
@@ -19,6 +20,7 @@ import pytest
 
 from tasks.machine.groups import ACTORS, LEARNER
 from tasks.training.config import TrainingConfig
+from tests.paths import ROOT
 from tests.training.driven import check_groups, metrics
 from tests.training.hosts import Hosts, missing
 from tests.training.mixtures import mixture
@@ -323,3 +325,35 @@ def roles_by_group(cluster):
     """Which of ranks and engines the hosts of each group hold."""
     hosts = {LEARNER: [cluster.learner], ACTORS: cluster.engines}
     return {group: {ENGINE, RANK} & {role for host in of for role in host.roles()} for group, of in hosts.items()}
+
+
+def test_two_hosts_take_the_line_of_a_job_of_slurm(tmp_path, tiny_model):
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    [line] = re.findall(r"^srun (ray symmetric-run .*?)^```", page, re.MULTILINE | re.DOTALL)
+    prompts = mixture(tmp_path, [f"Write a sentence about the {word}" for word in WORDS[:4]])
+    with Hosts(tmp_path) as hosts:
+        first, second = hosts.add(), hosts.add()
+        line = (
+            line.replace("\\\n", " ").replace("$address", f"{first.address}:6379").replace("$SLURM_JOB_NUM_NODES", "2")
+        )
+        ray, arguments = line.split(" -- ")
+        started, training = shlex.split(ray)[1:], shlex.split(arguments)[1:]
+        training[training.index("olmo3_think_7b")] = "quickstart"
+        training[training.index("outputs/latest/mixture.parquet")] = str(prompts)
+        command = [
+            *("env", f"RLVR_OUTPUTS={tmp_path / 'outputs'}", f"RLVR_RUNS={tmp_path / 'runs'}"),
+            *(str(Path(sys.executable).with_name("ray")), *started, "--num-cpus", "2", "--disable-usage-stats"),
+            *("--object-store-memory", "100000000", "--", sys.executable, *training, "--model", str(tiny_model)),
+            *("steps=2", "groups_per_step=2", "sampling={samples: 4, max_tokens: 16}", "model_check=false"),
+            *("cluster.node={cpu: 8, memory_gib: 32}", "learner={cpu_threads: 1, micro_batch_tokens: 256, cpus: 2}"),
+            "actors={cpus: 2, engine: {max_model_len: 128, max_num_seqs: 16, cpu_threads: 1}}",
+        ]
+        processes = [host.start(*command) for host in (first, second)]
+        seen = [set(), set()]
+        while any(process.poll() is None for process in processes):
+            for roles, host in zip(seen, (first, second), strict=True):
+                roles.update(host.roles())
+            time.sleep(1)
+    assert [process.returncode for process in processes] == [0, 0], first.log.read_text()
+    assert sorted(RANK in roles for roles in seen) == sorted(ENGINE in roles for roles in seen) == [False, True]
+    assert [path.name for path in (tmp_path / "runs").glob("*/policy")] == ["policy"]

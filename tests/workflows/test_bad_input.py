@@ -133,7 +133,7 @@ def pyflyte(*arguments):
     [
         ("--training", "steps: 2\nlearning_rate: 1", "learning_rate: unknown key"),
         ("--training", "sampling: {samples: 1}", "at least 2"),
-        ("--training", "steps: 2\nsteps: 3", "mine.yaml: not valid YAML: the key 'steps' occurs twice"),
+        ("--training", "steps: 2\nsteps: 3", "not valid YAML: line 2, column 1: the key 'steps' occurs twice"),
         ("--training", "extends: ./other.yaml", "other.yaml: no such file"),
         ("--data", "{name: x, sources: []}", "sources"),
         ("--evaluation", "sampling: {temperature: hot}", "sampling.temperature = 'hot'"),
@@ -183,7 +183,7 @@ def test_help_says_in_a_few_lines_what_each_file_is_for():
     assert code == 0
     for words in (
         "The data file: sources, their cleaning",
-        "tasks.inputs.files.Recipe",
+        "Options: docs/options/training.md. A path, or one of: axolotl_lora, ",
         "[default: (the quickstart's)]",
         "[default: (the recipe's)]",
     ):

@@ -30,6 +30,8 @@ STEPS = (4, 24)
 """Smallest and largest number of optimizer steps that are simulated."""
 SHARED_PACE = 0.5
 """Relative speed of a learner rank or an engine while the other also computes on the same GPU."""
+BOTH_WAIT = 0.2
+"""Share of idle time of both learner and actors above which neither of them limits the speed."""
 SPLITS = 3
 """Number of simulated splits of the nodes: the best ones by the roofline model."""
 
@@ -133,7 +135,16 @@ class Plan:
 
     @property
     def bottleneck(self) -> str:
-        """The side that limits the speed, generation or learning, and what the other side waits for."""
+        """The side that limits the speed, generation or learning, and what the other side waits for.
+
+        If both wait for much of the time, neither does: the options that keep them apart are named.
+        """
+        if min(self.simulated.learner_idle, self.simulated.actors_idle) > BOTH_WAIT:
+            config = self.config
+            return (
+                f"neither: each waits for the other, with async_steps = {config.async_steps} batches sampled ahead and "
+                f"tokens of at most max_staleness = {config.max_staleness} versions before: raise both"
+            )
         if self.simulated.learner_idle > self.simulated.actors_idle:
             return "generation: the learner waits for groups"
         return "learning: actors wait for room in the window"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tasks.training.cluster.pods import ClusterConfig, controller_pod
 from tasks.training.cluster.sizes import head_needs
-from tasks.training.simulation.gpu_memory_fit import on_one_gpu
-from tasks.training.simulation.plan import Plan
+from tasks.training.simulation.gpu_memory_fit import PlanError, on_one_gpu
+from tasks.training.simulation.plan import Plan, Prompts
 from tasks.training.simulation.roofline import GB, GPUS, Architecture
 
 PUBLISHED = {
@@ -87,7 +87,45 @@ def _placements(plan: Plan, gpu: str, model: Architecture) -> list[tuple[str, st
     ]
 
 
-def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: ClusterConfig) -> str:
+def _assumed(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple[str, str]]:
+    """Return the rows on what a plan assumes, and on what it does not contain."""
+    mean = prompts.mean(plan.config.sampling.max_tokens)
+    rows = [
+        (
+            "assumed",
+            f"{prompts.zero_variance:.0%} of the groups have no gradient (--zero-variance), and a response has "
+            f"{mean:,.0f} tokens on average (--mean-tokens)",
+        ),
+        ("not included", "difficulty, evaluation, the model check, and the time in which engines load"),
+    ]
+    if cluster.gpus_per_node:
+        return rows
+    return [("without GPUs", "as cluster.gpus_per_node is 0; what follows is computed as if it was on GPUs"), *rows]
+
+
+def _placement(plan: Plan) -> str:
+    config = plan.config
+    return (
+        f"{_count(config.learner.ranks, 'learner rank')} and {_count(config.actors.count, 'engine')}: "
+        f"{figure(plan.simulated.step_seconds)} s a step, {_duration(plan.days)}, {figure(plan.gpu_hours)} GPU hours"
+    )
+
+
+def comparison(own: Plan | PlanError, best: Plan) -> list[tuple[str, str]]:
+    """Return two rows: the recipe's own placement, or why it does not work, and the best one of a number of nodes."""
+    written = str(own) if isinstance(own, PlanError) else f"{_count(own.nodes, 'node')}, {_placement(own)}"
+    return [("the recipe's own", written), (f"best of {best.nodes} nodes", _placement(best))]
+
+
+def table(
+    recipe: str,
+    gpu: str,
+    model: Architecture,
+    plan: Plan,
+    cluster: ClusterConfig,
+    prompts: Prompts,
+    own: Plan | PlanError | None = None,
+) -> str:
     """Return the plan as lines of text, next to published numbers of the recipe's run.
 
     Args:
@@ -96,6 +134,8 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
         model: shape of the policy.
         plan: the plan that was computed for them.
         cluster: the recipe's machines, for the pod that scores responses.
+        prompts: the expected responses.
+        own: the plan of the recipe's own placement if `plan` has another one, or the reason why there is none.
     """
     config, simulated, memory = plan.config, plan.simulated, plan.learner
     engine = config.actors.engine
@@ -104,6 +144,8 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
     step = plan.engine.step_seconds + plan.engine.sequence_seconds * plan.sequences
     window = config.groups_per_step * max(config.async_steps, 1) * config.sampling.samples
     rows = [
+        *_assumed(plan, prompts, cluster),
+        *(comparison(own, plan) if own is not None else []),
         (
             "model",
             f"{model.parameters / 1e9:.1f} billion parameters, "

@@ -38,6 +38,7 @@ class Gpu:
 
 GPUS: Mapping[str, Gpu] = {
     "A100": Gpu(80 * GB, 2039 * GB, 312e12),
+    "A100-40GB": Gpu(40 * GB, 1555 * GB, 312e12),
     "H100": Gpu(80 * GB, 3350 * GB, 989e12),
     "H200": Gpu(141 * GB, 4800 * GB, 989e12),
     "B200": Gpu(180 * GB, 8000 * GB, 2250e12),

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +21,7 @@ from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
 from tasks.training.simulation.gpu_memory_fit import PlanError, fitting, with_adapter
-from tasks.training.simulation.plan import Machines, Prompts, best_split, plan
+from tasks.training.simulation.plan import Machines, Plan, Prompts, best_split, plan
 from tasks.training.simulation.rank_memory import learner_memory, rank_memory
 from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
@@ -489,8 +490,36 @@ def test_the_command_prints_what_one_would_ask():
     assert "computed" in done.output.splitlines()[0]
     plan, _, pods = done.output.partition("\n\n")
     assert "75%" in plan.splitlines()[-2]  # published, beside the time
-    assert plan.count("\n") == 13
+    assert plan.count("\n") == 15
+    assert "30% of the groups have no gradient" in plan
+    assert "difficulty, evaluation, the model check" in plan
     assert re.search(r"training: learner +8 +64 +512 GiB +491 GiB +189 GiB +8$", pods, re.MULTILINE)
+
+
+@pytest.mark.long
+def test_the_command_compares_the_recipes_own_placement_with_the_best():
+    fast = ("groups_per_step=8", "async_steps=4")
+    done = CliRunner().invoke(main, ["plan", "olmo3_think_7b", "--nodes", "4", *fast])
+    assert done.exit_code == 0, done.output
+    own, best = re.findall(r"^  (the recipe's own|best of 4 nodes) +(.*)$", done.output, re.MULTILINE)
+    assert own[1].startswith("4 nodes, 16 learner ranks and 16 engines: ")
+    hours = [float(text.replace(",", "")) for text in re.findall(r"([\d,]+) GPU hours", f"{own} {best}")]
+    assert hours[1] <= hours[0]
+
+
+@pytest.mark.parametrize(
+    ("learner", "actors", "said"),
+    [(0.25, 0.57, "neither: .*async_steps = 4 .*max_staleness = 1 "), (0.6, 0.1, "generation"), (0.1, 0.6, "learning")],
+)
+def test_the_bottleneck_is_neither_if_both_wait(learner, actors, said):
+    config = TrainingConfig(async_steps=4, max_staleness=1)
+    simulated = SimpleNamespace(learner_idle=learner, actors_idle=actors)
+    assert re.match(said, Plan.bottleneck.fget(SimpleNamespace(config=config, simulated=simulated)))
+
+
+def test_a_plan_of_a_recipe_without_gpus_says_so():
+    done = CliRunner().invoke(main, ["plan", "quickstart"])
+    assert "without GPUs" in done.output.splitlines()[1]
 
 
 def test_the_datasheets_memory_is_in_bytes():

@@ -1,0 +1,52 @@
+"""If `outputs/latest` is a part of the pipeline, errors name the newest run that has what is missing."""
+
+import re
+
+import pytest
+from click.testing import CliRunner
+from flytekit.clis.sdk_in_container.pyflyte import main
+
+from tasks.evaluation.runs import read_table
+from tasks.failures import MistakeError
+from tasks.reporting.trace import find, find_row
+from tasks.storage.run_folders import hint_on
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Two whole runs, and a newer part of the pipeline that `latest` leads to."""
+    for name in ("20261126-101500-3f2a", "20261127-090000-aaaa"):
+        (tmp_path / name).mkdir()
+        for table in ("evaluation_prompts", "prompts", "mixture"):
+            (tmp_path / name / f"{table}.parquet").touch()
+    (tmp_path / "20261128-080000-bbbb").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "latest").symlink_to("20261128-080000-bbbb")
+    return tmp_path
+
+
+NEWEST = r"the newest run with it is \S*20261127-090000-aaaa"
+
+
+def test_tables_of_a_whole_run_are_looked_for_beside_a_part_of_the_pipeline(outputs):
+    with pytest.raises(MistakeError, match=rf"latest contains no evaluation_prompts\.parquet: .*{NEWEST}"):
+        read_table(outputs / "latest", "evaluation_prompts")
+    with pytest.raises(MistakeError, match=rf"latest contains no prompts\.parquet: .*{NEWEST}"):
+        find(outputs / "latest", "abcd1234")
+    with pytest.raises(MistakeError, match=NEWEST):
+        find_row(outputs / "latest", "mine", 3)
+
+
+def test_where_no_run_has_it_there_is_no_hint(outputs, tmp_path):
+    assert hint_on(outputs / "latest", "policy") == ""
+    assert hint_on(tmp_path / "nowhere" / "latest", "policy") == ""
+
+
+@pytest.mark.long
+def test_an_input_that_latest_lacks_names_the_run_that_has_it(outputs):
+    command = ["run", "workflows/training.py", "train", "--mixture", str(outputs / "latest" / "mixture.parquet")]
+    done = CliRunner().invoke(main, command, env={"COLUMNS": "1000"})
+    assert done.exit_code == 1
+    assert re.search(
+        rf"Error: --mixture: there is no \S*latest/mixture\.parquet; {NEWEST}/?$", done.output, re.MULTILINE
+    )
