@@ -51,10 +51,6 @@ if TYPE_CHECKING:
     from tasks.reporting.page import ReportInputs
 
 
-EXPERIMENTS = "experiments"
-"""Name of the folder of experiments inside the folder of local runs."""
-
-
 class Reported(NamedTuple):
     """The outputs of reporting: the page, and the run's results as machine-readable JSON."""
 
@@ -158,6 +154,7 @@ def report_experiment(
         summaries: the runs' results as JSON, in the same order.
     """
     from tasks.reporting.experiment import lines, render
+    from tasks.reporting.index import EXPERIMENTS, write_index
     from tasks.reporting.publication import new_run
     from tasks.storage.locations import outputs_folder
 
@@ -184,6 +181,7 @@ def report_experiment(
             shutil.copy(path, folder / "experiment.html")
             shutil.copy(local(evaluation), folder / "experiment.parquet")
             (folder / "variants.yaml").write_text(_yaml(written))
+        write_index(folders.parent)
         warnings = [f"warning     {message}" for message in truncation_warnings(table)]
         print("\n".join(["", *lines(compared), *warnings, f"experiment  {final / 'experiment.html'}"]))
     return FlyteFile(str(path))
