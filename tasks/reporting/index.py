@@ -16,6 +16,8 @@ from tasks.lineage.differences import differences
 from tasks.reporting.page_templates import templates
 from tasks.storage.durable import whole
 
+INDEX = "index.html"
+"""Name of the page."""
 EXPERIMENTS = "experiments"
 """Name of the folder of experiments inside the folder of local runs."""
 COMPARISON = {"before", "after", "gain", "gain_low", "gain_high"}
@@ -77,7 +79,7 @@ def write_index(outputs: Path) -> Path:
     rows = [_listed(folder, run, own) for (folder, run), own in zip(runs, options, strict=True)]
     pages = sorted((outputs / EXPERIMENTS).glob("*/experiment.html"), reverse=True)
     experiments = [path.parent.name for path in pages if not path.parent.is_symlink()]
-    page = outputs / "index.html"
+    page = outputs / INDEX
     with whole(page) as partial:
         partial.write_text(templates().get_template("index.html.j2").render(runs=rows, experiments=experiments))
     return page
