@@ -164,13 +164,16 @@ def report_experiment(
     }
     names = [name for name, _ in experiment.runs]
     table, compared = read_input(evaluation, EVALUATION), comparison.facts["comparisons"]
+    results = [json.loads(Path(local(file)).read_text()) for file in summaries]
+    reports = [f"../../{report.parent.name}/{report.name}" for report in (Path(one["report"]) for one in results)]
     page = render(
         experiment.name,
         written,
         _by_name(names, [read_json_lines(local(file)) for file in metrics]),
         table,
         compared,
-        _by_name(names, [json.loads(Path(local(file)).read_text()) for file in summaries]),
+        _by_name(names, results),
+        _by_name(names, reports) if _is_local() else {},
     )
     path = scratch("experiment.html")
     path.write_text(page)
