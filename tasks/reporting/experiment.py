@@ -145,7 +145,7 @@ def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = 
     bounds = [f"{key.removesuffix('score')}{bound}" for bound in ("low", "high")] if validates else []
     series = []
     for position, (name, runs) in enumerate(metrics.items()):
-        recorded = [{row[x]: row for row in rows if key in row and x in row} for rows in runs]
+        recorded = [{row[x]: row for row in rows if row.get(key) is not None and x in row} for rows in runs]
         at = sorted(set.intersection(*(set(rows) for rows in recorded))) if recorded else []
         aligned = [[rows[where] for rows in recorded] for where in at]
         if over_time:
