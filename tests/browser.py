@@ -30,7 +30,8 @@ FAINT = """() => {
   const dark = matchMedia('(prefers-color-scheme: dark)').matches;
   const behind = element => { // the background of an element
     const layers = [];
-    for (let above = element; above; above = above.parentElement) layers.push(channels(getComputedStyle(above).backgroundColor));
+    for (let above = element; above; above = above.parentElement)
+      layers.push(channels(getComputedStyle(above).backgroundColor));
     const scheme = getComputedStyle(document.documentElement).colorScheme;
     const canvasColor = dark && scheme.includes('dark') ? [18, 18, 18, 1] : [255, 255, 255, 1];
     return layers.reverse().reduce((below, layer) => over(layer, below), canvasColor); };
@@ -49,7 +50,8 @@ FAINT = """() => {
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
     if (ratio < (large ? 3 : 4.5))
-      found.add(`${ratio.toFixed(2)} ${element.tagName}.${element.getAttribute('class')}: ` + walker.currentNode.data.trim().slice(0, 40));
+      found.add(`${ratio.toFixed(2)} ${element.tagName}.${element.getAttribute('class')}: `
+        + walker.currentNode.data.trim().slice(0, 40));
   }
   return [...found];
 }"""
@@ -63,6 +65,9 @@ NAMELESS = """() => [
 ].map(element => element.outerHTML.slice(0, 120))"""
 """Pictures without an alternative text."""
 
+FOLD = "open => document.querySelectorAll('details').forEach(one => one.open = open)"
+AT_FOLDED = "document.activeElement.tagName === 'SUMMARY' && !document.activeElement.parentElement.open"
+"""Whether the keyboard is at a summary whose text is folded."""
 LINKS = "() => [...document.querySelectorAll('a[href]')].map(link => link.href)"
 IDS = "() => [...document.querySelectorAll('[id]')].map(element => element.id)"
 
@@ -101,7 +106,10 @@ def opened(browser, path, *, width=1280, scheme="light"):
     page = context.new_page()
     page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else complaints.append(request.url))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith(("file:", "data:")) else complaints.append(request.url),
+    )
     page.goto(path.resolve().as_uri())
     try:
         yield page

@@ -36,11 +36,19 @@ COLORS = {
 """Mid-tone colours by role, for pages whose style sheet does not set them."""
 
 _DARK = {
-    **{"ink": "#a3aaba", "grid": "#6d7484", "muted": "#5f6675", "before": "#8e96a6", "after": "#35c2b0"},
+    "ink": "#a3aaba",
+    "grid": "#6d7484",
+    "muted": "#5f6675",
+    "before": "#8e96a6",
+    "after": "#35c2b0",
     "red": "#ef8080",
 }
 _LIGHT = {
-    **{"ink": "#596070", "grid": "#b4b9c3", "muted": "#c3c8d1", "before": "#8b919d", "after": "#0c7a6d"},
+    "ink": "#596070",
+    "grid": "#b4b9c3",
+    "muted": "#c3c8d1",
+    "before": "#8b919d",
+    "after": "#0c7a6d",
     "red": "#b94343",
 }
 

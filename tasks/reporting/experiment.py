@@ -136,8 +136,8 @@ def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = 
     """Draw one metric of all variants: a validation metric over versions or hours with a band, any other over steps.
 
     A curve is the mean over the runs of a variant. It has a gap at a step without the metric, such as the first step
-    after a resume, which has no reward; versions that were not validated are no gap. The band of several runs is their range, and that of one run is the
-    interval of its validation.
+    after a resume, which has no reward; versions that were not validated are no gap. The band of several runs is their
+    range, and that of one run is the interval of its validation.
     """
     validates = key.startswith(VALIDATION)
     x = f"{VALIDATION}version" if validates else "step"

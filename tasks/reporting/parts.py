@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -103,6 +104,10 @@ def publish(part: PartRun) -> str:
         if "set_aside" in part.files:
             of_runs = [path for path in part.given.values() if _is_of_a_run(path)]
             with_earlier(part.files["set_aside"], of_runs, folder / "set_aside.parquet")
+        for name, written in ((name, written) for name, written in options.items() if written):
+            (folder / f"{name}.yaml").write_text(
+                yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=100)
+            )
         (folder / SUMMARY).write_text(json.dumps(figures, indent=2) + "\n")
     write_index(outputs)
     console.print(Text(f"{'wall time':12}{duration(figures['seconds'])}"))

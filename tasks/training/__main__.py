@@ -31,7 +31,6 @@ from tasks.training.simulation import roofline
 from tasks.training.simulation.plan import Machines
 from tasks.training.simulation.plan_table import table
 from tasks.training.telemetry.alarms import as_markdown
-from tasks.training.telemetry.step_metrics import note
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -85,7 +84,7 @@ def run(
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.shorter_runs import RunLocation, location_of_run
     from tasks.training.run import RunInputs, make_run_folder
-    from tasks.training.run_attempt import train_at
+    from tasks.training.run_attempt import step_note, train_at
 
     click.get_current_context().with_resource(at_work())
     config = with_overrides(recipe, overrides)
@@ -106,7 +105,7 @@ def run(
     with track_progress("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
-            advance(note=note(metrics), done=int(metrics["step"]) + 1)
+            advance(note=step_note(metrics, folder), done=int(metrics["step"]) + 1)
 
         lineage = made_from(
             "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers

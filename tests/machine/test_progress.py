@@ -148,7 +148,7 @@ def test_work_that_cannot_be_counted_has_a_line_when_it_begins_and_its_time(cloc
 def test_long_work_repeats_its_line(monkeypatch, capsys):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
     lines = []
-    monkeypatch.setattr(progress, "_print", lambda line: lines.append(line))
+    monkeypatch.setattr(progress, "_print", lines.append)
     with track_activity("model") as begin:
         begin("downloading")
         while len(lines) < 3:

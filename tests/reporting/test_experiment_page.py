@@ -161,7 +161,9 @@ def test_a_variant_links_to_its_reports_and_the_page_begins_with_the_verdict():
     compared = {**COMPARED, "benchmark": "all"}
     summaries = {name: [{"cost": COST}] for name in VARIANTS}
     reports = {"slow": ["../../one/report.html"], "fast": ["../../two/report.html", "../../three/report.html"]}
-    page = experiment.render("rates", VARIANTS, {name: [[]] for name in VARIANTS}, TABLE, [compared], summaries, reports)
+    page = experiment.render(
+        "rates", VARIANTS, {name: [[]] for name in VARIANTS}, TABLE, [compared], summaries, reports
+    )
     links = re.findall('href="([^#"]+)"', page)
     assert links == ["../../index.html", *reports["slow"], *reports["fast"]]
     head = page.partition("</header>")[0]

@@ -163,6 +163,8 @@ def test_the_index_links_what_a_run_has_and_folds_its_options(tmp_path):
     page = write_index(tmp_path).read_text()
     assert re.findall('href="([^"]*)"', page) == ["a/report.html", f"experiments/{experiment.name}/experiment.html"]
     for steps in (1, 2):
-        assert f"<code>training.steps = {steps}</code>" in re.sub(r".*?(<details>.*?</details>)", r"\1", page, flags=re.S)
+        assert f"<code>training.steps = {steps}</code>" in re.sub(
+            r".*?(<details>.*?</details>)", r"\1", page, flags=re.S
+        )
     assert "<h1>Runs</h1>" in page
     assert "prefers-color-scheme: dark" in page

@@ -87,7 +87,7 @@ def chromium():
 def test_nothing_is_outside_of_the_window(chromium, outputs, name, width):
     with browser.opened(chromium, outputs / name, width=width) as shown:
         for unfolded in (False, True):
-            shown.evaluate("unfolded => document.querySelectorAll('details').forEach(one => one.open = unfolded)", unfolded)
+            shown.evaluate(browser.FOLD, unfolded)
             assert shown.evaluate(browser.BEYOND) == []
             assert shown.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -96,7 +96,7 @@ def test_nothing_is_outside_of_the_window(chromium, outputs, name, width):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_have_contrast_and_pictures_an_alternative(chromium, outputs, name, scheme):
     with browser.opened(chromium, outputs / name, scheme=scheme) as shown:
-        shown.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        shown.evaluate(browser.FOLD, True)
         assert shown.evaluate(browser.FAINT) == []
         assert shown.evaluate(browser.NAMELESS) == []
 
@@ -127,7 +127,7 @@ def test_the_keyboard_reaches_and_opens_what_is_folded(chromium, outputs, name):
         opened = 0
         for _ in range(400):
             shown.keyboard.press("Tab")
-            if shown.evaluate("document.activeElement.tagName === 'SUMMARY' && !document.activeElement.parentElement.open"):
+            if shown.evaluate(browser.AT_FOLDED):
                 shown.keyboard.press("Enter")
                 opened += 1
             if opened == folded:
@@ -157,4 +157,3 @@ def test_a_card_leads_to_its_section_and_the_top_is_at_hand_there(chromium, outp
         shown.wait_for_function("document.querySelector('nav').getBoundingClientRect().top === 0")
         shown.click("nav a:text('Top')")
         assert shown.url.endswith("#top")
-
