@@ -35,7 +35,7 @@ def page(figures: Mapping[str, str], *fragments: str) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """Return a whole HTML document with a heading and a deck, for a page that a browser opens by itself."""
+    """Return a whole HTML document with a heading and a deck, for a page that is not shown inside another."""
     return _render("document.html.j2", title=title, body=Markup(body))  # noqa: S704 - rendered before
 
 

@@ -309,7 +309,7 @@ def collect_rollouts(
     sampling, judging = (joined([_summary_of(shard) for shard in shards]) for shards in (responses, rollouts))
     describe_sampling(sampling, totals, len(rollouts))
     late = judging.facts["judged"]
-    scored = f"{late:,} rollouts scored after they were sampled" if late else "scored while they were sampled"
+    scored = f"{late:,} rollouts scored after they were sampled" if late else "all rollouts were scored before"
     judging.headline = scored + (
         f"; {totals.unjudged:,} of {totals.rollouts:,} could not be scored" if totals.unjudged else ""
     )

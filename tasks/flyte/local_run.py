@@ -32,7 +32,7 @@ INTERRUPTED = "interrupted: finished stages and sampled responses are cached; th
 """Message printed when a run is ended by Ctrl-C."""
 
 PUBLISHED_BY_ITSELF = "report"
-"""Name of the output that identifies a workflow whose last stage publishes all results and prints where they are."""
+"""Name of the output that identifies a workflow whose last stage publishes all results and prints their location."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class _Options:
 
 
 def _normalised(value: Any) -> Any:
-    """Return a value whose paths have no `..`, so that two spellings of one path are no difference."""
+    """Return a value whose paths have no `..`, so that two spellings of one path do not differ."""
     if isinstance(value, list):
         return [_normalised(item) for item in value]
     if isinstance(value, str) and {"..", "."} & set(value.split("/")) and "/" in value and "://" not in value:

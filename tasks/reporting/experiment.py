@@ -136,7 +136,7 @@ def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = 
     """Draw one metric of all variants: a validation metric over versions or hours with a band, any other over steps.
 
     A curve is the mean over the runs of a variant. It has a gap at a step without the metric, such as the first step
-    after a resume, which has no reward; versions that were not validated are no gap. The band of several runs is their
+    after a resume, which has no reward; a version that was not validated leaves none. The band of several runs is their
     range, and that of one run is the interval of its validation.
     """
     validates = key.startswith(VALIDATION)
@@ -157,7 +157,7 @@ def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = 
         band = _band(aligned, key, bounds)
         if points and not validates:
             every = {float(row[x]) for rows in runs for row in rows if x in row}
-            points = sorted([*points, *((where, math.nan) for where in every - set(across))])
+            points = sorted([*points, *((position, math.nan) for position in every - set(across))])
         series.append(Series(name, points, color_of("", position), band))
     return charts.curves(title, unit, series, x_label=x_label, integer_x=not over_time)
 

@@ -1,7 +1,7 @@
 """Writes the page `outputs/index.html`, which lists all runs in the folder, newest first, and the experiments.
 
 For each run, the page shows its data, initial checkpoint and gain, and the nearest built-in recipe. The options that
-differ from it, and those that differ between runs, are folded, so that a run is one line.
+differ from it or between runs are folded, so that a run is one line.
 """
 
 from __future__ import annotations

@@ -156,10 +156,10 @@ def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
     if summary["detectable"] is not None:
         evidence.append(f"detectable with 80% power: {formats.detectable(summary['detectable'])}")
     console.print(Text(f"{'':12}{', '.join(evidence)}", style="dim"))
-    for name, found in summary["benchmarks"].items():
-        console.print(headline(found, name))
-        tested = [] if found["p_value"] is None else [formats.p_value(found["p_value"])]
-        asked = f"{formats.count(found['n'])} questions"
+    for name, figures in summary["benchmarks"].items():
+        console.print(headline(figures, name))
+        tested = [] if figures["p_value"] is None else [formats.p_value(figures["p_value"])]
+        asked = f"{formats.count(figures['n'])} questions"
         console.print(Text(f"{'':12}{', '.join([asked, *tested])}", style="dim"))
 
 

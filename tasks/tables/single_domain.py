@@ -1,4 +1,4 @@
-"""Finds the rows of an evaluation that only repeat those of all held-out prompts, because these have one domain."""
+"""Finds the rows of an evaluation that repeat the results on all held-out prompts, if these have one domain."""
 
 from __future__ import annotations
 

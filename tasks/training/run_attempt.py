@@ -70,7 +70,7 @@ def saved_steps(folder: Path) -> int:
 
 
 def step_note(metrics: Mapping[str, float], folder: Path) -> str:
-    """Return the text next to a progress bar: the step's reward, and up to which step the run is saved.
+    """Return the text next to a progress bar: the step's reward, and the last step that is saved.
 
     After an interruption, the run continues from there. The checkpoint of a step is written while later steps run.
     """
