@@ -17,7 +17,7 @@ from tasks.charts.drawing import (
     intervals,
     shares,
 )
-from tasks.charts.pages import page, prompt_samples, rates_so_far, rollout_samples, table
+from tasks.charts.pages import document, page, prompt_samples, rates_so_far, rollout_samples, table
 from tasks.charts.panels import before_after, mean_scores, mixture_difference, training_curves
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "color_of",
     "curves",
     "deck",
+    "document",
     "grid",
     "histogram",
     "intervals",

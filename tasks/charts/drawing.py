@@ -35,8 +35,22 @@ COLORS = {
 }
 """Mid-tone colours by role, for pages whose style sheet does not set them."""
 
-_DARK = {"ink": "#a3aaba", "grid": "#6d7484", "muted": "#5f6675", "before": "#8e96a6", "after": "#35c2b0"}
-_LIGHT = {"ink": "#596070", "grid": "#b4b9c3", "muted": "#c3c8d1", "before": "#8b919d", "after": "#0f8577"}
+_DARK = {
+    "ink": "#a3aaba",
+    "grid": "#6d7484",
+    "muted": "#5f6675",
+    "before": "#8e96a6",
+    "after": "#35c2b0",
+    "red": "#ef8080",
+}
+_LIGHT = {
+    "ink": "#596070",
+    "grid": "#b4b9c3",
+    "muted": "#c3c8d1",
+    "before": "#8b919d",
+    "after": "#0c7a6d",
+    "red": "#b94343",
+}
 
 _DOMAIN_COLORS = {"math": "blue", "precise_if": "orange", "code": "violet", "chat": "pink"}
 _OTHER_COLORS = ("after", "blue", "orange", "violet", "pink", "red")
@@ -49,9 +63,13 @@ def _variables(colors: Mapping[str, str]) -> str:
     return "".join(f"--chart-{role}:{color};" for role, color in colors.items())
 
 
+# A page is dark only if it has a dark colour scheme, which the console's page around a deck does not have.
+_THEMED = {role: f"light-dark({color},{_DARK[role]})" for role, color in _LIGHT.items()}
+
+
 STYLE = f"""<style>
 .chart{{{_variables(_LIGHT)}margin:0;min-width:0;overflow-x:auto}}
-@media (prefers-color-scheme:dark){{.chart{{{_variables(_DARK)}}}}}
+@media (prefers-color-scheme:dark){{.chart{{{_variables(_THEMED)}}}}}
 @media print{{.chart{{{_variables(_LIGHT)}}}}}
 .chart figcaption{{font-size:.9rem;font-weight:600;line-height:1.3}}
 .chart-unit{{display:block;font-weight:400;font-size:.8rem;opacity:.75}}

@@ -34,6 +34,11 @@ def page(figures: Mapping[str, str], *fragments: str) -> str:
     return _render("page.html.j2", figures=figures, body=Markup("".join(fragments)))  # noqa: S704 - rendered before
 
 
+def document(title: str, body: str) -> str:
+    """Return a whole HTML document with a heading and a deck, for a page that is not shown inside another."""
+    return _render("document.html.j2", title=title, body=Markup(body))  # noqa: S704 - rendered before
+
+
 def table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
     """Return an HTML table with the columns of the first row and right-aligned numbers. Empty without rows."""
     return _table(rows, title) if rows else ""
@@ -91,8 +96,12 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], title: str = "", note: str = "") -> str:
-    numeric = {name for name, value in (rows[0] if rows else {}).items() if isinstance(value, int | float)}
+    numeric = {name for name, value in (rows[0] if rows else {}).items() if _is_number(value)}
     return _render("table.html.j2", rows=rows, title=title, note=note, numeric=numeric)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and value.endswith("%"))
 
 
 def _first_rows(prompts: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:

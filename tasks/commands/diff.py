@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -24,6 +22,7 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
     from rich.table import Table
 
     from tasks.mixing.diff import difference
+    from tasks.mixing.diff_page import difference_page, rate
 
     rows = difference(before, after)
     printed = Table(box=None, pad_edge=False)
@@ -37,31 +36,10 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
             row["source"],
             f"{row['places_before']:,} -> {row['places_after']:,}",
             f"{row['share_before']:.1%} -> {row['share_after']:.1%}",
-            f"{_rate(row['pass_rate_before'])} -> {_rate(row['pass_rate_after'])}",
+            f"{rate(row['pass_rate_before'])} -> {rate(row['pass_rate_after'])}",
             f"+{row['came']:,}",
             f"-{row['went']:,}",
         )
     print_table(printed)
     if page is not None:
-        page.write_text(_page(before, after, rows))
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _page(before: Path, after: Path, rows: list[dict[str, Any]]) -> str:
-    from tasks import charts
-
-    everything = rows[-1]
-    figures = {
-        "before": f"{everything['places_before']:,}",
-        "after": f"{everything['places_after']:,}",
-        "came": f"{everything['came']:,}",
-        "went": f"{everything['went']:,}",
-    }
-    named = f"<p>{escape(str(before))} and {escape(str(after))}</p>"
-    chart = charts.mixture_difference(rows[:-1])
-    body = charts.page(figures, named, charts.deck(chart), charts.table(rows, "By source"))
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Two mixtures</title>'
-    return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{body}</body></html>'
+        page.write_text(difference_page(before, after, rows))

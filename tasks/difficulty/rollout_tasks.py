@@ -308,7 +308,9 @@ def collect_rollouts(
     output = write_output("rollouts.parquet", totals.counted(parts), ROLLOUTS, lineage)
     sampling, judging = (joined([_summary_of(shard) for shard in shards]) for shards in (responses, rollouts))
     describe_sampling(sampling, totals, len(rollouts))
-    judging.headline = f"{judging.facts['judged']:,} rollouts scored after they were sampled" + (
+    late = judging.facts["judged"]
+    scored = f"{late:,} rollouts scored after they were sampled" if late else "all rollouts were scored before"
+    judging.headline = scored + (
         f"; {totals.unjudged:,} of {totals.rollouts:,} could not be scored" if totals.unjudged else ""
     )
     speed = sampling.facts["tokens_per_second"]

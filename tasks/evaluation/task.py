@@ -262,7 +262,7 @@ def compare_policies(
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True):
         if sentence := benchmark.shortfall(table.num_rows):
-            logger.warning(sentence)
+            logger.warning("%s; questions that were dropped are in the table set_aside_evaluation", sentence)
     names = (HELDOUT, *(benchmark.name for benchmark in benchmarks.benchmarks))
     asked = dict(zip(names, tables, strict=True))
     controls = length_controls(benchmarks.benchmarks)

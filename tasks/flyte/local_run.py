@@ -17,7 +17,7 @@ from flytekit import FlyteContextManager, current_context
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.config import Extendable
+from tasks.config import Config
 from tasks.storage.locations import check_sandbox
 from tasks.storage.outputs import at_work, size_line
 from tasks.tables.schemas import StageSummary
@@ -32,7 +32,7 @@ INTERRUPTED = "interrupted: finished stages and sampled responses are cached; th
 """Message printed when a run is ended by Ctrl-C."""
 
 PUBLISHED_BY_ITSELF = "report"
-"""Name of the output that identifies a workflow whose last stage publishes all results."""
+"""Name of the output that identifies a workflow whose last stage publishes all results and prints their location."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class PartRun:
     files: Mapping[str, Path]
     summaries: list[StageSummary]
     values: Mapping[str, Any]
-    specs: Mapping[str, Extendable]
+    specs: Mapping[str, Config]
 
 
 class LocalRun:
@@ -92,7 +92,7 @@ class LocalRun:
             raise
         results = made._asdict() if hasattr(made, "_asdict") else {} if made is None else {name: made}
         if PUBLISHED_BY_ITSELF in results:
-            return f"results     {', '.join(results)}"
+            return ""
         part = PartRun(
             name=name,
             title=str(getattr(inputs.get("data"), "name", name)),
@@ -102,7 +102,7 @@ class LocalRun:
             files=_paths(results, downloaded=True),
             summaries=[item for value in results.values() for item in _items(value) if isinstance(item, StageSummary)],
             values={key: value for key, value in results.items() if not _is_summary_or_file(value)},
-            specs={key: value for key, value in inputs.items() if isinstance(value, Extendable)},
+            specs={key: value for key, value in inputs.items() if isinstance(value, Config)},
         )
         text: str = pkgutil.resolve_name(PUBLISHER)(part)
         return text

@@ -16,6 +16,7 @@ from pydantic import Field
 from tasks.config import Config
 from tasks.config_fields import FolderInFile
 from tasks.generation.tokenizer_options import ChatTemplateText, SpecialTokens, change_tokenizer
+from tasks.machine.progress import track_activity
 from tasks.machine.quiet import silence_progress_bars
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_digest
 from tasks.storage.model_folder import ModelError, check_model_folder
@@ -202,17 +203,22 @@ def prepare_model(spec: ModelSpec, destination: Path) -> Path:
         ModelError: the source does not exist, the folder is not a usable model, its vocabulary lacks one of the
             `special_tokens`, or the chat template of the spec fails on a message.
     """
-    match spec.source:
-        case PackagedGguf() as packaged:
-            _dequantise(packaged.locate(), destination)
-        case LocalFolder(path=path):
-            shutil.copytree(spec.checked(path), destination, dirs_exist_ok=True)
-        case StoredFolder() as stored:
-            stored.fetch(destination)
-        case HubModel(name=name, revision=revision):
-            from huggingface_hub import snapshot_download
+    with track_activity("model") as begin:
+        match spec.source:
+            case PackagedGguf() as packaged:
+                begin(f"converting {spec.name} to safetensors")
+                _dequantise(packaged.locate(), destination)
+            case LocalFolder(path=path):
+                begin(f"copying {path}")
+                shutil.copytree(spec.checked(path), destination, dirs_exist_ok=True)
+            case StoredFolder() as stored:
+                begin(f"downloading {stored.address}")
+                stored.fetch(destination)
+            case HubModel(name=name, revision=revision):
+                from huggingface_hub import snapshot_download
 
-            snapshot_download(name, revision=revision, local_dir=destination, allow_patterns=list(HUB_FILES))
+                begin(f"downloading {spec.name}")
+                snapshot_download(name, revision=revision, local_dir=destination, allow_patterns=list(HUB_FILES))
     change_tokenizer(spec.checked(destination), spec.chat_template, spec.special_tokens)
     return destination
 

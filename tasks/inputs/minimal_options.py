@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from tasks.config import Extendable
+from tasks.config import Config
 from tasks.config_fields import PathMark, with_changed_files, with_paths
 from tasks.storage.sent_files import SentFile
 
 
-def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any]:
+def written_options(spec: Config, *, absolute: bool = True) -> dict[str, Any]:
     """Return the non-default options of `spec`, including options from the files that it extends.
 
     A specification does not know which options the user wrote, because Flyte passes all of them to every task. For
@@ -33,7 +33,12 @@ def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any
         options = spec.model_dump(mode="json")
     if not absolute:
         return options
-    return with_paths(type(spec), options, Path(), lambda path: str(Path(path).absolute()))
+    return with_paths(type(spec), options, Path(), _absolute)
+
+
+def _absolute(path: str) -> str:
+    """Return an absolute path without `..`, behind which may be a link."""
+    return str(Path(path).resolve() if ".." in Path(path).parts else Path(path).absolute())
 
 
 def _as_named(_: str, mark: PathMark, value: Any) -> Any:

@@ -1,10 +1,12 @@
 """Shows the progress of a long stage: a bar on a terminal, or otherwise a log line every half minute.
 
     training: steps: 3/14, 0:04:30 so far, 0.7/min, 0:16:30 left of this stage, mean score 0.42
+    model: converting SmolLM2-135M-Instruct, 0:00:30 so far
 
 The rate is measured from the first completed unit of work, so that it does not include the start of an engine. The
 remaining time is the remaining work at this rate, and is shown after one minute of measurement. It is the time of one
-stage and not of the whole run, because stages do not know about each other.
+stage and not of the whole run, because stages do not know about each other. Work that cannot be counted has a line when
+it begins, and its time.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ Advance = Callable[..., None]
 """The type of `advance(count=1, note="", done=None)` (see `track_progress`)."""
 
 
+Begin = Callable[[str], None]
+"""The type of `begin(what)` (see `track_activity`)."""
+
+
 @contextlib.contextmanager
 def track_progress(description: str, total: int) -> Iterator[Advance]:
     """Show the progress of a stage while the block runs.
@@ -49,6 +55,51 @@ def track_progress(description: str, total: int) -> Iterator[Advance]:
     meter = Meter(description, total)
     with _bar(meter, console) if console.is_terminal else _lines(meter):
         yield meter.advance
+
+
+@contextlib.contextmanager
+def track_activity(stage: str) -> Iterator[Begin]:
+    """Show what a stage without countable units of work is doing while the block runs.
+
+    Args:
+        stage: the stage, as in `model`.
+
+    Yields:
+        `begin(what)`, which shows the work that begins, as in `converting SmolLM2-135M-Instruct`.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    activity = Activity(stage)
+    if console.is_terminal:
+        with _spinner(activity, console):
+            yield activity.begin
+        return
+
+    def begin(what: str) -> None:
+        activity.begin(what)
+        _print(f"{stage}: {what}")
+
+    with _repeated(activity.line):
+        yield begin
+
+
+class Activity:
+    """Measures the time of work that cannot be counted. One thread writes to it and another reads."""
+
+    def __init__(self, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stage = stage
+        self._clock = clock
+        self._now = ("", clock())  # what is being done, and since when
+
+    def begin(self, what: str) -> None:
+        """Set the work that begins now."""
+        self._now = (what, self._clock())
+
+    def line(self) -> str:
+        """Return the work and its time as a log line."""
+        what, began = self._now
+        return f"{self._stage}: {what}, {_clock_time(self._clock() - began)} so far"
 
 
 class Meter:
@@ -111,11 +162,21 @@ class Meter:
 
 @contextlib.contextmanager
 def _lines(meter: Meter) -> Iterator[None]:
+    try:
+        with _repeated(meter.line):
+            yield
+    finally:
+        _print(meter.line())
+
+
+@contextlib.contextmanager
+def _repeated(line: Callable[[], str]) -> Iterator[None]:
+    """Print the line every `LINE_SECONDS` while the block runs."""
     over = threading.Event()
 
     def write() -> None:
         while not over.wait(LINE_SECONDS):
-            print(meter.line(), file=sys.stderr, flush=True)
+            _print(line())
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
@@ -124,7 +185,25 @@ def _lines(meter: Meter) -> Iterator[None]:
     finally:
         over.set()
         writer.join()
-        print(meter.line(), file=sys.stderr, flush=True)
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _spinner(activity: Activity, console: Console) -> Iterator[None]:
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("line")
+
+    def row() -> Spinner:
+        spinner.update(text=activity.line())
+        return spinner
+
+    with Live(get_renderable=row, console=console):
+        yield
 
 
 @contextlib.contextmanager

@@ -70,6 +70,18 @@ def check(prompts: pa.Table, spec: MixtureSpec) -> None:
     choose(validate(prompts, PROMPTS, "prompts"), spec, "prompts")
 
 
+def left_over(mixed: Mixed) -> dict[str, int]:
+    """Return the number of prompts that are neither trained on nor held out, for each source that has any.
+
+    The shares of the mixture leave them over. Prompts that are similar to held-out ones are not counted.
+    """
+    left: Counter[str] = Counter()
+    for row in mixed.counts:
+        left[row["source"]] += row["available"] - row["heldout"] - row["prompts"]
+    left.subtract(mixed.set_aside.column("source").to_pylist())
+    return {source: number for source, number in left.most_common() if number}
+
+
 def _counts(chosen: Chosen) -> list[dict[str, Any]]:
     """Return the rows of `Mixed.counts`."""
     taken = {member.path: count for member, count in chosen.train}

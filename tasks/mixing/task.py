@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ from tasks.tables.schemas import GRADED, PROMPTS, READ, SET_ASIDE, StageSummary
 NONE: list[Parquet] = []
 NOTHING: list[str] = []
 NO_LIMITS = Limits()
+NAMED = 3
+"""Maximum number of sources in a headline."""
 
 
 class Mixture(NamedTuple):
@@ -93,7 +95,7 @@ def mix_prompts(
     from tasks.charts import decks
     from tasks.mixing.choosing import check_some_left
     from tasks.mixing.limits import limited
-    from tasks.mixing.mix import mix
+    from tasks.mixing.mix import left_over, mix
 
     watch = Stopwatch("mixing")
     columns = input_schema(graded, GRADED)
@@ -117,11 +119,19 @@ def mix_prompts(
         write_output("set_aside.parquet", every, SET_ASIDE, lineage | {READ: counts}),
         watch.summary(
             f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out"
+            + _left_over(left_over(mixed))
             + "".join(f"; {source} has {has:,} of {limit:,}" for source, (has, limit) in short.items()),
             counts=mixed.counts,
             losses=lost,
         ),
     )
+
+
+def _left_over(left: Mapping[str, int]) -> str:
+    """Return the numbers of the sources with the most prompts left over, as the end of a headline."""
+    named = [f"{number:,} of {source}" for source, number in islice(left.items(), NAMED)]
+    others = f" and {len(left) - NAMED:,} more sources" if len(left) > NAMED else ""
+    return f"; left over: {', '.join(named)}{others}" if named else ""
 
 
 def _rows_of(set_aside: list[Parquet]) -> Iterator[pa.Table]:

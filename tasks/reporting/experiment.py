@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean as mean
 from typing import Any
@@ -13,9 +14,11 @@ from tasks import charts
 from tasks.charts import Series, color_of
 from tasks.lineage.differences import differences
 from tasks.reporting import formats
+from tasks.reporting.index import INDEX
 from tasks.reporting.page_templates import templates
 from tasks.reporting.sections import Cost
 from tasks.tables.schemas import EVERYTHING
+from tasks.tables.single_domain import without_repeats
 from tasks.tables.truncation import truncation_warnings
 
 VALIDATION = "validation/"
@@ -23,6 +26,8 @@ ON_BENCHMARKS = f"{VALIDATION}benchmarks/"
 """Prefixes of the validation metrics, and of the validation metrics of a benchmark. The benchmark's name follows."""
 REWARD = "rewards/"
 """Prefix of the metrics of rewards by name in `EVALUATION`."""
+
+NO_REPORTS: Mapping[str, Sequence[str]] = {}
 
 Metrics = Sequence[Mapping[str, Any]]
 """The metrics of a run, one mapping per step."""
@@ -37,6 +42,7 @@ def render(
     table: pa.Table,
     comparisons: Sequence[Mapping[str, Any]],
     summaries: Mapping[str, Sequence[Mapping[str, Any]]],
+    reports: Mapping[str, Sequence[str]] = NO_REPORTS,
 ) -> str:
     """Return the page as HTML text.
 
@@ -48,7 +54,10 @@ def render(
             after their variants and are means over their runs.
         comparisons: the comparisons with the baseline (`tasks.evaluation.comparison.Evaluation.facts`).
         summaries: the results of the runs of each variant (`tasks.reporting.terminal.summary_json`).
+        reports: addresses of the reports of the runs of each variant, relative to the page. Without them, the page is
+            not in a folder of this machine's outputs, and links neither to them nor to the index of runs.
     """
+    shown = without_repeats(table)
     options = dict(zip(variants, differences(list(variants.values())), strict=True))
     return (
         templates()
@@ -57,12 +66,15 @@ def render(
             title=f"rlvr-flyte: {name}",
             style=Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
             options=options,
+            verdicts=lines([row for row in comparisons if row["benchmark"] == EVERYTHING]),
+            reports=reports,
+            index=f"../../{INDEX}",
             runs=max((len(runs) for runs in metrics.values()), default=1),
             curves=Markup(charts.grid(_charts(metrics))),  # noqa: S704 - escaped by the charts
-            final=Markup(charts.before_after(table)),  # noqa: S704 - escaped by the charts
+            final=Markup(charts.before_after(shown)),  # noqa: S704 - escaped by the charts
             policies=list(dict.fromkeys(table["policy"].to_pylist())),
-            rows=final_rows(table, comparisons),
-            rewards=reward_rows(table),
+            rows=final_rows(shown, comparisons),
+            rewards=reward_rows(shown),
             costs=[_costs(variant, metrics[variant], summaries[variant]) for variant in metrics],
             truncated=truncation_warnings(table),
         )
@@ -123,8 +135,9 @@ def _names(metrics: Runs, prefix: str, suffix: str) -> list[str]:
 def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = False) -> str:
     """Draw one metric of all variants: a validation metric over versions or hours with a band, any other over steps.
 
-    A curve is the mean over the runs of a variant. The band of several runs is their range, and that of one run is the
-    interval of its validation.
+    A curve is the mean over the runs of a variant. It has a gap at a step without the metric, such as the first step
+    after a resume, which has no reward; a version that was not validated leaves none. The band of several runs is their
+    range, and that of one run is the interval of its validation.
     """
     validates = key.startswith(VALIDATION)
     x = f"{VALIDATION}version" if validates else "step"
@@ -132,7 +145,7 @@ def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = 
     bounds = [f"{key.removesuffix('score')}{bound}" for bound in ("low", "high")] if validates else []
     series = []
     for position, (name, runs) in enumerate(metrics.items()):
-        recorded = [{row[x]: row for row in rows if key in row and x in row} for rows in runs]
+        recorded = [{row[x]: row for row in rows if row.get(key) is not None and x in row} for rows in runs]
         at = sorted(set.intersection(*(set(rows) for rows in recorded))) if recorded else []
         aligned = [[rows[where] for rows in recorded] for where in at]
         if over_time:
@@ -142,6 +155,9 @@ def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = 
             across = [float(where) for where in at]
         points = [(where, mean(row[key] for row in rows)) for where, rows in zip(across, aligned, strict=True)]
         band = _band(aligned, key, bounds)
+        if points and not validates:
+            every = {float(row[x]) for rows in runs for row in rows if x in row}
+            points = sorted([*points, *((position, math.nan) for position in every - set(across))])
         series.append(Series(name, points, color_of("", position), band))
     return charts.curves(title, unit, series, x_label=x_label, integer_x=not over_time)
 

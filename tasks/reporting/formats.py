@@ -66,6 +66,11 @@ def decimal(number: float | None) -> str:
     return f"{number:,.1f}" if number is not None and math.isfinite(number) else UNKNOWN
 
 
+def metric(name: str) -> str:
+    """Return the name of a metric as words: `pass_rate` is pass rate. The name that a user gave a reward is kept."""
+    return name if "/" in name else name.replace("_", " ")
+
+
 def p_value(probability: float) -> str:
     """Format a p-value in two significant digits, or as a bound below 0.001."""
     return "p < 0.001" if probability < 0.001 else f"p = {probability:.2g}"

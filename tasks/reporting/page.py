@@ -7,6 +7,7 @@ except the charts generated here. A section without data says so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from markupsafe import Markup
 
 from tasks import charts
 from tasks.reporting import sections
+from tasks.reporting.index import INDEX
 from tasks.reporting.page_templates import templates
 from tasks.reporting.reward_means import reward_means
 from tasks.reporting.sample_responses import samples
@@ -22,6 +24,7 @@ from tasks.reporting.sampling_costs import sampling_costs
 from tasks.tables.losses import WARN_IF_LOST, all_warnings
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables.single_domain import without_repeats
 from tasks.tables.truncation import truncation_warnings
 
 
@@ -53,6 +56,8 @@ class ReportInputs:
         price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
         pages: names of the benchmarks that have their own page, `benchmarks/NAME.html` next to the report.
         warn_if_lost: share of a source's rows above which a stage that dropped them is listed.
+        files: names of the files next to the page, by what they contain. The page links to them, and to the index of
+            runs in the folder above. It is empty if the page is not in the folder of a run.
     """
 
     title: str
@@ -77,6 +82,7 @@ class ReportInputs:
     price_per_gpu_hour: float | None = None
     pages: list[str] = field(default_factory=list)
     warn_if_lost: float = WARN_IF_LOST
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(inputs: ReportInputs) -> str:
@@ -104,7 +110,8 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
     funnels = sections.funnels(
         inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score, inputs.min_mean_score
     )
-    figures = sections.benchmarks(inputs.evaluation)
+    evaluation = without_repeats(inputs.evaluation)
+    figures = sections.benchmarks(evaluation)
     shown = sections.shown(figures)
     overall = {row["metric"]: row for row in figures if row["benchmark"] == "all"}
     return {
@@ -125,6 +132,9 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "training_yaml": inputs.training_yaml,
         "evaluation_yaml": inputs.evaluation_yaml,
         "funnels": funnels,
+        "source_ids": {funnel.source: f"source-{number}" for number, funnel in enumerate(funnels)},
+        "files": inputs.files,
+        "index": f"../{INDEX}",
         "losses": all_warnings(inputs.summaries, inputs.warn_if_lost),
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
         "max_mean_score": inputs.max_mean_score,
@@ -133,7 +143,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "fates": sections.fates(inputs.ledger),
         "figures": shown,
         "truncated": truncation_warnings(inputs.evaluation),
-        "policies": sections.policies(inputs.evaluation),
+        "policies": sections.policies(evaluation),
         "pages": inputs.pages,
         "sampling_costs": sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
         "rounded_types": sections.rounded_types(inputs.summaries),
@@ -159,7 +169,7 @@ def _charts(inputs: ReportInputs, funnels: list[sections.Funnel]) -> dict[str, s
         "mixture": sections.mixture_chart(inputs.mixture),
         "training": charts.training_curves(inputs.metrics),
         "fates": sections.fates_chart(inputs.ledger),
-        "evaluation": charts.before_after(inputs.evaluation),
+        "evaluation": charts.before_after(without_repeats(inputs.evaluation)),
     }
 
 

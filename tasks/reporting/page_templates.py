@@ -30,6 +30,7 @@ def templates() -> Environment:
         formats.decimal,
         formats.p_value,
         formats.detectable,
+        formats.metric,
         formats.moment,
         formats.estimate,
     )

@@ -104,8 +104,10 @@ def publish(part: PartRun) -> str:
         if "set_aside" in part.files:
             of_runs = [path for path in part.given.values() if _is_of_a_run(path)]
             with_earlier(part.files["set_aside"], of_runs, folder / "set_aside.parquet")
-        for name, given in options.items():
-            (folder / f"{name}.yaml").write_text(yaml.safe_dump(given, sort_keys=False, allow_unicode=True))
+        for name, written in options.items():
+            if written:
+                text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=100)
+                (folder / f"{name}.yaml").write_text(text)
         (folder / SUMMARY).write_text(json.dumps(figures, indent=2) + "\n")
     write_index(outputs)
     console.print(Text(f"{'wall time':12}{duration(figures['seconds'])}"))

@@ -35,6 +35,21 @@ _FATE_COLORS = {
     "replayed": "violet",
 }
 EVALUATION_STAGE = "evaluation"
+SECTION_OF_STAGE = {
+    "sourcing": "sources",
+    "cleaning": "sources",
+    "merging": "sources",
+    "rollouts": "difficulty",
+    "judging": "difficulty",
+    "difficulty": "difficulty",
+    "variants": "difficulty",
+    "mixing": "mixture",
+    "training": "training",
+    EVALUATION_STAGE: "evaluation",
+    "comparison": "evaluation",
+    "harness": "evaluation",
+}
+"""The report's section about each stage. The facts of all others are in the last section, on lineage."""
 BEFORE_GRADING = ("sourcing", "cleaning", "difficulty")
 """Stages whose dropped rows are not among the graded prompts."""
 HARNESS_STAGE = "harness: "
@@ -232,7 +247,7 @@ def with_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]
 def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
     """Return the pipeline's stages in the order given, with their times and whether they were cached.
 
-    Runs of the same stage (`sourcing: a`, `sourcing: b`) are combined.
+    Runs of the same stage (`sourcing: a`, `sourcing: b`) are combined. `section` is the report's section about it.
     """
     groups: dict[str, list[StageSummary]] = defaultdict(list)
     for summary in summaries:
@@ -245,7 +260,14 @@ def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
         headline = runs[0].headline if len(runs) == 1 else f"{len(runs)} runs: {parts}"
         cached = all(summary.run != run for summary in runs)
         listed.append(
-            {"name": name, "seconds": seconds, "share": seconds / total, "headline": headline, "cached": cached}
+            {
+                "name": name,
+                "section": SECTION_OF_STAGE.get(name, "lineage"),
+                "seconds": seconds,
+                "share": seconds / total,
+                "headline": headline,
+                "cached": cached,
+            }
         )
     return listed
 

@@ -51,10 +51,6 @@ if TYPE_CHECKING:
     from tasks.reporting.page import ReportInputs
 
 
-EXPERIMENTS = "experiments"
-"""Name of the folder of experiments inside the folder of local runs."""
-
-
 class Reported(NamedTuple):
     """The outputs of reporting: the page, and the run's results as machine-readable JSON."""
 
@@ -158,6 +154,7 @@ def report_experiment(
         summaries: the runs' results as JSON, in the same order.
     """
     from tasks.reporting.experiment import lines, render
+    from tasks.reporting.index import EXPERIMENTS, write_index
     from tasks.reporting.publication import new_run
     from tasks.storage.locations import outputs_folder
 
@@ -167,13 +164,16 @@ def report_experiment(
     }
     names = [name for name, _ in experiment.runs]
     table, compared = read_input(evaluation, EVALUATION), comparison.facts["comparisons"]
+    results = [json.loads(Path(local(file)).read_text()) for file in summaries]
+    reports = [f"../../{report.parent.name}/{report.name}" for report in (Path(one["report"]) for one in results)]
     page = render(
         experiment.name,
         written,
         _by_name(names, [read_json_lines(local(file)) for file in metrics]),
         table,
         compared,
-        _by_name(names, [json.loads(Path(local(file)).read_text()) for file in summaries]),
+        _by_name(names, results),
+        _by_name(names, reports) if _is_local() else {},
     )
     path = scratch("experiment.html")
     path.write_text(page)
@@ -184,6 +184,7 @@ def report_experiment(
             shutil.copy(path, folder / "experiment.html")
             shutil.copy(local(evaluation), folder / "experiment.parquet")
             (folder / "variants.yaml").write_text(_yaml(written))
+        write_index(folders.parent)
         warnings = [f"warning     {message}" for message in truncation_warnings(table)]
         print("\n".join(["", *lines(compared), *warnings, f"experiment  {final / 'experiment.html'}"]))
     return FlyteFile(str(path))
@@ -252,6 +253,7 @@ def _report_inputs(
         price_per_gpu_hour=training.cluster.price_per_gpu_hour,
         pages=[HELDOUT, *(benchmark["name"] for benchmark in sections.asked_benchmarks(summaries))],
         warn_if_lost=data.warn_if_lost,
+        files=_file_names(written, tables) if _is_local() else {},
         lineage={
             "model": training.model.name,
             "image": lineage.images(summaries),
@@ -265,13 +267,19 @@ def _copy_results(
     folder: Path, written: dict[str, Any], tables: dict[str, Parquet], folders: dict[str, Folder], metrics: JsonLines
 ) -> None:
     """Copy the files that a local run has in addition to its page to `folder`."""
+    names = _file_names(written, tables)
     for name, given in written.items():
-        (folder / f"{name}.yaml").write_text(_yaml(given))
+        (folder / names[name]).write_text(_yaml(given))
     for name, table in tables.items():
-        shutil.copy(local(table), folder / f"{name}.parquet")
+        shutil.copy(local(table), folder / names[name])
     for name, source in folders.items():
         copy_folder(local(source), folder / name)
     shutil.copy(local(metrics), folder / "metrics.jsonl")
+
+
+def _file_names(written: dict[str, Any], tables: dict[str, Parquet]) -> dict[str, str]:
+    """Return the names of the options and tables in the folder of a run."""
+    return {name: f"{name}.yaml" for name in written} | {name: f"{name}.parquet" for name in tables}
 
 
 def _yaml(value: dict[str, Any]) -> str:

@@ -31,7 +31,8 @@ def summary_json(
 ) -> dict[str, Any]:
     """Return the machine-readable results of a run: held-out pass rates and mean scores in [0, 1], seconds, stages.
 
-    `warnings` has a message for each policy that is often truncated.
+    `benchmarks` has the pass rates on each benchmark of the evaluation file. `warnings` has a message for each policy
+    that is often truncated.
 
     Args:
         evaluation: the `EVALUATION` table.
@@ -54,6 +55,7 @@ def summary_json(
         "mean_score": _figures(overall["mean_score"]),
         "p_value": sections.p_values(summaries).get("all"),
         "n": overall["pass_rate"]["n"],
+        "benchmarks": _benchmarks(table, summaries),
         "warnings": truncation_warnings(table),
         "detectable": overall["pass_rate"]["gain"]["detectable"],
         "seconds": seconds,
@@ -61,6 +63,17 @@ def summary_json(
         "cost": asdict(sections.cost(summaries, None, price_per_gpu_hour)),
         **stages_json(summaries, run),
         "report": str(report),
+    }
+
+
+def _benchmarks(table: pa.Table, summaries: Sequence[StageSummary]) -> dict[str, dict[str, Any]]:
+    """Return the pass rates of both policies on each benchmark, with its number of questions and its p-value."""
+    asked = {row["name"] for row in sections.asked_benchmarks(summaries)}
+    p_values = sections.p_values(summaries)
+    return {
+        row["benchmark"]: {**_figures(row), "n": row["n"], "p_value": p_values.get(row["benchmark"])}
+        for row in sections.benchmarks(table)
+        if row["metric"] == "pass_rate" and row["benchmark"] in asked
     }
 
 
@@ -133,7 +146,7 @@ def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:
 
 
 def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print the gain from `summary_json`, and the data it is based on."""
+    """Print the gains from `summary_json`, on held-out prompts and benchmarks, and the data they are based on."""
     console.print(headline(summary))
     console.print(headline(summary["mean_score"], "mean score"))
     evidence = [f"{formats.count(summary['n'])} held-out prompts"]
@@ -143,6 +156,11 @@ def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
     if summary["detectable"] is not None:
         evidence.append(f"detectable with 80% power: {formats.detectable(summary['detectable'])}")
     console.print(Text(f"{'':12}{', '.join(evidence)}", style="dim"))
+    for name, figures in summary["benchmarks"].items():
+        console.print(headline(figures, name))
+        tested = [] if figures["p_value"] is None else [formats.p_value(figures["p_value"])]
+        asked = f"{formats.count(figures['n'])} questions"
+        console.print(Text(f"{'':12}{', '.join([asked, *tested])}", style="dim"))
 
 
 def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> Table:
@@ -162,7 +180,7 @@ def headline(summary: Mapping[str, Any], figure: str = "pass rate") -> Text:
     """Return the metric of both policies with its intervals, and the gain, as one line."""
     gain = f"{100 * summary['gain_low']:+.1f} to {100 * summary['gain_high']:+.1f}"
     return Text.assemble(
-        f"{figure:12}",
+        f"{figure:11} ",
         (formats.percent(summary["before"]), "bold"),
         f" ({_bounds(summary, 'before')}) -> ",
         (formats.percent(summary["after"]), "bold green" if summary["gain"] > 0 else "bold red"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tasks.failures import one_line
@@ -18,7 +18,7 @@ WAITS = (1.0, 4.0, 16.0)
 
 def retrying(
     call: Callable[[], Result],
-    waits: Iterable[float],
+    waits: Sequence[float],
     may_pass: Callable[[Exception], bool],
     about: str,
 ) -> Result:
@@ -41,6 +41,7 @@ def retrying(
                 raise
             # One warning explains the delay. Lines of later attempts would only repeat it.
             level = logging.INFO if attempt else logging.WARNING
-            logger.log(level, "%s: %s; trying again in %g s", about, one_line(error), seconds)
+            left = f"at most {len(waits)} times" if len(waits) > 1 else "once"
+            logger.log(level, "%s: %s; trying again in %g s, %s", about, one_line(error), seconds, left)
             time.sleep(seconds)
     return call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.run_storage import attached
 from tasks.training.records.shorter_runs import FileSystemOf, RunLocation
+from tasks.training.telemetry.step_metrics import note
 
 if TYPE_CHECKING:
     from tasks.training.run import RunInputs, TrainingResult
@@ -66,6 +67,14 @@ def saved_steps(folder: Path) -> int:
     """Return the number of steps in the newest checkpoint of a run folder, or 0 if there is none."""
     newest = Checkpoints.newest_in(folder / "checkpoints")
     return int(newest.name.removeprefix("step_")) if newest else 0
+
+
+def step_note(metrics: Mapping[str, float], folder: Path) -> str:
+    """Return the text next to a progress bar: the step's reward, and the last step that is saved.
+
+    After an interruption, the run continues from there. The checkpoint of a step is written while later steps run.
+    """
+    return ", ".join(filter(None, [note(metrics), f"saved: {saved_steps(folder)}"]))
 
 
 def what_is_left(folder: Path, config: TrainingConfig) -> str:

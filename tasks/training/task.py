@@ -90,8 +90,7 @@ def train_policy(
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.shorter_runs import location_of_run
     from tasks.training.run import RunInputs
-    from tasks.training.run_attempt import train_at
-    from tasks.training.telemetry.step_metrics import note
+    from tasks.training.run_attempt import step_note, train_at
 
     watch = Stopwatch("training")
     inputs: dict[str, Any] = {"model": content_digest(model), "mixture": content_digest(mixture)}
@@ -113,7 +112,7 @@ def train_policy(
 
         def on_step(metrics: dict[str, float]) -> None:
             nonlocal drawn_at
-            advance(note=note(metrics), done=int(metrics["step"]) + 1)
+            advance(note=step_note(metrics, folder), done=int(metrics["step"]) + 1)
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
                 show("training", charts.deck(charts.training_curves(read_json_lines(folder / "metrics.jsonl"))))

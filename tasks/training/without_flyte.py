@@ -24,7 +24,6 @@ from tasks.storage.model_folder import check_model_folder
 from tasks.tables.content_digest import file_digest
 from tasks.tables.schemas import canonical_json
 from tasks.training.records.identity import run_name
-from tasks.training.telemetry.step_metrics import note
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -61,7 +60,7 @@ def train_recipe(
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.shorter_runs import RunLocation, location_of_run
     from tasks.training.run import RunInputs, make_run_folder
-    from tasks.training.run_attempt import train_at
+    from tasks.training.run_attempt import step_note, train_at
 
     config = with_overrides(recipe, overrides)
     warn_off_policy(config)
@@ -81,7 +80,7 @@ def train_recipe(
     with track_progress("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
-            advance(note=note(metrics), done=int(metrics["step"]) + 1)
+            advance(note=step_note(metrics, folder), done=int(metrics["step"]) + 1)
 
         lineage = made_from(
             "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers

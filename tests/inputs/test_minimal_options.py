@@ -37,6 +37,15 @@ def test_relative_paths_are_absolute(tmp_path, monkeypatch):
     }
 
 
+def test_a_path_is_spelled_without_the_way_to_it(tmp_path, monkeypatch):
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "inner")
+    monkeypatch.chdir(tmp_path)
+    for named, where in (("err/../mine", "mine"), ("link/../mine", "real/mine"), ("link", "link")):
+        recipe = Recipe.model_validate({"model": {"source": {"kind": "folder", "path": named}}})
+        assert written_options(recipe)["model"]["source"]["path"] == str(tmp_path.resolve() / where)
+
+
 def test_in_a_pod_paths_stay_as_they_are():
     recipe = Recipe.model_validate({"model": {"source": {"kind": "folder", "path": "mine"}}})
     assert written_options(recipe, absolute=False) == {"model": {"source": {"kind": "folder", "path": "mine"}}}

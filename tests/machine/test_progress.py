@@ -3,12 +3,13 @@
 import io
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
 
 from tasks.machine import progress
-from tasks.machine.progress import Meter, track_progress
+from tasks.machine.progress import Activity, Meter, track_activity, track_progress
 from tests.paths import ROOT
 
 STAGE = """
@@ -127,3 +128,38 @@ def test_a_terminal_has_a_bar_with_the_same_figures(monkeypatch):
     assert "rollouts mean score 0.50" in text
     assert "4/4" in text
     assert "left of this stage" in text
+
+
+def test_work_that_cannot_be_counted_has_a_line_when_it_begins_and_its_time(clock, monkeypatch, capsys):
+    activity = Activity("model", clock=lambda: clock[0])
+    activity.begin("converting")
+    clock[0] += 90
+    assert activity.line() == "model: converting, 0:01:30 so far"
+    activity.begin("checking")
+    assert activity.line() == "model: checking, 0:00:00 so far"
+    with track_activity("model check") as begin:
+        assert capsys.readouterr().err == ""
+        begin("loading")
+        assert capsys.readouterr().err == "model check: loading\n"
+        begin("comparing")
+        assert capsys.readouterr().err == "model check: comparing\n"
+
+
+def test_long_work_repeats_its_line(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
+    lines = []
+    monkeypatch.setattr(progress, "_print", lines.append)
+    with track_activity("model") as begin:
+        begin("downloading")
+        while len(lines) < 3:
+            time.sleep(0.005)
+    assert lines[0] == "model: downloading"
+    assert set(lines[1:]) == {"model: downloading, 0:00:00 so far"}
+
+
+def test_a_terminal_shows_the_work_that_is_done_now(monkeypatch):
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=160)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    with track_activity("model") as begin:
+        begin("converting")
+    assert "model: converting, 0:00:00 so far" in terminal.file.getvalue()

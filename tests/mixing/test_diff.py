@@ -1,5 +1,7 @@
 """What changed from one mixture to another."""
 
+import re
+
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -57,7 +59,9 @@ def test_the_command_prints_a_line_a_source_and_writes_a_page(mixtures, tmp_path
     assert done.exit_code == 0, done.output
     assert "made" in done.output
     assert "20 -> 60" in done.output
-    assert "The two mixtures" in page.read_text()
+    text = page.read_text()
+    assert "The two mixtures" in text
+    assert sorted(re.findall("[0-9.]+%", done.output)) == sorted(re.findall('<td class="n">([0-9.]+%)</td>', text))
 
 
 def test_what_is_no_mixture_is_an_error_that_names_the_file(mixtures, tmp_path):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.config import SpecError, explain
-from tasks.mixing.mix import check, mix
+from tasks.mixing.mix import check, left_over, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
+from tasks.mixing.task import _left_over
 from tasks.tables import parquet
 from tasks.tables.content_digest import file_digest
 from tasks.tables.parquet import TableError, table_from_rows, write_table
@@ -469,3 +470,20 @@ def test_tables_in_parts_of_any_size_are_mixed_alike(monkeypatch):
     parts = run(SIZES, heldout=3, max_repeats=2, size=150)
     assert parts.train.column("order").to_pylist() == list(range(150))
     assert (parts.train, parts.heldout, parts.counts) == (whole.train, whole.heldout, whole.counts)
+
+
+def test_what_a_share_leaves_over_is_counted_by_source_and_what_is_like_a_held_out_prompt_is_not():
+    assert left_over(run(SIZES)) == {}
+    equal = run({"math": {"gsm": 60, "sums": 20}}, sources={"gsm": {"weight": 1}, "sums": {"weight": 1}}, heldout=0)
+    assert left_over(equal) == {"gsm": 40}
+    clustered = graded({"math": {"gsm": 40}})
+    position = clustered.schema.get_field_index("cluster")
+    alike = pa.array(["ab" * 32] * 10 + [None] * 30, clustered.schema.field("cluster").type)
+    mixed = mix(clustered.set_column(position, clustered.schema.field("cluster"), alike), MixtureSpec(heldout=39))
+    assert left_over(mixed) == {}
+
+
+def test_a_headline_names_the_sources_that_leave_most_over():
+    assert _left_over({}) == ""
+    assert _left_over({"csv": 1094, "pq": 3}) == "; left over: 1,094 of csv, 3 of pq"
+    assert _left_over(dict.fromkeys("abcde", 1)) == "; left over: 1 of a, 1 of b, 1 of c and 2 more sources"

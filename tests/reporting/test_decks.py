@@ -42,7 +42,7 @@ def test_prompts_are_shown_with_their_ground_truth_a_few_of_each_source():
 def test_tables_have_numbers_to_the_right_and_words_for_names():
     shown = table([{"mean_score": 0.12345, "source": "a"}, {"mean_score": 1, "source": None}], "Title")
     assert shown.startswith("<h3>Title</h3>")
-    assert '<th class="n">mean score</th><th>source</th>' in shown
+    assert '<th scope="col" class="n">mean score</th><th scope="col">source</th>' in shown
     assert '<td class="n">0.123</td>' in shown
     assert table([]) == ""
 

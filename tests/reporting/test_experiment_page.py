@@ -1,11 +1,15 @@
 """The page of an experiment, on figures that are made up."""
 
+import math
+import re
+
 import pytest
 
 from tasks.reporting import experiment
 from tasks.reporting.experiment import final_rows, lines
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import EVALUATION
+from tasks.tables.single_domain import without_repeats
 
 VARIANTS = {
     "slow": {"training": {"steps": 4, "optimizer": {"learning_rate": 0.1}}},
@@ -151,3 +155,40 @@ def test_the_runs_of_a_variant_are_one_curve_with_their_range_and_an_interval_ov
     assert "slow: from 0.25 at 0 to 0.45 at 2; fast: from 0.25 at 0 to 0.75 at 2" in page
     assert "over runs: -5.0 points to +45.0 points" in page
     assert "2 variants with 2 seeds each" in page
+
+
+def test_a_variant_links_to_its_reports_and_the_page_begins_with_the_verdict():
+    compared = {**COMPARED, "benchmark": "all"}
+    summaries = {name: [{"cost": COST}] for name in VARIANTS}
+    reports = {"slow": ["../../one/report.html"], "fast": ["../../two/report.html", "../../three/report.html"]}
+    page = experiment.render(
+        "rates", VARIANTS, {name: [[]] for name in VARIANTS}, TABLE, [compared], summaries, reports
+    )
+    links = re.findall('href="([^#"]+)"', page)
+    assert links == ["../../index.html", *reports["slow"], *reports["fast"]]
+    head = page.partition("</header>")[0]
+    assert "held out: fast 70.0%, slow 50.0%, +20.0 points" in head
+    alone = experiment.render("rates", VARIANTS, {name: [[]] for name in VARIANTS}, TABLE, [compared], summaries)
+    assert not re.findall('href="([^#"]+)"', alone), "the page of a cluster has no neighbours"
+
+
+def test_a_step_without_a_reward_is_a_gap_and_a_version_without_validation_is_none(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(experiment.charts, "curves", lambda title, _, series, **__: drawn.update({title: series}) or "")
+    rows = metrics(0.5)
+    del rows[1]["reward"]
+    experiment._charts({"slow": [rows]})
+    [(first, gap, last)] = [one.points for one in drawn["Reward in training"]]
+    assert (first, gap[0], last) == ((1.0, 0.1), 2.0, (3.0, 0.7))
+    assert math.isnan(gap[1])
+    assert [one.points for one in drawn["Validation: sums"]] == [[(0.0, 0.25), (2.0, 0.75)]]
+
+
+def test_a_domain_that_has_all_prompts_is_shown_once():
+    def rows(benchmark):
+        return [{**figure(name, value), "benchmark": benchmark} for name, value in (("slow", 0.5), ("fast", 0.7))]
+
+    only = without_repeats(table(*rows("all"), *rows("math"), figure("slow", 0.1), figure("fast", 0.1)))
+    assert [row["benchmark"] for row in final_rows(only, [])] == ["all", "sums"]
+    two = table(*rows("all"), *rows("math"), *rows("code"))
+    assert without_repeats(two) == two, "neither of two domains has all prompts"

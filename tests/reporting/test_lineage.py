@@ -1,6 +1,7 @@
 """Where outputs came from, the card of a policy, and the index of runs."""
 
 import json
+import re
 from datetime import UTC, datetime
 
 import yaml
@@ -83,8 +84,8 @@ def test_the_index_lists_runs_the_newest_first_and_passes_over_what_is_none(tmp_
     assert page.index("bbbbbbbb/report.html") < page.index("aaaaaaaa/report.html")
     assert page.count("/report.html") == page.count("<a href") == 2
     assert "&lt;mine&gt;" in page
-    assert "+10.0 points (+1.0 to +20.0)" in page
-    assert "1 of 1 stages" in page
+    assert "+10.0 (+1.0 to +20.0)" in page
+    assert "1 of 1</td>" in page
 
 
 def test_the_index_has_the_options_in_which_runs_differ(tmp_path):
@@ -111,3 +112,70 @@ def test_the_index_has_the_options_in_which_runs_differ(tmp_path):
     assert "<code>training.steps = 6</code>" in page
     assert "data.name" not in page
     assert "mine: train alone" in page
+
+
+def test_a_part_that_only_some_runs_have_is_one_line_and_is_compared_between_those_that_have_it():
+    mine = {"name": "mine", "card": "https://example.org", "source": {"domain": "math", "loader": {"path": "/a/b"}}}
+    runs = [
+        {"evaluation": {"benchmarks": [mine, {"name": "other", "margin": 0.1}]}, "training": {"steps": 1}},
+        {"evaluation": {"benchmarks": [mine]}, "training": {"steps": 2}},
+        {"evaluation": {}, "training": {"steps": 1}},
+        {"training": {"steps": 1}},
+    ]
+    assert differences(runs) == [
+        [
+            "evaluation.benchmarks.mine = given",
+            "evaluation.benchmarks.other = given",
+            "training.steps = 1",
+        ],
+        [
+            "evaluation.benchmarks.mine = given",
+            "evaluation.benchmarks.other = not given",
+            "training.steps = 2",
+        ],
+        ["evaluation.benchmarks.mine = not given", "evaluation.benchmarks.other = not given", "training.steps = 1"],
+        ["training.steps = 1"],
+    ]
+
+
+def test_an_option_of_a_part_is_compared_between_the_runs_that_have_the_part():
+    with_part = [{"evaluation": {"benchmarks": [{"name": "mine", "margin": margin}]}} for margin in (0.1, 0.2)]
+    assert differences([*with_part, {"evaluation": {}}]) == [
+        ["evaluation.benchmarks.mine = given", "evaluation.benchmarks.mine.margin = 0.1"],
+        ["evaluation.benchmarks.mine = given", "evaluation.benchmarks.mine.margin = 0.2"],
+        ["evaluation.benchmarks.mine = not given"],
+    ]
+    assert differences(with_part) == [
+        ["evaluation.benchmarks.mine.margin = 0.1"],
+        ["evaluation.benchmarks.mine.margin = 0.2"],
+    ]
+
+
+def test_two_spellings_of_a_path_are_no_difference():
+    paths = ["/home/me/mine/other/../rows.csv", "/home/me/./mine/rows.csv"]
+    assert differences([{"data": {"path": path, "paths": [path]}} for path in paths]) == [[], []]
+    texts = ["a ratio: 1/2", "https://example.org/a/../b"]
+    assert differences([{"data": {"text": text}} for text in texts]) == [
+        ['data.text = "a ratio: 1/2"'],
+        ['data.text = "https://example.org/a/../b"'],
+    ]
+
+
+def test_the_index_links_what_a_run_has_and_folds_its_options(tmp_path):
+    for name, further in (("a", {}), ("b", {"part": "data"})):
+        (tmp_path / name).mkdir()
+        options = {"training": {"steps": 1 if name == "a" else 2}}
+        summary = {"seconds": 1.0, "title": "mine", "recipe": "grpo", "overridden": [], "options": options, **further}
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+    experiment = tmp_path / "experiments" / "20261101-000000-cccccccc"
+    experiment.mkdir(parents=True)
+    (experiment / "experiment.html").touch()
+    (experiment.parent / "latest").symlink_to(experiment.name)
+    page = write_index(tmp_path).read_text()
+    assert re.findall('href="([^"]*)"', page) == ["a/report.html", f"experiments/{experiment.name}/experiment.html"]
+    for steps in (1, 2):
+        assert f"<code>training.steps = {steps}</code>" in re.sub(
+            r".*?(<details>.*?</details>)", r"\1", page, flags=re.S
+        )
+    assert "<h1>Runs</h1>" in page
+    assert "prefers-color-scheme: dark" in page

@@ -99,3 +99,19 @@ def test_a_source_that_lost_most_of_its_rows_is_a_line_also_of_a_cached_stage(sh
     next(stage for stage in stages if stage.stage == "mixing").facts["losses"] = [loss]
     lines = printed(summary(), stages=stages, warn_if_lost=share)
     assert ("warning     source 'sums': merging dropped 180 of 190 rows (180 …% like a prompt)" in lines) == warned
+
+
+def test_each_benchmark_has_its_gain_and_p_value_in_the_last_lines():
+    stages = summaries()
+    stages[-1].facts |= {"benchmarks": [{"name": "precise_if", "licence": "mit", "asked": 64, "rows": 64}]}
+    stages[-1].facts["comparisons"].append(
+        {"policy": "after", "baseline": "before", "benchmark": "precise_if", "p_value": 0.02, "adjusted_p_value": 0.04}
+    )
+    found = summary_json(evaluation(), stages, run="this", seconds=700.0, report="r.html")
+    assert (
+        found["benchmarks"]["precise_if"].items() >= {"before": 0.234, "after": 0.445, "n": 64, "p_value": 0.04}.items()
+    )
+    lines = printed(found, stages=stages).splitlines()
+    [number] = [number for number, line in enumerate(lines) if line.startswith("precise_if  23.4%")]
+    assert lines[number + 1].strip() == "64 questions, p = 0.04"
+    assert summary()["benchmarks"] == {}

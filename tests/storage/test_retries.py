@@ -36,5 +36,5 @@ def test_an_error_that_will_not_pass_is_raised_at_once():
 def test_a_person_reads_of_the_first_retry_alone(caplog):
     retrying(failing(3, ConnectionError("reset")), (0, 0, 0), lambda error: True, "bucket")
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "bucket: reset; trying again in 0 s"
+        "bucket: reset; trying again in 0 s, at most 3 times"
     ]

@@ -20,6 +20,7 @@ from tasks.training.config import ValidationConfig
 from tasks.training.model_check.comparison import Difference, ModelCheckError
 from tasks.training.records.identity import run_name
 from tasks.training.records.run_state import OtherRunError
+from tasks.training.run_attempt import step_note
 from tests.training.mixtures import mixture
 
 OVERRIDES = (
@@ -150,6 +151,12 @@ def test_a_run_that_is_interrupted_says_what_is_left(prompts, tiny_model, tmp_pa
     assert done.exit_code != 0
     assert line in done.output
     assert "the same command" in done.output
+
+
+def test_the_progress_of_a_step_says_up_to_where_the_run_is_saved(tmp_path):
+    assert step_note({"reward": 0.25}, tmp_path) == "reward 0.25, saved: 0"
+    (tmp_path / "checkpoints" / "step_00000002").mkdir(parents=True)
+    assert step_note({}, tmp_path) == "saved: 2"
 
 
 def test_the_model_is_checked_once_for_a_run_folder_and_again_for_other_options(

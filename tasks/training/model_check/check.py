@@ -10,6 +10,7 @@ import torch
 
 from tasks.generation.engine import Engine
 from tasks.machine import precision
+from tasks.machine.progress import Begin, track_activity
 from tasks.machine.resources import has_gpu
 from tasks.training.learner.adapter import served_adapter
 from tasks.training.learner.packing import Sequence
@@ -41,6 +42,12 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
         WeightsNotTakenError: the engine does not use a tensor, or got no tensor for one of its weights.
         EngineError: the engine died.
     """
+    with track_activity("model check") as begin:
+        return _check_model(folder, options, begin, engine=engine)
+
+
+def _check_model(folder: Path, options: CheckedOptions, begin: Begin, *, engine: bool) -> dict[str, Difference]:
+    begin("loading the model into the learner")
     dtypes = [precision.resolve(dtype, gpu=has_gpu()) for dtype in (options.learner.dtype, options.engine.dtype)]
     learner = LearnerCheck(
         folder,
@@ -51,9 +58,11 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
         gradient_checkpointing=options.learner.gradient_checkpointing,
     )
     if not engine:
+        begin("comparing the learner and the export with the model's own forward pass")
         return learner.check()
     with tempfile.TemporaryDirectory() as export:
-        initial, updated = asyncio.run(_sample(folder, options, learner, Path(export), dtypes[1]))
+        initial, updated = asyncio.run(_sample(folder, options, learner, Path(export), dtypes[1], begin))
+    begin("comparing the engine with the learner, before and after a weight update")
     learner.return_to_device()
     comparison = EngineComparison(learner, dtypes[1])
     comparison.compare_initial(initial)
@@ -62,9 +71,10 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
 
 
 async def _sample(
-    folder: Path, options: CheckedOptions, learner: LearnerCheck, export: Path, dtype: precision.Dtype
+    folder: Path, options: CheckedOptions, learner: LearnerCheck, export: Path, dtype: precision.Dtype, begin: Begin
 ) -> tuple[list[Sequence], list[Sequence]]:
     """Check the learner, and return what one engine samples before an update and after it."""
+    begin("comparing the learner and the export with the model's own forward pass, and starting an engine")
     checking = asyncio.create_task(asyncio.to_thread(_check_learner, learner, export))
     if has_gpu():
         await checking
@@ -75,6 +85,7 @@ async def _sample(
     engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter)
     try:
         await checking
+        begin("sampling before and after a weight update")
         prompts = prompts_for(learner, dtype)
         if options.lora:
             await engine.update_weights(export / INITIAL_ADAPTER, 0, keep_cache=False)
