@@ -1,0 +1,383 @@
+"""Decides which logs a view has and which responses are in each, within bounds.
+
+    training      a log per step and outcome        training/step-00041-trained.eval
+    evaluation    a log per policy and benchmark    evaluation/heldout-after.eval
+    flipped       a log per benchmark, two policies and direction    flipped/heldout-worse-after-vs-before.eval
+    difficulty    a log per policy                  difficulty/initial.eval
+
+A group is never divided. A log with more than `PART_RESPONSES` responses or `PART_TOKENS` tokens becomes several, so
+that memory is bounded and the browser can list it. What was not asked for by name has at most `UNASKED` responses of
+each kind, and a sentence says what is left out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from tasks.view.responses import Responses, Rows, ViewError, read_columns
+
+PART_RESPONSES, PART_TOKENS = 5_000, 8_000_000
+"""Maximum number of responses, and of their tokens, in a log."""
+UNASKED = 5_000
+"""Maximum number of responses of training, of an evaluation and of difficulty that are written unless asked for."""
+MOST_FLIPPED = 1_000
+"""Maximum number of questions in a log of flipped questions."""
+STEPS_NAMED = 6
+"""Maximum number of steps that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A response: its table and the place in it, its group, and its number of tokens."""
+
+    file: str
+    row_group: int
+    row: int
+    prompt_id: str
+    group: int | str
+    tokens: int
+
+
+@dataclass
+class Log:
+    """A log to write.
+
+    Attributes:
+        path: its path in the folder of logs.
+        kind: what its samples are: `training`, `evaluation`, `difficulty` or `flipped`.
+        task: the name that the viewer shows.
+        model: the policy.
+        rows: the responses.
+        metadata: further values of the whole log.
+        sides: names of the two policies of a log of flipped questions.
+    """
+
+    path: str
+    kind: str
+    task: str
+    model: str
+    rows: list[Rows]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sides: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of responses."""
+        return sum(len(part.rows) for part in self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the log as JSON values for `tasks.view.child`."""
+        return asdict(self)
+
+
+@dataclass
+class Selection:
+    """The logs of a view, and sentences on what is left out of it."""
+
+    logs: list[Log] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def select(
+    found: Responses,
+    steps: tuple[int, int] | None = None,
+    outcome: str | None = None,
+    benchmark: str | None = None,
+    most: int = UNASKED,
+) -> Selection:
+    """Return the logs of a view. With `steps` or `outcome` it has only training, with `benchmark` only evaluation.
+
+    Args:
+        found: the tables of the run.
+        steps: the first and the last step of training to show, all of whose responses are shown.
+        outcome: the outcome of groups of training to show.
+        benchmark: the benchmark to show, all of whose responses are shown.
+        most: maximum number of responses of each kind that was not asked for by name.
+
+    Raises:
+        ViewError: the run has no such step, outcome or benchmark. The message names the nearest.
+    """
+    chosen = Selection()
+    if benchmark is None:
+        _add_training(chosen, found, steps, outcome, most)
+    if steps is None and outcome is None:
+        _add_evaluation(chosen, found, benchmark, most)
+        if benchmark is None:
+            _add_difficulty(chosen, found, most)
+    _name_apart(chosen.logs)
+    return chosen
+
+
+def _add_training(
+    chosen: Selection, found: Responses, steps: tuple[int, int] | None, outcome: str | None, most: int
+) -> None:
+    if not found.training:
+        if steps is not None or outcome is not None:
+            where = f": they are in {found.elsewhere}" if found.elsewhere else ""
+            raise ViewError(f"{found.run} has no responses of training on this machine{where}")
+        if found.elsewhere:
+            chosen.left_out.append(f"the responses of training are in {found.elsewhere}, not on this machine")
+        return
+    logs = _training_places(found.training)
+    known = sorted({step for step, _ in logs})
+    outcomes = {fate for _, fate in logs}
+    if outcome is not None and outcome not in outcomes:
+        raise ViewError(f"--outcome {outcome}: no group of this run has it{_near(outcome, outcomes)}")
+    if steps is not None:
+        wanted = [step for step in known if steps[0] <= step <= steps[1]]
+        if not wanted:
+            nearest = min(known, key=lambda step: min(abs(step - steps[0]), abs(step - steps[1])))
+            raise ViewError(
+                f"--step {_range(steps)}: this run has no responses of it, but of the steps {known[0]} to {known[-1]}; "
+                f"the nearest is {nearest}"
+            )
+    else:
+        sizes = [sum(len(logs[key]) for key in logs if key[0] == step and outcome in (None, key[1])) for step in known]
+        wanted = _evenly([step for step, size in zip(known, sizes, strict=True) if size], sum(sizes), most)
+        if left := len(known) - len(wanted):
+            some = ", ".join(map(str, wanted[:STEPS_NAMED])) + (", ..." if len(wanted) > STEPS_NAMED else "")
+            chosen.left_out.append(f"{left:,} of {len(known):,} steps ({some} are shown; --step A:B shows others)")
+    for step in wanted:
+        for fate in sorted(outcomes if outcome is None else {outcome}):
+            if places := logs.get((step, fate)):
+                chosen.logs += _parts(
+                    f"training/step-{step:05d}-{_safe(fate)}",
+                    kind="training",
+                    task=f"step {step:05d} {fate}",
+                    model="training",
+                    places=places,
+                    metadata={"step": step, "outcome": fate},
+                )
+
+
+def _training_places(files: Iterable[Path]) -> dict[tuple[int, str], list[Place]]:
+    """Return the responses by step and outcome. A group that no step took has the step of its newest weights."""
+    logs: defaultdict[tuple[int, str], list[Place]] = defaultdict(list)
+    names = ["group", "prompt_id", "step", "fate", "last_version", "num_tokens"]
+    for path in files:
+        for number, table in read_columns(path, names):
+            rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+            for (group, fate), of_group in groupby(
+                enumerate(rows), key=lambda numbered: (numbered[1][0], numbered[1][3])
+            ):
+                members = list(of_group)
+                step = members[0][1][2]
+                if step is None:
+                    step = max(row[4] for _, row in members)
+                logs[step, fate] += [Place(str(path), number, at, row[1], group, row[5]) for at, row in members]
+    return dict(logs)
+
+
+def _evenly(steps: Sequence[int], responses: int, most: int) -> list[int]:
+    """Return steps at equal distances, the first and the last among them, so that about `most` responses are shown."""
+    count = max(2, len(steps) * most // max(responses, 1))
+    if count >= len(steps):
+        return list(steps)
+    return sorted({steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)})
+
+
+def _add_evaluation(chosen: Selection, found: Responses, benchmark: str | None, most: int) -> None:
+    if found.evaluation is None:
+        if benchmark is not None:
+            raise ViewError(f"{found.run} has no evaluation, so that --benchmark {benchmark} shows nothing")
+        return
+    answered: defaultdict[tuple[str, str], list[Place]] = defaultdict(list)
+    verdicts: defaultdict[tuple[str, str], defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    names = ["benchmark", "policy", "prompt_id", "sample", "num_tokens", "passed"]
+    for number, table in read_columns(found.evaluation, names):
+        columns = (table.column(name).to_pylist() for name in names)
+        for at, (of, policy, prompt_id, _, tokens, passed) in enumerate(zip(*columns, strict=True)):
+            answered[of, policy].append(Place(str(found.evaluation), number, at, prompt_id, prompt_id, tokens))
+            if passed is not None:
+                verdicts[of, policy][prompt_id].append(passed)
+    benchmarks = list(dict.fromkeys(of for of, _ in answered))
+    if benchmark is not None and benchmark not in benchmarks:
+        raise ViewError(f"--benchmark {benchmark}: this run has none of this name{_near(benchmark, benchmarks)}")
+    shown = benchmarks if benchmark is None else [benchmark]
+    logs = {key: places for key, places in answered.items() if key[0] in shown}
+    figures = _figures(found)
+    share = _share(logs.values(), most if benchmark is None else None)
+    for (of, policy), places in logs.items():
+        kept = _first_groups(places, share)
+        chosen.logs += _parts(
+            f"evaluation/{_safe(of)}-{_safe(policy)}",
+            kind="evaluation",
+            task=of,
+            model=policy,
+            places=kept,
+            metadata={"benchmark": of, "policy": policy, "results": figures.get((of, policy), [])},
+        )
+        if left := len(places) - len(kept):
+            chosen.left_out.append(
+                f"{left:,} of {len(places):,} responses of {policy} to {of} (--benchmark {of} shows all)"
+            )
+    for of in shown:
+        for baseline, policy in _pairs(found, [policy for known, policy in answered if known == of]):
+            _add_flipped(chosen, of, (baseline, policy), answered, verdicts)
+
+
+def _add_flipped(
+    chosen: Selection,
+    of: str,
+    pair: tuple[str, str],
+    answered: Mapping[tuple[str, str], list[Place]],
+    verdicts: Mapping[tuple[str, str], Mapping[str, list[bool]]],
+) -> None:
+    """Add the logs of questions whose pass rate rose or fell from the first policy of `pair` to the second."""
+    before, after = (
+        {prompt: sum(passed) / len(passed) for prompt, passed in verdicts.get((of, policy), {}).items()}
+        for policy in pair
+    )
+    for name, sign in (("better", 1), ("worse", -1)):
+        changed = [prompt for prompt in before if prompt in after and sign * (after[prompt] - before[prompt]) > 0]
+        questions = set(changed[:MOST_FLIPPED])
+        places = [place for policy in pair for place in answered[of, policy] if place.prompt_id in questions]
+        if len(changed) > MOST_FLIPPED:
+            chosen.left_out.append(f"{len(changed) - MOST_FLIPPED:,} questions of {of} that became {name}")
+        if places:
+            # Rows of both policies to a question have to be in one part: they are divided by question.
+            chosen.logs += _parts(
+                f"flipped/{_safe(of)}-{name}-{_safe(pair[1])}-vs-{_safe(pair[0])}",
+                kind="flipped",
+                task=f"flipped {of}: {name}",
+                model=f"{pair[1]} vs {pair[0]}",
+                places=sorted(places, key=lambda place: place.prompt_id),
+                metadata={"benchmark": of, "flipped": name, "questions": len(questions)},
+                sides=pair,
+            )
+
+
+def _pairs(found: Responses, policies: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the policies that the evaluation compares, each after its baseline."""
+    path = found.run / "evaluation.parquet"
+    if not path.is_file():
+        return []
+    pairs: dict[tuple[str, str], None] = {}
+    for _, table in read_columns(path, ["baseline", "policy"]):
+        compared = table.filter(pc.is_valid(table["baseline"]))
+        for row in compared.to_pylist():
+            if row["baseline"] in policies and row["policy"] in policies:
+                pairs[row["baseline"], row["policy"]] = None
+    return list(pairs)
+
+
+def _figures(found: Responses) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the rows of `EVALUATION` on a benchmark's policy: metrics with the bounds of their intervals."""
+    path = found.run / "evaluation.parquet"
+    figures: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    if path.is_file():
+        names = ["benchmark", "metric", "policy", "baseline", "value", "low", "high", "n"]
+        for _, table in read_columns(path, names):
+            for row in table.to_pylist():
+                of = "heldout" if row["benchmark"] == "all" else row["benchmark"]
+                figures[of, row["policy"]].append({key: row[key] for key in names[1:] if key != "policy"})
+    return figures
+
+
+def _add_difficulty(chosen: Selection, found: Responses, most: int) -> None:
+    if found.difficulty is None:
+        return
+    answered: defaultdict[str, list[Place]] = defaultdict(list)
+    names = ["policy", "prompt_id", "num_tokens"]
+    for number, table in read_columns(found.difficulty, names):
+        columns = (table.column(name).to_pylist() for name in names)
+        for at, (policy, prompt_id, tokens) in enumerate(zip(*columns, strict=True)):
+            answered[policy].append(Place(str(found.difficulty), number, at, prompt_id, prompt_id, tokens))
+    share = _share(answered.values(), most)
+    for policy, places in answered.items():
+        kept = _first_groups(places, share)
+        chosen.logs += _parts(
+            f"difficulty/{_safe(policy)}",
+            kind="difficulty",
+            task="difficulty",
+            model=policy,
+            places=kept,
+            metadata={"policy": policy},
+        )
+        if left := len(places) - len(kept):
+            chosen.left_out.append(f"{left:,} of {len(places):,} responses of difficulty")
+
+
+def _share(logs: Iterable[Sequence[Place]], most: int | None) -> int | None:
+    """Return the maximum number of responses of each log, so that all have about `most`."""
+    sizes = [len(places) for places in logs]
+    return None if most is None or sum(sizes) <= most else max(1, most // len(sizes))
+
+
+def _first_groups(places: Sequence[Place], most: int | None) -> Sequence[Place]:
+    """Return the responses to the first prompts, as many as have at most about `most` responses together."""
+    if most is None or len(places) <= most:
+        return places
+    prompts: set[int | str] = set()
+    sizes: defaultdict[int | str, int] = defaultdict(int)
+    for place in places:
+        sizes[place.group] += 1
+    total = 0
+    for group, size in sizes.items():
+        if total and total + size > most:
+            break
+        total += size
+        prompts.add(group)
+    return [place for place in places if place.group in prompts]
+
+
+def _parts(path: str, places: Sequence[Place], task: str, **about: Any) -> Iterator[Log]:
+    """Yield the log, or several logs of parts of its responses. Responses of a group stay together."""
+    by_group: defaultdict[int | str, list[Place]] = defaultdict(list)
+    for place in places:
+        by_group[place.group].append(place)
+    parts: list[list[Place]] = [[]]
+    tokens = 0
+    for members in by_group.values():
+        size = sum(place.tokens for place in members)
+        full = len(parts[-1]) + len(members) > PART_RESPONSES or tokens + size > PART_TOKENS
+        if full and parts[-1]:
+            parts.append([])
+            tokens = 0
+        parts[-1] += members
+        tokens += size
+    for number, part in enumerate(parts, 1):
+        ending = f"-{number:03d}" if len(parts) > 1 else ""
+        of = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
+        yield Log(f"{path}{ending}.eval", task=f"{task}{of}", rows=list(_rows(part)), **about)
+
+
+def _rows(places: Iterable[Place]) -> Iterator[Rows]:
+    ordered = sorted(places, key=lambda place: (place.file, place.row_group, place.row))
+    for (file, row_group), members in groupby(ordered, key=lambda place: (place.file, place.row_group)):
+        yield Rows(file, row_group, [place.row for place in members])
+
+
+def _name_apart(logs: Iterable[Log]) -> None:
+    """Add a number to the paths of logs that have the path of an earlier one: `_safe` makes some names equal."""
+    taken: set[str] = set()
+    for log in logs:
+        stem, number = log.path.removesuffix(".eval"), 2
+        while log.path.lower() in taken:
+            log.path = f"{stem}~{number}.eval"
+            number += 1
+        taken.add(log.path.lower())
+
+
+def _safe(name: str) -> str:
+    """Return a name as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip(".") or "_"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else f"; there are: {', '.join(islice(names, 20)) or 'none'}"
+
+
+def _range(steps: tuple[int, int]) -> str:
+    return str(steps[0]) if steps[0] == steps[1] else f"{steps[0]}:{steps[1]}"
