@@ -1,4 +1,4 @@
-"""Writes logs of Inspect. The package needs other versions than this project, so this runs in an environment of its own.
+"""Writes logs of Inspect, in an environment of its own, because the package needs other versions than this project.
 
     {"logs": [...], "prompts": [...], "ledger": ..., "folder": ...}  ──► folder/training/step-00041-trained.eval, ...
 
@@ -69,7 +69,7 @@ class PromptTables:
         if prompt_id not in self._places:
             return None
         table, row = self._places[prompt_id]
-        return self._tables[table].slice(row, 1).to_pylist()[0]  # type: ignore[no-any-return]
+        return self._tables[table].slice(row, 1).to_pylist()[0]
 
 
 def samples_of(
@@ -113,12 +113,12 @@ def _flipped(
 class LogWriter:
     """Writes logs through Inspect's API."""
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, count: int) -> None:
         self._folder, self._run = folder, run
         self._log, self._model = import_module("inspect_ai.log"), import_module("inspect_ai.model")
         self._scorer, self._tool = import_module("inspect_ai.scorer"), import_module("inspect_ai.tool")
         self._viewer = import_module("inspect_ai.viewer")
-        self._began = datetime.now(UTC).replace(microsecond=0)
+        self._began = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=count)
 
     def write(self, about: Mapping[str, Any], samples: list[dict[str, Any]], number: int) -> None:
         """Write a log with these samples.
@@ -126,9 +126,9 @@ class LogWriter:
         Args:
             about: its path, task, model and metadata (`tasks.view.selection.Log`).
             samples: its samples.
-            number: its number in the view. The viewer lists newer logs first, so that each is a second older.
+            number: its number in the view. Each log is a second newer than the one before.
         """
-        api, created = self._log, (self._began - timedelta(seconds=number)).isoformat()
+        api, created = self._log, (self._began + timedelta(seconds=number)).isoformat()
         identity = hashlib.sha256(about["path"].encode()).hexdigest()[:22]
         means, epochs = mapping.means(samples), max((one["epoch"] for one in samples), default=1)
         prompts = len({one["id"] for one in samples})
@@ -177,6 +177,7 @@ class LogWriter:
             target=one["target"],
             messages=[self._message(message, model) for message in one["messages"]],
             output=self._model.ModelOutput(model=model),
+            model_usage={model: self._model.ModelUsage(output_tokens=one["tokens"], total_tokens=one["tokens"])},
             scores={name: self._scorer.Score(**score) for name, score in one["scores"].items()},
             metadata=one["metadata"],
             error=error,
@@ -204,8 +205,9 @@ def write_logs(request: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     cache: dict[tuple[str, int], pa.Table] = {}
     prompts = PromptTables(request["prompts"], _prompt_ids(request["logs"]))
     spreads = _spreads(request["ledger"])
-    writer = LogWriter(Path(request["folder"]), request["run"])
-    for number, log in enumerate(request["logs"]):
+    writer = LogWriter(Path(request["folder"]), request["run"], len(request["logs"]))
+    # The viewer lists the newest file first.
+    for number, log in enumerate(reversed(request["logs"])):
         samples = list(samples_of(log, prompts, spreads, cache))
         writer.write(log, samples, number)
         yield log["path"], len(samples)

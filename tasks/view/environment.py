@@ -89,10 +89,8 @@ def make(folder: Path) -> None:
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - uv and our own lock
     if done.returncode:
-        reason = next(
-            (line.strip(" ├╰─▶×error:") for line in done.stderr.splitlines() if line.strip()), "no reason given"
-        )
+        reason = " ".join(done.stderr.replace("├─▶", ":").replace("╰─▶", ":").split()) or "no reason given"
         raise ViewError(
-            f"the viewer's environment cannot be made, which needs a package index once ({reason}): run `view` on a "
-            f"machine with a network, or name an environment with inspect-ai in {VARIABLE}"
+            f"the viewer's environment cannot be made, for which a package index is needed once ({reason[:300]}): run "
+            f"`view` on a machine with a network, or name an environment with inspect-ai in {VARIABLE}"
         )

@@ -21,14 +21,7 @@ ROLES = ("system", "user", "assistant", "tool")
 VERDICTS = {True: "C", False: "I"}
 """Inspect's values of the score `passed`: correct and incorrect."""
 TRAINING_METADATA = (
-    "group",
-    "sample",
-    "step",
-    "actor",
-    "first_version",
-    "last_version",
-    "advantage",
-    "advantage_spread",
+    *("group", "sample", "step", "actor", "first_version", "last_version", "advantage", "advantage_spread"),
 )
 """Columns of training's responses in a sample's metadata, if the table has them."""
 OTHER_METADATA = ("policy", "sample", "finish_reason", "num_tokens", "answer_class", "prompt_id")
@@ -70,6 +63,7 @@ def sample(row: Mapping[str, Any], prompt: Mapping[str, Any] | None, identity: s
             "input": _asked(row, prompt),
             "target": _target(prompt),
             "messages": [*_asked(row, prompt), *answered],
+            "tokens": row["num_tokens"],
             "scores": scores,
             "error": None if scores else row.get("error") or row.get("detail") or "this response was not scored",
             "metadata": {
@@ -108,6 +102,7 @@ def flipped(
                 *_asked(rows[0][1], prompt),
                 *(message | {"policy": policy} for policy, row in rows for message in _answered(row, prompt)),
             ],
+            "tokens": sum(row["num_tokens"] for _, row in rows),
             "scores": {
                 policy: {
                     "value": VERDICTS[row["passed"]],
@@ -218,7 +213,8 @@ def _about(prompt: Mapping[str, Any] | None) -> Values:
 
 
 def _target(prompt: Mapping[str, Any] | None) -> str:
-    return "" if prompt is None else str(prompt["ground_truth"])
+    truth = "" if prompt is None else _json(prompt["ground_truth"])
+    return truth if isinstance(truth, str) or prompt is None else str(prompt["ground_truth"])
 
 
 def _json(text: str) -> Any:

@@ -116,7 +116,7 @@ def read_rows(part: Rows, cache: dict[tuple[str, int], pa.Table]) -> list[dict[s
         cache.clear()
         with pq.ParquetFile(part.file) as file:
             cache[key] = file.read_row_group(part.row_group, columns=_without_tokens(file.schema))
-    return cache[key].take(pa.array(part.rows, pa.int64())).to_pylist()  # type: ignore[no-any-return]
+    return cache[key].take(pa.array(part.rows, pa.int64())).to_pylist()
 
 
 def _without_tokens(schema: pq.ParquetSchema) -> list[str]:

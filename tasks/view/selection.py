@@ -35,6 +35,10 @@ STEPS_NAMED = 6
 """Maximum number of steps that a sentence names."""
 
 
+Asked = tuple[str, str]
+"""A benchmark and a policy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A response: its table and the place in it, its group, and its number of tokens."""
@@ -81,7 +85,7 @@ class Log:
 
 @dataclass
 class Selection:
-    """The logs of a view, and sentences on what is left out of it."""
+    """The logs of a view in the order in which the viewer lists them, and sentences on what is left out."""
 
     logs: list[Log] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -107,12 +111,13 @@ def select(
         ViewError: the run has no such step, outcome or benchmark. The message names the nearest.
     """
     chosen = Selection()
+    everything = steps is None and outcome is None and benchmark is None
+    if everything or benchmark is not None:
+        _add_evaluation(chosen, found, benchmark, most)
     if benchmark is None:
         _add_training(chosen, found, steps, outcome, most)
-    if steps is None and outcome is None:
-        _add_evaluation(chosen, found, benchmark, most)
-        if benchmark is None:
-            _add_difficulty(chosen, found, most)
+    if everything:
+        _add_difficulty(chosen, found, most)
     _name_apart(chosen.logs)
     return chosen
 
@@ -128,35 +133,47 @@ def _add_training(
             chosen.left_out.append(f"the responses of training are in {found.elsewhere}, not on this machine")
         return
     logs = _training_places(found.training)
-    known = sorted({step for step, _ in logs})
     outcomes = {fate for _, fate in logs}
     if outcome is not None and outcome not in outcomes:
         raise ViewError(f"--outcome {outcome}: no group of this run has it{_near(outcome, outcomes)}")
-    if steps is not None:
-        wanted = [step for step in known if steps[0] <= step <= steps[1]]
-        if not wanted:
-            nearest = min(known, key=lambda step: min(abs(step - steps[0]), abs(step - steps[1])))
-            raise ViewError(
-                f"--step {_range(steps)}: this run has no responses of it, but of the steps {known[0]} to {known[-1]}; "
-                f"the nearest is {nearest}"
-            )
-    else:
-        sizes = [sum(len(logs[key]) for key in logs if key[0] == step and outcome in (None, key[1])) for step in known]
-        wanted = _evenly([step for step, size in zip(known, sizes, strict=True) if size], sum(sizes), most)
-        if left := len(known) - len(wanted):
-            some = ", ".join(map(str, wanted[:STEPS_NAMED])) + (", ..." if len(wanted) > STEPS_NAMED else "")
-            chosen.left_out.append(f"{left:,} of {len(known):,} steps ({some} are shown; --step A:B shows others)")
-    for step in wanted:
+    sizes: defaultdict[int, int] = defaultdict(int)
+    for (step, fate), places in sorted(logs.items()):
+        sizes[step] += len(places) if outcome in (None, fate) else 0
+    wanted = _some_steps(chosen, sizes, most) if steps is None else _within(steps, list(sizes))
+    for step in reversed(wanted):
         for fate in sorted(outcomes if outcome is None else {outcome}):
-            if places := logs.get((step, fate)):
+            if of_log := logs.get((step, fate)):
                 chosen.logs += _parts(
                     f"training/step-{step:05d}-{_safe(fate)}",
                     kind="training",
                     task=f"step {step:05d} {fate}",
                     model="training",
-                    places=places,
+                    places=of_log,
                     metadata={"step": step, "outcome": fate},
                 )
+
+
+def _some_steps(chosen: Selection, sizes: Mapping[int, int], most: int) -> list[int]:
+    """Return some of the steps, and add to `chosen` how many are left out. `sizes` has their responses."""
+    known = [step for step, size in sizes.items() if size]
+    wanted = _evenly(known, sum(sizes.values()), most)
+    if left := len(known) - len(wanted):
+        some = ", ".join(map(str, wanted[:STEPS_NAMED])) + (", ..." if len(wanted) > STEPS_NAMED else "")
+        chosen.left_out.append(f"{left:,} of {len(known):,} steps ({some} are shown; --step A:B shows others)")
+    return wanted
+
+
+def _within(steps: tuple[int, int], known: Sequence[int]) -> list[int]:
+    """Return the steps of a range. If the run has none of them, the error names the nearest."""
+    wanted = [step for step in known if steps[0] <= step <= steps[1]]
+    if not wanted:
+        nearest = min(known, key=lambda step: min(abs(step - steps[0]), abs(step - steps[1])))
+        named = str(steps[0]) if steps[0] == steps[1] else f"{steps[0]}:{steps[1]}"
+        raise ViewError(
+            f"--step {named}: this run has no responses of it, but of the steps {known[0]} to {known[-1]}; the nearest "
+            f"is {nearest}"
+        )
+    return wanted
 
 
 def _training_places(files: Iterable[Path]) -> dict[tuple[int, str], list[Place]]:
@@ -190,15 +207,7 @@ def _add_evaluation(chosen: Selection, found: Responses, benchmark: str | None, 
         if benchmark is not None:
             raise ViewError(f"{found.run} has no evaluation, so that --benchmark {benchmark} shows nothing")
         return
-    answered: defaultdict[tuple[str, str], list[Place]] = defaultdict(list)
-    verdicts: defaultdict[tuple[str, str], defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    names = ["benchmark", "policy", "prompt_id", "sample", "num_tokens", "passed"]
-    for number, table in read_columns(found.evaluation, names):
-        columns = (table.column(name).to_pylist() for name in names)
-        for at, (of, policy, prompt_id, _, tokens, passed) in enumerate(zip(*columns, strict=True)):
-            answered[of, policy].append(Place(str(found.evaluation), number, at, prompt_id, prompt_id, tokens))
-            if passed is not None:
-                verdicts[of, policy][prompt_id].append(passed)
+    answered, verdicts = _evaluation_places(found.evaluation)
     benchmarks = list(dict.fromkeys(of for of, _ in answered))
     if benchmark is not None and benchmark not in benchmarks:
         raise ViewError(f"--benchmark {benchmark}: this run has none of this name{_near(benchmark, benchmarks)}")
@@ -225,12 +234,26 @@ def _add_evaluation(chosen: Selection, found: Responses, benchmark: str | None, 
             _add_flipped(chosen, of, (baseline, policy), answered, verdicts)
 
 
+def _evaluation_places(path: Path) -> tuple[dict[Asked, list[Place]], dict[Asked, dict[str, list[bool]]]]:
+    """Return the responses, and the verdicts by prompt, by benchmark and policy."""
+    answered: defaultdict[Asked, list[Place]] = defaultdict(list)
+    verdicts: defaultdict[Asked, dict[str, list[bool]]] = defaultdict(dict)
+    names = ["benchmark", "policy", "prompt_id", "sample", "num_tokens", "passed"]
+    for number, table in read_columns(path, names):
+        columns = (table.column(name).to_pylist() for name in names)
+        for at, (of, policy, prompt_id, _, tokens, passed) in enumerate(zip(*columns, strict=True)):
+            answered[of, policy].append(Place(str(path), number, at, prompt_id, prompt_id, tokens))
+            if passed is not None:
+                verdicts[of, policy].setdefault(prompt_id, []).append(passed)
+    return answered, verdicts
+
+
 def _add_flipped(
     chosen: Selection,
     of: str,
     pair: tuple[str, str],
-    answered: Mapping[tuple[str, str], list[Place]],
-    verdicts: Mapping[tuple[str, str], Mapping[str, list[bool]]],
+    answered: Mapping[Asked, list[Place]],
+    verdicts: Mapping[Asked, Mapping[str, list[bool]]],
 ) -> None:
     """Add the logs of questions whose pass rate rose or fell from the first policy of `pair` to the second."""
     before, after = (
@@ -270,10 +293,10 @@ def _pairs(found: Responses, policies: Sequence[str]) -> list[tuple[str, str]]:
     return list(pairs)
 
 
-def _figures(found: Responses) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def _figures(found: Responses) -> dict[Asked, list[dict[str, Any]]]:
     """Return the rows of `EVALUATION` on a benchmark's policy: metrics with the bounds of their intervals."""
     path = found.run / "evaluation.parquet"
-    figures: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    figures: defaultdict[Asked, list[dict[str, Any]]] = defaultdict(list)
     if path.is_file():
         names = ["benchmark", "metric", "policy", "baseline", "value", "low", "high", "n"]
         for _, table in read_columns(path, names):
@@ -377,7 +400,3 @@ def _near(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f" (did you mean {near[0]!r}?)" if near else f"; there are: {', '.join(islice(names, 20)) or 'none'}"
-
-
-def _range(steps: tuple[int, int]) -> str:
-    return str(steps[0]) if steps[0] == steps[1] else f"{steps[0]}:{steps[1]}"
