@@ -78,6 +78,7 @@ KINDS_OF_COMMANDS = {
     r"python -m tasks\.reporting trace .*": "tests/workflows/test_pipeline.py",
     r"python -m tasks\.evaluation show .*": "tests/workflows/test_policies_and_benchmarks.py",
     r"python -m tasks\.evaluation compare .*": "tests/evaluation/test_runs.py",
+    r"python -m tasks\.view .*": "tests/view/test_command.py",
     r"python -m tasks\.inputs\.play_environment .*": "tests/environments/test_documented.py",
     r"python -m tasks\.training run .*": "tests/training/test_command.py",
     r"python -m workflows --project \w+ (launch|fetch) .*": "tests/flyte/test_executions.py",

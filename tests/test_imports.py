@@ -147,6 +147,7 @@ FLOORS = (
         "training.task",
         "inputs",
         "cluster_check",
+        "view",
         "training.recipe_table",
         "training.__main__",
         "reporting",

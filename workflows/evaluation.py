@@ -28,16 +28,12 @@ FILES = quickstart()
 
 
 class Comparison(NamedTuple):
-    """The outputs of an evaluation. Tables have the columns of `tasks.tables.schemas`.
-
-    `benchmarks` is a folder with an HTML page for each benchmark.
-    """
+    """The outputs of an evaluation. Tables have the columns of `tasks.tables.schemas`."""
 
     evaluation: Parquet
     evaluation_prompts: Parquet
     evaluation_rollouts: Parquet
     set_aside_evaluation: Parquet
-    benchmarks: Folder
     summaries: list[StageSummary]
 
 
@@ -123,7 +119,6 @@ def compose_evaluation(
         evaluation_prompts=compared.prompts,
         evaluation_rollouts=compared.rollouts,
         set_aside_evaluation=compared.set_aside,
-        benchmarks=compared.pages,
         summaries=[
             *(done.summary for done in evaluated.values()),
             *(done.summary for of_one in harnessed.values() for done in of_one),

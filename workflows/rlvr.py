@@ -45,7 +45,6 @@ class Results(NamedTuple):
     evaluation_rollouts: Parquet
     set_aside: Parquet
     set_aside_evaluation: Parquet
-    benchmarks: Folder
 
 
 @workflow
@@ -84,7 +83,7 @@ def rlvr(
         **files,
         written=checked.written,
         tables=tables,
-        folders={"model": initial.model, "policy": trained.policy, "benchmarks": evaluated.benchmarks},
+        folders={"model": initial.model, "policy": trained.policy},
         metrics=trained.metrics,
         summaries=[
             initial.summary,
@@ -105,6 +104,5 @@ def rlvr(
         model=initial.model,
         metrics=trained.metrics,
         tensorboard=trained.tensorboard,
-        benchmarks=evaluated.benchmarks,
         **tables,
     )

@@ -62,9 +62,6 @@ def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | N
         f"{len(asked):,} questions, of {policies[1]} against {policies[0]} {changed['better']:,} better and "
         f"{changed['worse']:,} worse; {min(limit, len(chosen)):,} of {len(chosen):,} shown"
     )
-    page = run / "benchmarks" / f"{benchmark}.html"
-    if page.is_file():
-        click.echo(f"page        {page}")
 
 
 @main.command()

@@ -51,7 +51,6 @@ class ReportInputs:
         outputs: the outputs of the run (`tasks.reporting.lineage.rows`).
         lineage: versions and seeds of the run. `model` is also shown in the header.
         price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
-        pages: names of the benchmarks that have their own page, `benchmarks/NAME.html` next to the report.
         warn_if_lost: share of a source's rows above which a stage that dropped them is listed.
     """
 
@@ -75,7 +74,6 @@ class ReportInputs:
     evaluation_yaml: str = ""
     min_mean_score: float | None = None
     price_per_gpu_hour: float | None = None
-    pages: list[str] = field(default_factory=list)
     warn_if_lost: float = WARN_IF_LOST
 
 
@@ -134,7 +132,6 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "figures": shown,
         "truncated": truncation_warnings(inputs.evaluation),
         "policies": sections.policies(inputs.evaluation),
-        "pages": inputs.pages,
         "sampling_costs": sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
         "rounded_types": sections.rounded_types(inputs.summaries),
         "asked_benchmarks": sections.asked_benchmarks(inputs.summaries),

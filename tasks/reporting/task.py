@@ -37,7 +37,6 @@ from tasks.tables.schemas import (
     EVALUATION,
     EVALUATION_ROLLOUTS,
     GRADED,
-    HELDOUT,
     LEDGER,
     MIXTURE,
     SET_ASIDE,
@@ -85,7 +84,7 @@ def report(
         training: the recipe.
         written: the non-default options of the three files, under `data`, `training` and `evaluation`.
         tables: every table of the run, by name. Tables named `set_aside*` contain dropped rows.
-        folders: the initial model, the policy, and the pages of benchmarks.
+        folders: the initial model and the policy.
         metrics: training metrics, one line per step.
         summaries: summaries of the stages before the evaluation, in pipeline order.
         evaluating: summaries of the evaluation stages.
@@ -215,7 +214,7 @@ def _report_inputs(
     """Read the arguments of `report` into the inputs of the page."""
     import pyarrow as pa
 
-    from tasks.reporting import lineage, sections
+    from tasks.reporting import lineage
     from tasks.reporting.heldout_rollouts import heldout_rollouts
     from tasks.reporting.page import ReportInputs
 
@@ -225,8 +224,7 @@ def _report_inputs(
     run = run_id()
     origins = {name: footer(table) for name, table in tables.items()}
     before, after = heldout_rollouts(read_input_batches(tables["evaluation_rollouts"], EVALUATION_ROLLOUTS))
-    # The same task writes the ledger and the policy, and the same task the pages of benchmarks and the evaluation.
-    origins |= {"model": {}, "policy": origins["ledger"], "benchmarks": origins["evaluation"]}
+    origins |= {"model": {}, "policy": origins["ledger"]}  # the same task writes the ledger and the policy
     outputs = [
         lineage.Output(name, content_digest(value), origins[name]) for name, value in {**folders, **tables}.items()
     ]
@@ -250,7 +248,6 @@ def _report_inputs(
         run=run,
         outputs=lineage.rows(outputs),
         price_per_gpu_hour=training.cluster.price_per_gpu_hour,
-        pages=[HELDOUT, *(benchmark["name"] for benchmark in sections.asked_benchmarks(summaries))],
         warn_if_lost=data.warn_if_lost,
         lineage={
             "model": training.model.name,

@@ -1,4 +1,4 @@
-"""Writes logs of Inspect, in an environment of its own, because the package needs other versions than this project.
+"""Writes logs of Inspect, in a separate environment, because the package needs other versions than this project.
 
     {"logs": [...], "prompts": [...], "ledger": ..., "folder": ...}  ──► folder/training/step-00041-trained.eval, ...
 
@@ -41,7 +41,7 @@ PROMPT_COLUMNS = (
 
 
 class PromptTables:
-    """The prompts of a run's tables. Those of the logs are read once, and stay in memory as Arrow tables."""
+    """The prompts of a run's tables. The prompts of the logs are read once, and stay in memory as Arrow tables."""
 
     def __init__(self, paths: Sequence[str], wanted: pa.Array) -> None:
         self._tables: list[pa.Table] = []
@@ -77,7 +77,7 @@ def samples_of(
 ) -> Iterator[dict[str, Any]]:
     """Yield the samples of a log, as `tasks.view.mapping` makes them, group by group.
 
-    A second group of responses to the same prompt, as in training, is a sample of its own.
+    A second group of responses to the same prompt, as in training, is a separate sample.
     """
     rows = [row for part in log["rows"] for row in read_rows(Rows(**part), cache)]
     by_group: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
@@ -219,12 +219,12 @@ def _prompt_ids(logs: Sequence[Mapping[str, Any]]) -> pa.Array:
     for log in logs:
         for part in log["rows"]:
             wanted[part["file"]][part["row_group"]].update(part["rows"])
-    found: set[str] = set()
+    ids: set[str] = set()
     for file, groups in wanted.items():
         for number, table in read_columns(Path(file), ["prompt_id"]):
             if number in groups:
-                found.update(table["prompt_id"].take(pa.array(sorted(groups[number]), pa.int64())).to_pylist())
-    return pa.array(sorted(found), pa.string())
+                ids.update(table["prompt_id"].take(pa.array(sorted(groups[number]), pa.int64())).to_pylist())
+    return pa.array(sorted(ids), pa.string())
 
 
 def _spreads(ledger: str | None) -> dict[int, float]:

@@ -49,23 +49,23 @@ def view(
     """Show the responses of RUN in the browser: of training, of evaluations and of the difficulty filter.
 
     RUN is a folder of results such as outputs/latest, or of a training run in outputs/runs. The viewer is that of
-    Inspect (inspect-ai). The first call installs it into an environment of its own.
+    Inspect (inspect-ai). The first call installs it into a separate environment.
     """
     from tasks.view import viewer
     from tasks.view.environment import environment
 
     if benchmark is not None and (steps is not None or outcome is not None):
         raise ViewError("--benchmark is about an evaluation, --step and --outcome are about training: give one of them")
-    found = find_responses(run)
-    chosen = select(found, steps, outcome, benchmark)
-    folder = environment(lambda sentence: click.echo(sentence, err=True))
+    tables = find_responses(run)
+    chosen = select(tables, steps, outcome, benchmark)
+    folder = environment(lambda message: click.echo(message, err=True))
     with tempfile.TemporaryDirectory(prefix="rlvr-view-") as scratch:
         logs = Path(scratch, "logs")
-        viewer.write_logs(folder, found, chosen.logs, logs, _Progress(chosen))
+        viewer.write_logs(folder, tables, chosen.logs, logs, _Progress(chosen))
         responses = sum(log.count for log in chosen.logs)
         click.echo(f"{responses:,} responses in {len(chosen.logs):,} logs")
-        for sentence in chosen.left_out:
-            click.echo(f"left out    {sentence}")
+        for message in chosen.left_out:
+            click.echo(f"left out    {message}")
         if bundle is not None:
             viewer.bundle(folder, logs, bundle)
             click.echo(f"bundle      {bundle} (a file server shows it: python -m http.server --directory {bundle})")

@@ -48,7 +48,7 @@ def environment(say: Callable[[str], None]) -> Path:
     """Return the folder of Inspect's environment, and make it if there is none.
 
     Args:
-        say: is called with a sentence before packages are downloaded.
+        say: is called with a message before packages are downloaded.
 
     Raises:
         ViewError: it cannot be made: uv is missing, or the network. Or the folder that `RLVR_VIEW` names has none.

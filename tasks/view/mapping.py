@@ -34,7 +34,7 @@ Values = dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value whose texts can be encoded as UTF-8: a surrogate, which JSON may hold, is escaped."""
+    """Return a JSON value whose texts can be encoded as UTF-8: a surrogate, which JSON may contain, is escaped."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -160,7 +160,7 @@ def _message(role: str, content: str) -> Values:
 
 
 def _calls(text: str, pattern: re.Pattern[str], turn: int) -> Iterator[Values]:
-    """Yield the tool calls in a turn. One that is not an object with a name has the name `(unreadable)`."""
+    """Yield the tool calls in a turn. A call that is not an object with a name has the name `(unreadable)`."""
     for number, match in enumerate(pattern.findall(text)):
         call = _json(match)
         name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)

@@ -1,4 +1,4 @@
-"""Finds the tables of responses of a run, and reads from them what decides which response is in which log.
+"""Finds the tables of responses of a run, and reads their narrow columns, which decide the log of each response.
 
     RUN/rollouts.parquet                 responses of the initial checkpoint (difficulty)
     RUN/evaluation_rollouts.parquet      responses of every policy to every benchmark
@@ -73,19 +73,19 @@ def find_responses(run: Path) -> Responses:
     """
     if not run.is_dir():
         raise ViewError(f"{run} is no folder: name a run such as outputs/latest")
-    found = Responses(run, prompts=[path for name in PROMPT_TABLES if (path := run / f"{name}.parquet").is_file()])
-    found.ledger = path if (path := run / "ledger.parquet").is_file() else None
-    found.difficulty = path if (path := run / "rollouts.parquet").is_file() else None
-    found.evaluation = path if (path := run / "evaluation_rollouts.parquet").is_file() else None
+    tables = Responses(run, prompts=[path for name in PROMPT_TABLES if (path := run / f"{name}.parquet").is_file()])
+    tables.ledger = path if (path := run / "ledger.parquet").is_file() else None
+    tables.difficulty = path if (path := run / "rollouts.parquet").is_file() else None
+    tables.evaluation = path if (path := run / "evaluation_rollouts.parquet").is_file() else None
     address = _address(run)
     for folder in (run / FETCHED, run / "rollouts", Path(address)) if address else (run / FETCHED, run / "rollouts"):
-        found.training = found.training or sorted(folder.glob("*.parquet"))
-    if address and not found.training:
-        found.elsewhere = address
-    if not (found.training or found.difficulty or found.evaluation):
+        tables.training = tables.training or sorted(folder.glob("*.parquet"))
+    if address and not tables.training:
+        tables.elsewhere = address
+    if not (tables.training or tables.difficulty or tables.evaluation):
         where = f": those of training are in {address}, which is not on this machine" if address else ""
         raise ViewError(f"{run} contains no responses{where}; name a run such as outputs/latest or outputs/runs/NAME")
-    return found
+    return tables
 
 
 def _address(run: Path) -> str:

@@ -6,8 +6,8 @@
     difficulty    a log per policy                  difficulty/initial.eval
 
 A group is never divided. A log with more than `PART_RESPONSES` responses or `PART_TOKENS` tokens becomes several, so
-that memory is bounded and the browser can list it. What was not asked for by name has at most `UNASKED` responses of
-each kind, and a sentence says what is left out.
+that memory is bounded and the browser can list it. Without a selection, each kind has at most `UNASKED` responses, and
+a message says what is left out.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tasks.view.responses import Responses, Rows, ViewError, read_columns
 PART_RESPONSES, PART_TOKENS = 5_000, 8_000_000
 """Maximum number of responses, and of their tokens, in a log."""
 UNASKED = 5_000
-"""Maximum number of responses of training, of an evaluation and of difficulty that are written unless asked for."""
+"""Maximum number of responses of training, of an evaluation and of difficulty in a view without a selection."""
 MOST_FLIPPED = 1_000
 """Maximum number of questions in a log of flipped questions."""
 STEPS_NAMED = 6
-"""Maximum number of steps that a sentence names."""
+"""Maximum number of steps that a message names."""
 
 
 Asked = tuple[str, str]
@@ -85,14 +85,14 @@ class Log:
 
 @dataclass
 class Selection:
-    """The logs of a view in the order in which the viewer lists them, and sentences on what is left out."""
+    """The logs of a view in the order of the viewer, and messages on what is left out."""
 
     logs: list[Log] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
 def select(
-    found: Responses,
+    tables: Responses,
     steps: tuple[int, int] | None = None,
     outcome: str | None = None,
     benchmark: str | None = None,
@@ -101,11 +101,11 @@ def select(
     """Return the logs of a view. With `steps` or `outcome` it has only training, with `benchmark` only evaluation.
 
     Args:
-        found: the tables of the run.
+        tables: the tables of the run.
         steps: the first and the last step of training to show, all of whose responses are shown.
         outcome: the outcome of groups of training to show.
         benchmark: the benchmark to show, all of whose responses are shown.
-        most: maximum number of responses of each kind that was not asked for by name.
+        most: maximum number of responses of each kind in a view without a selection.
 
     Raises:
         ViewError: the run has no such step, outcome or benchmark. The message names the nearest.
@@ -113,26 +113,26 @@ def select(
     chosen = Selection()
     everything = steps is None and outcome is None and benchmark is None
     if everything or benchmark is not None:
-        _add_evaluation(chosen, found, benchmark, most)
+        _add_evaluation(chosen, tables, benchmark, most)
     if benchmark is None:
-        _add_training(chosen, found, steps, outcome, most)
+        _add_training(chosen, tables, steps, outcome, most)
     if everything:
-        _add_difficulty(chosen, found, most)
+        _add_difficulty(chosen, tables, most)
     _name_apart(chosen.logs)
     return chosen
 
 
 def _add_training(
-    chosen: Selection, found: Responses, steps: tuple[int, int] | None, outcome: str | None, most: int
+    chosen: Selection, tables: Responses, steps: tuple[int, int] | None, outcome: str | None, most: int
 ) -> None:
-    if not found.training:
+    if not tables.training:
         if steps is not None or outcome is not None:
-            where = f": they are in {found.elsewhere}" if found.elsewhere else ""
-            raise ViewError(f"{found.run} has no responses of training on this machine{where}")
-        if found.elsewhere:
-            chosen.left_out.append(f"the responses of training are in {found.elsewhere}, not on this machine")
+            where = f": they are in {tables.elsewhere}" if tables.elsewhere else ""
+            raise ViewError(f"{tables.run} has no responses of training on this machine{where}")
+        if tables.elsewhere:
+            chosen.left_out.append(f"the responses of training are in {tables.elsewhere}, not on this machine")
         return
-    logs = _training_places(found.training)
+    logs = _training_places(tables.training)
     outcomes = {fate for _, fate in logs}
     if outcome is not None and outcome not in outcomes:
         raise ViewError(f"--outcome {outcome}: no group of this run has it{_near(outcome, outcomes)}")
@@ -202,35 +202,35 @@ def _evenly(steps: Sequence[int], responses: int, most: int) -> list[int]:
     return sorted({steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)})
 
 
-def _add_evaluation(chosen: Selection, found: Responses, benchmark: str | None, most: int) -> None:
-    if found.evaluation is None:
+def _add_evaluation(chosen: Selection, tables: Responses, benchmark: str | None, most: int) -> None:
+    if tables.evaluation is None:
         if benchmark is not None:
-            raise ViewError(f"{found.run} has no evaluation, so that --benchmark {benchmark} shows nothing")
+            raise ViewError(f"{tables.run} has no evaluation, so that --benchmark {benchmark} shows nothing")
         return
-    answered, verdicts = _evaluation_places(found.evaluation)
+    answered, verdicts = _evaluation_places(tables.evaluation)
     benchmarks = list(dict.fromkeys(of for of, _ in answered))
     if benchmark is not None and benchmark not in benchmarks:
         raise ViewError(f"--benchmark {benchmark}: this run has none of this name{_near(benchmark, benchmarks)}")
     shown = benchmarks if benchmark is None else [benchmark]
     logs = {key: places for key, places in answered.items() if key[0] in shown}
-    figures = _figures(found)
+    intervals = _intervals(tables)
     share = _share(logs.values(), most if benchmark is None else None)
     for (of, policy), places in logs.items():
-        kept = _first_groups(places, share)
+        some = _first_groups(places, share)
         chosen.logs += _parts(
             f"evaluation/{_safe(of)}-{_safe(policy)}",
             kind="evaluation",
             task=of,
             model=policy,
-            places=kept,
-            metadata={"benchmark": of, "policy": policy, "results": figures.get((of, policy), [])},
+            places=some,
+            metadata={"benchmark": of, "policy": policy, "results": intervals.get((of, policy), [])},
         )
-        if left := len(places) - len(kept):
+        if left := len(places) - len(some):
             chosen.left_out.append(
                 f"{left:,} of {len(places):,} responses of {policy} to {of} (--benchmark {of} shows all)"
             )
     for of in shown:
-        for baseline, policy in _pairs(found, [policy for known, policy in answered if known == of]):
+        for baseline, policy in _pairs(tables, [policy for known, policy in answered if known == of]):
             _add_flipped(chosen, of, (baseline, policy), answered, verdicts)
 
 
@@ -273,15 +273,15 @@ def _add_flipped(
                 kind="flipped",
                 task=f"flipped {of}: {name}",
                 model=f"{pair[1]} vs {pair[0]}",
-                places=sorted(places, key=lambda place: place.prompt_id),
+                places=sorted(places, key=lambda response: response.prompt_id),
                 metadata={"benchmark": of, "flipped": name, "questions": len(questions)},
                 sides=pair,
             )
 
 
-def _pairs(found: Responses, policies: Sequence[str]) -> list[tuple[str, str]]:
+def _pairs(tables: Responses, policies: Sequence[str]) -> list[tuple[str, str]]:
     """Return the policies that the evaluation compares, each after its baseline."""
-    path = found.run / "evaluation.parquet"
+    path = tables.run / "evaluation.parquet"
     if not path.is_file():
         return []
     pairs: dict[tuple[str, str], None] = {}
@@ -293,40 +293,40 @@ def _pairs(found: Responses, policies: Sequence[str]) -> list[tuple[str, str]]:
     return list(pairs)
 
 
-def _figures(found: Responses) -> dict[Asked, list[dict[str, Any]]]:
+def _intervals(tables: Responses) -> dict[Asked, list[dict[str, Any]]]:
     """Return the rows of `EVALUATION` on a benchmark's policy: metrics with the bounds of their intervals."""
-    path = found.run / "evaluation.parquet"
-    figures: defaultdict[Asked, list[dict[str, Any]]] = defaultdict(list)
+    path = tables.run / "evaluation.parquet"
+    intervals: defaultdict[Asked, list[dict[str, Any]]] = defaultdict(list)
     if path.is_file():
         names = ["benchmark", "metric", "policy", "baseline", "value", "low", "high", "n"]
         for _, table in read_columns(path, names):
             for row in table.to_pylist():
                 of = "heldout" if row["benchmark"] == "all" else row["benchmark"]
-                figures[of, row["policy"]].append({key: row[key] for key in names[1:] if key != "policy"})
-    return figures
+                intervals[of, row["policy"]].append({key: row[key] for key in names[1:] if key != "policy"})
+    return intervals
 
 
-def _add_difficulty(chosen: Selection, found: Responses, most: int) -> None:
-    if found.difficulty is None:
+def _add_difficulty(chosen: Selection, tables: Responses, most: int) -> None:
+    if tables.difficulty is None:
         return
     answered: defaultdict[str, list[Place]] = defaultdict(list)
     names = ["policy", "prompt_id", "num_tokens"]
-    for number, table in read_columns(found.difficulty, names):
+    for number, table in read_columns(tables.difficulty, names):
         columns = (table.column(name).to_pylist() for name in names)
         for at, (policy, prompt_id, tokens) in enumerate(zip(*columns, strict=True)):
-            answered[policy].append(Place(str(found.difficulty), number, at, prompt_id, prompt_id, tokens))
+            answered[policy].append(Place(str(tables.difficulty), number, at, prompt_id, prompt_id, tokens))
     share = _share(answered.values(), most)
     for policy, places in answered.items():
-        kept = _first_groups(places, share)
+        some = _first_groups(places, share)
         chosen.logs += _parts(
             f"difficulty/{_safe(policy)}",
             kind="difficulty",
             task="difficulty",
             model=policy,
-            places=kept,
+            places=some,
             metadata={"policy": policy},
         )
-        if left := len(places) - len(kept):
+        if left := len(places) - len(some):
             chosen.left_out.append(f"{left:,} of {len(places):,} responses of difficulty")
 
 

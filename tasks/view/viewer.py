@@ -23,13 +23,13 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME", "XDG_DATA
 
 
 def write_logs(
-    environment: Path, found: Responses, logs: Sequence[Log], folder: Path, wrote: Callable[[str, int], None]
+    environment: Path, tables: Responses, logs: Sequence[Log], folder: Path, wrote: Callable[[str, int], None]
 ) -> None:
     """Write logs to `folder`, in a process of Inspect's environment.
 
     Args:
         environment: Inspect's environment.
-        found: the tables of the run.
+        tables: the tables of the run.
         logs: the logs.
         folder: the folder of logs, which may not exist.
         wrote: is called with the path of each log and its number of responses when it is written.
@@ -39,10 +39,10 @@ def write_logs(
     """
     folder.mkdir(parents=True, exist_ok=True)
     request = {
-        "run": str(found.run.resolve()),
+        "run": str(tables.run.resolve()),
         "folder": str(folder.resolve()),
-        "prompts": [str(path.resolve()) for path in found.prompts],
-        "ledger": found.ledger and str(found.ledger.resolve()),
+        "prompts": [str(path.resolve()) for path in tables.prompts],
+        "ledger": tables.ledger and str(tables.ledger.resolve()),
         "logs": [log.as_json() for log in logs],
     }
     with tempfile.TemporaryDirectory() as scratch, Path(scratch, "errors.txt").open("w+") as errors:
@@ -56,7 +56,7 @@ def write_logs(
         if child.returncode:
             errors.seek(0)
             lines = errors.read().strip().splitlines() or [f"exit status {child.returncode}"]
-            raise ViewError(f"the logs of {found.run} cannot be written: {lines[-1]}")
+            raise ViewError(f"the logs of {tables.run} cannot be written: {lines[-1]}")
 
 
 def bundle(environment: Path, logs: Path, folder: Path) -> None:
@@ -87,7 +87,7 @@ def serve(environment: Path, logs: Path, port: int) -> None:
     """Show the logs on `HOST` until the process is interrupted.
 
     Raises:
-        ViewError: the viewer ended by itself, for example because the port is taken.
+        ViewError: the viewer ended, for example because the port is taken.
     """
     command = [str(environment / "bin" / "inspect"), "view", "start", "--log-dir", str(logs), "--recursive"]
     command += ["--host", HOST, "--port", str(port), "--no-trust-content", "--display", "none", "--log-level", "error"]

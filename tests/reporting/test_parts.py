@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.reporting.parts import carried
+from tasks.reporting.parts import carried, responses_of
 
 TABLES = (
     "prompts",
@@ -64,3 +64,12 @@ def test_an_input_of_the_users_own_is_taken_by_the_name_of_the_result_and_no_oth
     assert taken["model"] == own
     assert "rows.parquet" not in taken
     assert "policy" not in taken
+
+
+def test_the_address_of_trainings_responses_is_taken_over_with_the_ledger(run):
+    (run / "ledger.parquet").touch()
+    (run / "summary.json").write_text(json.dumps({"responses": "outputs/runs/abc/rollouts"}))
+    assert responses_of({"ledger.parquet": run / "ledger.parquet"}) == {"responses": "outputs/runs/abc/rollouts"}
+    assert responses_of({"model": run / "model"}) == {}
+    (run / "summary.json").write_text("{}")
+    assert responses_of({"ledger.parquet": run / "ledger.parquet"}) == {}

@@ -2,11 +2,13 @@
 
 import io
 import json
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
 
-from tasks.reporting.terminal import print_summary, summary_json
+from tasks.reporting.terminal import print_summary, stages_json, summary_json
+from tasks.tables.schemas import StageSummary
 from tests.reporting.synthetic_run import evaluation, summaries
 
 
@@ -99,3 +101,12 @@ def test_a_source_that_lost_most_of_its_rows_is_a_line_also_of_a_cached_stage(sh
     next(stage for stage in stages if stage.stage == "mixing").facts["losses"] = [loss]
     lines = printed(summary(), stages=stages, warn_if_lost=share)
     assert ("warning     source 'sums': merging dropped 180 of 190 rows (180 …% like a prompt)" in lines) == warned
+
+
+def test_the_summary_has_the_address_of_trainings_responses_and_no_count_of_others():
+    made = [
+        StageSummary(stage, datetime.now(UTC), 1.0, "", {"rollouts": value})
+        for stage, value in {"difficulty": 577, "training": "s3://bucket/rlvr-runs/abc/rollouts"}.items()
+    ]
+    assert stages_json(made, "this")["responses"] == "s3://bucket/rlvr-runs/abc/rollouts"
+    assert "responses" not in stages_json(made[:1], "this")
