@@ -45,6 +45,7 @@ class Results(NamedTuple):
     evaluation_rollouts: Parquet
     set_aside: Parquet
     set_aside_evaluation: Parquet
+    view: Folder
 
 
 @workflow
@@ -83,7 +84,7 @@ def rlvr(
         **files,
         written=checked.written,
         tables=tables,
-        folders={"model": initial.model, "policy": trained.policy},
+        folders={"model": initial.model, "policy": trained.policy, "view": evaluated.view},
         metrics=trained.metrics,
         summaries=[
             initial.summary,
@@ -104,5 +105,6 @@ def rlvr(
         model=initial.model,
         metrics=trained.metrics,
         tensorboard=trained.tensorboard,
+        view=evaluated.view,
         **tables,
     )

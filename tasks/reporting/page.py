@@ -52,6 +52,7 @@ class ReportInputs:
         lineage: versions and seeds of the run. `model` is also shown in the header.
         price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
         warn_if_lost: share of a source's rows above which a stage that dropped them is listed.
+        has_view: whether `view/index.html` next to the report shows the responses.
     """
 
     title: str
@@ -75,6 +76,7 @@ class ReportInputs:
     min_mean_score: float | None = None
     price_per_gpu_hour: float | None = None
     warn_if_lost: float = WARN_IF_LOST
+    has_view: bool = False
 
 
 def render(inputs: ReportInputs) -> str:
@@ -123,6 +125,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "training_yaml": inputs.training_yaml,
         "evaluation_yaml": inputs.evaluation_yaml,
         "funnels": funnels,
+        "has_view": inputs.has_view,
         "losses": all_warnings(inputs.summaries, inputs.warn_if_lost),
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
         "max_mean_score": inputs.max_mean_score,

@@ -52,7 +52,7 @@ ORDER = (
     ("graded", "selected", "compared"),
     ("mixture", "heldout", "set_aside"),
     ("policy", "ledger", "metrics", "tensorboard"),
-    ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation"),
+    ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation", "view"),
 )
 """Names of a run's results, in the order the pipeline makes them. Results in the same group are made together."""
 

@@ -23,6 +23,7 @@ from tasks.flyte.stages import (
     local,
     read_input,
     read_input_batches,
+    read_members,
     run_id,
     scratch,
     uncached_stage,
@@ -84,7 +85,7 @@ def report(
         training: the recipe.
         written: the non-default options of the three files, under `data`, `training` and `evaluation`.
         tables: every table of the run, by name. Tables named `set_aside*` contain dropped rows.
-        folders: the initial model and the policy.
+        folders: the initial model, the policy, and the responses as static files.
         metrics: training metrics, one line per step.
         summaries: summaries of the stages before the evaluation, in pipeline order.
         evaluating: summaries of the evaluation stages.
@@ -224,7 +225,8 @@ def _report_inputs(
     run = run_id()
     origins = {name: footer(table) for name, table in tables.items()}
     before, after = heldout_rollouts(read_input_batches(tables["evaluation_rollouts"], EVALUATION_ROLLOUTS))
-    origins |= {"model": {}, "policy": origins["ledger"]}  # the same task writes the ledger and the policy
+    # The same task writes the ledger and the policy.
+    origins |= {"model": {}, "policy": origins["ledger"], "view": origins["evaluation"]}
     outputs = [
         lineage.Output(name, content_digest(value), origins[name]) for name, value in {**folders, **tables}.items()
     ]
@@ -249,6 +251,7 @@ def _report_inputs(
         outputs=lineage.rows(outputs),
         price_per_gpu_hour=training.cluster.price_per_gpu_hour,
         warn_if_lost=data.warn_if_lost,
+        has_view=bool(read_members(folders["view"], ["index.html"])),
         lineage={
             "model": training.model.name,
             "image": lineage.images(summaries),

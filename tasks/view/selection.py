@@ -263,7 +263,7 @@ def _add_flipped(
     for name, sign in (("better", 1), ("worse", -1)):
         changed = [prompt for prompt in before if prompt in after and sign * (after[prompt] - before[prompt]) > 0]
         questions = set(changed[:MOST_FLIPPED])
-        places = [place for policy in pair for place in answered[of, policy] if place.prompt_id in questions]
+        places = [response for policy in pair for response in answered[of, policy] if response.prompt_id in questions]
         if len(changed) > MOST_FLIPPED:
             chosen.left_out.append(f"{len(changed) - MOST_FLIPPED:,} questions of {of} that became {name}")
         if places:
@@ -342,26 +342,26 @@ def _first_groups(places: Sequence[Place], most: int | None) -> Sequence[Place]:
         return places
     prompts: set[int | str] = set()
     sizes: defaultdict[int | str, int] = defaultdict(int)
-    for place in places:
-        sizes[place.group] += 1
+    for response in places:
+        sizes[response.group] += 1
     total = 0
     for group, size in sizes.items():
         if total and total + size > most:
             break
         total += size
         prompts.add(group)
-    return [place for place in places if place.group in prompts]
+    return [response for response in places if response.group in prompts]
 
 
 def _parts(path: str, places: Sequence[Place], task: str, **about: Any) -> Iterator[Log]:
     """Yield the log, or several logs of parts of its responses. Responses of a group stay together."""
     by_group: defaultdict[int | str, list[Place]] = defaultdict(list)
-    for place in places:
-        by_group[place.group].append(place)
+    for response in places:
+        by_group[response.group].append(place)
     parts: list[list[Place]] = [[]]
     tokens = 0
     for members in by_group.values():
-        size = sum(place.tokens for place in members)
+        size = sum(response.tokens for response in members)
         full = len(parts[-1]) + len(members) > PART_RESPONSES or tokens + size > PART_TOKENS
         if full and parts[-1]:
             parts.append([])
@@ -375,9 +375,9 @@ def _parts(path: str, places: Sequence[Place], task: str, **about: Any) -> Itera
 
 
 def _rows(places: Iterable[Place]) -> Iterator[Rows]:
-    ordered = sorted(places, key=lambda place: (place.file, place.row_group, place.row))
-    for (file, row_group), members in groupby(ordered, key=lambda place: (place.file, place.row_group)):
-        yield Rows(file, row_group, [place.row for place in members])
+    ordered = sorted(places, key=lambda response: (response.file, response.row_group, response.row))
+    for (file, row_group), members in groupby(ordered, key=lambda response: (response.file, response.row_group)):
+        yield Rows(file, row_group, [response.row for response in members])
 
 
 def _name_apart(logs: Iterable[Log]) -> None:

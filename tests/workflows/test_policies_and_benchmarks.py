@@ -93,6 +93,9 @@ def test_policies_answer_benchmarks_and_what_ran_once_does_not_run_again(run, wr
     assert re.search(r'<th scope="row">sums</th>', page)
     assert '<th scope="row">more</th><td>mit</td><td class="n">4</td>' in page
 
+    assert [path.name for path in (latest / "view").iterdir()] == ["README.txt"]
+    assert "view/index.html" not in page
+
     done = CliRunner().invoke(main, ["show", str(latest), "--benchmark", "sums", "--flipped", "better"])
     assert done.exit_code == 0, done.output
     better = int(re.search(r"after against before (\d+) better and 0 worse", done.output)[1])
