@@ -357,7 +357,7 @@ def _parts(path: str, places: Sequence[Place], task: str, **about: Any) -> Itera
     """Yield the log, or several logs of parts of its responses. Responses of a group stay together."""
     by_group: defaultdict[int | str, list[Place]] = defaultdict(list)
     for response in places:
-        by_group[response.group].append(place)
+        by_group[response.group].append(response)
     parts: list[list[Place]] = [[]]
     tokens = 0
     for members in by_group.values():
