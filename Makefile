@@ -86,6 +86,8 @@ UPGRADE =
 lock: | $(UV)  ## pins of both environments after a change of requirements, from PyPI ([UPGRADE=--upgrade])
 	@$(call LOCKED,cpu,3.11,cpu dev bench harness wandb mlflow) $(TORCH) --overrides images/overrides-cpu.txt
 	@$(call LOCKED,cuda,3.12,gpu liger harness wandb mlflow)
+	@$(LOCK) images/view.in --python-version 3.11 --output-file images/lock-view.txt \
+		--custom-compile-command 'make lock (Python 3.11, Linux on x86-64, the requirements of images/view.in)'
 LOCKED = $(LOCK) pyproject.toml --python-version $(2) $(3:%=--extra %) --output-file images/lock-$(1).txt \
 	--custom-compile-command 'make lock (Python $(2), Linux on x86-64, the extras $(3) of pyproject.toml)'
 

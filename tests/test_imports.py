@@ -158,6 +158,7 @@ FLOORS = (
         "training.task",
         "inputs",
         "cluster_check",
+        "view",
         "training.recipe_table",
         "training.without_flyte",
         "reporting",

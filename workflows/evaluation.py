@@ -22,6 +22,7 @@ from tasks.inputs.pinning import check_pinned
 from tasks.inputs.stage_pods import evaluation_pod
 from tasks.pods import overrides
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
+from tasks.view.task import bundle_responses, empty_view
 from workflows.questions import sourced_questions
 
 FILES = quickstart()
@@ -30,14 +31,14 @@ FILES = quickstart()
 class Comparison(NamedTuple):
     """The outputs of an evaluation. Tables have the columns of `tasks.tables.schemas`.
 
-    `benchmarks` is a folder with an HTML page for each benchmark.
+    `view` is a folder of static files with the responses, or with a note if the evaluation file does not set `view`.
     """
 
     evaluation: Parquet
     evaluation_prompts: Parquet
     evaluation_rollouts: Parquet
     set_aside_evaluation: Parquet
-    benchmarks: Folder
+    view: Folder
     summaries: list[StageSummary]
 
 
@@ -118,12 +119,17 @@ def compose_evaluation(
             for done in harnessed[evaluation.same_as(name, training.model)]
         ],
     ).with_overrides(node_name="compare")
+    viewed = empty_view()
+    if evaluation.view:
+        viewed = bundle_responses(
+            evaluation=compared.evaluation, prompts=compared.prompts, rollouts=compared.rollouts
+        ).with_overrides(node_name="view")
     return Comparison(
         evaluation=compared.evaluation,
         evaluation_prompts=compared.prompts,
         evaluation_rollouts=compared.rollouts,
         set_aside_evaluation=compared.set_aside,
-        benchmarks=compared.pages,
+        view=viewed,
         summaries=[
             *(done.summary for done in evaluated.values()),
             *(done.summary for of_one in harnessed.values() for done in of_one),

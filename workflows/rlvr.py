@@ -43,7 +43,7 @@ class Results(NamedTuple):
     evaluation_rollouts: Parquet
     set_aside: Parquet
     set_aside_evaluation: Parquet
-    benchmarks: Folder
+    view: Folder
 
 
 @workflow
@@ -82,7 +82,7 @@ def rlvr(
         **files,
         written=checked.written,
         tables=tables,
-        folders={"model": initial.model, "policy": trained.policy, "benchmarks": evaluated.benchmarks},
+        folders={"model": initial.model, "policy": trained.policy, "view": evaluated.view},
         metrics=trained.metrics,
         summaries=[
             initial.summary,
@@ -103,6 +103,6 @@ def rlvr(
         model=initial.model,
         metrics=trained.metrics,
         tensorboard=trained.tensorboard,
-        benchmarks=evaluated.benchmarks,
+        view=evaluated.view,
         **tables,
     )

@@ -17,7 +17,7 @@ COMMANDS = {
     "check": Subcommand("tasks.commands.check:check", "Check FILES against each other, without a run"),
     "run": Subcommand("tasks.commands.run:run", "Run the pipeline, or one part of it, here or on a cluster"),
     "train": Subcommand("tasks.commands.train:train", "Train by RECIPE on a mixture, without Flyte"),
-    "view": Subcommand("tasks.view.command:view", "Open the rollouts of RUN in a browser"),  # if it is there
+    "view": Subcommand("tasks.view.command:view", "Open the rollouts of RUN in a browser"),
     "show": Subcommand("tasks.commands.show:show", "Print questions of a benchmark in RUN, with responses"),
     "tokens": Subcommand("tasks.token_page.command:tokens", "Write a page with a step's responses, token by token"),
     "trace": Subcommand("tasks.commands.trace:trace", "Print the history of a prompt, by its id or its row"),

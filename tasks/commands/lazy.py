@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pkgutil
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *args: Any, subcommands: Mapping[str, Subcommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.subcommands = {name: command for name, command in subcommands.items() if is_installed(command)}
+        self.subcommands = dict(subcommands)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the subcommands."""
@@ -64,8 +63,3 @@ class LazyGroup(click.Group):
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
-
-
-def is_installed(command: Subcommand) -> bool:
-    """Return whether the package of a subcommand exists."""
-    return importlib.util.find_spec(command.target.partition(":")[0].rpartition(".")[0]) is not None

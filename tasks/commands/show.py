@@ -50,9 +50,6 @@ def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | N
         f"{len(asked):,} questions, of {policies[1]} against {policies[0]} {better:,} better and {worse:,} worse; "
         f"{min(limit, len(chosen)):,} of {len(chosen):,} shown"
     )
-    page = run / "benchmarks" / f"{benchmark}.html"
-    if page.is_file():
-        click.echo(f"page        {page}")
 
 
 def _check(asked: Sequence[Question], policies: tuple[str, str]) -> None:

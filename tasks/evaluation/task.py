@@ -19,11 +19,9 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     local,
-    output_folder,
     read_input,
     read_input_batches,
     sampling_progress,
-    scratch,
     show,
     shown_stage,
     storage_location,
@@ -46,7 +44,6 @@ from tasks.tables.truncation import warn_of_truncation
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
-    from tasks.evaluation.pages.page import BenchmarkPages
     from tasks.generation.judged_by import JudgedBy
     from tasks.generation.sample_and_score import Rollouts
     from tasks.generation.sampling_loop import Workload
@@ -72,13 +69,10 @@ class Compared(NamedTuple):
     prompts: Parquet
     rollouts: Parquet
     set_aside: Parquet
-    pages: Folder
     summary: StageSummary
 
 
-@shown_stage(
-    container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"), ignored_code=("tasks.evaluation.pages",)
-)
+@shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
 def evaluate_policy(
     policy: Folder,
     prompts: Parquet,
@@ -242,12 +236,9 @@ def compare_policies(
         set_aside: tables of dropped questions and prompts, which are concatenated.
         further: rollouts of benchmarks that were evaluated separately: the same number of tables for each policy,
             policy by policy.
-
-    The output `pages` is a folder with an HTML page for each benchmark, `NAME.html`.
     """
     from tasks.charts import decks
     from tasks.evaluation.comparison import compare
-    from tasks.evaluation.pages.page import BenchmarkPages
     from tasks.evaluation.win_rates import length_controls
 
     watch = Stopwatch("comparison")
@@ -268,7 +259,6 @@ def compare_policies(
     controls = length_controls(benchmarks.benchmarks)
     evaluation = compare(answered, asked, baseline, benchmarks.benchmarks, controls=controls)
     warn_of_truncation(evaluation.table)
-    pages = BenchmarkPages(asked, answered, list(evaluation.comparisons))
     inputs: dict[str, str | list[str]] = {
         "rollouts": [content_digest(file) for file in (*rollouts, *further)],
         "heldout": content_digest(prompts),
@@ -280,9 +270,8 @@ def compare_policies(
     return Compared(
         write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
         write_output("evaluation_prompts.parquet", prompts_of_all, EVALUATION_PROMPTS, lineage),
-        write_output("evaluation_rollouts.parquet", _all_rollouts(files, pages), EVALUATION_ROLLOUTS, lineage),
+        write_output("evaluation_rollouts.parquet", _all_rollouts(files), EVALUATION_ROLLOUTS, lineage),
         write_output("set_aside.parquet", _set_aside(set_aside), SET_ASIDE, lineage),
-        output_folder(pages.write(scratch("benchmarks"))),
         watch.summary(
             evaluation.headline(),
             **evaluation.facts(),
@@ -313,11 +302,10 @@ def _of_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
     return prompts.add_column(0, EVALUATION_PROMPTS.field("benchmark"), names)
 
 
-def _all_rollouts(files: Mapping[str, Sequence[Parquet]], pages: BenchmarkPages) -> Iterator[pa.Table]:
-    """Yield the rollouts of all policies in batches, with the policies' names, and pass them to the pages."""
+def _all_rollouts(files: Mapping[str, Sequence[Parquet]]) -> Iterator[pa.Table]:
+    """Yield the rollouts of all policies in batches, with the policies' names."""
     for name, listed in files.items():
         for part in _batches(listed, EVALUATION_ROLLOUTS):
-            pages.read(name, part)
             yield _named(part, name)
 
 

@@ -1,6 +1,6 @@
 """Shows the turns of an episode from any table of rollouts on pages, decks and terminals.
 
-    row: turns, outcome, finish_reason ──► ShownEpisode ──► html     reports, pages of benchmarks, decks
+    row: turns, outcome, finish_reason ──► ShownEpisode ──► html     reports, decks
                                                        └──► lines    terminals
 
 Sampled turns and inserted turns look different, and the end of the episode follows them. All texts are untrusted: the
@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -104,13 +104,6 @@ class ShownEpisode:
     def turns(self) -> tuple[ShownTurn, ...]:
         """The displayed turns."""
         return (*self.first, *self.last)
-
-    def within(self, limit: int) -> ShownEpisode:
-        """Return the episode with long turns cut in the middle, so that none has more than `limit` bytes in a page."""
-        first, last = (
-            tuple(replace(turn, text=turn.text.within(limit)) for turn in part) for part in (self.first, self.last)
-        )
-        return replace(self, first=first, last=last)
 
     @property
     def html(self) -> Markup:

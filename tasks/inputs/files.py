@@ -95,6 +95,9 @@ class EvaluationFile(Extendable, BenchmarksInFile, EvaluationSpec):
     """
     baseline: str = BEFORE
     """Name of the policy that all others are compared with."""
+    view: bool = False
+    """Write the responses to the output `view`, a folder of static files with the viewer. It has at most 5,000
+    responses, and no other stage depends on it."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:

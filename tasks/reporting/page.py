@@ -54,10 +54,10 @@ class ReportInputs:
         outputs: the outputs of the run (`tasks.reporting.lineage.rows`).
         lineage: versions and seeds of the run. `model` is also shown in the header.
         price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
-        pages: names of the benchmarks that have their own page, `benchmarks/NAME.html` next to the report.
         warn_if_lost: share of a source's rows above which a stage that dropped them is listed.
         files: names of the files next to the page, by what they contain. The page links to them, and to the index of
             runs in the folder above. It is empty if the page is not in the folder of a run.
+        has_view: whether `view/index.html` next to the report shows the responses.
     """
 
     title: str
@@ -80,9 +80,9 @@ class ReportInputs:
     evaluation_yaml: str = ""
     min_mean_score: float | None = None
     price_per_gpu_hour: float | None = None
-    pages: list[str] = field(default_factory=list)
     warn_if_lost: float = WARN_IF_LOST
     files: Mapping[str, str] = field(default_factory=dict)
+    has_view: bool = False
 
 
 def render(inputs: ReportInputs) -> str:
@@ -135,6 +135,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "source_ids": {funnel.source: f"source-{number}" for number, funnel in enumerate(funnels)},
         "files": inputs.files,
         "index": f"../{INDEX}",
+        "has_view": inputs.has_view,
         "losses": all_warnings(inputs.summaries, inputs.warn_if_lost),
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
         "max_mean_score": inputs.max_mean_score,
@@ -144,7 +145,6 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "figures": shown,
         "truncated": truncation_warnings(inputs.evaluation),
         "policies": sections.policies(evaluation),
-        "pages": inputs.pages,
         "sampling_costs": sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
         "rounded_types": sections.rounded_types(inputs.summaries),
         "asked_benchmarks": sections.asked_benchmarks(inputs.summaries),

@@ -53,7 +53,7 @@ ORDER = (
     ("graded", "selected", "compared"),
     ("mixture", "heldout", "set_aside"),
     ("policy", "ledger", "metrics", "tensorboard"),
-    ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation", "benchmarks"),
+    ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation", "view"),
 )
 """Names of a run's results, in the order the pipeline makes them. Results in the same group are made together."""
 
@@ -98,8 +98,10 @@ def publish(part: PartRun) -> str:
         return "\n".join(values)
     outputs = outputs_folder()
     with new_run(outputs, began, f"{part.name}-{os.getpid()}") as (folder, final):
-        for name, path in carried(part.given, part.files).items():
+        taken_over = carried(part.given, part.files)
+        for name, path in taken_over.items():
             _copy(path, folder / name)
+        figures = responses_of(taken_over) | figures
         names = [_copy(path, folder / _named(name, path)) for name, path in part.files.items()]
         if "set_aside" in part.files:
             of_runs = [path for path in part.given.values() if _is_of_a_run(path)]
@@ -149,6 +151,15 @@ def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Pa
         for name, path in (entries | direct).items()
         if Path(name).stem not in made and POSITIONS[Path(name).stem] <= first_made
     }
+
+
+def responses_of(taken_over: Mapping[str, Path]) -> dict[str, str]:
+    """Return the address of training's responses from the summary of the run whose ledger is taken over, if any."""
+    ledger = taken_over.get("ledger.parquet")
+    if ledger is None or not _is_of_a_run(ledger):
+        return {}
+    summary = json.loads((ledger.resolve().parent / SUMMARY).read_text())
+    return {"responses": summary["responses"]} if "responses" in summary else {}
 
 
 def _named(result: str, path: Path) -> str:

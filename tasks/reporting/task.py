@@ -23,6 +23,7 @@ from tasks.flyte.stages import (
     local,
     read_input,
     read_input_batches,
+    read_members,
     run_id,
     scratch,
     uncached_stage,
@@ -37,7 +38,6 @@ from tasks.tables.schemas import (
     EVALUATION,
     EVALUATION_ROLLOUTS,
     GRADED,
-    HELDOUT,
     LEDGER,
     MIXTURE,
     SET_ASIDE,
@@ -81,7 +81,7 @@ def report(
         training: the recipe.
         written: the non-default options of the three files, under `data`, `training` and `evaluation`.
         tables: every table of the run, by name. Tables named `set_aside*` contain dropped rows.
-        folders: the initial model, the policy, and the pages of benchmarks.
+        folders: the initial model, the policy, and the responses as static files.
         metrics: training metrics, one line per step.
         summaries: summaries of the stages before the evaluation, in pipeline order.
         evaluating: summaries of the evaluation stages.
@@ -216,7 +216,7 @@ def _report_inputs(
     """Read the arguments of `report` into the inputs of the page."""
     import pyarrow as pa
 
-    from tasks.reporting import lineage, sections
+    from tasks.reporting import lineage
     from tasks.reporting.heldout_rollouts import heldout_rollouts
     from tasks.reporting.page import ReportInputs
 
@@ -226,8 +226,8 @@ def _report_inputs(
     run = run_id()
     origins = {name: footer(table) for name, table in tables.items()}
     before, after = heldout_rollouts(read_input_batches(tables["evaluation_rollouts"], EVALUATION_ROLLOUTS))
-    # The same task writes the ledger and the policy, and the same task the pages of benchmarks and the evaluation.
-    origins |= {"model": {}, "policy": origins["ledger"], "benchmarks": origins["evaluation"]}
+    # The same task writes the ledger and the policy.
+    origins |= {"model": {}, "policy": origins["ledger"], "view": origins["evaluation"]}
     outputs = [
         lineage.Output(name, content_digest(value), origins[name]) for name, value in {**folders, **tables}.items()
     ]
@@ -251,9 +251,9 @@ def _report_inputs(
         run=run,
         outputs=lineage.rows(outputs),
         price_per_gpu_hour=training.cluster.price_per_gpu_hour,
-        pages=[HELDOUT, *(benchmark["name"] for benchmark in sections.asked_benchmarks(summaries))],
         warn_if_lost=data.warn_if_lost,
         files=_file_names(written, tables) if _is_local() else {},
+        has_view=bool(read_members(folders["view"], ["index.html"])),
         lineage={
             "model": training.model.name,
             "image": lineage.images(summaries),

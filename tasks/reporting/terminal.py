@@ -78,8 +78,13 @@ def _benchmarks(table: pa.Table, summaries: Sequence[StageSummary]) -> dict[str,
 
 
 def stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
-    """Return the stages with their seconds and origin, and their order. A stage of another run was cached."""
+    """Return the stages with their seconds and origin, and their order. A stage of another run was cached.
+
+    If training kept its responses, `responses` is their address, a folder of this machine or on blob storage.
+    """
+    addresses = _addresses_of_responses(summaries)
     return {
+        **({"responses": addresses[-1]} if addresses else {}),
         "stages": {summary.stage: {"seconds": summary.seconds, "cached": summary.run != run} for summary in summaries},
         "stage_order": [summary.stage for summary in summaries],
     }
@@ -140,9 +145,12 @@ def _print_warning(console: Console, message: str) -> None:
 
 def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:
     """Print the folder with all responses sampled in training, if they are kept."""
-    for stage in stages:
-        if stage.stage == "training" and stage.facts.get("rollouts"):
-            console.print(Text(f"{'responses':12}{stage.facts['rollouts']}"), soft_wrap=True)
+    for address in _addresses_of_responses(stages):
+        console.print(Text(f"{'responses':12}{address}"), soft_wrap=True)
+
+
+def _addresses_of_responses(stages: Sequence[StageSummary]) -> list[str]:
+    return [stage.facts["rollouts"] for stage in stages if stage.stage == "training" and stage.facts.get("rollouts")]
 
 
 def print_gain(console: Console, summary: Mapping[str, Any]) -> None:

@@ -311,11 +311,10 @@ def report() -> list[Figure]:
     return [
         Figure.below(f"{name}: comparing and drawing", found["compare_seconds"] + found["render_seconds"], "s", 5),
         Figure.below(f"{name}: size", found["report_mb"], "MB", 5),
-        Figure.below(f"{name}: page of the benchmark", found["page_mb"], "MB", 5),
         Figure.below(f"{name}: memory", found["mib"], "MiB", 2048),
         *(
             Figure.stated(f"{name}: {part}", found[f"{part}_cpu"], "CPU s", "pyarrow: read the table", bare)
-            for part in ("compare", "pages", "render")
+            for part in ("compare", "render")
         ),
         Figure.stated(f"{name}: drawing", found["render_cpu"], "CPU s", "of a small run", found["small_cpu"]),
     ]

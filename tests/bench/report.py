@@ -95,9 +95,8 @@ def timed(found: dict[str, float], name: str) -> Iterator[None]:
 
 
 def main(count: int, folder: Path) -> dict[str, float]:
-    """Compare two policies with `count` rollouts in all, from file to tables, pages and report."""
+    """Compare two policies with `count` rollouts in all, from file to tables and report."""
     from tasks.evaluation.comparison import compare
-    from tasks.evaluation.pages.page import BenchmarkPages
     from tasks.reporting.heldout_rollouts import heldout_rollouts
     from tasks.reporting.page import render
 
@@ -132,19 +131,11 @@ def main(count: int, folder: Path) -> dict[str, float]:
             for policy, file in files.items()
         }
         evaluation = compare(answered, tables, BEFORE)
-    with timed(found, "pages"):
-        pages = BenchmarkPages(tables, answered, list(evaluation.comparisons))
-        for policy, file in files.items():
-            for part in read_batches(file, EVALUATION_ROLLOUTS):
-                pages.read(policy, part)
-        [page] = pages.write(folder / "benchmarks").iterdir()
     with timed(found, "render"):
         before, after = heldout_rollouts(read_batches(everything, EVALUATION_ROLLOUTS))
-        inputs = replace(
-            others, heldout=tables[HELDOUT], evaluation=evaluation.table, before=before, after=after, pages=[HELDOUT]
-        )
+        inputs = replace(others, heldout=tables[HELDOUT], evaluation=evaluation.table, before=before, after=after)
         report = render(inputs)
-    megabytes = {"report_mb": len(report.encode()) / 1e6, "page_mb": page.stat().st_size / 1e6}
+    megabytes = {"report_mb": len(report.encode()) / 1e6}
     return found | megabytes | {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 

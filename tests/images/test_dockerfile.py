@@ -3,6 +3,7 @@
 import re
 
 from images import pins
+from tasks.view import environment
 from tests.images.environments import DOCKERFILE, ENVIRONMENTS, STAGES
 from tests.paths import ROOT
 
@@ -65,3 +66,10 @@ def test_the_gpu_image_has_what_kuberay_and_nccl_need():
 def test_the_cpu_image_has_what_kuberay_and_vllm_need():
     """vLLM's kernels for CPUs are linked with libnuma, which slim images lack."""
     assert {"wget", "libnuma1"} <= installed("generation-none")
+
+
+def test_the_data_image_has_the_viewers_environment_with_the_versions_of_its_lock():
+    line = "uv venv /opt/rlvr-view && uv pip sync --python /opt/rlvr-view/bin/python images/lock-view.txt"
+    assert line in STAGES["data"]
+    assert f"ENV {environment.VARIABLE}=/opt/rlvr-view" in STAGES["data"]
+    assert STAGES["data"].index("COPY images images") < STAGES["data"].index(line)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from tasks.charts import decks
-from tasks.mixing.__main__ import main as mixing
+from tasks.commands.diff import diff
 from tasks.reporting import experiment, page
 from tasks.reporting.index import write_index
 from tasks.tables.parquet import table_from_rows, write_table
@@ -57,7 +57,7 @@ def outputs(tmp_path_factory):
     (part / "summary.json").write_text(json.dumps({"title": LONG, "part": "mix_prompts", "seconds": 0.4}))
     _write_experiment(folder / EXPERIMENT)
     mixtures = [write_table(folder / f"{n}.parquet", run(SIZES, size=n).train, MIXTURE) for n in (20, 40)]
-    CliRunner().invoke(mixing, ["diff", *map(str, mixtures), "--page", str(folder / DIFF)], catch_exceptions=False)
+    CliRunner().invoke(diff, [*map(str, mixtures), "--page", str(folder / DIFF)], catch_exceptions=False)
     deck = decks.difficulty(inputs.graded, 3, "below 0.6", 0.625) + decks.mixture(inputs.mixture, 3, [{LONG: 1}])
     (folder / DECK).write_text(f'<!DOCTYPE html><meta name="viewport" content="width=device-width">{deck}')
     write_index(folder)

@@ -9,7 +9,7 @@ import pytest
 from tasks.config import load_yaml
 from tasks.flyte.local_run import PartRun
 from tasks.inputs.files import DataFile, quickstart
-from tasks.reporting.parts import carried, publish
+from tasks.reporting.parts import carried, publish, responses_of
 
 TABLES = (
     "prompts",
@@ -86,3 +86,12 @@ def test_the_files_of_a_part_are_in_its_folder(tmp_path, monkeypatch):
     )
     publish(part)
     assert load_yaml(DataFile, tmp_path / "outputs" / "latest" / "data.yaml") == quickstart()[0]
+
+
+def test_the_address_of_trainings_responses_is_taken_over_with_the_ledger(run):
+    (run / "ledger.parquet").touch()
+    (run / "summary.json").write_text(json.dumps({"responses": "outputs/runs/abc/rollouts"}))
+    assert responses_of({"ledger.parquet": run / "ledger.parquet"}) == {"responses": "outputs/runs/abc/rollouts"}
+    assert responses_of({"model": run / "model"}) == {}
+    (run / "summary.json").write_text("{}")
+    assert responses_of({"ledger.parquet": run / "ledger.parquet"}) == {}

@@ -2,11 +2,13 @@
 
 import io
 import json
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
 
-from tasks.reporting.terminal import print_summary, summary_json
+from tasks.reporting.terminal import print_summary, stages_json, summary_json
+from tasks.tables.schemas import StageSummary
 from tests.reporting.synthetic_run import evaluation, summaries
 
 
@@ -115,3 +117,12 @@ def test_each_benchmark_has_its_gain_and_p_value_in_the_last_lines():
     [number] = [number for number, line in enumerate(lines) if line.startswith("precise_if  23.4%")]
     assert lines[number + 1].strip() == "64 questions, p = 0.04"
     assert summary()["benchmarks"] == {}
+
+
+def test_the_summary_has_the_address_of_trainings_responses_and_no_count_of_others():
+    made = [
+        StageSummary(stage, datetime.now(UTC), 1.0, "", {"rollouts": value})
+        for stage, value in {"difficulty": 577, "training": "s3://bucket/rlvr-runs/abc/rollouts"}.items()
+    ]
+    assert stages_json(made, "this")["responses"] == "s3://bucket/rlvr-runs/abc/rollouts"
+    assert "responses" not in stages_json(made[:1], "this")

@@ -61,6 +61,7 @@ IMAGES = {
     "evaluate_policy": "generation",
     "evaluate_by_harness": "generation",
     "compare_policies": "data",
+    "bundle_responses": "data",
     "report": "data",
     "check_for": "data",
     "check_machines": "training",

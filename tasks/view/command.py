@@ -1,0 +1,86 @@
+"""Shows every response of a run in the browser: the command `view`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from tasks.view.responses import ViewError, find_responses
+from tasks.view.selection import Selection, select
+
+PROGRESS = 8
+"""Number of lines about logs that are written, at most."""
+
+
+class Steps(click.ParamType):
+    """A step of training, or a range of steps with both ends: `41`, `40:60`."""
+
+    name = "N or A:B"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[int, int]:
+        """Return the first and the last step."""
+        first, colon, last = str(value).partition(":")
+        try:
+            steps = (int(first), int(last if colon else first))
+        except ValueError:
+            self.fail(f"{value!r} is neither a step, such as 41, nor a range of steps, such as 40:60", param, context)
+        if not 0 <= steps[0] <= steps[1]:
+            self.fail(f"{value!r}: a range begins with its lower step, and steps begin with 0", param, context)
+        return steps
+
+
+@click.command()
+@click.argument("run", default="outputs/latest", type=click.Path(path_type=Path))
+@click.option("--step", "steps", type=Steps(), help="Only training, and all responses of this step or these steps.")
+@click.option("--outcome", help="Only training, and groups with this outcome, such as trained or zero_variance.")
+@click.option("--benchmark", help="Only the evaluation, and all responses to this benchmark, such as heldout.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Write a folder of static files instead of a server.")
+@click.option("--port", type=click.IntRange(1, 65535), default=7575, show_default=True, help="Port on 127.0.0.1.")
+def view(
+    run: Path,
+    steps: tuple[int, int] | None,
+    outcome: str | None,
+    benchmark: str | None,
+    bundle: Path | None,
+    port: int,
+) -> None:
+    """Show the responses of RUN in the browser: of training, of evaluations and of the difficulty filter.
+
+    RUN is a folder of results such as outputs/latest, or of a training run in outputs/runs. The viewer is that of
+    Inspect (inspect-ai). The first call installs it into a separate environment.
+    """
+    from tasks.view import viewer
+    from tasks.view.environment import environment
+
+    if benchmark is not None and (steps is not None or outcome is not None):
+        raise ViewError("--benchmark is about an evaluation, --step and --outcome are about training: give one of them")
+    tables = find_responses(run)
+    chosen = select(tables, steps, outcome, benchmark)
+    folder = environment(lambda message: click.echo(message, err=True))
+    with tempfile.TemporaryDirectory(prefix="rlvr-view-") as scratch:
+        logs = Path(scratch, "logs")
+        viewer.write_logs(folder, tables, chosen.logs, logs, _Progress(chosen))
+        responses = sum(log.count for log in chosen.logs)
+        click.echo(f"{responses:,} responses in {len(chosen.logs):,} logs")
+        for message in chosen.left_out:
+            click.echo(f"left out    {message}")
+        if bundle is not None:
+            viewer.bundle(folder, logs, bundle)
+            click.echo(f"bundle      {bundle} (a file server shows it: python -m http.server --directory {bundle})")
+            return
+        click.echo(f"open        http://{viewer.HOST}:{port} (ctrl-c ends it)")
+        viewer.serve(folder, logs, port)
+
+
+class _Progress:
+    """Prints how many logs are written, at most `PROGRESS` times."""
+
+    def __init__(self, chosen: Selection) -> None:
+        self._total, self._done = len(chosen.logs), 0
+
+    def __call__(self, path: str, responses: int) -> None:
+        self._done += 1
+        if self._done * PROGRESS // self._total > (self._done - 1) * PROGRESS // self._total:
+            click.echo(f"{self._done:,} of {self._total:,} logs: {path}, {responses:,} responses", err=True)

@@ -1,0 +1,109 @@
+"""Writes the logs of a view and opens Inspect's viewer on them, each in a process of Inspect's environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tasks
+from tasks.view.responses import Responses, ViewError
+from tasks.view.selection import Log
+
+HOST = "127.0.0.1"
+"""The address on which the viewer listens: this machine alone."""
+START = "import sys; sys.path.append(sys.argv.pop(1)); from tasks.view.child import main; main()"
+"""Program of the process that writes logs. The folder of this project comes last on its path: as its first entry,
+packages that are installed next to this project would replace Inspect's."""
+_KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME", "XDG_DATA_HOME")
+
+
+def write_logs(
+    environment: Path, tables: Responses, logs: Sequence[Log], folder: Path, wrote: Callable[[str, int], None]
+) -> None:
+    """Write logs to `folder`, in a process of Inspect's environment.
+
+    Args:
+        environment: Inspect's environment.
+        tables: the tables of the run.
+        logs: the logs.
+        folder: the folder of logs, which may not exist.
+        wrote: is called with the path of each log and its number of responses when it is written.
+
+    Raises:
+        ViewError: the process failed. The message is the last line of its error output.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    request = {
+        "run": str(tables.run.resolve()),
+        "folder": str(folder.resolve()),
+        "prompts": [str(path.resolve()) for path in tables.prompts],
+        "ledger": tables.ledger and str(tables.ledger.resolve()),
+        "logs": [log.as_json() for log in logs],
+    }
+    with tempfile.TemporaryDirectory() as scratch, Path(scratch, "errors.txt").open("w+") as errors:
+        asked = Path(scratch, "request.json")
+        asked.write_text(json.dumps(request))
+        command = [str(environment / "bin" / "python"), "-c", START, _root(), str(asked)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=_variables()) as child:  # noqa: S603
+            assert child.stdout is not None
+            for line in child.stdout:
+                wrote(*json.loads(line))
+        if child.returncode:
+            errors.seek(0)
+            lines = errors.read().strip().splitlines() or [f"exit status {child.returncode}"]
+            raise ViewError(f"the logs of {tables.run} cannot be written: {lines[-1]}")
+
+
+def bundle(environment: Path, logs: Path, folder: Path) -> None:
+    """Write a static copy of the viewer and the logs to `folder`, which any file server can show.
+
+    Raises:
+        ViewError: the folder contains something else, or Inspect cannot write it.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / "index.html").is_file():
+        raise ViewError(f"--bundle {folder}: the folder contains something else; name an empty or a new one")
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [
+        str(environment / "bin" / "inspect"),
+        "view",
+        "bundle",
+        "--log-dir",
+        str(logs),
+        "--output-dir",
+        str(folder),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_variables())  # noqa: S603
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise ViewError(f"--bundle {folder}: Inspect cannot write it: {lines[-1]}")
+
+
+def serve(environment: Path, logs: Path, port: int) -> None:
+    """Show the logs on `HOST` until the process is interrupted.
+
+    Raises:
+        ViewError: the viewer ended, for example because the port is taken.
+    """
+    command = [str(environment / "bin" / "inspect"), "view", "start", "--log-dir", str(logs), "--recursive"]
+    command += ["--host", HOST, "--port", str(port), "--no-trust-content", "--display", "none", "--log-level", "error"]
+    with subprocess.Popen(command, env=_variables(), stdout=subprocess.DEVNULL) as child:  # noqa: S603
+        try:
+            status = child.wait()
+        except KeyboardInterrupt:
+            child.terminate()
+            return
+    raise ViewError(f"the viewer ended with status {status}; if port {port} is taken, --port names another one")
+
+
+def _root() -> str:
+    return str(Path(tasks.__path__[0]).parent)
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables of Inspect's processes. Keys of services, which it would never need, are not among them."""
+    return {name: os.environ[name] for name in _KEPT if name in os.environ}
