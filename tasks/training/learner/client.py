@@ -22,7 +22,7 @@ from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.checkpoint_shards import ShardUploadError
-from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
+from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, by_number, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.simulation.roofline import (
@@ -265,7 +265,7 @@ class RayLearner:
         mfu = self._mfu(sequences, metrics["num_tokens"] / seconds, {report.gpu for report in reports})
         return StepReport(
             {**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds, **mfu},
-            _returned_logprobs(sequences, micro_batches, reports),
+            by_number(sequences, micro_batches, [report.logprobs for report in reports]),
         )
 
     def _mfu(self, sequences: list[TokenSequence], tokens_per_second: float, gpus: set[str]) -> dict[str, float]:
@@ -429,22 +429,6 @@ class RayLearner:
             raise  # the rank's exception, with its traceback
         except ray.exceptions.RayError as error:
             raise LearnerLostError(f"a learner rank was lost: {await self._memory.reason_of(error)}") from error
-
-
-def _returned_logprobs(
-    sequences: list[TokenSequence], micro_batches: list[list[MicroBatch]], reports: list[RankReport]
-) -> dict[int, Floats]:
-    """Return the log-probabilities in the reports of all ranks by `Sequence.kept_as`."""
-    result: dict[int, Floats] = {}
-    wanted = [
-        batch.sequence_ids[batch.returned] for batch in itertools.chain(*micro_batches) if batch.returned is not None
-    ]
-    for ids, values in zip(wanted, itertools.chain(*(report.logprobs for report in reports)), strict=True):
-        for index in set(ids.tolist()):
-            number = sequences[index].kept_as
-            assert number is not None
-            result[number] = values[ids == index]
-    return result
 
 
 @contextlib.contextmanager

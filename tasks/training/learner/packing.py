@@ -20,8 +20,8 @@ last sequence that started at 0, from that position on.
 from __future__ import annotations
 
 import collections.abc
+import itertools
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypedDict
 
 import numpy as np
@@ -162,6 +162,28 @@ def pack(
     return [[packer.build(row) for row in share] for share in packer.deal(rows, ranks)]
 
 
+def by_number(
+    sequences: list[Sequence],
+    micro_batches: list[list[MicroBatch]],
+    returned: list[collections.abc.Sequence[Floats]],
+) -> dict[int, Floats]:
+    """Return the log-probabilities that ranks returned from a step by `Sequence.kept_as`.
+
+    Args:
+        sequences: what was given to `pack`.
+        micro_batches: its result.
+        returned: for each rank the log-probabilities of the `returned` tokens, an array for each micro-batch with any.
+    """
+    result: dict[int, Floats] = {}
+    wanted = [row.sequence_ids[row.returned] for share in micro_batches for row in share if row.returned is not None]
+    for ids, values in zip(wanted, itertools.chain(*returned), strict=True):
+        for index in set(ids.tolist()):
+            number = sequences[index].kept_as
+            assert number is not None
+            result[number] = values[ids == index]
+    return result
+
+
 class _Packer:
     """Packs sequences into rows. A row is a list of indices into `sequences`, in the order of its responses."""
 
@@ -196,7 +218,7 @@ class _Packer:
 
     def _openers(self, row: list[int]) -> list[int]:
         """Return the sequences of a row whose prompt precedes them; the others share an earlier sequence's prompt."""
-        return row[:1] + [own for before, own in pairwise(row) if self._family[before] != self._family[own]]
+        return row[:1] + [own for before, own in itertools.pairwise(row) if self._family[before] != self._family[own]]
 
     def divisible(self, rows: list[list[int]], ranks: int) -> list[list[int]]:
         """Halve the fullest rows until their number is divisible by `ranks`."""

@@ -1,5 +1,6 @@
 """Tokens of a share of the groups are written with the responses: which groups, and what a row contains."""
 
+import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -7,11 +8,17 @@ import pytest
 
 from tasks.config import SpecError, parse
 from tasks.generation.config import SamplingConfig
+from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
 from tasks.inputs.files import Recipe
 from tasks.training.cluster.disk import StoredModels, head, one_pod
+from tasks.training.control.batch import advantages, train_batch
+from tasks.training.groups.group import Group, JudgedGroup, Stage
+from tasks.training.learner.client import StepReport
+from tasks.training.objective import ShapingConfig
 from tasks.training.records import response_files
 from tasks.training.records.kept_tokens import TOKEN_COLUMNS, TrainedTokens, is_kept
 from tasks.training.records.response_files import RolloutFiles
+from tasks.verifiers import Score
 from tests.training.control.test_controller_resume import crashed_at_the_fourth_step
 from tests.training.control.test_episodes import run_of
 from tests.training.records.test_ledger import group
@@ -96,6 +103,35 @@ def test_tokens_of_an_episode_are_those_of_all_turns(tmp_path):
             row["engine_logprobs"], row["learner_logprobs"], row["loss_mask"], strict=True
         ):
             assert (engine, learner) == ((LOGPROB, OLD_LOGPROB) if in_loss else (0, 0))
+
+
+def test_an_episode_that_was_begun_anew_has_the_values_of_all_its_sequences():
+    """Each sequence has a context of its own; their tokens follow one another in a row of the table."""
+    [prompt] = prompts(1)
+    judged = Group.of(7, prompt, 2, sampled_at=0.0, policy_version=0)
+    turns = (EpisodeTurn(0, 3, "a"), EpisodeTurn(5, 7, "b"), EpisodeTurn(7, 9, "c", (), np.array([4, 5], np.int32)))
+    for sample, score in zip(judged.samples, (1.0, 0.0), strict=True):
+        ids = np.arange(10, 19, dtype=np.int32)
+        sample.completion = Completion("c", ids, -ids / np.float32(10), "stop", [VersionSpan(0, 0, 9)], turns)
+        sample.score, sample.stage = Score(score, score == 1.0, ""), Stage.JUDGED
+
+    class ByToken(RecordingLearner):
+        async def step(self, sequences, denominator, learning_rate):
+            self.numbers = [sequence.kept_as for sequence in sequences]
+            values = {s.kept_as: np.array(s.response_ids) / np.float32(-20) for s in sequences}
+            return StepReport({"num_tokens": 1.0, "learn_seconds": 1.0}, values)
+
+    learner, options = ByToken(), config(keep_tokens=1)
+    batch = [JudgedGroup.of(judged, ShapingConfig(), finished_at=1.0)]
+    trained = asyncio.run(train_batch(batch, 0, 1e-6, learner, options, advantages))
+    assert learner.numbers == [0, 1, 2, 3]
+    for tokens, sign in zip(trained.tokens[7], (1, -1), strict=True):
+        mask = [True] * 3 + [False] * 2 + [True] * 4
+        assert tokens.mask.tolist() == mask
+        assert tokens.logprobs.tolist() == pytest.approx(np.where(mask, np.arange(10, 19) / -20, 0))
+        assert np.sign(tokens.advantage) == sign
+    again = [replace(batch[0], replays=1)]  # it was written after its first step
+    assert asyncio.run(train_batch(again, 0, 1e-6, learner, options, advantages)).tokens == {}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
