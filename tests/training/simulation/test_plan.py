@@ -499,7 +499,7 @@ def test_the_command_prints_what_one_would_ask():
 @pytest.mark.long
 def test_the_command_compares_the_recipes_own_placement_with_the_best():
     fast = ("groups_per_step=8", "async_steps=4")
-    done = CliRunner().invoke(main, ["plan", "olmo3_think_7b", "--nodes", "4", *fast])
+    done = CliRunner().invoke(rlvr, ["plan", "olmo3_think_7b", "--nodes", "4", *fast])
     assert done.exit_code == 0, done.output
     own, best = re.findall(r"^  (the recipe's own|best of 4 nodes) +(.*)$", done.output, re.MULTILINE)
     assert own[1].startswith("4 nodes, 16 learner ranks and 16 engines: ")
@@ -518,7 +518,7 @@ def test_the_bottleneck_is_neither_if_both_wait(learner, actors, said):
 
 
 def test_a_plan_of_a_recipe_without_gpus_says_so():
-    done = CliRunner().invoke(main, ["plan", "quickstart"])
+    done = CliRunner().invoke(rlvr, ["plan", "quickstart"])
     assert "without GPUs" in done.output.splitlines()[1]
 
 
