@@ -7,7 +7,6 @@ RUN/summary.json           of other results: `responses` has the address of the 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tasks.tables.json_lines import read_json_lines
 from tasks.tables.parquet import read_batches, validate
 from tasks.training.records.kept_tokens import TOKEN_COLUMNS
 from tasks.training.records.response_files import TRAINING_ROLLOUTS
+from tasks.view.responses import find_responses
 
 BATCH = 64
 """Number of responses that are read at a time: with 30,000 tokens each they take 30 MB."""
@@ -111,16 +111,11 @@ def response_folder(run: Path) -> Path:
     Raises:
         MistakeError: the folder is not a run, or its responses are not on this machine.
     """
-    if not run.is_dir():
-        raise MistakeError(f"{run} is not a folder: name a run such as outputs/latest or outputs/runs/NAME")
-    summary = run / "summary.json"
-    address = str(json.loads(summary.read_text()).get("responses") or "") if summary.is_file() else ""
-    folders = [run / "responses", run / "rollouts", *([Path(address)] if address else [])]
-    for folder in folders:
-        if any(folder.glob("*.parquet")):
-            return folder
-    if address:
-        raise MistakeError(f"{run}: its responses are in {address}, which is not on this machine")
+    tables = find_responses(run)
+    if tables.training:
+        return tables.training[0].parent
+    if tables.elsewhere:
+        raise MistakeError(f"{run}: its responses are in {tables.elsewhere}, which is not on this machine")
     raise MistakeError(
         f"{run} contains no responses of training: name its run folder, such as outputs/runs/NAME, which has them if "
         "keep_rollouts is true"

@@ -25,6 +25,8 @@ PROMPT_TABLES = ("prompts", "mixture", "graded", "heldout", "evaluation_prompts"
 """Tables of a run that may contain the prompt of a response."""
 FETCHED = "responses"
 """Name of the folder of a run's results with training's responses from a cluster."""
+TOKENS = {"token_ids", "engine_logprobs", "learner_logprobs", "loss_mask"}
+"""Names of lists with a value for each token, which are not read."""
 RESPONSES = "responses"
 """Key of `summary.json` with the address of training's responses."""
 
@@ -121,4 +123,4 @@ def read_rows(part: Rows, cache: dict[tuple[str, int], pa.Table]) -> list[dict[s
 
 def _without_tokens(schema: pq.ParquetSchema) -> list[str]:
     paths = [schema.column(number).path for number in range(len(schema))]
-    return [path for path in paths if "token_ids" not in path.split(".")]
+    return [path for path in paths if not TOKENS.intersection(path.split("."))]
