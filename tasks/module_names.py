@@ -17,13 +17,13 @@ def name_from_here(name: str, folder: Path) -> str:
     A name whose module is not in `folder` is unchanged: it is in the working directory or on the Python path.
 
     Raises:
-        ValueError: the module is in `folder`, from which nothing can be imported.
+        ValueError: the module is in `folder`, but Python cannot import from there.
     """
     first = name.partition(".")[0]
-    here, there = Path.cwd().resolve(), folder.resolve()
-    if "." not in name or not first.isidentifier() or there == here or not _has_module(there, first):
+    here, own = Path.cwd().resolve(), folder.resolve()
+    if "." not in name or not first.isidentifier() or own == here or not _has_module(own, first):
         return name
-    parts = there.relative_to(here).parts if there.is_relative_to(here) else None
+    parts = own.relative_to(here).parts if own.is_relative_to(here) else None
     if parts is not None and all(part.isidentifier() for part in parts):
         return ".".join((*parts, name))
     if _has_module(here, first) or importlib.util.find_spec(first) is not None:
@@ -31,7 +31,7 @@ def name_from_here(name: str, folder: Path) -> str:
     if parts is None:
         raise ValueError(
             f"{name!r}: {folder} contains {first}, but code is imported from the working directory and the folders "
-            f"below it, which are what a cluster gets: run the command in {there}, or in a folder above it"
+            f"below it, which are what a cluster gets: run the command in {own}, or in a folder above it"
         )
     odd = next(part for part in parts if not part.isidentifier())
     raise ValueError(

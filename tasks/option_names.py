@@ -1,4 +1,4 @@
-"""Finds the option that a user means by an unknown key: a nested one, or one that TRL or verl calls differently."""
+"""Finds the option that a user means by an unknown key: a nested one, or an option with another name in TRL or verl."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ ELSEWHERE = (
 
 
 def nested_options(model: type[BaseModel], above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
-    """Yield the dotted names of all options of a file of type `model`, without those in lists and mappings by name."""
+    """Yield the dotted names of all options of a file of type `model`, except in lists and mappings by name."""
     for name, field in model.model_fields.items():
         yield name
         for inner in _sections(field.annotation):
@@ -163,7 +163,7 @@ def _shortest(options: list[str]) -> list[str]:
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that an option's value may be. Those of its items are left out."""
+    """Yield the models that an option's value may be. Models of its items are left out."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Union, types.UnionType):

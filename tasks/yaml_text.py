@@ -1,4 +1,4 @@
-"""Parses the text of YAML files, and shows the place of a mistake in it."""
+"""Parses the text of YAML files, and shows the place of an error in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 from tasks.failures import one_line
 
 SHOWN = 100
-"""Maximum number of characters of a line that are shown around a mistake."""
+"""Maximum number of characters of a line that are shown around an error."""
 
 
 class YamlError(ValueError):
@@ -26,7 +26,7 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
     except yaml.MarkedYAMLError as error:
         raise YamlError(_with_place(error, text)) from None
-    except yaml.YAMLError as error:  # a character that is no text
+    except yaml.YAMLError as error:  # a character that YAML does not allow
         raise YamlError(f"not valid YAML: {one_line(error)}") from None
 
 

@@ -107,17 +107,8 @@ def test_plain_modules_know_nothing_of_flyte():
 
 
 FLOORS = (
-    *(
-        "failures",
-        "packages",
-        "docstrings",
-        "config_fields",
-        "config",
-        "connection",
-        "kubernetes_fields",
-        "pod_templates",
-        "pods",
-    ),
+    *("failures", "packages", "docstrings", "config_fields", "module_names", "option_names", "yaml_text"),
+    *("config", "connection", "kubernetes_fields", "pod_templates", "pods"),
     *("machine", "excerpts", "charts", "tables", "lineage", "statistics", "storage", "flyte"),
     *(
         "verifiers",

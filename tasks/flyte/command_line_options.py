@@ -174,7 +174,7 @@ def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[.
 
 
 def _check_in_run(path: Path, option: str) -> None:
-    """Name the newest results that have a file or folder, if the ones that were given do not.
+    """Name the newest results that have a file or folder, if the given results do not.
 
     Raises:
         SpecError: only other results have it. For any other path that does not exist, click has a message.

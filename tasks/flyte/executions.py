@@ -254,9 +254,9 @@ def launch(
         check_project(remote)
         known = _launch_plans(remote)
         of = f" of version {version}" if version else ""
-        there = f"there are: {', '.join(known)}" if known else "`make register` registers one for every recipe"
+        registered = f"there are: {', '.join(known)}" if known else "`make register` registers one for every recipe"
         raise ExecutionError(
-            f"no launch plan {name!r}{of} is registered in {where}{close_match(name, known)}; {there}"
+            f"no launch plan {name!r}{of} is registered in {where}{close_match(name, known)}; {registered}"
         ) from None
     try:
         made = remote.execute(

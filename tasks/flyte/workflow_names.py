@@ -44,9 +44,9 @@ def unknown_workflow(error: BaseException) -> SpecError | None:
     if not isinstance(error, FlyteEntityNotFoundException):
         return None
     module, name = error.args
-    found = vars(sys.modules[module])
-    known = [name for name, value in found.items() if isinstance(value, WorkflowBase | PythonTask | LaunchPlan)]
-    workflows = [name for name in known if isinstance(found[name], WorkflowBase)]
+    content = vars(sys.modules[module])
+    known = [name for name, value in content.items() if isinstance(value, WorkflowBase | PythonTask | LaunchPlan)]
+    workflows = [name for name in known if isinstance(content[name], WorkflowBase)]
     return SpecError(
         f"{module.replace('.', '/')}.py has no workflow {name!r}{close_match(name, workflows or known)}; it has: "
         f"{', '.join(sorted(workflows or known)) or 'none'}"

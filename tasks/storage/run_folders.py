@@ -1,4 +1,4 @@
-"""Finds the newest results that contain a file, because `outputs/latest` may be those of a part of the pipeline."""
+"""Finds the newest results that contain a file, because `outputs/latest` may be of a part of the pipeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PUBLISHED = re.compile(r"\d{8}-\d{6}-.+")
 
 
 def hint_on(run: Path, name: str) -> str:
-    """Return the end of a message on a folder of results without the file `name`: the newest one that has it.
+    """Return the end of a message on a folder of results without the file `name`: the newest folder with it.
 
     The text is empty if no folder next to `run` has it.
     """

@@ -3,7 +3,7 @@
 from tests.mistakes.case import Case
 
 CASES = (
-    Case("a recipe has another name", "rlvr plan quickstarts", ("'quickstarts'", "quickstart")),
+    Case("a recipe has another name", "rlvr plan quickstarts", ("quickstarts: no such file", "'quickstart'")),
     Case("a recipe is a mapping that does not end", "rlvr plan quickstart x={", ("x",)),
     Case("a GPU has another name", "rlvr plan quickstart --gpu H1000", ("H1000", "H100"), status=2),
     Case(

@@ -335,10 +335,7 @@ def test_a_share_that_cannot_be_filled_is_one_error_that_names_it(spec, said):
             "unknown key (did you mean 'quota'?); accepted: emphasis, heldout, max_repeats, quota, strata, weight",
         ),
         ({"domains": {"math": {"quota": 1, "weight": 2}}}, "give a weight (2.0) or a quota (1), not both"),
-        (
-            {"name": "x", "sources": [], "mixture": {"size": 3}},
-            "this is a data file: give a file with what is below its",
-        ),
+        ({"name": "x", "sources": [], "mixture": {"size": 3}}, "this is a data file: give a file with what is below"),
     ],
 )
 def test_a_mistake_in_the_spec_is_one_sentence(spec, said):
