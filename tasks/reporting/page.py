@@ -7,7 +7,7 @@ except the charts generated here. A section without data says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,8 +56,8 @@ class ReportInputs:
         price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
         pages: names of the benchmarks that have their own page, `benchmarks/NAME.html` next to the report.
         warn_if_lost: share of a source's rows above which a stage that dropped them is listed.
-        files: names of the files next to the page, by what they contain. The page links to them, and to the index of
-            runs in the folder above. It is empty if the page is not in the folder of a run.
+        files: names of the options and tables next to the page. The page links to them, and to the index of runs in the
+            folder above. It is empty if the page is not in the folder of a run.
     """
 
     title: str
@@ -82,7 +82,7 @@ class ReportInputs:
     price_per_gpu_hour: float | None = None
     pages: list[str] = field(default_factory=list)
     warn_if_lost: float = WARN_IF_LOST
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[str] = ()
 
 
 def render(inputs: ReportInputs) -> str:
