@@ -241,12 +241,23 @@ def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
         }
         names |= {key: key.removeprefix(panel.prefix).removesuffix(panel.suffix) for key in sorted(matching)}
     series = []
-    for position, (key, label) in enumerate(names.items()):
+    for position, (key, label) in enumerate(_without_repeat(names, panel, metrics).items()):
         color = "ink" if panel.prefix and key == next(iter(panel.metrics), None) else color_of(label, position)
         series += _curve(key, label, color, [row for row in metrics if panel.x in row or panel.x == "step"], panel.x)
     for key, label in panel.beside.items() if series else ():
         series += _curve(key, label, "muted", metrics, "step")
     return series
+
+
+def _without_repeat(names: Mapping[str, str], panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Return the metrics without the only one of the panel's prefix, if it has the values of the panel's own metric.
+
+    An example is the reward of the only domain.
+    """
+    own, further = list(panel.metrics), [key for key in names if key not in panel.metrics]
+    if len(own) != 1 or len(further) != 1 or any(row.get(own[0]) != row.get(further[0]) for row in metrics):
+        return names
+    return panel.metrics
 
 
 def _curve(key: str, label: str, color: str, rows: Sequence[Mapping[str, Any]], x: str) -> list[Series]:

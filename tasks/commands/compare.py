@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,14 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
     """
     from tasks.evaluation.runs import benchmark_options, compare_runs, further_metrics, options_of
     from tasks.lineage.differences import differences
+    from tasks.tables.single_domain import without_repeats
     from tasks.tables.truncation import truncation_warnings
 
     if len(runs) < 2:
         raise MistakeError("name two runs or more, such as outputs/20261126-101500-3f2a outputs/latest")
     shared = benchmark_options(runs)
     evaluation = compare_runs(runs, policy, shared.benchmarks)
+    once = replace(evaluation, table=without_repeats(evaluation.table))
     for run, options in zip(runs, differences([options_of(run) for run in runs]), strict=True):
         click.echo(f"{run.resolve().name}  {', '.join(options) or 'no option differs, or none is known'}")
     for message in shared.messages:
@@ -44,8 +47,9 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
     printed = _table("benchmark", "run", "pass rate", "difference, points", "p", "detectable", "prompts")
     if with_margins:
         printed.add_column("maintained")
+    shown = set(once.table["benchmark"].to_pylist())
     for (name, first), comparisons in evaluation.comparisons.items():
-        for benchmark, compared in comparisons.items():
+        for benchmark, compared in ((one, compared) for one, compared in comparisons.items() if one in shown):
             difference = (
                 f"{100 * compared.gain:+.1f} ({100 * compared.gain_low:+.1f} to {100 * compared.gain_high:+.1f})"
             )
@@ -56,7 +60,7 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
             cells = ("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", power, "")
             printed.add_row(*cells, *([maintained] if with_margins else []))
     print_table(printed)
-    if further := further_metrics(evaluation):
+    if further := further_metrics(once):
         _print_further(further)
     for message in truncation_warnings(evaluation.table):
         click.echo(f"warning     {message}")

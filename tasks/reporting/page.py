@@ -7,7 +7,7 @@ except the charts generated here. A section without data says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,8 +55,8 @@ class ReportInputs:
         lineage: versions and seeds of the run. `model` is also shown in the header.
         price_per_gpu_hour: price of one GPU hour, in the currency of the judge's prices, or None if not given.
         warn_if_lost: share of a source's rows above which a stage that dropped them is listed.
-        files: names of the files next to the page, by what they contain. The page links to them, and to the index of
-            runs in the folder above. It is empty if the page is not in the folder of a run.
+        files: names of the options and tables next to the page. The page links to them, and to the index of runs in the
+            folder above. It is empty if the page is not in the folder of a run.
         has_view: whether `view/index.html` next to the report shows the responses.
     """
 
@@ -81,7 +81,7 @@ class ReportInputs:
     min_mean_score: float | None = None
     price_per_gpu_hour: float | None = None
     warn_if_lost: float = WARN_IF_LOST
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[str] = ()
     has_view: bool = False
 
 

@@ -252,7 +252,7 @@ def _report_inputs(
         outputs=lineage.rows(outputs),
         price_per_gpu_hour=training.cluster.price_per_gpu_hour,
         warn_if_lost=data.warn_if_lost,
-        files=_file_names(written, tables) if _is_local() else {},
+        files=[*(f"{name}.yaml" for name in written), *(f"{name}.parquet" for name in tables)] if _is_local() else [],
         has_view=bool(read_members(folders["view"], ["index.html"])),
         lineage={
             "model": training.model.name,
@@ -267,19 +267,13 @@ def _copy_results(
     folder: Path, written: dict[str, Any], tables: dict[str, Parquet], folders: dict[str, Folder], metrics: JsonLines
 ) -> None:
     """Copy the files that a local run has in addition to its page to `folder`."""
-    names = _file_names(written, tables)
     for name, given in written.items():
-        (folder / names[name]).write_text(_yaml(given))
+        (folder / f"{name}.yaml").write_text(_yaml(given))
     for name, table in tables.items():
-        shutil.copy(local(table), folder / names[name])
+        shutil.copy(local(table), folder / f"{name}.parquet")
     for name, source in folders.items():
         copy_folder(local(source), folder / name)
     shutil.copy(local(metrics), folder / "metrics.jsonl")
-
-
-def _file_names(written: dict[str, Any], tables: dict[str, Parquet]) -> dict[str, str]:
-    """Return the names of the options and tables in the folder of a run."""
-    return {name: f"{name}.yaml" for name in written} | {name: f"{name}.parquet" for name in tables}
 
 
 def _yaml(value: dict[str, Any]) -> str:

@@ -54,6 +54,13 @@ def test_the_command_prints_options_and_rates(written):
     assert re.search(r"^benchmark .* p +detectable +prompts$", done.output, re.MULTILINE)
 
 
+def test_the_only_domain_has_no_rows_of_its_own(written):
+    runs = [written("first", a=[0], b=[1]), written("second", a=[1], b=[1])]
+    done = CliRunner().invoke(main, ["compare", *map(str, runs)])
+    assert re.search(r"^all +first", done.output, re.MULTILINE)
+    assert not re.search(r"^math ", done.output, re.MULTILINE)
+
+
 def benchmark_run(tmp_path, name, scores, classes=(0, 0, 1), options=None):
     """A run whose policy answered `sums`, three samples to each question, with the options in the footer."""
     folder = tmp_path / name

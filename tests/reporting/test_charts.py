@@ -36,6 +36,14 @@ def test_validation_has_its_benchmarks_at_its_versions_and_the_reward_at_every_s
     assert "reward in training: from 0.1 at 1 to 0.4 at 3" in fragment
 
 
+def test_the_reward_of_the_only_domain_is_drawn_once():
+    rows = [{"step": step, "reward": 0.1 * step, "reward/math": 0.1 * step} for step in (1, 2)]
+    fragment = training_curves(rows)
+    assert "all domains: from 0.1 at 1 to 0.2 at 2" in fragment
+    assert "math" not in fragment.partition("Not recorded")[0]
+    assert "math: from" in training_curves([rows[0], {**rows[1], "reward/math": 0.3}])
+
+
 def test_rewards_have_a_curve_each_by_name_and_none_for_their_spread():
     steps = [{"step": step, "reward": 0.5, "rewards/mine.f/mean": -1.5, "rewards/mine.f/std": 0.1} for step in (1, 2)]
     fragment = training_curves(steps)

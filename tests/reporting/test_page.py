@@ -341,3 +341,31 @@ def test_responses_in_16_bits_are_not_repeated_and_the_page_says_what_to_set(inp
     page = render(dataclasses.replace(inputs, summaries=[dataclasses.replace(first, facts={"dtype": dtype}), *others]))
     assert ("Sampled in bfloat16" not in page) == repeats
     assert ("engine.dtype: float32" not in page) == repeats
+
+
+def test_a_page_links_the_files_beside_it_and_the_page_of_a_cluster_none(inputs, page):
+    files = ["data.yaml", "evaluation.yaml", "mixture.parquet", "evaluation.parquet"]
+    linked = re.findall('href="([^#"]+)"', render(dataclasses.replace(inputs, files=files)))
+    assert linked == ["../index.html", "data.yaml", "evaluation.yaml", "mixture.parquet"]
+    assert re.findall('href="([^#"]+)"', page) == []
+
+
+def test_stage_cards_and_rows_lead_to_their_sections(page):
+    cards = re.findall('<b><a href="#([a-z]+)">([a-z ]+)</a></b>', page)
+    assert cards == [
+        ("sources", "sourcing"),
+        ("difficulty", "difficulty"),
+        ("mixture", "mixing"),
+        ("training", "training"),
+        ("evaluation", "evaluation"),
+    ]
+    assert page.count('<a href="#set-aside">') == 3, "two sources, and the total"
+    assert '<td><a href="#source-1">products</a></td>' in page
+
+
+def test_the_name_of_a_reward_keeps_its_underscores(inputs):
+    rows = [row | {"metric": "rewards/mine.short_and_number"} for row in inputs.evaluation.to_pylist()[:3]]
+    table = pa.concat_tables([inputs.evaluation, pa.Table.from_pylist(rows, schema=inputs.evaluation.schema)])
+    page = render(dataclasses.replace(inputs, evaluation=table))
+    assert "rewards/mine.short_and_number" in page
+    assert "pass rate" in page

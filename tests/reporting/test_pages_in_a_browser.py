@@ -39,12 +39,12 @@ def outputs(tmp_path_factory):
     """The folder of all outputs, with one page of each kind: two runs of different data, a part, an experiment."""
     folder = tmp_path_factory.mktemp("outputs")
     inputs = report_inputs(per_source=20)
-    names = {name: f"{name}.parquet" for name in ("prompts", "mixture", "heldout", "selected")}
-    files = {name: f"{name}.yaml" for name in ("data", "training", "evaluation")} | names
+    tables = [f"{name}.parquet" for name in ("prompts", "mixture", "heldout", "selected")]
+    files = [*(f"{name}.yaml" for name in ("data", "training", "evaluation")), *tables]
     for number, name in enumerate((RUN, OTHER)):
         (folder / name).mkdir()
         (folder / name / "report.html").write_text(page.render(dataclasses.replace(inputs, files=files)))
-        for file in files.values():
+        for file in files:
             (folder / name / file).touch()
         sources = [{"name": f"{LONG}{number}", "loader": {"path": f"/{LONG}/{LONG}"}}]
         options = {"data": {"name": LONG, "sources": sources}, "training": {"steps": number}}
