@@ -2,6 +2,7 @@
 
 python -m workflows launch rlvr_quickstart --training my_recipe.yaml
 python -m workflows fetch EXECUTION [OUTPUT]...
+python -m workflows fetch EXECUTION responses [--step A:B]
 python -m workflows prune [--older-than DAYS] [--run NAME]... [--yes]
 """
 
@@ -22,6 +23,7 @@ import yaml
 from tasks.config import Extendable, load_yaml
 from tasks.flyte import backend, executions
 from tasks.flyte.labels import labels_of
+from tasks.flyte.training_responses import RESPONSES, fetch_responses
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.minimal_options import written_options
 from tasks.inputs.sending import with_sent_files
@@ -32,6 +34,7 @@ from tasks.reporting.index import write_index
 from tasks.reporting.publication import new_run
 from tasks.storage.locations import outputs_folder
 from tasks.storage.outputs import alone, at_work, size_text
+from tasks.view.command import Steps
 
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
@@ -102,16 +105,21 @@ def launch(
 @main.command()
 @click.argument("execution")
 @click.argument("outputs", nargs=-1)
+@click.option("--step", "steps", type=Steps(), help="Of `responses`, only the files with this step or these steps.")
 @click.pass_context
-def fetch(context: click.Context, execution: str, outputs: tuple[str, ...]) -> None:
+def fetch(context: click.Context, execution: str, outputs: tuple[str, ...], steps: tuple[int, int] | None) -> None:
     """Download OUTPUTS of EXECUTION, or all outputs, into a folder in outputs/, in the layout of a local run.
 
-    Outputs that an earlier call downloaded into that folder are kept and not downloaded again.
+    Outputs that an earlier call downloaded into that folder are kept and not downloaded again. `responses` are those
+    of training, which are only downloaded if they are named.
     """
+    if steps is not None and RESPONSES not in outputs:
+        raise click.UsageError(f"--step is for {RESPONSES}: name them after EXECUTION")
     context.with_resource(at_work())
     remote, runs = context.obj(), outputs_folder()
     ended = executions.find(remote, execution)
-    wanted = executions.chosen(ended, outputs)
+    named = tuple(name for name in outputs if name != RESPONSES)
+    wanted = executions.chosen(ended, named) if named or not outputs else []
     with new_run(runs, ended.began, execution) as (folder, final):
         if final.exists():
             shutil.copytree(final, folder, dirs_exist_ok=True, copy_function=os.link)
@@ -120,6 +128,8 @@ def fetch(context: click.Context, execution: str, outputs: tuple[str, ...]) -> N
             if not target.exists():
                 executions.download(remote, output, target)
             click.echo(f"{output.name:<22} {final / output.file_name}")
+        for path in fetch_responses(remote, ended, folder / RESPONSES, steps) if RESPONSES in outputs else ():
+            click.echo(f"{RESPONSES:<22} {final / RESPONSES / path.name}")
         for name, file in executions.input_files(ended, FILES):
             options = written_options(file, absolute=False)
             (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to the file of the earlier call

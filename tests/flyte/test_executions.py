@@ -197,6 +197,32 @@ def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_pa
 
 
 @pytest.mark.long
+def test_responses_of_training_are_fetched_by_name_and_step_and_never_by_default(backend, tmp_path, monkeypatch):
+    ended(backend, tmp_path)
+    monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
+    run_address = "s3://bucket/rlvr-runs/abc"
+    summary = SUMMARY | {"responses": f"{run_address}/rollouts"}
+    backend.files[f"{STORED}/s/summary.json"] = json.dumps(summary).encode()
+    backend.files |= {f"{run_address}/rollouts/0000000{n}.parquet": b"rows %d" % n for n in range(3)}
+    listed = {f"0000000{n}.parquet": [10 * n, 10 * n + 10] for n in range(3)}
+    backend.files[f"{run_address}/responses.json"] = json.dumps(listed).encode()
+    folder = tmp_path / "outputs" / "20261126-102030-a1b2c3d4e5"
+    assert run("workflows", backend, "fetch", "a1b2c3d4e5").returncode == 0
+    assert not (folder / "responses").exists()
+    done = run("workflows", backend, "fetch", "a1b2c3d4e5", "responses", "--step", "12:15")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["responses", str(folder / "responses" / "00000001.parquet")]
+    assert (folder / "responses" / "00000001.parquet").read_bytes() == b"rows 1"
+    done = run("workflows", backend, "fetch", "a1b2c3d4e5", "responses", "--step", "77")
+    [line] = done.stderr.splitlines()
+    assert "has no responses of these steps, but of 0 to 30" in line
+    backend.unsigned = run_address
+    done = run("workflows", backend, "fetch", "a1b2c3d4e5", "responses")
+    [line] = done.stderr.splitlines()
+    assert f"the backend signs no link for {run_address}/responses.json" in line
+
+
+@pytest.mark.long
 def test_a_file_of_other_code_is_left_out_and_named(backend, tmp_path, monkeypatch):
     ended(backend, tmp_path)
     unknown = Struct()
