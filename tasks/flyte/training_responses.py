@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
 RESPONSES = "responses"
-"""The name by which `fetch` takes them. They are no output, and are only downloaded if they are named."""
+"""The name that `fetch` takes. Responses are not an output, and are only downloaded if they are named."""
 
 
 def fetch_responses(
