@@ -5,23 +5,35 @@ from __future__ import annotations
 import click
 
 from tasks.commands.options import backend_options
+from tasks.view.command import Steps
 
 
 @click.command()
 @click.argument("execution")
 @click.argument("outputs", nargs=-1)
+@click.option("--step", "steps", type=Steps(), help="Of `responses`, only the files with this step or these steps.")
 @backend_options
-def fetch(execution: str, outputs: tuple[str, ...], config: str | None, project: str, domain: str) -> None:
+def fetch(
+    execution: str,
+    outputs: tuple[str, ...],
+    steps: tuple[int, int] | None,
+    config: str | None,
+    project: str,
+    domain: str,
+) -> None:
     """Download the results of EXECUTION into a folder in outputs/.
 
     The folder has the layout of a local run. OUTPUTS are the names of some outputs; without them, all are downloaded.
-    Outputs that an earlier call downloaded into that folder are kept and not downloaded again.
+    Outputs that an earlier call downloaded into that folder are kept and not downloaded again. `responses` are those
+    of training, which are only downloaded if they are named.
     """
+    if steps is not None and "responses" not in outputs:
+        raise click.UsageError("--step is for responses: name them after EXECUTION")
     from tasks.flyte import backend
     from tasks.reporting.fetching import fetch_outputs
     from tasks.storage.outputs import at_work
 
     with at_work(), backend.explained():
         remote = backend.connect(project, domain, config)
-        for output, path in fetch_outputs(remote, execution, outputs):
+        for output, path in fetch_outputs(remote, execution, outputs, steps):
             click.echo(f"{output:<22} {path}")

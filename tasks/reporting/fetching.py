@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from tasks.flyte import executions
+from tasks.flyte.training_responses import RESPONSES, fetch_responses
 from tasks.inputs.launching import FILES
 from tasks.inputs.minimal_options import written_options
 from tasks.reporting.index import write_index
@@ -18,7 +19,9 @@ from tasks.reporting.publication import new_run
 from tasks.storage.locations import outputs_folder
 
 
-def fetch_outputs(remote: Any, execution: str, outputs: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+def fetch_outputs(
+    remote: Any, execution: str, outputs: tuple[str, ...], steps: tuple[int, int] | None = None
+) -> Iterator[tuple[str, Path]]:
     """Download outputs of an execution, and yield the name and the path of each.
 
     Outputs that an earlier call downloaded into the folder are kept and not downloaded again.
@@ -26,11 +29,14 @@ def fetch_outputs(remote: Any, execution: str, outputs: tuple[str, ...]) -> Iter
     Args:
         remote: a client of the backend, a `FlyteRemote`.
         execution: name of the execution.
-        outputs: names of the outputs, or none for all.
+        outputs: names of the outputs, or none for all. `responses` are those of training, which are only downloaded if
+            they are named.
+        steps: the first and the last step of the files of `responses`, or None for all.
     """
     runs = outputs_folder()
     ended = executions.find(remote, execution)
-    wanted = executions.chosen(ended, outputs)
+    named = tuple(name for name in outputs if name != RESPONSES)
+    wanted = executions.chosen(ended, named) if named or not outputs else []
     with new_run(runs, ended.began, execution) as (folder, final):
         if final.exists():
             shutil.copytree(final, folder, dirs_exist_ok=True, copy_function=os.link)
@@ -39,6 +45,8 @@ def fetch_outputs(remote: Any, execution: str, outputs: tuple[str, ...]) -> Iter
             if not target.exists():
                 executions.download(remote, output, target)
             yield output.name, final / output.file_name
+        for path in fetch_responses(remote, ended, folder / RESPONSES, steps) if RESPONSES in outputs else ():
+            yield RESPONSES, final / RESPONSES / path.name
         for name, file in executions.input_files(ended, FILES):
             options = written_options(file, absolute=False)
             (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to the file of the earlier call

@@ -24,6 +24,9 @@ attempt can access."""
 RUNS_HERE = "outputs/runs"
 """The folder of run folders on this machine, unless `RLVR_RUNS` is a folder."""
 
+RESPONSE_LIST = "responses.json"
+"""Name of the list of a run's files of responses on blob storage, next to their folder."""
+
 OUTPUTS = "RLVR_OUTPUTS"
 """Name of the environment variable with the parent folder of the folders of all local runs."""
 

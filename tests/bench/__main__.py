@@ -320,6 +320,18 @@ def report() -> list[Figure]:
     ]
 
 
+def view() -> list[Figure]:
+    """CPU seconds and memory of writing a view's logs, beside JSON Lines of the same responses."""
+    figures = []
+    for count, words in ((100_000, 300), (10_000, 3_000)):
+        found, name = measure("view", f"{count}x{words}"), f"view, {count:,} responses of {words:,} words"
+        figures += [
+            Figure.stated(f"{name}: logs", found["logs_cpu"], "CPU s", "JSON Lines", found["lines_cpu"]),
+            Figure.below(f"{name}: memory", found["mib"], "MiB", 1024),
+        ]
+    return figures
+
+
 def checkpoints() -> list[Figure]:
     """How long training waits for a checkpoint."""
     found = measure("checkpoint", "share", cpu_variables.LEARNER)
@@ -394,7 +406,7 @@ def mistakes() -> list[Figure]:
 
 PARTS = (
     *(verifiers, chat, data, simulation, controller, ladder),
-    *(training, episodes, evaluation, intervals, report, checkpoints, logits, updates, relay, commands, mistakes),
+    *(training, episodes, evaluation, intervals, report, view, checkpoints, logits, updates, relay, commands, mistakes),
 )
 
 

@@ -78,6 +78,7 @@ class Admin:
         config: a configuration file of `pyflyte --config` that names this backend.
         http: the address of the files' server; below `/denied` it takes nothing.
         refusal: status and details that every call is answered with; None: calls are answered.
+        unsigned: the beginning of addresses for which no link is signed, as for a bucket of another account.
     """
 
     config: Path
@@ -92,6 +93,7 @@ class Admin:
     files: dict[str, bytes] = field(default_factory=dict)
     http: str = ""
     refusal: tuple[grpc.StatusCode, str] | None = None
+    unsigned: str | None = None
 
     def task(self, name: str) -> task_pb2.TaskSpec:
         """The specification of the one registered task whose name ends in `.name`."""
@@ -243,6 +245,8 @@ class _DataProxy(dataproxy_pb2_grpc.DataProxyServiceServicer):
         )
 
     def CreateDownloadLocation(self, request, context):  # noqa: N802
+        if self._admin.unsigned and request.native_url.startswith(self._admin.unsigned):
+            context.abort(grpc.StatusCode.INTERNAL, "failed to get signed url")
         path = request.native_url.removeprefix("s3://")
         return dataproxy_pb2.CreateDownloadLocationResponse(signed_url=f"{self._admin.http}/{path}?signature=x")
 

@@ -157,7 +157,7 @@ def test_a_mistyped_launch_plan_gets_the_nearest_name(registered):
 )
 @pytest.mark.parametrize("command", [["launch", "rlvr_quickstart"], ["fetch", "a1b2c3d4e5"]])
 def test_a_project_or_domain_that_does_not_exist_is_named_as_such(backend, options, said, ending, command):
-    done = run("workflows", backend, *options, *command)
+    done = run(backend, *options, *command)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith(f"Error: {said}")
@@ -168,7 +168,7 @@ def test_a_project_or_domain_that_does_not_exist_is_named_as_such(backend, optio
 @pytest.mark.long
 def test_a_backend_that_is_away_is_named_by_the_file_of_the_command(backend):
     backend.config.write_text("admin:\n  endpoint: dns:///127.0.0.1:1\n  insecure: true\n")
-    done = run("workflows", backend, "launch", "rlvr_quickstart")
+    done = run(backend, "launch", "rlvr_quickstart")
     assert done.returncode == 1
     assert done.stderr.startswith(
         f"Error: the Flyte backend at 127.0.0.1:1 (admin.endpoint in {backend.config}) does not answer: "
@@ -240,6 +240,32 @@ def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_pa
     data = load_yaml(DataFile, folder / "data.yaml")
     assert data.sources[:-1] == quickstart()[0].sources
     assert data.sources[-1].loader.path == ["/home/me/*.jsonl"], "the user's path, and not that of the copy"
+
+
+@pytest.mark.long
+def test_responses_of_training_are_fetched_by_name_and_step_and_never_by_default(backend, tmp_path, monkeypatch):
+    ended(backend, tmp_path)
+    monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
+    run_address = "s3://bucket/rlvr-runs/abc"
+    summary = SUMMARY | {"responses": f"{run_address}/rollouts"}
+    backend.files[f"{STORED}/s/summary.json"] = json.dumps(summary).encode()
+    backend.files |= {f"{run_address}/rollouts/0000000{n}.parquet": b"rows %d" % n for n in range(3)}
+    listed = {f"0000000{n}.parquet": [10 * n, 10 * n + 10] for n in range(3)}
+    backend.files[f"{run_address}/responses.json"] = json.dumps(listed).encode()
+    folder = tmp_path / "outputs" / "20261126-102030-a1b2c3d4e5"
+    assert run(backend, "fetch", "a1b2c3d4e5").returncode == 0
+    assert not (folder / "responses").exists()
+    done = run(backend, "fetch", "a1b2c3d4e5", "responses", "--step", "12:15")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["responses", str(folder / "responses" / "00000001.parquet")]
+    assert (folder / "responses" / "00000001.parquet").read_bytes() == b"rows 1"
+    done = run(backend, "fetch", "a1b2c3d4e5", "responses", "--step", "77")
+    [line] = done.stderr.splitlines()
+    assert "has no responses of these steps, but of 0 to 30" in line
+    backend.unsigned = run_address
+    done = run(backend, "fetch", "a1b2c3d4e5", "responses")
+    [line] = done.stderr.splitlines()
+    assert f"the backend signs no link for {run_address}/responses.json" in line
 
 
 @pytest.mark.long

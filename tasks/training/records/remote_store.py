@@ -8,6 +8,7 @@
                                     /manifest.json                   names, sizes and digests of the other files
               rollouts/00000000.parquet, ...                         each uploaded once; not needed for resuming
               policies/step_00000002/...                             the same, exported by `export_every`
+              responses.json                                         the files of responses and their steps
               lease.json                                             the attempt that works on the run
 
 Order of uploads:
@@ -39,11 +40,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tasks.storage.access import AccessError, check_access
 from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import LEASE_SECONDS, Lease
+from tasks.storage.locations import RESPONSE_LIST
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file, put_file
 from tasks.storage.threads import in_thread
 from tasks.training.learner.checkpoint_shards import KEEP, MANIFEST, LearnerShards, ShardStorage
 from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.response_list import add_to_list
 from tasks.training.records.run_state import RunState
 from tasks.training.timeouts import Limit, StalledError, within
 
@@ -104,6 +107,7 @@ class RunStore:
         self._upload: Future[None] | None = None
         self._files_put = 0
         self._put_once: set[Path] = set()
+        self._listed: set[Path] = set()
         self.lease = Lease(filesystem, f"{address}/lease.json", lease_seconds)
 
     @property
@@ -192,6 +196,7 @@ class RunStore:
 
     def _finish(self) -> None:
         self._put_beside("the last responses", self._responses)
+        self._list_responses()
         self._put_beside("policies on the way", self._policies)
         self._tidy(1, sys.maxsize)
 
@@ -227,6 +232,7 @@ class RunStore:
                 error,
             )
             return
+        self._list_responses()
         self._put_beside("policies on the way", self._policies)
         self._tidy(KEEP, version_of(checkpoint.name))
 
@@ -242,6 +248,15 @@ class RunStore:
             self._persistently(lambda: self._put_each_once(paths()))
         except Exception as error:  # the run is complete without them
             logger.warning("%s were not uploaded to %s: %s", what, self._address, error)
+
+    def _list_responses(self) -> None:
+        new = [path for path in self._responses() if path in self._put_once and path not in self._listed]
+        try:
+            if new:
+                self._persistently(lambda: add_to_list(self._fs, self._address, new))
+            self._listed.update(new)
+        except Exception as error:  # only `fetch EXECUTION responses` needs the list
+            logger.warning("%s was not written to %s: %s", RESPONSE_LIST, self._address, error)
 
     def _put_each_once(self, paths: list[Path]) -> None:
         for path in paths:

@@ -10,11 +10,13 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 
 from tasks.storage.lease import RunInUseError
-from tasks.storage.locations import address_of
+from tasks.storage.locations import RESPONSE_LIST, address_of
 from tasks.training.config import TrainingConfig
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import run_setup
@@ -132,6 +134,18 @@ def test_the_responses_of_a_run_are_kept_once_by_whichever_machine_it_went_on_on
         (machine / "rollouts" / f"{number:08d}.parquet").write_text(f"responses {number}")
         save(bucket, machine, number + 1)
     assert list(bucket.keys("rlvr-runs/abc/rollouts")) == [f"rlvr-runs/abc/rollouts/{n:08d}.parquet" for n in range(2)]
+
+
+@pytest.mark.long
+def test_the_files_of_responses_are_listed_with_their_steps(bucket, machines):
+    for number, machine in enumerate(machines):
+        restored(bucket, machine)
+        (machine / "rollouts").mkdir()
+        rows = {"step": [None, 3 * number + 1], "last_version": [3 * number, 3 * number]}
+        pq.write_table(pa.table(rows), machine / "rollouts" / f"{number:08d}.parquet")
+        save(bucket, machine, number + 1)
+    listed = json.loads(connect(bucket).cat_file(f"{PLACE}/{RESPONSE_LIST}"))
+    assert listed == {"00000000.parquet": [0, 1], "00000001.parquet": [3, 4]}
 
 
 def test_a_second_machine_does_not_work_on_a_run_that_is_going_on(bucket, machines):
