@@ -21,7 +21,7 @@ RUN := $(RLVR) run
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-experiment test-images chaos chaos-hosts soak check lock image-digests reference words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
+.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-experiment test-images test-installed chaos chaos-hosts soak check lock image-digests reference words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -60,6 +60,9 @@ test-experiment: $(VENV)/.ready  ## an experiment of two variants and two seeds 
 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images of both kinds (Python 3.11 and 3.12), and every task's container command
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py
+
+test-installed: $(VENV)/.ready  ## the README's commands for the wheel, in a fresh environment (4 GB), to a trained policy: 15 minutes
+	@$(BIN)/pytest -s tests/installed.py
 
 chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS_SEEDS=20), and training's container command
 	@$(BIN)/pytest -s tests/training/chaos.py

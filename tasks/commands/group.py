@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tasks.commands import bash
 from tasks.commands.lazy import LazyGroup, Subcommand
 from tasks.failures import MistakeError
 from tasks.machine.error_report import run_command
@@ -65,4 +66,5 @@ def check_working_directory(folder: Path) -> None:
 
 def main() -> None:
     """Run the command `rlvr`."""
+    bash.install()
     run_command(lambda: rlvr(prog_name="rlvr"))

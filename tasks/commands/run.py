@@ -137,7 +137,7 @@ def run_workflow(workflow: Workflow, given: Mapping[str, Any]) -> None:
 def _sent_folder() -> contextlib.AbstractContextManager[Path]:
     """Return the folder to send to a cluster, with our packages in it.
 
-    The modules of the workflows are imported from where the project is installed, before flytekit finds the copies.
+    The modules of the workflows are imported from `HOME`, before flytekit finds the copies.
     """
     from tasks.flyte.archive import launch_folder
 

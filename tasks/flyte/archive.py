@@ -4,8 +4,8 @@
         ──► fast<digest>.tar.gz ──► a pod: unpacked into its working directory, next to the archive
                                           ──► the other nodes of a Ray cluster: the same files (`ray_job.copy_code`)
 
-The archive includes the user's modules, packages and small files. If the working directory is no checkout, because the
-project is installed, a copy of its packages and of the working directory is sent instead (`launch_folder`).
+The archive includes the user's modules, packages and small files. For a project that is installed, a copy of its
+packages and of the working directory is sent instead (`launch_folder`).
 """
 
 from __future__ import annotations

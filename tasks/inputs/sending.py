@@ -115,7 +115,7 @@ def _refuse_folder(where: str, path: str) -> NoReturn:
         "source.path": f"put it into storage ({command}) and give source: {{kind: stored, address: {address}}}",
         "judge.model": "push it to the hub and give its id and revision, or serve it and give the url",
         "model": "push it to the hub and give its id and revision",
-        "include_path": "move it below the working directory and launch with pyflyte run --remote --copy all",
+        "include_path": "move it below the working directory and launch with rlvr run --remote",
     }
     way = next((way for option, way in ways.items() if f".{where}".endswith(f".{option}")), "put it into storage")
     raise SpecError(

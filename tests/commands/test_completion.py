@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from click.shell_completion import BashComplete
 
+from tasks.commands.bash import END, UNFINISHED, OverridesInBash
 from tasks.commands.options import FOLDERS, options_of, shipped
 from tasks.inputs.experiments import ExperimentFile
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, Recipe
@@ -98,6 +100,41 @@ def test_the_keys_that_are_offered_are_options_of_a_recipe():
     assert len(chosen) > 10
     for option in chosen:
         assert with_overrides("quickstart", [option])
+
+
+BASH = """
+eval "$(_RLVR_COMPLETE=bash_source rlvr)"
+COMP_WORDS=({words}) COMP_CWORD={last}
+_rlvr_completion rlvr 2> /dev/null  # compopt complains outside of a completion
+printf '%s\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("rlvr plan grpo learner.dt", ["learner.dtype="]),
+        ("rlvr plan grpo learner.dtype =", ["auto", "bfloat16", "float32"]),
+        ("rlvr plan grpo learner.dtype = b", ["bfloat16"]),
+        ("rlvr run --training quicks", ["quickstart", "quickstart_tools"]),
+        ("rlvr run --training = quickstart_", ["quickstart_tools"]),
+    ],
+)
+def test_bash_completes_words_that_it_divides(words, offered, tmp_path):
+    program = tmp_path / "rlvr"
+    program.write_text(f'#!/bin/sh\nexec {" ".join(RLVR)} "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    lines = BASH.format(words=words, last=len(words.split()) - 1)
+    done = subprocess.run(
+        ["/bin/bash", "--norc", "-c", lines], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == offered, done.stderr
+
+
+def test_clicks_function_for_bash_ends_as_it_is_extended():
+    assert END in BashComplete.source_template
+    assert UNFINISHED in OverridesInBash.source_template
 
 
 def test_a_shell_gets_them_from_the_command(tmp_path):

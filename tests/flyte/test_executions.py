@@ -303,3 +303,12 @@ def test_what_cannot_be_fetched_is_one_sentence_and_leaves_nothing(backend, tmp_
     for fact in facts:
         assert fact in line
     assert list((tmp_path / "outputs").glob("*")) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [("launch", "rlvr_quickstart"), ("fetch", "a1b2c3d4e5")])
+def test_a_backend_that_is_away_is_named_with_the_file_that_names_it(backend, command):
+    backend.config.write_text("admin:\n  endpoint: dns:///127.0.0.1:1\n  insecure: true\n")
+    done = run(backend, *command)
+    assert done.returncode == 1
+    assert f"the Flyte backend at 127.0.0.1:1 (admin.endpoint in {backend.config}) does not answer" in done.stderr

