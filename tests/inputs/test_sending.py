@@ -19,7 +19,7 @@ from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.minimal_options import written_options
 from tasks.inputs.sending import MOST_MB, MOUNTED, with_sent_files
-from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, ParquetLoader
+from tasks.sourcing.loader_specs import CsvLoader, HuggingFaceLoader, JsonlLoader, ParquetLoader
 from tasks.storage.sent_files import SentFile
 from tasks.verifiers.chat.config import ClassifierConfig, JudgeConfig
 from tasks.verifiers.code.config import RemoteConfig
@@ -79,6 +79,7 @@ PAIRWISE = BenchmarkFile.model_validate(
 SENT = {
     (JsonlLoader, "path"): jsonl("a.jsonl"),
     (ParquetLoader, "path"): ParquetLoader(kind="parquet", path="a.jsonl"),
+    (CsvLoader, "path"): CsvLoader(kind="csv", path="a.jsonl"),
     (HuggingFaceLoader, "files"): HuggingFaceLoader(kind="huggingface", files="a.jsonl"),
     (BenchmarkFile, "length_control"): PAIRWISE,
     (RemoteConfig, "certificate"): RemoteConfig(url="https://code.internal", certificate="a.jsonl"),
