@@ -95,6 +95,7 @@ def test_data_names_counts_and_publishes_what_it_made(run):
     assert re.search(rf"mixture +{after}/mixture.parquet  {mixture.num_rows} rows", printed)
     assert re.search(r"^mixing .* held out", printed, re.MULTILINE)
     assert not (after / "policy").exists(), "it is not of this mixture"
+    assert yaml.safe_load((after / "data.yaml").read_text()) == latest(run)["options"]["data"]
     assert set(latest(run)["stage_order"]) == {"cleaning", "roll_out", "judge_rollouts", "difficulty", "mixing"}
     differences = run(f"rlvr diff {before}/mixture.parquet {after}/mixture.parquet")
     assert "all" in differences
