@@ -20,7 +20,7 @@ COMMANDS = {
     "train": Subcommand("tasks.commands.train:train", "Train by RECIPE on a mixture, without Flyte"),
     "view": Subcommand("tasks.view.command:view", "Open the rollouts of RUN in a browser"),
     "show": Subcommand("tasks.commands.show:show", "Print questions of a benchmark in RUN, with responses"),
-    "tokens": Subcommand("tasks.token_page.command:tokens", "Write a page with a step's responses, token by token"),
+    "tokens": Subcommand("tasks.token_page.command:tokens", "Write a page with responses of a step, token by token"),
     "trace": Subcommand("tasks.commands.trace:trace", "Print the history of a prompt, by its id or its row"),
     "compare": Subcommand("tasks.commands.compare:compare", "Compare the options and results of RUNS"),
     "diff": Subcommand("tasks.commands.diff:diff", "Compare the sources of the mixtures BEFORE and AFTER"),

@@ -87,7 +87,7 @@ def _kind_of(name: str, path: Path, kinds: list[str], given: Mapping[str, Mappin
             if companion.endswith(YAML) and Path(companion).resolve() == path.resolve():
                 return kind
     raise SpecError(
-        f"{name}: its keys are those of files for {', '.join(f'--{kind}' for kind in kinds)}: check it together with a "
+        f"{name}: its keys fit files for {', '.join(f'--{kind}' for kind in kinds)}: check it together with a "
         "recipe that names it"
     )
 

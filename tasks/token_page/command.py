@@ -30,7 +30,7 @@ import click
     help="File of the page.  [default: tokens-step-N.html]",
 )
 def tokens(run: Path, step: int, prompt: str, color: str, model: Path | None, output: Path | None) -> None:
-    """Write a page with the responses of a training step of RUN, token by token.
+    """Write a page with responses of a step, token by token.
 
     RUN is a folder of results such as outputs/latest, or of a training run such as outputs/runs/NAME. The run has to
     keep tokens: keep_tokens of its recipe is the share of the groups that have them.

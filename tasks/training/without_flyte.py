@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,7 +122,6 @@ def check_once(config: Recipe, model: Path, digest: str, folder: Path) -> None:
         )
     from tasks.training.model_check.check import check_model
 
-    print("training: checking learner, engine and export on the model", file=sys.stderr)
     figures = {what: apart._asdict() for what, apart in check_model(model, options).items()}
     return_freed_memory()
     with whole(record) as partial:

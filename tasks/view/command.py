@@ -46,10 +46,11 @@ def view(
     bundle: Path | None,
     port: int,
 ) -> None:
-    """Show the responses of RUN in the browser: of training, of evaluations and of the difficulty filter.
+    """Open the rollouts of RUN in a browser.
 
-    RUN is a folder of results such as outputs/latest, or of a training run in outputs/runs. The viewer is that of
-    Inspect (inspect-ai). The first call installs it into a separate environment.
+    Training, evaluation and the difficulty filter have some. RUN is a folder of results such as outputs/latest, or of a
+    training run in outputs/runs. The viewer is that of Inspect (inspect-ai). The first call installs it into a separate
+    environment.
     """
     from tasks.view import viewer
     from tasks.view.environment import environment

@@ -85,7 +85,7 @@ def find_responses(run: Path) -> Responses:
     if address and not tables.training:
         tables.elsewhere = address
     if not (tables.training or tables.difficulty or tables.evaluation):
-        where = f": those of training are in {address}, which is not on this machine" if address else ""
+        where = f": training has written to {address}, which is not on this machine" if address else ""
         raise ViewError(f"{run} contains no responses{where}; name a run such as outputs/latest or outputs/runs/NAME")
     return tables
 

@@ -61,7 +61,7 @@ def test_two_files_of_one_kind_are_refused(folder):
 
 def test_a_file_that_may_be_of_several_kinds_is_what_a_recipe_says(folder):
     unclear = write(folder / "unclear.yaml", extends="quickstart")
-    assert "its keys are those of files for --data, --training, --evaluation" in refused("my_recipe.yaml", unclear)
+    assert "its keys fit files for --data, --training, --evaluation" in refused("my_recipe.yaml", unclear)
     recipe = write(folder / "recipe.yaml", extends="quickstart", steps=2, evaluation="unclear.yaml")
     done = check(unclear, recipe)
     assert done.exit_code == 0, done.output

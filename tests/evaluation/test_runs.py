@@ -56,7 +56,7 @@ def test_the_command_prints_options_and_rates(written):
 
 def test_the_only_domain_has_no_rows_of_its_own(written):
     runs = [written("first", a=[0], b=[1]), written("second", a=[1], b=[1])]
-    done = CliRunner().invoke(main, ["compare", *map(str, runs)])
+    done = CliRunner().invoke(rlvr, ["compare", *map(str, runs)])
     assert re.search(r"^all +first", done.output, re.MULTILINE)
     assert not re.search(r"^math ", done.output, re.MULTILINE)
 

@@ -1,11 +1,10 @@
 """The viewer in a browser: its list, a filter, a link to a response, and texts that run nothing and reach nothing.
 
-It needs playwright and an installed Chromium, which are not among the packages of this project.
+It needs an installed Chromium.
 """
 
 import functools
 import http.server
-import shutil
 import threading
 
 import pytest
@@ -13,9 +12,8 @@ from click.testing import CliRunner
 
 from tasks.view import environment
 from tasks.view.command import view
+from tests.browser import chromium
 from tests.view.synthetic import write_run, write_training
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture
@@ -35,11 +33,7 @@ def address(tmp_path):
 
 @pytest.mark.long
 def test_responses_are_listed_filtered_linked_and_inert(address):
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
-    with playwright.sync_playwright() as drivers:
-        browser = drivers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1300, "height": 900})
         asked, ran = [], []
         page.on("request", lambda request: asked.append(request.url))
@@ -63,4 +57,3 @@ def test_responses_are_listed_filtered_linked_and_inert(address):
         page.wait_for_timeout(500)
         assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
         assert ran == []
-        browser.close()

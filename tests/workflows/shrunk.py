@@ -12,7 +12,7 @@ import yaml
 
 from tasks.config import load_yaml
 from tasks.inputs.benchmarks import BenchmarkFile
-from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe
 from tests.hub.models import CONTEXT, small
 
 TOKENS = 12
@@ -114,9 +114,10 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
         recipe["model.source"] = source.model_dump(exclude_unset=True) | {"name": small(source.name)}
     else:
         recipe["model.source"] = {"kind": "folder", "path": str(model)}
+    greedy = shipped.companion(EvaluationFile).sampling.temperature == 0
     evaluation = {
         "extends": shipped.evaluation,
-        "sampling": {"samples": 2, "max_tokens": TOKENS},
+        "sampling": {"samples": 1 if greedy else 2, "max_tokens": TOKENS},
         "engine": ENGINE,
     }
     files = {"recipe": recipe, "data": shrunk_data(shipped.data, judge), "evaluation": evaluation}
