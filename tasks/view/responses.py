@@ -74,7 +74,7 @@ def find_responses(run: Path) -> Responses:
         ViewError: the folder does not exist or contains no responses.
     """
     if not run.is_dir():
-        raise ViewError(f"{run} is no folder: name a run such as outputs/latest")
+        raise ViewError(f"{run} is not a folder: name a run such as outputs/latest")
     tables = Responses(run, prompts=[path for name in PROMPT_TABLES if (path := run / f"{name}.parquet").is_file()])
     tables.ledger = path if (path := run / "ledger.parquet").is_file() else None
     tables.difficulty = path if (path := run / "rollouts.parquet").is_file() else None
