@@ -24,8 +24,8 @@ def fetch(
     """Download the results of EXECUTION into a folder in outputs/.
 
     The folder has the layout of a local run. OUTPUTS are the names of some outputs; without them, all are downloaded.
-    Outputs that an earlier call downloaded into that folder are kept and not downloaded again. `responses` are those
-    of training, which are only downloaded if they are named.
+    Outputs that an earlier call downloaded into that folder are kept and not downloaded again. `responses`, the
+    files of training's responses, are only downloaded if they are named.
     """
     if steps is not None and "responses" not in outputs:
         raise click.UsageError("--step is for responses: name them after EXECUTION")

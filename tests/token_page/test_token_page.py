@@ -169,7 +169,7 @@ def test_responses_and_tokenizers_that_are_elsewhere_are_a_sentence(tmp_path, ru
         read_step(tmp_path / "nothing", 0)
     results = tmp_path / "results"
     results.mkdir()
-    with pytest.raises(MistakeError, match=r"contains no responses.*keep_rollouts"):
+    with pytest.raises(MistakeError, match="contains no responses"):
         read_step(results, 0)
     (results / "summary.json").write_text('{"responses": "s3://bucket/rlvr-runs/x/rollouts"}')
     with pytest.raises(MistakeError, match="s3://bucket/rlvr-runs/x/rollouts, which is not on this machine"):
