@@ -29,8 +29,8 @@ def fetch_outputs(
     Args:
         remote: a client of the backend, a `FlyteRemote`.
         execution: name of the execution.
-        outputs: names of the outputs, or none for all. `responses`, the files of training's responses, are only downloaded
-            if they are named.
+        outputs: names of the outputs, or none for all. `responses`, the files of training's responses, are only
+            downloaded if they are named.
         steps: the first and the last step of the files of `responses`, or None for all.
     """
     runs = outputs_folder()

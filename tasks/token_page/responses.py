@@ -117,8 +117,8 @@ def response_folder(run: Path) -> Path:
     if tables.elsewhere:
         raise MistakeError(f"{run}: its responses are in {tables.elsewhere}, which is not on this machine")
     raise MistakeError(
-        f"{run} contains no responses of training, but others: name its run folder, such as outputs/runs/NAME, which has them if "
-        "keep_rollouts is true"
+        f"{run} contains no responses of training, but others: name its run folder, such as outputs/runs/NAME, which "
+        "has them if keep_rollouts is true"
     )
 
 
