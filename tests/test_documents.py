@@ -83,7 +83,7 @@ KINDS_OF_COMMANDS = {
     r"rlvr train .*": "tests/training/test_command.py",
     r"rlvr doctor .*": "tests/commands/test_group.py",
     r"rlvr tokens .*": "tests/token_page/test_token_page.py",
-    r"rlvr view .*": "tests/view/test_command.py",
+    r"rlvr view .*": "tests/view/test_view_command.py",
     r"python -c .*": "test_commands_run",
     r"python (make|trained)_rows\.py": "tests/workflows/test_tutorial.py",
     r"(source|export|pip install) .*": "the shell's own",

@@ -54,7 +54,8 @@ def block(first_line):
     return re.search(rf"^```\w+\n({re.escape(first_line)}\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
 
 
-def test_the_commands_of_the_page_play_its_data_file(tmp_path):
+def test_the_commands_of_the_page_play_its_data_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for name in ("my_games.py", "counting.yaml"):
         (tmp_path / name).write_text(block(f"# {name}"))
     (tmp_path / "rows.jsonl").write_text(re.search(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1])

@@ -136,7 +136,7 @@ def test_a_launch_plan_that_is_not_registered_is_one_sentence(backend):
 
 @pytest.mark.long
 def test_a_mistyped_launch_plan_gets_the_nearest_name(registered):
-    done = run("workflows", registered, "launch", "rlvr_quickstrat")
+    done = run(registered, "launch", "rlvr_quickstrat")
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert f"(admin.endpoint in {registered.config}) (did you mean 'rlvr_quickstart'?); there are: " in line
@@ -157,7 +157,7 @@ def test_a_mistyped_launch_plan_gets_the_nearest_name(registered):
 )
 @pytest.mark.parametrize("command", [["launch", "rlvr_quickstart"], ["fetch", "a1b2c3d4e5"]])
 def test_a_project_or_domain_that_does_not_exist_is_named_as_such(backend, options, said, ending, command):
-    done = run(backend, *options, *command)
+    done = run(backend, *command, *options)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith(f"Error: {said}")

@@ -3,6 +3,7 @@
 import pytest
 
 from tasks.config import SpecError, file_called, load_yaml, parse
+from tasks.flyte.archive import sent_files
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe
 from tasks.inputs.user_modules import check_sent, modules_of
 from tasks.verifiers.functions import judge
@@ -141,7 +142,7 @@ def test_such_code_is_sent_to_a_cluster_and_called(code, tmp_path, monkeypatch):
     source = data.sources[0].model_copy(update={"rewards": data.sources[0].rewards[:1]})
     data = data.model_copy(update={"sources": [source]})
     assert modules_of([data]) == {"mine.belohnung", "mine.split"}
-    check_sent(tmp_path, [data], whole=True)
+    check_sent(sent_files(tmp_path), [data], whole=True)
     truth = {"function": source.rewards[0].function, "columns": {}}
     assert judge("text", truth, None).value == 1.0
 

@@ -360,7 +360,10 @@ def test_the_summary_and_the_report_are_in_the_output_folder(run, tmp_path):
 def test_the_report_says_what_each_output_was_made_from_and_how_to_make_it_again(run, tmp_path):
     run()
     page = (tmp_path / "outputs" / "latest" / "report.html").read_text()
-    assert re.search(r'<th scope="row">mixture</th><td><code>\w{12}</code></td><td class="text">selected \w{12}<', page)
+    assert re.search(
+        r"<th scope=.row.>(<a[^>]*>)?mixture(</a>)?</th><td><code>\w{12}</code></td><td class=.text.>selected \w{12}<",
+        page,
+    )
     assert "rlvr run --data RUN/data.yaml --training RUN/training.yaml" in page
     for words in ("quickstart", "SmolLM2-135M-Instruct", ">1.0 s<small>, ran<", "gain"):
         assert words in page

@@ -49,7 +49,7 @@ def command(beginning: str) -> str:
 
 
 @pytest.mark.long
-def test_its_reward_gives_a_score_and_its_files_are_read(folder):
+def test_its_reward_gives_a_score_and_its_files_are_read(folder, monkeypatch):
     from tasks.config import load_yaml
     from tasks.inputs.files import DataFile, EvaluationFile, Recipe
     from tasks.inputs.preflight import check_together, sampled_as_trained
@@ -57,6 +57,7 @@ def test_its_reward_gives_a_score_and_its_files_are_read(folder):
     run(folder, command("python make_rows.py"))
     assert len((folder / "my_rows.jsonl").read_text().splitlines()) == 60
     assert "value=1.0" in run(folder, command("python -c"))
+    monkeypatch.chdir(folder)
     data, recipe = load_yaml(DataFile, folder / "my_data.yaml"), load_yaml(Recipe, folder / "my_recipe.yaml")
     assert (Path(recipe.data).name, recipe.steps, data.sources[0].rewards[0].function) == (
         "my_data.yaml",

@@ -19,7 +19,7 @@ from tests.flyte.admin_stand_in import admin
 from tests.workflows.containers import FOLDERS
 
 ROOT = Path(__file__).parents[2]
-NOT_IN_IT = {"Dockerfile", "Dockerfile.dockerignore"}
+NOT_IN_IT = {"Dockerfile", "Dockerfile.dockerignore", "view.in"}
 """Files beside the code that are of use in a checkout alone."""
 
 PLUGIN = "rlvr_flytekit_plugin.py"
