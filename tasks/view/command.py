@@ -57,6 +57,8 @@ def view(
 
     if benchmark is not None and (steps is not None or outcome is not None):
         raise ViewError("--benchmark is about an evaluation, --step and --outcome are about training: give one of them")
+    if bundle is not None:
+        viewer.check_replaceable(bundle)
     tables = find_responses(run)
     chosen = select(tables, steps, outcome, benchmark)
     folder = environment(lambda message: click.echo(message, err=True))

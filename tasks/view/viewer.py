@@ -16,6 +16,8 @@ from tasks.view.selection import Log
 
 HOST = "127.0.0.1"
 """The address on which the viewer listens: this machine alone."""
+TITLE = "<title>Inspect View</title>"
+"""A part of the page in a bundle."""
 START = "import sys; sys.path.append(sys.argv.pop(1)); from tasks.view.child import main; main()"
 """Program of the process that writes logs. The folder of this project comes last on its path: as its first entry,
 packages that are installed next to this project would replace Inspect's."""
@@ -59,14 +61,24 @@ def write_logs(
             raise ViewError(f"the logs of {tables.run} cannot be written: {lines[-1]}")
 
 
+def check_replaceable(folder: Path) -> None:
+    """Check that a bundle may be written to a folder: it is new, empty, or contains an earlier bundle.
+
+    Raises:
+        ViewError: it contains something else.
+    """
+    page = folder / "index.html"
+    if folder.exists() and any(folder.iterdir()) and not (page.is_file() and TITLE in page.read_text(errors="replace")):
+        raise ViewError(f"--bundle {folder}: the folder contains something else; name an empty or a new one")
+
+
 def bundle(environment: Path, logs: Path, folder: Path) -> None:
     """Write a static copy of the viewer and the logs to `folder`, which any file server can show.
 
     Raises:
         ViewError: the folder contains something else, or Inspect cannot write it.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / "index.html").is_file():
-        raise ViewError(f"--bundle {folder}: the folder contains something else; name an empty or a new one")
+    check_replaceable(folder)
     shutil.rmtree(folder, ignore_errors=True)
     command = [
         str(environment / "bin" / "inspect"),

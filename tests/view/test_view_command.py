@@ -110,6 +110,16 @@ def test_a_mistake_is_one_sentence_before_anything_is_installed(run, monkeypatch
         CliRunner().invoke(view, [str(run), *arguments], catch_exceptions=False)
 
 
+def test_a_folder_with_other_files_is_not_replaced(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "make", lambda folder: pytest.fail("made"))
+    page = tmp_path / "site" / "index.html"
+    page.parent.mkdir()
+    page.write_text("<title>My pages</title>")
+    with pytest.raises(ViewError, match="contains something else"):
+        CliRunner().invoke(view, [str(run), "--bundle", str(page.parent)], catch_exceptions=False)
+    assert page.read_text() == "<title>My pages</title>"
+
+
 @pytest.mark.parametrize("step", ["x", "3:", "5:2", "-1"])
 def test_a_step_that_is_none_is_refused(run, step):
     done = CliRunner().invoke(view, [str(run), "--step", step])
