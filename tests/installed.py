@@ -51,5 +51,7 @@ def test_the_tutorial_runs_from_the_wheel_in_an_empty_folder(shell):
     assert shell("rlvr check my_recipe.yaml").startswith("checked ")
     assert "pass rate" in shell("rlvr run --training my_recipe.yaml")
     assert "sums" in shell("rlvr trace --source sums --row 0")
-    assert "heldout" in shell("rlvr compare outputs/latest outputs/latest")
+    shell("rlvr run --training my_recipe.yaml")  # the same from the cache, in another folder
+    assert "no option differs" in shell("rlvr compare outputs/2*")
+    assert "responses in" in shell("rlvr view --bundle view")
     assert "questions" in shell("rlvr show")
