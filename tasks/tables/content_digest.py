@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -77,9 +77,7 @@ def check_pages(path: Path) -> str | None:
         if claim is None:
             return None
         names = pq.read_schema(file).names
-    state = path.stat()
-    unchanged = (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-    if _read_pages_digest(path, claim["bytes"], tuple(names), unchanged) != claim["sha256"]:
+    if _pages_digest(path, claim["bytes"], names) != claim["sha256"]:
         raise ContentError(
             f"{path}: its rows are not those that the digest in its footer was made for: the file is damaged, or was "
             f"changed by a program that kept the entry {CLAIM!r} of its metadata; write it without that entry"
@@ -152,13 +150,7 @@ def _claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
     return claim if claim["bytes"] == pages else None
 
 
-@lru_cache(maxsize=4096)
-def _read_pages_digest(path: Path, size: int, names: tuple[str, ...], _state: tuple[int, ...]) -> str:
-    """Return `_pages_digest` of a file in this state. A table that is read several times is hashed once per process."""
-    return _pages_digest(path, size, names)
-
-
-def _pages_digest(path: Path, size: int, names: Sequence[str]) -> str:
+def _pages_digest(path: Path, size: int, names: list[str]) -> str:
     digest = hashlib.sha256(json.dumps(names).encode())
     with path.open("rb") as file:
         while block := file.read(min(_BLOCK, size)):
