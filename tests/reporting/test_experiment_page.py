@@ -184,6 +184,13 @@ def test_a_step_without_a_reward_is_a_gap_and_a_version_without_validation_is_no
     assert [one.points for one in drawn["Validation: sums"]] == [[(0.0, 0.25), (2.0, 0.75)]]
 
 
+def test_the_range_of_several_runs_has_the_gap_of_their_curve():
+    first, second = metrics(0.5), metrics(0.7)
+    del first[1]["reward"]
+    drawn = "".join(experiment._charts({"slow": [first, second]}))
+    assert drawn.count("<svg") >= 2, "it can be drawn"
+
+
 def test_a_domain_that_has_all_prompts_is_shown_once():
     def rows(benchmark):
         return [{**figure(name, value), "benchmark": benchmark} for name, value in (("slow", 0.5), ("fast", 0.7))]
