@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tasks.commands.options import backend_options
-from tasks.view.command import Steps
+from tasks.commands.options import Steps, backend_options
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,6 +75,23 @@ class Run(click.Path):
         return items or [CompletionItem(incomplete, type="dir")]
 
 
+class Steps(click.ParamType):
+    """A step of training, or a range of steps with both ends: `41`, `40:60`."""
+
+    name = "N or A:B"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[int, int]:
+        """Return the first and the last step."""
+        first, colon, last = str(value).partition(":")
+        try:
+            steps = (int(first), int(last if colon else first))
+        except ValueError:
+            self.fail(f"{value!r} is neither a step, such as 41, nor a range of steps, such as 40:60", param, context)
+        if not 0 <= steps[0] <= steps[1]:
+            self.fail(f"{value!r}: a range begins with its lower step, and steps begin with 0", param, context)
+        return steps
+
+
 RECIPE = click.argument("recipe", type=SpecFile("training"))
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", type=Override())
 
@@ -106,16 +124,11 @@ def named_files(kinds: list[str], incomplete: str) -> list[CompletionItem]:
     prefix = incomplete[: len(incomplete) - len(beginning)]
     paths = [
         f"{prefix}{path.name}{'/' if path.is_dir() else ''}"
-        for path in sorted(here.glob(f"{glob_escaped(beginning)}*"))
+        for path in sorted(here.glob(f"{glob.escape(beginning)}*"))
         if (path.is_dir() or path.suffix == ".yaml") and (beginning.startswith(".") or path.name[0] != ".")
     ]
     items = [CompletionItem(name) for name in (*names, *paths)]
     return items or [CompletionItem(incomplete, type="file")]
-
-
-def glob_escaped(text: str) -> str:
-    """Return a text as a pattern of itself."""
-    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
 
 
 def options_of(kind: str) -> dict[str, list[str]]:

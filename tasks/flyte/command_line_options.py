@@ -20,9 +20,6 @@ from tasks.storage.run_folders import hint_on
 QUICKSTART = "quickstart"
 """Name of the default recipe."""
 
-PAGES = {"DataFile": "data", "Recipe": "training", "EvaluationFile": "evaluation"}
-"""The pages of the options of a run's files, by the name of the class."""
-
 
 class ConfigFile(click.ParamType):
     """A command-line option type for a YAML file, or its text, that is parsed into a subclass of `Config`."""

@@ -109,7 +109,7 @@ def _init(address: str, options: Mapping[str, Any]) -> None:
 
     try:
         ray.init(address=address, include_dashboard=False, **options)
-    except Exception as error:
+    except Exception as error:  # Ray raises a plain Exception
         if TOO_SLOW not in str(error):
             raise
         raise RayStartError(

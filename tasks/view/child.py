@@ -185,7 +185,7 @@ class LogWriter:
 
     def _message(self, one: Mapping[str, Any], model: str) -> Any:
         role, content = one["role"], one["content"]
-        about = {key: one[key] for key in ("said_by", "policy", "anew") if one.get(key) not in (None, role)}
+        about = {key: one[key] for key in ("said_by", "policy", "restarted") if one.get(key) not in (None, role)}
         given: dict[str, Any] = {"content": content, "metadata": about or None}
         if role == "assistant":
             calls = [

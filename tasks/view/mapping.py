@@ -54,7 +54,7 @@ def sample(row: Mapping[str, Any], prompt: Mapping[str, Any] | None, identity: s
         epoch: the number of the response in its group, from 1.
     """
     answered = _answered(row, prompt)
-    restarts = [number for number, message in enumerate(answered) if message.get("anew")]
+    restarts = [number for number, message in enumerate(answered) if message.get("restarted")]
     scores = dict(_scores(row))
     return plain(
         {
@@ -145,7 +145,7 @@ def _answered(row: Mapping[str, Any], prompt: Mapping[str, Any] | None) -> list[
     for number, turn in enumerate(turns):
         message = _message(turn["role"], turn["content"])
         if turn["anew"] and not (number and turns[number - 1]["anew"]):
-            message["anew"] = True
+            message["restarted"] = True
         if turn["sampled"]:
             waiting = list(_calls(turn["content"], pattern, number))
             message["calls"] = list(waiting)

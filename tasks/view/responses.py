@@ -45,7 +45,7 @@ class Rows:
 
 
 @dataclass
-class Responses:
+class ResponseTables:
     """The tables with responses of a run.
 
     Attributes:
@@ -67,7 +67,7 @@ class Responses:
     elsewhere: str = ""
 
 
-def find_responses(run: Path) -> Responses:
+def find_responses(run: Path) -> ResponseTables:
     """Return the tables of a folder of results (`outputs/latest`) or of a training run (`outputs/runs/NAME`).
 
     Raises:
@@ -75,7 +75,9 @@ def find_responses(run: Path) -> Responses:
     """
     if not run.is_dir():
         raise ViewError(f"{run} is not a folder: name a run such as outputs/latest")
-    tables = Responses(run, prompts=[path for name in PROMPT_TABLES if (path := run / f"{name}.parquet").is_file()])
+    tables = ResponseTables(
+        run, prompts=[path for name in PROMPT_TABLES if (path := run / f"{name}.parquet").is_file()]
+    )
     tables.ledger = path if (path := run / "ledger.parquet").is_file() else None
     tables.difficulty = path if (path := run / "rollouts.parquet").is_file() else None
     tables.evaluation = path if (path := run / "evaluation_rollouts.parquet").is_file() else None

@@ -12,7 +12,6 @@ a message says what is left out.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tasks.view.responses import Responses, Rows, ViewError, read_columns
+from tasks.config import close_match
+from tasks.view.responses import ResponseTables, Rows, ViewError, read_columns
 
 PART_RESPONSES, PART_TOKENS = 5_000, 8_000_000
 """Maximum number of responses, and of their tokens, in a log."""
@@ -40,8 +40,8 @@ Asked = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A response: its table and the place in it, its group, and its number of tokens."""
+class Response:
+    """A response: its table, its row there, its group, and its number of tokens."""
 
     file: str
     row_group: int
@@ -92,7 +92,7 @@ class Selection:
 
 
 def select(
-    tables: Responses,
+    tables: ResponseTables,
     steps: tuple[int, int] | None = None,
     outcome: str | None = None,
     benchmark: str | None = None,
@@ -123,7 +123,7 @@ def select(
 
 
 def _add_training(
-    chosen: Selection, tables: Responses, steps: tuple[int, int] | None, outcome: str | None, most: int
+    chosen: Selection, tables: ResponseTables, steps: tuple[int, int] | None, outcome: str | None, most: int
 ) -> None:
     if not tables.training:
         if steps is not None or outcome is not None:
@@ -132,13 +132,13 @@ def _add_training(
         if tables.elsewhere:
             chosen.left_out.append(f"the responses of training are in {tables.elsewhere}, not on this machine")
         return
-    logs = _training_places(tables.training)
+    logs = _training_responses(tables.training)
     outcomes = {fate for _, fate in logs}
     if outcome is not None and outcome not in outcomes:
         raise ViewError(f"--outcome {outcome}: no group of this run has it{_near(outcome, outcomes)}")
     sizes: defaultdict[int, int] = defaultdict(int)
-    for (step, fate), places in sorted(logs.items()):
-        sizes[step] += len(places) if outcome in (None, fate) else 0
+    for (step, fate), responses in sorted(logs.items()):
+        sizes[step] += len(responses) if outcome in (None, fate) else 0
     wanted = _some_steps(chosen, sizes, most) if steps is None else _within(steps, list(sizes))
     for step in reversed(wanted):
         for fate in sorted(outcomes if outcome is None else {outcome}):
@@ -148,7 +148,7 @@ def _add_training(
                     kind="training",
                     task=f"step {step:05d} {fate}",
                     model="training",
-                    places=of_log,
+                    responses=of_log,
                     metadata={"step": step, "outcome": fate},
                 )
 
@@ -176,9 +176,9 @@ def _within(steps: tuple[int, int], known: Sequence[int]) -> list[int]:
     return wanted
 
 
-def _training_places(files: Iterable[Path]) -> dict[tuple[int, str], list[Place]]:
+def _training_responses(files: Iterable[Path]) -> dict[tuple[int, str], list[Response]]:
     """Return the responses by step and outcome. A group that no step took has the step of its newest weights."""
-    logs: defaultdict[tuple[int, str], list[Place]] = defaultdict(list)
+    logs: defaultdict[tuple[int, str], list[Response]] = defaultdict(list)
     names = ["group", "prompt_id", "step", "fate", "last_version", "num_tokens"]
     for path in files:
         for number, table in read_columns(path, names):
@@ -190,7 +190,7 @@ def _training_places(files: Iterable[Path]) -> dict[tuple[int, str], list[Place]
                 step = members[0][1][2]
                 if step is None:
                     step = max(row[4] for _, row in members)
-                logs[step, fate] += [Place(str(path), number, at, row[1], group, row[5]) for at, row in members]
+                logs[step, fate] += [Response(str(path), number, at, row[1], group, row[5]) for at, row in members]
     return dict(logs)
 
 
@@ -202,47 +202,47 @@ def _evenly(steps: Sequence[int], responses: int, most: int) -> list[int]:
     return sorted({steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)})
 
 
-def _add_evaluation(chosen: Selection, tables: Responses, benchmark: str | None, most: int) -> None:
+def _add_evaluation(chosen: Selection, tables: ResponseTables, benchmark: str | None, most: int) -> None:
     if tables.evaluation is None:
         if benchmark is not None:
             raise ViewError(f"{tables.run} has no evaluation, so that --benchmark {benchmark} shows nothing")
         return
-    answered, verdicts = _evaluation_places(tables.evaluation)
+    answered, verdicts = _evaluation_responses(tables.evaluation)
     benchmarks = list(dict.fromkeys(of for of, _ in answered))
     if benchmark is not None and benchmark not in benchmarks:
         raise ViewError(f"--benchmark {benchmark}: this run has none of this name{_near(benchmark, benchmarks)}")
     shown = benchmarks if benchmark is None else [benchmark]
-    logs = {key: places for key, places in answered.items() if key[0] in shown}
+    logs = {key: responses for key, responses in answered.items() if key[0] in shown}
     intervals = _intervals(tables)
     share = _share(logs.values(), most if benchmark is None else None)
-    for (of, policy), places in logs.items():
-        some = _first_groups(places, share)
+    for (of, policy), responses in logs.items():
+        some = _first_groups(responses, share)
         chosen.logs += _parts(
             f"evaluation/{_safe(of)}-{_safe(policy)}",
             kind="evaluation",
             task=of,
             model=policy,
-            places=some,
+            responses=some,
             metadata={"benchmark": of, "policy": policy, "results": intervals.get((of, policy), [])},
         )
-        if left := len(places) - len(some):
+        if left := len(responses) - len(some):
             chosen.left_out.append(
-                f"{left:,} of {len(places):,} responses of {policy} to {of} (--benchmark {of} shows all)"
+                f"{left:,} of {len(responses):,} responses of {policy} to {of} (--benchmark {of} shows all)"
             )
     for of in shown:
         for baseline, policy in _pairs(tables, [policy for known, policy in answered if known == of]):
             _add_flipped(chosen, of, (baseline, policy), answered, verdicts)
 
 
-def _evaluation_places(path: Path) -> tuple[dict[Asked, list[Place]], dict[Asked, dict[str, list[bool]]]]:
+def _evaluation_responses(path: Path) -> tuple[dict[Asked, list[Response]], dict[Asked, dict[str, list[bool]]]]:
     """Return the responses, and the verdicts by prompt, by benchmark and policy."""
-    answered: defaultdict[Asked, list[Place]] = defaultdict(list)
+    answered: defaultdict[Asked, list[Response]] = defaultdict(list)
     verdicts: defaultdict[Asked, dict[str, list[bool]]] = defaultdict(dict)
     names = ["benchmark", "policy", "prompt_id", "sample", "num_tokens", "passed"]
     for number, table in read_columns(path, names):
         columns = (table.column(name).to_pylist() for name in names)
         for at, (of, policy, prompt_id, _, tokens, passed) in enumerate(zip(*columns, strict=True)):
-            answered[of, policy].append(Place(str(path), number, at, prompt_id, prompt_id, tokens))
+            answered[of, policy].append(Response(str(path), number, at, prompt_id, prompt_id, tokens))
             if passed is not None:
                 verdicts[of, policy].setdefault(prompt_id, []).append(passed)
     return answered, verdicts
@@ -252,7 +252,7 @@ def _add_flipped(
     chosen: Selection,
     of: str,
     pair: tuple[str, str],
-    answered: Mapping[Asked, list[Place]],
+    answered: Mapping[Asked, list[Response]],
     verdicts: Mapping[Asked, Mapping[str, list[bool]]],
 ) -> None:
     """Add the logs of questions whose pass rate rose or fell from the first policy of `pair` to the second."""
@@ -263,23 +263,25 @@ def _add_flipped(
     for name, sign in (("better", 1), ("worse", -1)):
         changed = [prompt for prompt in before if prompt in after and sign * (after[prompt] - before[prompt]) > 0]
         questions = set(changed[:MOST_FLIPPED])
-        places = [response for policy in pair for response in answered[of, policy] if response.prompt_id in questions]
+        responses = [
+            response for policy in pair for response in answered[of, policy] if response.prompt_id in questions
+        ]
         if len(changed) > MOST_FLIPPED:
             chosen.left_out.append(f"{len(changed) - MOST_FLIPPED:,} questions of {of} that became {name}")
-        if places:
+        if responses:
             # Rows of both policies to a question have to be in one part: they are divided by question.
             chosen.logs += _parts(
                 f"flipped/{_safe(of)}-{name}-{_safe(pair[1])}-vs-{_safe(pair[0])}",
                 kind="flipped",
                 task=f"flipped {of}: {name}",
                 model=f"{pair[1]} vs {pair[0]}",
-                places=sorted(places, key=lambda response: response.prompt_id),
+                responses=sorted(responses, key=lambda response: response.prompt_id),
                 metadata={"benchmark": of, "flipped": name, "questions": len(questions)},
                 sides=pair,
             )
 
 
-def _pairs(tables: Responses, policies: Sequence[str]) -> list[tuple[str, str]]:
+def _pairs(tables: ResponseTables, policies: Sequence[str]) -> list[tuple[str, str]]:
     """Return the policies that the evaluation compares, each after its baseline."""
     path = tables.run / "evaluation.parquet"
     if not path.is_file():
@@ -293,7 +295,7 @@ def _pairs(tables: Responses, policies: Sequence[str]) -> list[tuple[str, str]]:
     return list(pairs)
 
 
-def _intervals(tables: Responses) -> dict[Asked, list[dict[str, Any]]]:
+def _intervals(tables: ResponseTables) -> dict[Asked, list[dict[str, Any]]]:
     """Return the rows of `EVALUATION` on a benchmark's policy: metrics with the bounds of their intervals."""
     path = tables.run / "evaluation.parquet"
     intervals: defaultdict[Asked, list[dict[str, Any]]] = defaultdict(list)
@@ -306,43 +308,43 @@ def _intervals(tables: Responses) -> dict[Asked, list[dict[str, Any]]]:
     return intervals
 
 
-def _add_difficulty(chosen: Selection, tables: Responses, most: int) -> None:
+def _add_difficulty(chosen: Selection, tables: ResponseTables, most: int) -> None:
     if tables.difficulty is None:
         return
-    answered: defaultdict[str, list[Place]] = defaultdict(list)
+    answered: defaultdict[str, list[Response]] = defaultdict(list)
     names = ["policy", "prompt_id", "num_tokens"]
     for number, table in read_columns(tables.difficulty, names):
         columns = (table.column(name).to_pylist() for name in names)
         for at, (policy, prompt_id, tokens) in enumerate(zip(*columns, strict=True)):
-            answered[policy].append(Place(str(tables.difficulty), number, at, prompt_id, prompt_id, tokens))
+            answered[policy].append(Response(str(tables.difficulty), number, at, prompt_id, prompt_id, tokens))
     share = _share(answered.values(), most)
-    for policy, places in answered.items():
-        some = _first_groups(places, share)
+    for policy, responses in answered.items():
+        some = _first_groups(responses, share)
         chosen.logs += _parts(
             f"difficulty/{_safe(policy)}",
             kind="difficulty",
             task="difficulty",
             model=policy,
-            places=some,
+            responses=some,
             metadata={"policy": policy},
         )
-        if left := len(places) - len(some):
-            chosen.left_out.append(f"{left:,} of {len(places):,} responses of difficulty")
+        if left := len(responses) - len(some):
+            chosen.left_out.append(f"{left:,} of {len(responses):,} responses of difficulty")
 
 
-def _share(logs: Iterable[Sequence[Place]], most: int | None) -> int | None:
+def _share(logs: Iterable[Sequence[Response]], most: int | None) -> int | None:
     """Return the maximum number of responses of each log, so that all have about `most`."""
-    sizes = [len(places) for places in logs]
+    sizes = [len(responses) for responses in logs]
     return None if most is None or sum(sizes) <= most else max(1, most // len(sizes))
 
 
-def _first_groups(places: Sequence[Place], most: int | None) -> Sequence[Place]:
+def _first_groups(responses: Sequence[Response], most: int | None) -> Sequence[Response]:
     """Return the responses to the first prompts, as many as have at most about `most` responses together."""
-    if most is None or len(places) <= most:
-        return places
+    if most is None or len(responses) <= most:
+        return responses
     prompts: set[int | str] = set()
     sizes: defaultdict[int | str, int] = defaultdict(int)
-    for response in places:
+    for response in responses:
         sizes[response.group] += 1
     total = 0
     for group, size in sizes.items():
@@ -350,15 +352,15 @@ def _first_groups(places: Sequence[Place], most: int | None) -> Sequence[Place]:
             break
         total += size
         prompts.add(group)
-    return [response for response in places if response.group in prompts]
+    return [response for response in responses if response.group in prompts]
 
 
-def _parts(path: str, places: Sequence[Place], task: str, **about: Any) -> Iterator[Log]:
-    """Yield the log, or several logs of parts of its responses. Responses of a group stay together."""
-    by_group: defaultdict[int | str, list[Place]] = defaultdict(list)
-    for response in places:
+def _parts(path: str, responses: Sequence[Response], task: str, **about: Any) -> Iterator[Log]:
+    """Yield the log, or several logs of parts of its responses. ResponseTables of a group stay together."""
+    by_group: defaultdict[int | str, list[Response]] = defaultdict(list)
+    for response in responses:
         by_group[response.group].append(response)
-    parts: list[list[Place]] = [[]]
+    parts: list[list[Response]] = [[]]
     tokens = 0
     for members in by_group.values():
         size = sum(response.tokens for response in members)
@@ -374,8 +376,8 @@ def _parts(path: str, places: Sequence[Place], task: str, **about: Any) -> Itera
         yield Log(f"{path}{ending}.eval", task=f"{task}{of}", rows=list(_rows(part)), **about)
 
 
-def _rows(places: Iterable[Place]) -> Iterator[Rows]:
-    ordered = sorted(places, key=lambda response: (response.file, response.row_group, response.row))
+def _rows(responses: Iterable[Response]) -> Iterator[Rows]:
+    ordered = sorted(responses, key=lambda response: (response.file, response.row_group, response.row))
     for (file, row_group), members in groupby(ordered, key=lambda response: (response.file, response.row_group)):
         yield Rows(file, row_group, [response.row for response in members])
 
@@ -397,6 +399,6 @@ def _safe(name: str) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is meant, or some of the known names."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else f"; there are: {', '.join(islice(names, 20)) or 'none'}"
+    return close_match(name, names) or f"; there are: {', '.join(islice(names, 20)) or 'none'}"

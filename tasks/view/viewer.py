@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tasks
-from tasks.view.responses import Responses, ViewError
+from tasks.view.responses import ResponseTables, ViewError
 from tasks.view.selection import Log
 
 HOST = "127.0.0.1"
@@ -25,7 +25,7 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME", "XDG_DATA
 
 
 def write_logs(
-    environment: Path, tables: Responses, logs: Sequence[Log], folder: Path, wrote: Callable[[str, int], None]
+    environment: Path, tables: ResponseTables, logs: Sequence[Log], folder: Path, wrote: Callable[[str, int], None]
 ) -> None:
     """Write logs to `folder`, in a process of Inspect's environment.
 

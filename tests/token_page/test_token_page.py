@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tasks.commands.tokens import tokens
 from tasks.failures import MistakeError
-from tasks.token_page.command import tokens
 from tasks.token_page.decoding import TokenTexts, visible
 from tasks.token_page.page import LEVELS, MOST_RESPONSES, MOST_TOKENS, choose, render
 from tasks.token_page.responses import StepRead, TokenRow, read_step, tokenizer_folder

@@ -10,8 +10,8 @@ import threading
 import pytest
 from click.testing import CliRunner
 
+from tasks.commands.view import view
 from tasks.view import environment
-from tasks.view.command import view
 from tests.browser import chromium
 from tests.view.synthetic import write_run, write_training
 

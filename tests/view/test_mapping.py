@@ -88,7 +88,7 @@ def test_roles_that_inspect_does_not_know_and_restarts_are_said():
     turns = [turn("assistant", "a"), turn("environment", "b", anew=True), turn("assistant", "c")]
     one = sample(trained(0, 0, 0, turns=turns), prompt("p0"), "p0", 1)
     message = one["messages"][2]
-    assert (message["role"], message["said_by"], message["anew"]) == ("user", "environment", True)
+    assert (message["role"], message["said_by"], message["restarted"]) == ("user", "environment", True)
     assert one["metadata"]["conversation begins again at turns"] == [1]
 
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from images import pins
+from tasks.commands.view import view
 from tasks.view import environment as environments
-from tasks.view.command import view
 from tasks.view.responses import ViewError
 from tests.paths import ROOT
 from tests.view.synthetic import HOSTILE, write_run, write_training

@@ -1,38 +1,24 @@
-"""Shows every response of a run in the browser: the command `view`."""
+"""Opens the rollouts of a run in a browser: `rlvr view`."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tasks.view.responses import ViewError, find_responses
-from tasks.view.selection import Selection, select
+from tasks.commands.options import LATEST, Run, Steps
+
+if TYPE_CHECKING:
+    from tasks.view.selection import Selection
 
 PROGRESS = 8
 """Number of lines about logs that are written, at most."""
 
 
-class Steps(click.ParamType):
-    """A step of training, or a range of steps with both ends: `41`, `40:60`."""
-
-    name = "N or A:B"
-
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[int, int]:
-        """Return the first and the last step."""
-        first, colon, last = str(value).partition(":")
-        try:
-            steps = (int(first), int(last if colon else first))
-        except ValueError:
-            self.fail(f"{value!r} is neither a step, such as 41, nor a range of steps, such as 40:60", param, context)
-        if not 0 <= steps[0] <= steps[1]:
-            self.fail(f"{value!r}: a range begins with its lower step, and steps begin with 0", param, context)
-        return steps
-
-
 @click.command()
-@click.argument("run", default="outputs/latest", type=click.Path(path_type=Path))
+@click.argument("run", default=LATEST, type=Run())
 @click.option("--step", "steps", type=Steps(), help="Only training, and all responses of this step or these steps.")
 @click.option("--outcome", help="Only training, and groups with this outcome, such as trained or zero_variance.")
 @click.option("--benchmark", help="Only the evaluation, and all responses to this benchmark, such as heldout.")
@@ -54,6 +40,8 @@ def view(
     """
     from tasks.view import viewer
     from tasks.view.environment import environment
+    from tasks.view.responses import ViewError, find_responses
+    from tasks.view.selection import select
 
     if benchmark is not None and (steps is not None or outcome is not None):
         raise ViewError("--benchmark is about an evaluation, --step and --outcome are about training: give one of them")

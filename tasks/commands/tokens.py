@@ -1,4 +1,4 @@
-"""Implements the command `tokens`, which writes a page with the tokens of a training step's responses."""
+"""Writes a page with the tokens of a training step's responses: `rlvr tokens`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from tasks.commands.options import LATEST, Run
+
 
 @click.command()
-@click.argument("run", default="outputs/latest", type=click.Path(path_type=Path))
+@click.argument("run", default=LATEST, type=Run())
 @click.option("--step", required=True, type=click.IntRange(min=0), help="Number of the training step, from 0.")
 @click.option("--prompt", default="", help="Only responses to the prompts whose ids begin so.")
 @click.option(
