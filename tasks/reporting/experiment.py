@@ -157,10 +157,9 @@ def _chart(title: str, unit: str, metrics: Runs, key: str, *, over_time: bool = 
         band = _band(aligned, key, bounds)
         if points and not validates:
             every = {float(row[x]) for rows in runs for row in rows if x in row}
-            gaps = sorted(every - set(across))
-            order = sorted(range(len(points) + len(gaps)), key=lambda index: [*across, *gaps][index])
-            points = [[*points, *((position, math.nan) for position in gaps)][index] for index in order]
-            band = [[*band, *((math.nan, math.nan) for _ in gaps)][index] for index in order] if band else band
+            bounds_at = dict(zip(across, band, strict=True)) if band else {}
+            points = sorted([*points, *((position, math.nan) for position in every - set(across))])
+            band = [bounds_at.get(position, (math.nan, math.nan)) for position, _ in points] if band else band
         series.append(Series(name, points, color_of("", position), band))
     return charts.curves(title, unit, series, x_label=x_label, integer_x=not over_time)
 
