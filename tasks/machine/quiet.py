@@ -23,12 +23,14 @@ SETTINGS = {
     "TORCH_LOGS": "-torch._library.triton",  # warns on every CPU that there is no Triton
     "TRANSFORMERS_VERBOSITY": "error",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # which is a file in an engine's processes
 }
 """Environment variables that silence the libraries."""
 
 ROUTINE = {
     "DeepSpeed": ("Setting accelerator to CPU",),
     "flytekit": ("Unclosed client session", "Unclosed connector"),  # logged as errors when a process that used S3 ends
+    "vllm.v1.engine.async_llm": ("AsyncLLM output_handler failed",),  # the caller gets the same error
 }
 """Texts of routine log lines that are dropped, by name of the logger."""
 

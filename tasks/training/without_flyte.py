@@ -21,6 +21,7 @@ from tasks.storage.durable import PARTIAL, whole
 from tasks.storage.locations import address_of, folder_of
 from tasks.storage.model_folder import check_model_folder
 from tasks.tables.content_digest import file_digest
+from tasks.tables.parquet import columns_of
 from tasks.tables.schemas import canonical_json
 from tasks.training.records.identity import run_name
 
@@ -66,6 +67,7 @@ def train_recipe(
     judging = parse(DataFile, data) if data else config.companion(DataFile)
     verifiers = fingerprinted(judging.verifiers)
     model = check_model_folder(model) if model else prepared(config.model)
+    columns_of(mixture)  # a file that is not a table is refused before anything starts
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
     benchmarks = [Benchmark(benchmark.asked, questions(benchmark)) for benchmark in pinned_recipe(config).benchmarks]
     digests = [benchmark.digest for benchmark in benchmarks]
