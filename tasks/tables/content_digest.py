@@ -6,15 +6,16 @@
 
 A stored digest is called a claim, and only the writers of this project store one. A table's claim includes the number
 of bytes of its pages. A file with another number was written by another program that copied the entries of the table's
-footer, and is treated as a file without a claim. The pages of a local table are compared with the claim whenever it is
-read (`tasks.tables.parquet.read_table`). A folder's claim is compared with the names and sizes of its files, and with
-the content of the files once per process if the folder is on this machine.
+footer, and is treated as a file without a claim. The pages of a local table are compared with the claim when it is read
+(`tasks.tables.parquet.read_table`), and again after the file has changed. A folder's claim is compared with the names
+and sizes of its files, and with the content of the files once per process if the folder is on this machine.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,8 @@ CARD = "README.md"
 """The file in a folder that is only for human readers and not included in the digest."""
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
+SETTLED = 0.1
+"""Seconds without a write after which a file's digest is kept for the next time: ten ticks of a file system's clock."""
 _BLOCK = 1 << 20
 _OTHER_FILES = f"{MANIFEST} was written for other files; delete it to use them as they are"
 
@@ -62,7 +65,7 @@ def write_parquet(
         for group in row_groups(tables, schema):
             writer.write_table(group.combine_chunks())
         size = sink.tell()  # the footer is written at the end of the block
-        claim = {"bytes": size, "sha256": _pages_digest(path, size, schema.names)}
+        claim = {"bytes": size, "sha256": _pages_digest(str(path), size, tuple(schema.names))}
         writer.add_key_value_metadata({**last(), CLAIM: json.dumps(claim, sort_keys=True)})
 
 
@@ -77,7 +80,7 @@ def check_pages(path: Path) -> str | None:
         if claim is None:
             return None
         names = pq.read_schema(file).names
-    if _pages_digest(path, claim["bytes"], names) != claim["sha256"]:
+    if _read_pages_digest(str(path), claim["bytes"], tuple(names), *_state(path)) != claim["sha256"]:
         raise ContentError(
             f"{path}: its rows are not those that the digest in its footer was made for: the file is damaged, or was "
             f"changed by a program that kept the entry {CLAIM!r} of its metadata; write it without that entry"
@@ -150,9 +153,15 @@ def _claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
     return claim if claim["bytes"] == pages else None
 
 
-def _pages_digest(path: Path, size: int, names: list[str]) -> str:
+@lru_cache(maxsize=4096)
+def _read_pages_digest(path: str, size: int, names: tuple[str, ...], *_state: int) -> str:
+    """Return the same as `_pages_digest` for a file in this state. The pages of an unchanged table are read once."""
+    return _pages_digest(path, size, names)
+
+
+def _pages_digest(path: str, size: int, names: tuple[str, ...]) -> str:
     digest = hashlib.sha256(json.dumps(names).encode())
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         while block := file.read(min(_BLOCK, size)):
             digest.update(block)
             size -= len(block)
@@ -206,8 +215,7 @@ def _parsed(text: bytes, where: str) -> Any:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes. An unchanged file is read once per process."""
-    state = path.stat()
-    return _read_sha256(str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    return _read_sha256(str(path), *_state(path))
 
 
 @lru_cache(maxsize=4096)
@@ -215,3 +223,13 @@ def _read_sha256(path: str, *_state: int) -> str:
     """Return the SHA-256 of a file in this state. Weights of many gigabytes are read once per process."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what changes with the file's content. Of a file that has just been written, it is never the same twice.
+
+    Two writes within a tick of the file system's clock give a file the same times.
+    """
+    file = path.stat()
+    just_now = time.time() - file.st_ctime < SETTLED
+    return file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, time.monotonic_ns() if just_now else 0

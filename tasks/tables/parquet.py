@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +22,17 @@ from numpy.typing import NDArray
 from tasks.failures import MistakeError
 from tasks.tables.content_digest import CLAIM, ContentError, check_pages, write_parquet
 from tasks.tables.row_groups import ROW_GROUP
-from tasks.tables.schemas import COMPARED, LEDGER, MIXTURE, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, canonical_json
+from tasks.tables.schemas import (
+    COMPARED,
+    LEDGER,
+    MESSAGES,
+    MIXTURE,
+    PROMPTS,
+    RESPONSES,
+    ROLLOUTS,
+    SET_ASIDE,
+    canonical_json,
+)
 
 BATCH_ROWS = 4096
 """Number of rows that `read_batches` reads at a time."""
@@ -72,9 +83,20 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     try:
-        return pa.array(values, type=kind)
+        return _messages(values) if kind == MESSAGES else pa.array(values, type=kind)
     except UnicodeEncodeError:  # rare, so texts are only searched for surrogates then
         return pa.array([_storable_within(value) for value in values], type=kind)
+
+
+def _messages(values: list[Any]) -> pa.Array:
+    """Return an array of `MESSAGES`. Arrow converts the texts of many messages three times as fast as the messages."""
+    try:
+        ends = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
+        turns = list(chain.from_iterable(values))
+        texts = [pa.array([turn.get(field.name) for turn in turns], field.type) for field in MESSAGES.value_type]
+    except (TypeError, AttributeError):  # they are not messages
+        return pa.array(values, type=MESSAGES)
+    return pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(texts, fields=list(MESSAGES.value_type)), MESSAGES)
 
 
 def _storable_within(value: Any) -> Any:

@@ -297,8 +297,6 @@ def canonical_json(value: Any) -> str:
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-_quoted = json.encoder.encode_basestring
-"""Returns `canonical_json` of text, and is several times as fast."""
 
 
 def row_rank(seed: int, row: int) -> bytes:
@@ -320,10 +318,7 @@ def prompt_id_of_texts(
     messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: str, environment: str | None = None
 ) -> str:
     """Return the same as `prompt_id` for a ground truth in `canonical_json`, which is not encoded again."""
-    parts = [_turns(messages), _quoted(verifier), ground_truth]
-    if environment is not None:
-        parts.append(_quoted(environment))
-    return _digest(f"[{','.join(parts)}]")
+    return _digest([*_turns(messages), verifier, ground_truth, *([] if environment is None else [environment])])
 
 
 def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
@@ -331,14 +326,13 @@ def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
     return _digest(_turns(messages))
 
 
-def _turns(messages: Iterable[Mapping[str, str]]) -> str:
-    """Return the list of the role and the content of each message in `canonical_json`."""
-    turns = [f"[{_quoted(turn['role'])},{_quoted(turn['content'])}]" for turn in messages]
-    return f"[{','.join(turns)}]"
+def _turns(messages: Iterable[Mapping[str, str]]) -> list[str]:
+    return [text for message in messages for text in (message["role"], message["content"])]
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _digest(parts: list[str]) -> str:
+    """Return a hash of the texts. Each follows its length, so that no other texts are hashed as the same ones."""
+    return hashlib.sha256("".join([f"{len(part)}:{part}" for part in parts]).encode()).hexdigest()[:32]
 
 
 def set_aside_row(

@@ -63,7 +63,7 @@ def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
     keys: list[bytes] = []
     for chunk in messages.chunks:
         written = _contents(chunk)
-        content = _single_spaced(pc.utf8_lower(pc.utf8_normalize(written, "NFC")))
+        content = _single_spaced(pc.utf8_lower(_composed(written)))
         marks, has_marks = units_and_blocks(written)
         if len(marks):
             marked = pc.binary_join_element_wise(content.filter(has_marks), marks, "\x1f")
@@ -272,6 +272,12 @@ def _translated(texts: pa.StringArray, table: bytes) -> pa.StringArray:
 
 def _contents(messages: pa.ListArray) -> pa.Array:
     return pc.struct_field(messages.flatten(), "content").cast(pa.string())  # join kernels support no other type
+
+
+def _composed(texts: pa.Array) -> pa.Array:
+    """Return the texts with letters and their accents as one character each (NFC)."""
+    has_others = pc.invert(pc.string_is_ascii(texts))
+    return pc.replace_with_mask(texts, has_others, pc.utf8_normalize(texts.filter(has_others), "NFC"))
 
 
 def _single_spaced(texts: pa.Array) -> pa.Array:

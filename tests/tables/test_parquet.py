@@ -24,7 +24,7 @@ from tasks.tables.parquet import (
     table_from_rows,
     write_table,
 )
-from tasks.tables.schemas import PROMPTS, canonical_json, messages_key, prompt_id, prompt_id_of_texts
+from tasks.tables.schemas import PROMPTS, messages_key, prompt_id, prompt_id_of_texts
 
 ROW = {
     "prompt_id": "a" * 32,
@@ -146,16 +146,30 @@ def test_a_prompts_identity_is_its_messages_verifier_and_ground_truth():
 
 @pytest.mark.parametrize("environment", [None, '{"path":"a.b"}'])
 @pytest.mark.parametrize("truth", ["2", ["1/2", "é\n\u2028"], {"tests": ['a == "b"'], "n": 1.5}, None])
-def test_a_prompts_identity_is_the_hash_of_the_json_of_its_parts(truth, environment):
+def test_a_prompts_identity_is_the_hash_of_its_parts_each_after_its_length(truth, environment):
     messages = [{"role": "system", "content": 'Say "é"\n\t\x7f'}, {"role": "user", "content": "\\\u2028漢?"}]
-    turns = [[message["role"], message["content"]] for message in messages]
-    parts = [turns, "math", truth, *([environment] if environment else [])]
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    encoded = json.dumps(truth, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    turns = '6:system10:Say "é"\n\t\x7f4:user4:\\\u2028漢?'
+    text = f"{turns}4:math{len(encoded)}:{encoded}" + (f"{len(environment)}:{environment}" if environment else "")
     expected = hashlib.sha256(text.encode()).hexdigest()[:32]
     assert prompt_id(messages, "math", truth, environment) == expected
-    assert prompt_id_of_texts(messages, "math", canonical_json(truth), environment) == expected
-    turns_alone = json.dumps(turns, separators=(",", ":"), ensure_ascii=False)
-    assert messages_key(messages) == hashlib.sha256(turns_alone.encode()).hexdigest()[:32]
+    assert prompt_id_of_texts(messages, "math", encoded, environment) == expected
+    assert messages_key(messages) == hashlib.sha256(turns.encode()).hexdigest()[:32]
+
+
+def test_no_two_prompts_have_the_parts_of_one():
+    ids = [
+        prompt_id([{"role": "user", "content": content}, *more], verifier, None, environment)
+        for content, more, verifier, environment in (
+            ("a", [], "math", None),
+            ("a4:math", [], "", None),
+            ("", [], "a4:math", None),
+            ("a", [{"role": "math", "content": "null"}], "math", None),
+            ("a", [], "math", "null"),
+            ("a", [], "math", ""),
+        )
+    ]
+    assert len(set(ids)) == len(ids)
 
 
 def test_a_folders_digest_sees_content_and_names_and_nothing_else(tmp_path):
