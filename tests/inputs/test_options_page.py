@@ -10,7 +10,7 @@ from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.json_schema import FILES, json_schema
-from tasks.inputs.options_page import page, sections, write
+from tasks.inputs.options_page import Examples, page, sections, write
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT
@@ -26,10 +26,10 @@ def test_the_pages_are_those_of_the_code(tmp_path):
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_option_of_a_file_is_on_its_page(name):
-    schema, text = json_schema(FILES[name]), page(name, FILES[name], "folder")
+    schema, text = json_schema(FILES[name]), page(name, FILES[name], Examples(FILES[name].folder))
     for part in (schema, *schema.get("$defs", {}).values()):
         for option in set(part.get("properties", {})) - {"extends"}:
-            assert f"| `{option}` |" in text, option
+            assert f"- **`{option}`** (" in text, option
 
 
 def test_every_configuration_that_a_stage_takes_is_on_a_page():
@@ -70,14 +70,25 @@ class Root(Config):
     """Rates."""
 
 
-def test_a_page_has_type_bounds_default_meaning_and_cache_key_of_each_option():
-    lines = page("data", Root, "folder").splitlines()
-    assert "| `name` | str | required | A name. | yes |" in lines
-    assert '| `leaf` | [Leaf](#leaf) | `{"kind": "b"}` | Decides. | yes |' in lines
-    assert "| `spare` | [Leaf (run-time)](#leaf-run-time) | its own defaults | Does not decide. | no |" in lines
-    assert "| `rates` | list of float, > 0 | `[0.5]` | Rates. | no |" in lines
+def test_a_page_has_type_bounds_default_and_meaning_of_each_option_and_whether_it_is_in_no_key(tmp_path):
+    lines = page("data", Root, Examples(tmp_path)).splitlines()
+    assert "- **`name`** (str; required) A name." in lines
+    assert '- **`leaf`** ([Leaf](#leaf); default `{"kind": "b"}`) Decides.' in lines
+    spare = "- **`spare`** ([Leaf (run-time)](#leaf-run-time); default its own defaults; run-time) Does not decide."
+    assert spare in lines
+    assert "- **`rates`** (list of float, > 0; default `[0.5]`; run-time) Rates." in lines
     assert "Keys: `leaf`. A leaf." in lines
     assert "Keys: `spare`. A leaf." in lines
-    assert r'| `kind` | `a`, `b` | `"a"` | One of two \| kinds. | yes |' in lines
-    assert r'| `kind` | `a`, `b` | `"a"` | One of two \| kinds. | no |' in lines
-    assert "| `width` | int or null, ≥ 1, < 9 | `null` | Width in metres. | yes |" in lines
+    assert '- **`kind`** (`a`, `b`; default `"a"`) One of two | kinds.' in lines
+    assert '- **`kind`** (`a`, `b`; default `"a"`; run-time) One of two | kinds.' in lines
+    assert "- **`width`** (int or null, ≥ 1, < 9; default `null`) Width in metres." in lines
+
+
+def test_examples_of_an_option_are_the_values_that_files_set_however_they_write_its_path(tmp_path):
+    (tmp_path / "a.yaml").write_text("name: first\nleaf: {kind: b}\n")
+    (tmp_path / "b.yaml").write_text("name: second\nleaf.kind: a\nspare.width: 3\n")
+    (tmp_path / "c.yaml").write_text(f"name: {'very ' * 20}long\nleaf.kind: b\n")
+    lines = page("data", Root, Examples(tmp_path)).splitlines()
+    assert '- **`name`** (str; required) A name. Example: `"first"` (a), `"second"` (b).' in lines
+    assert '- **`kind`** (`a`, `b`; default `"a"`) One of two | kinds. Example: `"b"` (a), `"a"` (b).' in lines
+    assert any(line.startswith("- **`width`**") and line.endswith("metres. Example: `3` (b).") for line in lines)
