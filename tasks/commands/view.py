@@ -20,7 +20,10 @@ PROGRESS = 8
 @click.command()
 @click.argument("run", default=LATEST, type=Run())
 @click.option("--step", "steps", type=Steps(), help="Only training, and all responses of this step or these steps.")
-@click.option("--outcome", help="Only training, and groups with this outcome, such as trained or zero_variance.")
+@click.option(
+    "--outcome",
+    help="Only training, and groups with this outcome, such as zero_variance, of some steps if not of --step.",
+)
 @click.option("--benchmark", help="Only the evaluation, and all responses to this benchmark, such as heldout.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Write a folder of static files instead of a server.")
 @click.option("--port", type=click.IntRange(1, 65535), default=7575, show_default=True, help="Port on 127.0.0.1.")

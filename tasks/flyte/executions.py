@@ -18,7 +18,7 @@ from tasks.tables.content_digest import MANIFEST
 
 if TYPE_CHECKING:
     from flytekit.models.literals import Blob, Literal, LiteralMap
-    from flytekit.remote import FlyteRemote
+    from flytekit.remote import FlyteLaunchPlan, FlyteRemote
 
 File = TypeVar("File", bound=Config)
 
@@ -225,31 +225,17 @@ def input_files(execution: Execution, kinds: Mapping[str, type[File]]) -> Iterat
             yield name, value
 
 
-def launch(
-    remote: FlyteRemote,
-    name: str,
-    inputs: Mapping[str, Config],
-    *,
-    version: str | None = None,
-    labels: Mapping[str, str] = {},
-    execution: str | None = None,
-    overwrite_cache: bool = False,
-    environment: Mapping[str, str] = {},
-) -> str:
-    """Launch the registered launch plan `name` with these inputs instead of its defaults, and return the console's URL.
-
-    The inputs use this project's Python types, because flytekit cannot derive types from the registered JSON schemas.
+def registered_plan(remote: FlyteRemote, name: str, version: str | None) -> FlyteLaunchPlan:
+    """Return the launch plan that is registered under a name, of a version, or if that is None the one of the last.
 
     Raises:
-        ExecutionError: nothing is registered under this name, or it has no such input.
+        ExecutionError: nothing is registered under this name.
     """
-    from flytekit.exceptions.user import FlyteEntityNotExistException, FlyteValueException
-    from flytekit.models.common import Labels
-    from flytekit.tools.translator import Options
+    from flytekit.exceptions.user import FlyteEntityNotExistException
 
     where = f"project {remote.default_project}, domain {remote.default_domain}, of {address()}"
     try:
-        plan = remote.fetch_launch_plan(name=name, version=version)
+        return remote.fetch_launch_plan(name=name, version=version)
     except (FlyteEntityNotExistException, ValueError):
         check_project(remote)
         known = _launch_plans(remote)
@@ -258,6 +244,29 @@ def launch(
         raise ExecutionError(
             f"no launch plan {name!r}{of} is registered in {where}{close_match(name, known)}; {registered}"
         ) from None
+
+
+def launch(
+    remote: FlyteRemote,
+    plan: FlyteLaunchPlan,
+    inputs: Mapping[str, Config],
+    *,
+    labels: Mapping[str, str] = {},
+    execution: str | None = None,
+    overwrite_cache: bool = False,
+    environment: Mapping[str, str] = {},
+) -> str:
+    """Launch a registered launch plan with these inputs instead of its defaults, and return the console's URL.
+
+    The inputs use this project's Python types, because flytekit cannot derive types from the registered JSON schemas.
+
+    Raises:
+        ExecutionError: the launch plan has no such input.
+    """
+    from flytekit.exceptions.user import FlyteValueException
+    from flytekit.models.common import Labels
+    from flytekit.tools.translator import Options
+
     try:
         made = remote.execute(
             plan,
@@ -269,5 +278,5 @@ def launch(
             options=Options(labels=Labels(dict(labels))) if labels else None,
         )
     except FlyteValueException as error:
-        raise ExecutionError(f"launch plan {name!r}: {error}") from None
+        raise ExecutionError(f"launch plan {plan.name!r}: {error}") from None
     return remote.generate_console_url(made)

@@ -41,17 +41,18 @@ def launch_plan(
 
     Raises:
         SpecError: a file cannot be read or is invalid.
+        ExecutionError: no such launch plan is registered.
     """
     inputs: dict[str, Any] = {key: parse(FILES[key], text) for key, text in files.items()}
     recipe = inputs.get("training")
     if isinstance(recipe, Recipe):
         inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile), **inputs}
     digests = digests_of(inputs.values())
+    plan = executions.registered_plan(remote, name, version)  # before any file is uploaded
     return executions.launch(
         remote,
-        name,
+        plan,
         with_sent_files(remote, inputs, say=say),
-        version=version,
         labels=labels_of(dict(files), recipe if isinstance(recipe, Recipe) else None),
         execution=execution,
         overwrite_cache=overwrite_cache,

@@ -203,20 +203,26 @@ class _Reader(ast.NodeVisitor):
         self._meaning: dict[str, str] = {}  # full names of the names that the module imports
 
     def generic_visit(self, node: ast.AST) -> None:
-        write = self.text.append
+        write, visit = self.text.append, self.visit
         write(f"{type(node).__name__}(")
         for name in node._fields:
-            value = getattr(node, name, None)
-            if value is None or value == [] or name == "ctx":  # a name's context follows from its position
+            if name == "ctx":  # a name's context follows from its position
                 continue
-            write(f"{name}=")
-            if isinstance(value, list):
-                write("[")
-                for item in value:
-                    self._write(item)
-                write("]")
-            else:
-                self._write(value)
+            value = getattr(node, name, None)
+            if isinstance(value, ast.AST):
+                write(f"{name}=")
+                visit(value)
+            elif isinstance(value, list):
+                if value:
+                    write(f"{name}=[")
+                    for item in value:
+                        if isinstance(item, ast.AST):
+                            visit(item)
+                        else:
+                            write(f"{item!a},")
+                    write("]")
+            elif value is not None:
+                write(f"{name}={value!a},")
         write(")")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -257,12 +263,6 @@ class _Reader(ast.NodeVisitor):
         for alias in counted:
             self.text.append(f"import {full_names[alias]} as {alias.asname},")
         return bool(counted)
-
-    def _write(self, value: Any) -> None:
-        if isinstance(value, ast.AST):
-            self.visit(value)
-        else:
-            self.text.append(f"{value!a},")
 
     def _displays(self, function: ast.expr) -> bool:
         names: list[str] = []

@@ -135,9 +135,14 @@ def test_a_launch_plan_that_is_not_registered_is_one_sentence(backend):
 
 
 @pytest.mark.long
-def test_a_mistyped_launch_plan_gets_the_nearest_name(registered):
-    done = run(registered, "launch", "rlvr_quickstrat")
+def test_a_mistyped_launch_plan_gets_the_nearest_name_before_any_file_is_sent(registered, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1?", "answer": 1}\n')
+    source = {"name": "rows", "domain": "math", "verifier": "math", "loader": {"kind": "jsonl", "path": "rows.jsonl"}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
+    sent = dict(registered.uploads)
+    done = run(registered, "launch", "rlvr_quickstrat", "--data", str(tmp_path / "mine.yaml"))
     assert done.returncode == 1
+    assert registered.uploads == sent
     [line] = done.stderr.splitlines()
     assert f"(admin.endpoint in {registered.config}) (did you mean 'rlvr_quickstart'?); there are: " in line
     assert {"rlvr_grpo", "rlvr_one_gpu"} < set(line.partition("there are: ")[2].split(", "))
