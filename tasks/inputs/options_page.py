@@ -131,11 +131,11 @@ class Examples:
                     self._values.setdefault(path, {}).setdefault(text, file.stem)
 
     def of(self, paths: list[str]) -> str:
-        """Return a sentence with examples of the option at any of the given paths, or nothing if there are none."""
-        found: dict[str, str] = {}
+        """Return examples of the option at any of the given paths, or nothing if there are none."""
+        values: dict[str, str] = {}
         for path in paths:
-            found = self._values.get(path, {}) | found
-        listed = [f"`{value}` ({name})" for value, name in list(found.items())[:EXAMPLES]]
+            values = self._values.get(path, {}) | values
+        listed = [f"`{value}` ({name})" for value, name in list(values.items())[:EXAMPLES]]
         return f"Example: {', '.join(listed)}." if listed else ""
 
 

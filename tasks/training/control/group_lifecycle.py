@@ -30,6 +30,7 @@ from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.groups.window import Window
+from tasks.training.objective.rounding import are_equal
 from tasks.training.prompt_options import DynamicResampling
 from tasks.training.records.kept_tokens import TrainedTokens
 from tasks.training.records.ledger import Fate, Ledger
@@ -323,7 +324,7 @@ class GroupLifecycle:
         metric = resampling.metric if isinstance(resampling, DynamicResampling) else "reward"
         if metric == "score":
             scores = group.unshaped_scores
-            return f"every score before shaping is {scores[0]:g}" if max(scores) == min(scores) else ""
+            return f"every score before shaping is {scores[0]:g}" if are_equal(scores) else ""
         if metric == "passed" and len(set(group.passed)) == 1:
             return "every response passes" if group.passed[0] else "no response passes"
         return group.zero_variance_reason(self._config.objective)

@@ -32,6 +32,7 @@ from tasks.generation import chat_template
 from tasks.generation.interface import Completion
 from tasks.tables.schemas import Message
 from tasks.training.objective import ObjectiveConfig, ShapingConfig, shaped_reward
+from tasks.training.objective.rounding import are_equal
 from tasks.verifiers import Reward, Score
 
 
@@ -302,10 +303,10 @@ class JudgedGroup:
             return "every response was truncated"
         scores = self.scores
         if objective.reward_aggregation == "sum_then_normalize":
-            return f"every score is {scores[0]:g}" if max(scores) == min(scores) else ""
+            return f"every score is {scores[0]:g}" if are_equal(scores) else ""
         columns = zip(*(sample.components for sample in self.samples), strict=True)
         weighted = ([part.value for part in column if part.weight and part.value is not None] for column in columns)
-        varies = any(len(set(values)) > 1 for values in weighted)
+        varies = any(values and not are_equal(values) for values in weighted)
         return "" if varies else "no reward varies"
 
 

@@ -30,8 +30,8 @@ class OptimizerConfig(Config):
     """Schedule of the learning rate after the warm-up: `constant`, or a `linear` or `cosine` decay that would reach 0
     one step after the last."""
     warmup_steps: int = Field(0, ge=0)
-    """Number of optimizer steps of linear warm-up; the first has `learning_rate / warmup_steps`. If 0, warm-up is
-    off."""
+    """Number of batches of linear warm-up; the first has `learning_rate / warmup_steps`. All optimizer steps on a batch
+    (`updates`) have the same learning rate. If 0, warm-up is off."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay rate of AdamW's running mean of the gradient."""
     beta2: float = Field(0.999, ge=0, lt=1)

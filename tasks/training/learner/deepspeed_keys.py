@@ -30,6 +30,12 @@ _ZERO_3 = """
     zero_quantized_nontrainable_weights zero_quantized_gradients memory_efficient_linear override_module_apply
     log_trace_cache_warnings leaf_module
 """
+_SIZES = """
+    reduce_bucket_size allgather_bucket_size sub_group_size stage3_prefetch_bucket_size
+    stage3_model_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance
+    stage3_module_granularity_threshold zero_hpz_partition_size
+"""
+_MAPPINGS = "offload_optimizer offload_param leaf_module"
 INNER_KEYS = {
     "zero_optimization": frozenset(f"{_ZERO} {_ZERO_BELOW_3} {_ZERO_3}".split()),
     "zero_optimization.offload_optimizer": frozenset(["device", "pin_memory"]),
@@ -43,6 +49,8 @@ INNER_KEYS = {
     "timers.throughput": frozenset(["enabled", "synchronized"]),
 }
 """Keys that are passed through in nested mappings of DeepSpeed's configuration, by the path of the mapping."""
+_PRESCALED = {"prescale_gradients": False, "gradient_predivide_factor": 1.0}
+"""Keys about dividing gradients before they are summed over ranks, with DeepSpeed's defaults."""
 TOP_KEYS = frozenset(_TOP.split())
 """Top-level keys of DeepSpeed's configuration that are passed through."""
 
@@ -133,7 +141,8 @@ def check_keys(keys: Mapping[str, Any], zero_stage: int) -> None:
         zero_stage: the ZeRO stage that the learner uses.
 
     Raises:
-        ValueError: DeepSpeed has no such key, the key is rejected, or it has no effect at this stage.
+        ValueError: DeepSpeed has no such key or refuses its value, the key is rejected, or it has no effect at this
+            stage.
     """
     _check(keys, "", TOP_KEYS)
     zero = keys.get("zero_optimization", {})
@@ -149,10 +158,33 @@ def check_keys(keys: Mapping[str, Any], zero_stage: int) -> None:
             "communication_data_type: with learner.zero_stage = 1 the sums of all micro-batches are reduced, which are "
             "float32 and must not be rounded"
         )
+    for name, value in zero.items():
+        _check_value(name, value)
+    if zero_stage == 1 and zero.get("overlap_comm"):
+        raise ValueError(
+            "zero_optimization.overlap_comm: DeepSpeed has no overlap for the learner's rows at stage 1 of ZeRO: set "
+            "learner.zero_stage to 2"
+        )
+    prescaled = [name for name, usual in _PRESCALED.items() if keys.get(name, usual) != usual]
+    if prescaled and zero_stage > 1 and zero.get("reduce_scatter", True):
+        raise ValueError(
+            f"{prescaled[0]}: DeepSpeed supports it at stage {zero_stage} of ZeRO only with "
+            "zero_optimization.reduce_scatter: false"
+        )
     for name in ("offload_optimizer", "offload_param"):
         device = zero.get(name, {}).get("device", "cpu")
         if device not in ("cpu", "none"):
             raise ValueError(f"zero_optimization.{name}.device = {device!r}: {_NVME}")
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Check the value of a key of `zero_optimization`, which is a size, a mapping, or true or false."""
+    if name in _SIZES.split():
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value)
+        if not whole:
+            raise ValueError(f"zero_optimization.{name} = {value!r}: must be a whole number, at least 0")
+    elif name not in _MAPPINGS.split() and not isinstance(value, bool):
+        raise ValueError(f"zero_optimization.{name} = {value!r}: must be true or false")
 
 
 def _check(keys: Any, path: str, known: Collection[str]) -> None:

@@ -2,7 +2,7 @@
 
 A group contains the rollouts of one prompt: row `g` of `[groups, samples]`. Groups may differ in size: `present` is
 true for the samples that exist, and other values are not read. All arithmetic is in float64, so that subtracting a
-group's mean leaves no rounding noise for the optimizer to amplify.
+group's mean leaves no rounding noise for the optimizer to amplify. Rewards that differ by rounding alone are equal.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.objective.rounding import ROUNDING
 
 GROUP_STD_EPSILON = 1e-6
 """Number added to a group's standard deviation before dividing by it."""
@@ -111,7 +112,7 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None 
     count = given.sum(dim=2, keepdim=True)
     mean = r.nan_to_num().sum(dim=2, keepdim=True) / count.clamp(min=1)
     centred = (r - mean).masked_fill(~given, 0.0)
-    varies = (r.nan_to_num(-torch.inf).amax(2) > r.nan_to_num(torch.inf).amin(2)) & (count.squeeze(2) > 1)
+    varies = ~_are_equal(r, given) & (count.squeeze(2) > 1)
     std = (centred.square().sum(dim=2) / (count.squeeze(2) - 1).clamp(min=1)).sqrt()
     scale = weights.double().nan_to_num() * varies / (std + GROUP_STD_EPSILON)  # [groups, rewards]
     summed = (centred.masked_fill(~varies[:, :, None], 0.0) * scale[:, :, None]).sum(dim=1)
@@ -121,9 +122,19 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None 
 
 def zero_variance(rewards: Tensor, present: Tensor | None = None) -> Tensor:
     """Find zero-variance groups, whose equal rewards give no gradient: `[groups, samples]` -> bool `[groups]`."""
-    present = _checked(present, rewards.shape, rewards.device)
-    highest, lowest = rewards.masked_fill(~present, -torch.inf), rewards.masked_fill(~present, torch.inf)
-    return highest.amax(dim=1) == lowest.amin(dim=1)
+    return _are_equal(rewards, _checked(present, rewards.shape, rewards.device))
+
+
+def _are_equal(values: Tensor, given: Tensor) -> Tensor:
+    """Return whether the given values are equal but for `ROUNDING`: `[..., n]` -> bool `[...]`, true if none is given.
+
+    Args:
+        values: the values, which are read only if they are given.
+        given: bool, in the shape of `values`.
+    """
+    highest = values.masked_fill(~given, -torch.inf).amax(dim=-1)
+    lowest = values.masked_fill(~given, torch.inf).amin(dim=-1)
+    return highest - lowest <= ROUNDING * torch.maximum(highest.abs(), lowest.abs())
 
 
 # Below, rewards of absent samples are 0, so that the sum over a row is the sum over its group.
@@ -158,15 +169,12 @@ def _std_of_others(r: Tensor, present: Tensor) -> Tensor:
     count = others.sum(dim=2, keepdim=True)
     values = r[:, None, :].expand_as(others)
     centred = (values - values.masked_fill(~others, 0.0).sum(dim=2, keepdim=True) / count.clamp(min=1)) * others
-    highest = values.masked_fill(~others, -torch.inf).amax(dim=2)
-    lowest = values.masked_fill(~others, torch.inf).amin(dim=2)
     deviation = (centred.square().sum(dim=2) / (count.squeeze(2) - 1).clamp(min=1)).sqrt()
-    return deviation.masked_fill(highest <= lowest, 0.0)
+    return deviation.masked_fill(_are_equal(values, others), 0.0)
 
 
 def _normalise(advantages: Tensor, num_tokens: Tensor, present: Tensor) -> Tensor:
-    given = advantages[present]
-    if (given == given[0]).all():
+    if _are_equal(advantages[present], present[present]):
         return torch.zeros_like(advantages)
     weights = num_tokens.double() / num_tokens.sum().clamp(min=1)
     centred = advantages - (weights * advantages).sum()

@@ -103,7 +103,9 @@ class KLConfig(Config):
     memory."""
     estimator: KLEstimator = "k3"
     """Estimator of the KL per token (Schulman 2020, "Approximating KL divergence"): `k1`, unbiased, of high
-    variance; `k2`, biased, never negative; `k3`, unbiased and never negative, GRPO's choice."""
+    variance; `k2`, biased, never negative; `k3`, unbiased and never negative, GRPO's choice. In the loss, what counts
+    is the gradient: that of `k1` is zero on average and is refused unless `importance_corrected` makes it right, that
+    of `k2` is right and would become wrong by it, that of `k3` is right by it, and about right without."""
     in_reward: bool = False
     """If true, subtract the penalty from the reward instead of adding a term to the loss: `beta` times the sum of the
     response's per-token estimates under the policy before the first update. Advantages are computed from the penalised
@@ -134,6 +136,16 @@ class KLConfig(Config):
             raise ValueError(f"kl.{given[0]} has no effect if kl.beta is 0: there is no reference policy")
         if self.in_reward and self.importance_corrected:
             raise ValueError("kl.importance_corrected has no use with kl.in_reward, which has no gradient")
+        if self.in_loss and self.estimator == "k1" and not self.importance_corrected:
+            raise ValueError(
+                "kl.estimator = k1 in the loss has a gradient of zero on average: set kl.importance_corrected or "
+                "kl.in_reward, or take k2 or k3"
+            )
+        if self.importance_corrected and self.estimator == "k2":
+            raise ValueError(
+                "kl.importance_corrected makes the gradient of k2, which is that of the divergence, wrong: leave it "
+                "out, or take k3"
+            )
         if (self.sync_every is None) != (self.sync_alpha is None):
             raise ValueError("kl.sync_every and kl.sync_alpha go together: when to move the reference, and how far")
         return self
@@ -234,7 +246,8 @@ class ObjectiveConfig(Config):
     """Penalty on the divergence from a reference policy."""
     force_on_policy_ratio: bool = False
     """If true, use the policy's detached log-probabilities as the old ones in the importance ratio, which is then 1 and
-    never clipped (NeMo RL, ProRL v2.1). Only correct with one update per rollout."""
+    never clipped (NeMo RL, ProRL v2.1). It needs one update per batch. Here the old log-probabilities of a batch's only
+    update are the policy's own in any case, so that it changes nothing but, with `kl.in_reward`, rounding."""
 
     @model_validator(mode="after")
     def _length_matches_aggregation(self) -> ObjectiveConfig:

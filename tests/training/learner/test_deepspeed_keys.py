@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tasks.training.config import TrainingConfig
 from tasks.training.learner import deepspeed_keys
 from tasks.training.learner.deepspeed_config import deepspeed_config
+from tasks.training.learner.deepspeed_keys import _ZERO_3, INNER_KEYS, check_keys
 
 PACKAGE = Path(importlib.util.find_spec("deepspeed").origin).parent
 
@@ -77,6 +78,23 @@ def test_keys_are_those_of_the_installed_deepspeed(path, module, name):
         ),
         ({"deepspeed": {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}}, "device = 'nvme': only main"),
         ({"deepspeed": {"communication_data_type": "bf16"}, "zero_stage": 1}, "zero_stage = 1 .* must not be rounded"),
+        (
+            {"deepspeed": {"zero_optimization": {"overlap_comm": True}}, "zero_stage": 1},
+            "overlap_comm: .* set learner.zero_stage to 2",
+        ),
+        ({"deepspeed": {"gradient_predivide_factor": 2.0}}, "gradient_predivide_factor: .* reduce_scatter: false"),
+        (
+            {"deepspeed": {"prescale_gradients": True}, "zero_stage": 3},
+            "prescale_gradients: .* at stage 3 of ZeRO only",
+        ),
+        (
+            {"deepspeed": {"zero_optimization": {"parameter_alignment": 64}}},
+            "parameter_alignment = 64: must be true or",
+        ),
+        (
+            {"deepspeed": {"zero_optimization": {"reduce_bucket_size": "5e8"}}},
+            "reduce_bucket_size = '5e8': must be a whole",
+        ),
         ({"liger": "yes"}, r"learner\.liger"),
         ({"torch_compile": True, "zero_stage": 3}, "learner.torch_compile: ZeRO 3 gathers"),
         ({"offload_activations": True}, "give gradient_checkpointing: true"),
@@ -97,3 +115,18 @@ def test_keys_are_merged_into_those_of_the_learner():
     merged = deepspeed_config(config, "float32")
     assert merged["zero_optimization"] == plain["zero_optimization"] | zero
     assert merged == plain | {"zero_optimization": merged["zero_optimization"], "steps_per_print": 7}
+
+
+def test_values_are_of_the_types_that_deepspeed_takes():
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    fields = {field.alias or name: field.annotation for name, field in DeepSpeedZeroConfig.model_fields.items()}
+    for name in INNER_KEYS["zero_optimization"]:
+        for value, kinds in ((3, (int,)), (True, (bool, bool | None)), ({}, ())):
+            stage = 3 if name in _ZERO_3.split() else 2
+            try:
+                check_keys({"zero_optimization": {name: value}}, stage)
+            except ValueError:
+                assert fields[name] not in kinds, (name, value)
+            else:
+                assert value == {} or fields[name] in kinds, (name, value)

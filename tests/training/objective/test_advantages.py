@@ -1,3 +1,4 @@
+from itertools import product
 from math import sqrt
 
 import pytest
@@ -327,3 +328,32 @@ def test_normalize_then_sum_refuses_what_it_cannot_normalise():
         summed([[[1.0], [0.0]]], [[1.0, 2.0]])
     with pytest.raises(ValueError, match=r"reward_aggregation = normalize_then_sum .* advantage = group_norm"):
         ObjectiveConfig(reward_aggregation="normalize_then_sum")
+
+
+NORMALISED = [
+    (name, normalization)
+    for name, normalization in product(ALL, ["none", "group", "batch"])
+    if (name, normalization) != ("reinforce_pp", "group")
+]
+
+
+@pytest.mark.parametrize("noisy", [[0.0, 0.3, 0.1 + 0.2], [1.0, 3 * (0.1 * 3), 4 * 0.3 - 0.3]])
+@pytest.mark.parametrize(("name", "normalization"), NORMALISED)
+def test_rewards_that_differ_by_rounding_alone_are_equal(name, normalization, noisy):
+    assert noisy[1] != noisy[2]
+    rewards = torch.tensor([noisy, [noisy[0], noisy[1], noisy[1]]], dtype=torch.float64)
+    config = ObjectiveConfig(advantage=name, normalization=normalization)
+    given, plain = compute_advantages(rewards, torch.ones(2, 3, dtype=torch.long), config)
+    torch.testing.assert_close(given, plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "normalization"), [each for each in NORMALISED if each != ("reinforce_pp", "none")])
+def test_a_group_of_rounding_noise_teaches_exactly_nothing(name, normalization):
+    rewards = torch.tensor([[0.3, 0.1 + 0.2, 0.3]], dtype=torch.float64)
+    config = ObjectiveConfig(advantage=name, normalization=normalization)
+    assert (compute_advantages(rewards, torch.ones(1, 3, dtype=torch.long), config) == 0).all()
+    assert zero_variance(rewards).all()
+    weights = torch.ones(1, 2, dtype=torch.float64)
+    several = torch.stack([rewards, torch.tensor([[0.0, 1.0, 1.0]], dtype=torch.float64)], dim=2)
+    alone = torch.stack([torch.zeros_like(rewards), several[:, :, 1]], dim=2)
+    torch.testing.assert_close(normalize_then_sum(several, weights), normalize_then_sum(alone, weights))

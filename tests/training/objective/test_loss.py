@@ -1,12 +1,14 @@
 """The loss against arithmetic done by hand, against finite differences, and against its own identities."""
 
 from dataclasses import replace
+from itertools import product
 from math import exp, log
 
 import pytest
 import torch
 
 from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+from tasks.training.objective.kl import kl_estimate
 from tasks.training.objective.metrics import LOSS_METRICS
 
 RATIOS = [[0.5, 1.1, 1.5], [0.7, 1.4, 1.0]]  # pi / pi_old
@@ -107,19 +109,44 @@ def test_engine_corrections_by_hand(correction, weights):
 
 
 @pytest.mark.parametrize(
-    ("estimator", "term"),
-    [("k1", lambda d: -d), ("k2", lambda d: d * d / 2), ("k3", lambda d: exp(d) - d - 1)],
+    ("kl", "term"),
+    [
+        ({"estimator": "k1", "importance_corrected": True}, lambda d, ratio: -d * ratio),
+        ({"estimator": "k2"}, lambda d, ratio: d * d / 2),
+        ({"estimator": "k3"}, lambda d, ratio: exp(d) - d - 1),
+        ({"estimator": "k3", "importance_corrected": True}, lambda d, ratio: (exp(d) - d - 1) * ratio),
+    ],
 )
-def test_kl_penalty_by_hand(estimator, term):
+def test_kl_penalty_by_hand(kl, term):
     inputs = example(ref_logprobs=tensor(REF))
-    differences = [
-        ref - (old + log(ratio))
+    terms = [
+        term(ref - (old + log(ratio)), ratio)
         for refs, olds, ratios, mask in zip(REF, OLD, RATIOS, MASK, strict=True)
         for ref, old, ratio, m in zip(refs, olds, ratios, mask, strict=True)
         if m
     ]
-    added = loss(inputs, kl={"beta": 0.3, "estimator": estimator}) - loss(inputs)
-    assert added.item() == pytest.approx(0.3 * sum(map(term, differences)) / 5, abs=1e-12)
+    added = loss(inputs, kl={"beta": 0.3, **kl}) - loss(inputs)
+    assert added.item() == pytest.approx(0.3 * sum(terms) / 5, abs=1e-12)
+
+
+def test_the_mean_gradient_of_each_estimator_that_is_accepted_is_that_of_the_divergence():
+    logits, reference = (
+        torch.tensor([0.3, -0.2, 0.9, 0.0], dtype=torch.float64),
+        torch.tensor([0.25] * 4).double().log(),
+    )
+    logits.requires_grad_()
+    logprobs = logits.log_softmax(0)
+    (exact,) = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True)
+    right = {}
+    for estimator, corrected in product(("k1", "k2", "k3"), (False, True)):
+        terms = kl_estimate(logprobs, reference, estimator)
+        if corrected:
+            terms = terms * (logprobs - logprobs.detach()).exp()
+        (mean,) = torch.autograd.grad((logprobs.detach().exp() * terms).sum(), logits, retain_graph=True)
+        right[estimator, corrected] = torch.allclose(mean, exact, rtol=1e-9)
+        if estimator == "k1" and not corrected:
+            assert mean.abs().max() < 1e-12
+    assert right == {(k, c): (k, c) in {("k1", True), ("k2", False), ("k3", True)} for k, c in right}
 
 
 def test_metrics_by_hand():
@@ -224,7 +251,7 @@ EVERY_KIND = [
     {"correction": {"kind": "none"}},
     {"correction": {"kind": "icepop", "min": 0.8, "max": 1.2}},
     {"correction": {"kind": "seq_mask_tis", "min": 0.95, "max": 1.05}},
-    {"kl": {"beta": 0.2, "estimator": "k1"}},
+    {"kl": {"beta": 0.2, "estimator": "k1", "importance_corrected": True}},
     {"kl": {"beta": 0.2, "estimator": "k2"}},
     {"kl": {"beta": 0.2, "estimator": "k3"}, "aggregation": "sequence"},
     {"kl": {"beta": 0.2, "estimator": "k3", "importance_corrected": True}},

@@ -66,6 +66,11 @@ def test_a_correction_that_contradicts_itself_is_refused_by_name(correction, nam
         ({"clip_low": 1.1}, ["clip_low"]),
         ({"kl": {"beta": -1}}, ["kl.beta"]),
         ({"kl": {"estimator": "k4"}}, ["kl.estimator"]),
+        ({"kl": {"beta": 0.1, "estimator": "k1"}}, ["kl.estimator = k1", "kl.importance_corrected", "kl.in_reward"]),
+        (
+            {"kl": {"beta": 0.1, "estimator": "k2", "importance_corrected": True}},
+            ["kl.importance_corrected", "gradient of k2"],
+        ),
         ({"kl": {"importance_corrected": True}}, ["kl.importance_corrected", "kl.beta is 0"]),
         ({"kl": {"in_reward": True}}, ["kl.in_reward", "kl.beta is 0"]),
         (
