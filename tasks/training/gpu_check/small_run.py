@@ -17,13 +17,12 @@ from tasks.tables.schemas import MIXTURE, canonical_json, prompt_id
 from tasks.training.gpu_check.sizes import Sizes, save_random_model
 from tasks.training.gpu_check.time_sharing import save_tokenizer
 
-PROMPTS = 32
 REWARD = "tasks.training.gpu_check.rewards.share_of_ones"
 
 
 def prompt_texts() -> list[str]:
-    """Return the texts of all prompts."""
-    return [f"Write word number w{number}." for number in range(PROMPTS)]
+    """Return the texts of all prompts, of characters that `save_tokenizer` has."""
+    return [f"Repeat {first} and {second}." for first in "abcdefgh" for second in "klmn"]
 
 
 def engine_options(sizes: Sizes) -> dict[str, Any]:

@@ -164,12 +164,13 @@ def _note_memory(findings: Findings, when: str) -> None:
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
     """Write a tokenizer to a model's folder, for an engine.
 
-    Its tokens are the printable ASCII characters, the space and the line break (in the spelling of byte-level BPE),
-    the words w0, w1, ... and, as the last one, the end of a text. Transformers loads it as Qwen2's, which is a BPE
-    tokenizer: without merges, a text is split into characters.
+    Its tokens are the words w0, w1, ..., then printable ASCII characters except those in the words, the space and the
+    line break (in the spelling of byte-level BPE), and as the last one the end of a text. Transformers loads it as
+    Qwen2's, which is a BPE tokenizer: without merges, a text is split into its characters.
     """
-    characters = [*map(chr, range(ord("!"), ord("~") + 1)), "\u0120", "\u010a"]
-    tokens = [*characters, *(f"w{index}" for index in range(vocabulary - len(characters) - 1)), END]
+    characters = [chr(code) for code in range(ord("!"), ord("~") + 1) if chr(code) not in "w0123456789"]
+    characters += ["\u0120", "\u010a"]
+    tokens = [*(f"w{index}" for index in range(vocabulary - len(characters) - 1)), *characters, END]
     special = {"id": vocabulary - 1, "content": END, "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
