@@ -24,19 +24,21 @@ class Variant(NamedTuple):
 
     Attributes:
         learner: options that replace the default ones.
-        package: package that it needs, or an empty text.
+        package: module that it needs, or an empty text.
+        program: program that it needs, or an empty text.
         needs_gpu: whether it cannot run on a CPU.
     """
 
     learner: dict[str, Any]
     package: str = ""
+    program: str = ""
     needs_gpu: bool = False
 
 
 VARIANTS = {
     "plain": Variant({"liger": False}),
     "liger": Variant({"liger": True}, package="liger_kernel", needs_gpu=True),
-    "compiled": Variant({"liger": False, "torch_compile": True}),
+    "compiled": Variant({"liger": False, "torch_compile": True}, program="g++"),
 }
 """Variants of the learner, by name; each is a check of part B."""
 

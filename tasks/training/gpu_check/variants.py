@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,15 @@ class VariantChecks:
     def check_of(self, name: str) -> Callable[[Findings], None]:
         """Return the check of a variant: the same policy as the model's own forward pass, tokens/s, MFU, peak memory.
 
-        A variant whose package or GPU is missing is skipped.
+        A variant is skipped if its package, its program or a GPU is missing.
         """
         variant = VARIANTS[name]
 
         def check(findings: Findings) -> None:
             if variant.package and not importlib.util.find_spec(variant.package):
                 raise SkippedError(f"no {PACKAGES[variant.package]}")
+            if variant.program and not shutil.which(variant.program):
+                raise SkippedError(f"no {variant.program}")
             if variant.needs_gpu and not torch.cuda.is_available():
                 raise SkippedError("no GPU")
             self._learner.close()

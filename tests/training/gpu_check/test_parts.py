@@ -11,10 +11,13 @@ from tasks.failures import MistakeError
 from tasks.training.gpu_check import launching, page
 from tasks.training.gpu_check.imports import last_line
 from tasks.training.gpu_check.launching import launch, machine_facts, results_of, write_all
+from tasks.training.gpu_check.learning import LearnerChecks
 from tasks.training.gpu_check.part import UNFINISHED, PartTask, run_part
 from tasks.training.gpu_check.parts import PARTS, VARIANTS, selected, variant_check
-from tasks.training.gpu_check.results import Result
+from tasks.training.gpu_check.results import Result, carry_out
 from tasks.training.gpu_check.rewards import share_of_ones
+from tasks.training.gpu_check.sizes import TINY
+from tasks.training.gpu_check.variants import VariantChecks
 from tests.paths import ROOT
 
 LEARNER = list(PARTS["B"].checks)
@@ -61,6 +64,15 @@ def test_an_unknown_name_on_the_command_line_is_an_error_without_a_traceback():
     assert done.returncode == 1
     assert done.stderr.startswith("Error: --only: no check or part is called 'polcy'")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["liger", "compiled"])
+def test_a_variant_that_cannot_run_here_is_skipped(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    check = VariantChecks(TINY, tmp_path, LearnerChecks(TINY, tmp_path)).check_of(name)
+    result = carry_out(name, check)
+    assert (result.status, result.reason) == ("skipped", {"liger": "no liger-kernel", "compiled": "no g++"}[name])
 
 
 def test_a_python_without_torch_is_one_sentence(tmp_path, monkeypatch):
