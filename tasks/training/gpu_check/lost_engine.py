@@ -49,7 +49,8 @@ def check_lost_engine(findings: Findings, task: PartTask) -> None:
     placement = "time_shared" if has_gpu() else "auto"
     findings.figures["placement"] = placement
     command = [sys.executable, "-m", "tasks.commands", "train", str(files["training"]), f"placement={placement}"]
-    command += ["model_check=false", "--data", str(files["data"]), "--mixture", str(mixture), "--folder", str(run)]
+    command += ["async_steps=0", "model_check=false"]  # no responses of the first engine are left for later steps
+    command += ["--data", str(files["data"]), "--mixture", str(mixture), "--folder", str(run)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603
     killed = _kill_engine_after_a_step(process, run / "metrics.jsonl")
     findings.figures["killed process"] = killed or "none"
@@ -64,6 +65,9 @@ def check_lost_engine(findings: Findings, task: PartTask) -> None:
     lost = sum(step["actors_lost"] for step in steps)
     findings.figures["engines lost"] = lost
     findings.require(lost == 1, f"The run has counted {lost:.0f} lost engines, and one was killed.")
+    generated = sum(step["generated_tokens"] for step in steps[1:])
+    findings.figures["tokens generated after the first step"] = generated
+    findings.require(generated > 0, "The engine that replaced the lost one has generated nothing.")
     findings.require(any((run / "policy").glob("*.safetensors")), "The run has written no policy.")
 
 
