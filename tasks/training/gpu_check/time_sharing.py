@@ -164,7 +164,7 @@ def _note_memory(findings: Findings, when: str) -> None:
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
     """Write a tokenizer to a model's folder, for an engine.
 
-    Its tokens are the words w0, w1, ..., then printable ASCII characters except those in the words, the space and the
+    Its tokens are the words w0, w1, ..., then printable ASCII characters except w and digits, the space and the
     line break (in the spelling of byte-level BPE), and as the last one the end of a text. Transformers loads it as
     Qwen2's, which is a BPE tokenizer: without merges, a text is split into its characters.
     """
