@@ -116,8 +116,12 @@ bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 
 GPU_PYTHON = $(if $(DRY),$(BIN)/python,python3)
 JSON =
-gpu-check: $(if $(DRY),$(VENV)/.ready)  ## the learner on this machine's GPU, in minutes ([DRY=1: tiny, on CPUs] [JSON=file] [GPU_PYTHON=python3])
-	@$(GPU_PYTHON) -m tasks.training.gpu_check $(if $(DRY),--dry) $(if $(JSON),--json $(JSON))
+ONLY =
+VARIANTS =
+TABLE =
+gpu-check: $(if $(DRY),$(VENV)/.ready)  ## learner, engine and whole runs on this machine's GPU, in parts ([DRY=1: tiny, on CPUs] [ONLY=A,training] [VARIANTS=plain] [JSON=file] [TABLE=file: into docs/clusters.md] [GPU_PYTHON=python3])
+	@$(GPU_PYTHON) -m $(if $(TABLE),tasks.training.gpu_check.page "$(TABLE)",tasks.training.gpu_check $(if $(DRY),--dry) \
+		$(if $(ONLY),--only "$(ONLY)") $(if $(VARIANTS),--variants "$(VARIANTS)") $(if $(JSON),--json "$(JSON)"))
 
 TRAINING = workflows/recipes/quickstart.yaml
 cluster-check: $(VENV)/.ready  ## what a run will need, here, or with ON=cluster by the registered launch plan ([TRAINING=recipe.yaml])

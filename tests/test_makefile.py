@@ -61,3 +61,15 @@ def dry_run(tmp_path, target, *variables):
     config.touch()
     given = ["REGISTRY=registry.example", "TAG=v1", f"CONFIG={config}", *variables]
     return subprocess.run(["make", "-n", target, *given], cwd=ROOT, capture_output=True, text=True)  # noqa: S607
+
+
+def test_gpu_check_hands_its_variables_to_the_command(tmp_path):
+    done = dry_run(
+        tmp_path, "gpu-check", "ONLY=A,time sharing", "VARIANTS=plain", "JSON=gpu.json", "GPU_PYTHON=python3"
+    )
+    words = done.stdout.split()
+    assert " ".join(words) == (
+        'python3 -m tasks.training.gpu_check --only "A,time sharing" --variants "plain" --json "gpu.json"'
+    )
+    done = dry_run(tmp_path, "gpu-check", "TABLE=gpu.json", "GPU_PYTHON=python3")
+    assert done.stdout.split() == ["python3", "-m", "tasks.training.gpu_check.page", '"gpu.json"']

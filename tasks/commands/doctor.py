@@ -13,7 +13,7 @@ from tasks.commands.run import CLUSTER_CHECK, input_options, run_options, run_wo
 
 CHECKS = {
     "gpu-check": Subcommand(
-        "tasks.training.gpu_check.__main__:main", "Check the learner's values, memory and speed on this machine's GPU"
+        "tasks.training.gpu_check.__main__:main", "Check learner, engine and whole runs on this machine's GPU"
     ),
     "cluster-check": Subcommand(
         "tasks.commands.doctor:cluster_check", "Check that machines have what the run of a recipe needs"

@@ -1,70 +1,56 @@
-"""Runs the checks of a machine's GPU, one after the other."""
+"""Lists the checks that compute in the process of their part: the learner's, an engine's, and time sharing."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from tasks.machine import precision
 from tasks.training.gpu_check import learning, time_sharing, values
-from tasks.training.gpu_check.results import Findings, Result, carry_out
-from tasks.training.gpu_check.sizes import Sizes, save_random_model
+from tasks.training.gpu_check.parts import VARIANTS, variant_check
+from tasks.training.gpu_check.results import Findings
+from tasks.training.gpu_check.sizes import save_random_model, sizes_of
 from tasks.training.gpu_check.timing import release
+from tasks.training.gpu_check.variants import VariantChecks
 
-LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "liger-kernel", "vllm")
-"""Packages whose versions are printed."""
+if TYPE_CHECKING:
+    from tasks.training.gpu_check.part import PartTask
+
+WITHOUT_MODEL = {"attention", "policy", "log-probabilities", "liger", "FP8"}
+"""Checks that do not need the model that all parts share."""
 
 
-def run_checks(sizes: Sizes) -> list[Result]:
-    """Run all checks, one after the other."""
+def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
+    """Return the checks of a part, by name; the first one writes the model if it is needed and not there."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype: torch.dtype = getattr(torch, precision.resolve("auto", gpu=device.type == "cuda"))
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "model"
-        learner = learning.LearnerChecks(sizes, folder)
-        checks: dict[str, Callable[[Findings], None]] = {
-            "attention": lambda findings: values.check_attention(findings, sizes, device, dtype),
-            "policy": lambda findings: values.check_policy(findings, sizes, device, dtype, folder.with_name("small")),
-            "log-probabilities": lambda findings: values.check_logprobs(findings, sizes, device, dtype),
-            "liger": lambda findings: values.check_liger(findings, sizes, device, dtype),
-            "FP8": lambda findings: learning.check_fp8(findings, sizes),
-            "model": lambda findings: save_random_model(folder, sizes.model, dtype),
-            "training": learner.check_training,
-            "offloading": learner.check_offloading,
-            "training without recomputing": learner.check_without_recomputing,
-            "LoRA": learner.check_lora,
-            "time sharing": time_sharing.TurnsCheck(sizes, folder, learner),
-        }
-        results = []
-        for name, check in checks.items():
-            release()
-            results.append(carry_out(name, check))
-            print(f"{name}: {results[-1].status}", file=sys.stderr, flush=True)
-        learner.close()
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    return results
+    sizes, folder = sizes_of(dry=task.dry), task.folder / "model"
+    learner = learning.LearnerChecks(sizes, folder)
+    variants = VariantChecks(sizes, folder, learner)
+    every: dict[str, Callable[[Findings], None]] = {
+        "attention": lambda findings: values.check_attention(findings, sizes, device, dtype),
+        "policy": lambda findings: values.check_policy(findings, sizes, device, dtype, task.folder / "small"),
+        "log-probabilities": lambda findings: values.check_logprobs(findings, sizes, device, dtype),
+        "liger": lambda findings: values.check_liger(findings, sizes, device, dtype),
+        "FP8": lambda findings: learning.check_fp8(findings, sizes),
+        "training": learner.check_training,
+        "offloading": learner.check_offloading,
+        "training without recomputing": learner.check_without_recomputing,
+        "LoRA": learner.check_lora,
+        **{variant_check(name): variants.check_of(name) for name in VARIANTS},
+        "time sharing": time_sharing.TurnsCheck(sizes, folder, learner),
+    }
+    chosen = {name: _with_free_memory(every[name]) for name in task.checks}
+    if folder.exists() or not chosen.keys() - WITHOUT_MODEL:
+        return chosen
+    return {"model": lambda findings: save_random_model(folder, sizes.model, dtype)} | chosen
 
 
-def machine_facts() -> dict[str, str]:
-    """Return the GPU, its memory, and the versions of Python and of libraries, by name."""
-    facts = {"python": sys.version.split()[0]}
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        facts |= {"gpu": properties.name, "gpu memory": f"{properties.total_memory / 1e9:.1f} GB"}
-        facts["cuda"] = str(torch.version.cuda)
-    else:
-        facts["gpu"] = "none"
-    return facts | {name: _version(name) or "not installed" for name in LIBRARIES}
+def _with_free_memory(check: Callable[[Findings], None]) -> Callable[[Findings], None]:
+    def released(findings: Findings) -> None:
+        release()
+        check(findings)
 
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return released

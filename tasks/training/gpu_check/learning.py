@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -97,13 +97,15 @@ class LearnerChecks:
         gradient_checkpointing: bool = True,
         lora: dict[str, int] | None = None,
         placement: PlacementOption = "apart",
+        more: Mapping[str, Any] | None = None,
     ) -> TrainingConfig:
-        """Return the options of a run that trains on rows with sequences of these lengths."""
+        """Return the options of a run that trains on rows with sequences of these lengths; `more` are the learner's."""
         tokens = sum(row)
         learner = {
             "micro_batch_tokens": tokens,
             "logprob_chunk_tokens": self._sizes.chunk,
             "gradient_checkpointing": gradient_checkpointing,
+            **(more or {}),
         }
         engine = {"max_model_len": tokens + 1}
         return TrainingConfig.model_validate({
@@ -128,20 +130,31 @@ class LearnerChecks:
 
     def rows(self, lengths: tuple[int, ...]) -> list[MicroBatch]:
         """Return `ROWS` rows of random tokens in sequences of these lengths, as if an engine had sampled them."""
-        random = np.random.default_rng(0)
+        return [pack(self.sequences(lengths, seed), sum(lengths))[0][0] for seed in range(ROWS)]
+
+    def sequences(self, lengths: tuple[int, ...], seed: int = 0) -> list[Sequence]:
+        """Return the sequences of the row number `seed`."""
+        random = np.random.default_rng(seed)
 
         def sequence(length: int) -> Sequence:
             ids = random.integers(self._sizes.model.vocabulary, size=length).tolist()
             n = length - PROMPT
             return Sequence(ids[:PROMPT], ids[PROMPT:], [-1.0] * n, float(random.normal()))
 
-        rows = []
-        for _ in range(ROWS):
-            [[row]] = pack([sequence(length) for length in lengths], sum(lengths))
-            rows.append(row)
-        return rows
+        return [sequence(length) for length in lengths]
 
     def _train(self, findings: Findings, trainer: Trainer, lengths: tuple[int, ...], *, mfu: bool = False) -> None:
+        backward, update = self.measure(findings, trainer, lengths, mfu=mfu)
+        self._compare_memory(findings, trainer, backward, update)
+
+    def measure(
+        self, findings: Findings, trainer: Trainer, lengths: tuple[int, ...], *, mfu: bool = False
+    ) -> tuple[int, int]:
+        """Take steps on packed rows: trained tokens/s and, if it is wanted, MFU.
+
+        Returns:
+            The peaks of GPU memory in the forward and backward passes, and in the optimizer's step, bytes.
+        """
         rows = self.rows(lengths)
         norms: list[float] = []
         before_step: list[int] = []
@@ -179,7 +192,7 @@ class LearnerChecks:
                 context=self._sizes.context,
                 training=True,
             )
-        self._compare_memory(findings, trainer, backward, update)
+        return backward - self._others, update - self._others
 
     def _compare_memory(self, findings: Findings, trainer: Trainer, backward: int, update: int) -> None:
         computed = learner_memory(self._sizes.model, trainer._config)
@@ -190,7 +203,7 @@ class LearnerChecks:
             return
         findings.figures["  of other checks, GB"] = self._others / GB
         findings.figures["  reserved, GB"] = torch.cuda.max_memory_reserved() / GB
-        compare_peaks(findings, backward - self._others, update - self._others, computed.total)
+        compare_peaks(findings, backward, update, computed.total)
 
 
 def compare_peaks(findings: Findings, backward: float, update: float, computed: float) -> None:

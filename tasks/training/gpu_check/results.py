@@ -56,9 +56,15 @@ class Result:
     reason: str
 
 
-def carry_out(name: str, check: Callable[[Findings], None]) -> Result:
-    """Run a check; an error that it raises, such as out of memory, is its result, so that other checks still run."""
-    findings, started = Findings(), time.perf_counter()
+def carry_out(name: str, check: Callable[[Findings], None], findings: Findings | None = None) -> Result:
+    """Run a check; an error that it raises, such as out of memory, is its result, so that other checks still run.
+
+    Args:
+        name: name of the check.
+        check: gets the findings.
+        findings: what the check adds to. Optional. If None, new ones.
+    """
+    findings, started = findings or Findings(), time.perf_counter()
     status: Status = "failed"
     try:
         check(findings)
@@ -68,7 +74,7 @@ def carry_out(name: str, check: Callable[[Findings], None]) -> Result:
         status, reason = "skipped", str(skipped)
     except Exception as error:
         reason = " ".join([*findings.faults, f"{type(error).__name__}: {one_line(error)}"])
-    return Result(name, status, time.perf_counter() - started, findings.figures, reason)
+    return Result(name, status, time.perf_counter() - started, dict(findings.figures), reason)
 
 
 def table(results: list[Result]) -> str:
@@ -79,11 +85,12 @@ def table(results: list[Result]) -> str:
         lines.append(f"{result.status:8} {result.name}  ({result.seconds:.1f} s)")
         if result.reason:
             lines.append(f"{'':8} {result.reason}")
-        lines += [f"{'':8}   {name:{width}}  {_number(value)}" for name, value in result.figures.items()]
+        lines += [f"{'':8}   {name:{width}}  {format_number(value)}" for name, value in result.figures.items()]
     return "\n".join(lines)
 
 
-def _number(value: Number) -> str:
+def format_number(value: Number) -> str:
+    """Return a measurement as text: whole if it is large, otherwise with four digits."""
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tasks.storage.durable import whole
 from tasks.training.simulation.roofline import KNOWN, Architecture
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Sizes:
         chunk: number of tokens whose logits are in memory at a time (`learner.logprob_chunk_tokens`).
         steps: number of timed optimizer steps, after an untimed first step.
         responses, response: number of responses that an engine generates at a time, and of tokens of each.
+        run_model: shape of the model of whole runs.
+        run_response: largest number of tokens of a response in whole runs.
     """
 
     model: Architecture
@@ -43,6 +46,8 @@ class Sizes:
     steps: int
     responses: int
     response: int
+    run_model: Architecture
+    run_response: int
 
     @property
     def row_tokens(self) -> int:
@@ -66,9 +71,12 @@ FULL = Sizes(
     steps=2,
     responses=256,
     response=256,
+    run_model=KNOWN["Qwen2.5-0.5B"],
+    run_response=128,
 )
+_TINY_MODEL = Architecture(2, 128, 256, 4, 2, 32, 128, tied=True, attention_bias=True)
 TINY = Sizes(
-    model=Architecture(2, 128, 256, 4, 2, 32, 128, tied=True, attention_bias=True),
+    model=_TINY_MODEL,
     row=(48, 24, 24),
     short_row=(24, 8),
     attention_row=(40, 1, 17, 6),
@@ -78,10 +86,19 @@ TINY = Sizes(
     steps=1,
     responses=4,
     response=16,
+    run_model=_TINY_MODEL,
+    run_response=32,
 )
 
 
-def save_random_model(folder: Path, shape: Architecture, dtype: torch.dtype, layers: int | None = None) -> None:
+def sizes_of(*, dry: bool) -> Sizes:
+    """Return the sizes of a dry run, or of a GPU."""
+    return TINY if dry else FULL
+
+
+def save_random_model(
+    folder: Path, shape: Architecture, dtype: torch.dtype, layers: int | None = None, device: str | None = None
+) -> None:
     """Write a Qwen2 model with random weights to a folder.
 
     Args:
@@ -89,14 +106,16 @@ def save_random_model(folder: Path, shape: Architecture, dtype: torch.dtype, lay
         shape: shape of the model; with a `window`, every other layer uses it.
         dtype: type of the weights.
         layers: number of layers. Optional. If None, the shape's.
+        device: device that computes the weights. Optional. If None, the GPU if there is one.
     """
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(_qwen2(shape, layers or shape.layers), dtype=dtype)
-    model.save_pretrained(folder)
+    with whole(folder) as partial:
+        model.save_pretrained(partial)
 
 
 def _qwen2(shape: Architecture, layers: int) -> Qwen2Config:

@@ -40,6 +40,8 @@ PROMPT = 8
 """Number of tokens of the prompt."""
 END = "<end>"
 """The token that ends a response."""
+TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+"""The chat template of the model."""
 
 
 class TurnsCheck:
@@ -160,16 +162,26 @@ def _note_memory(findings: Findings, when: str) -> None:
 
 
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
-    """Write a tokenizer with the words w0, w1, ... to a model's folder, for an engine; the last token ends a text."""
-    words = {**{f"w{index}": index for index in range(vocabulary - 1)}, END: vocabulary - 1}
+    """Write a tokenizer to a model's folder, for an engine.
+
+    Its tokens are the words w0, w1, ..., then printable ASCII characters except w and digits, the space and the
+    line break (in the spelling of byte-level BPE), and as the last one the end of a text. Transformers loads it as
+    Qwen2's, which is a BPE tokenizer: without merges, a text is split into its characters.
+    """
+    characters = [chr(code) for code in range(ord("!"), ord("~") + 1) if chr(code) not in "w0123456789"]
+    characters += ["\u0120", "\u010a"]
+    tokens = [*(f"w{index}" for index in range(vocabulary - len(characters) - 1)), *characters, END]
     special = {"id": vocabulary - 1, "content": END, "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     tokenizer = {
         "version": "1.0",
         "added_tokens": [special | flags],
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {token: index for index, token in enumerate(tokens)}, "merges": []},
     }
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+    names = dict.fromkeys(("eos_token", "pad_token", "unk_token"), END)
+    settings = {"tokenizer_class": "Qwen2Tokenizer", "chat_template": TEMPLATE} | names
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -1,4 +1,4 @@
-"""The checks of a GPU: a dry run of all of them, and what they do with a fault."""
+"""The checks of a GPU: time sharing in a dry run, and what they do with a fault."""
 
 import dataclasses
 import json
@@ -17,35 +17,10 @@ from tasks.training.learner.logprobs import token_logprobs
 from tests.paths import ROOT
 
 CPU = torch.device("cpu")
-DRY = """
-import sys
-for absent in ("ray", "vllm", "flytekit", "pandas", "pyarrow", "polars"):
-    sys.modules[absent] = None
-from tasks.training.gpu_check.__main__ import main
-main(["--dry", "--json", sys.argv[1]])
-"""
-
-
-@pytest.mark.complete
-@pytest.mark.engine
-def test_a_dry_run_walks_all_checks_without_ray_vllm_and_flyte(tmp_path):
-    file = tmp_path / "gpu.json"
-    done = subprocess.run([sys.executable, "-c", DRY, file], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    checks = {check["name"]: check for check in json.loads(file.read_text())["checks"]}
-    skipped = {"time sharing"} if torch.cuda.is_available() else {"FP8", "offloading", "time sharing"}
-    assert {name for name, check in checks.items() if check["status"] == "skipped"} == skipped
-    assert {name for name, check in checks.items() if check["status"] == "failed"} == set()
-    assert checks["training"]["figures"]["trained tokens/s"] > 0
-    assert checks["training"]["figures"]["tokens of a row"] == TINY.row_tokens
-    for name in ("attention", "policy", "log-probabilities", "LoRA"):
-        assert f"passed   {name}" in done.stdout
-
-
 TURNS = """
 import sys, tempfile
 from pathlib import Path
-from tasks.training.gpu_check import learning, turns
+from tasks.training.gpu_check import learning, time_sharing
 from tasks.training.gpu_check.results import Findings
 from tasks.training.gpu_check.sizes import TINY, save_random_model
 
@@ -55,7 +30,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     save_random_model(folder, TINY.model, torch.float32)
     findings = Findings()
-    turns.TurnsCheck(TINY, folder, learning.LearnerChecks(TINY, folder))(findings)
+    time_sharing.TurnsCheck(TINY, folder, learning.LearnerChecks(TINY, folder))(findings)
     print(findings)
     sys.exit(1 if findings.faults else 0)
 """
