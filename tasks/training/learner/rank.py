@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tasks.machine.large_imports import large_imports
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
     from tasks.storage.stored_files import StoredFile
     from tasks.training.learner.packing import RowOptions
     from tasks.training.learner.trainer import Trainer
+
+
+MARGIN = 600.0
+"""Seconds by which a collective call of the ranks may take longer than the controller waits for an answer."""
+
+
+def group_timeout(config: TrainingConfig) -> timedelta:
+    """Return the time limit of the ranks' collective calls.
+
+    It is longer than the controller's limits, so that these end a wait, with a message that names who waits for what.
+    DeepSpeed's default, 10 minutes, is shorter: ranks that wait while rank 0 writes a policy would be aborted by NCCL.
+    """
+    return timedelta(seconds=max(config.stall_seconds, config.learner.init_timeout_seconds) + MARGIN)
 
 
 class LearnerRank:
@@ -119,7 +133,8 @@ class LearnerRank:
         store = self._store(*address) if self._listening else None
         if torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(self._config.shares_of_gpu[1])  # an engine may use the rest
-        deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=group_timeout(self._config))
         del store  # torch keeps a reference
 
     def _store(self, host: str, port: int) -> TCPStore:

@@ -41,20 +41,42 @@ GPUS: Mapping[str, Gpu] = {
     "A100-40GB": Gpu(40 * GB, 1555 * GB, 312e12),
     "H100": Gpu(80 * GB, 3350 * GB, 989e12),
     "H200": Gpu(141 * GB, 4800 * GB, 989e12),
+    "GH200": Gpu(96 * GB, 4000 * GB, 989e12),  # GH200's data sheet: HBM3 of 96 GB, 4 TB/s; torch: "NVIDIA GH200 480GB"
+    "H20": Gpu(96 * GB, 4000 * GB, 148e12),  # HGX H20's data sheet
     "B200": Gpu(180 * GB, 8000 * GB, 2250e12),
+    "B300": Gpu(288 * GB, 8000 * GB, 2250e12),  # HGX B300's: of 8 GPUs 2.3 TB, and 36 PFLOP/s with sparsity
     "L40S": Gpu(48 * GB, 864 * GB, 362e12),
+    "L40": Gpu(48 * GB, 864 * GB, 181e12),  # its data sheet: 362 with sparsity
     "L4": Gpu(24 * GB, 300 * GB, 121e12),
+    "A10": Gpu(24 * GB, 600 * GB, 125e12),  # its data sheet
+    "A10G": Gpu(24 * GB, 600 * GB, 70e12),  # its data sheet, of AWS: fewer operations than A10
+    # With sums in float32, which have half the rate of the same chips for data centers. The appendices of NVIDIA's
+    # papers on the architectures GA102, Ada and RTX Blackwell: "Peak BF16 Tensor TFLOPS with FP32 Accumulate".
+    "RTX-3090": Gpu(24 * GB, 936 * GB, 71e12),
+    "RTX-4090": Gpu(24 * GB, 1008 * GB, 165.2e12),
+    "RTX-5090": Gpu(32 * GB, 1792 * GB, 209.5e12),
+    "RTX-6000-Ada": Gpu(48 * GB, 960 * GB, 364.2e12),  # its data sheet: 1,457 in 8 bits with sparsity, four times that
 }
-"""NVIDIA's datasheets, for the SXM form if there are several."""
+"""NVIDIA's data sheets, for the SXM form if there are several. A key is made of words of torch's name for the GPU."""
 
-OTHER_FORMS = frozenset({"PCIe", "PCIE", "NVL", "MIG", "40GB"})
-"""Words in a GPU's name that indicate a different memory or clock than in `GPUS`."""
+OTHER_FORMS = re.compile(r"PCIe|PCIE|NVL|MIG|Ti|D|Laptop|3e|64GB|144G|\d+[ACQ]")
+"""Words in a GPU's name that indicate other memory, clocks or units than in `GPUS`, or a part of a GPU (MIG, vGPU)."""
 
 
 def gpu_called(name: str) -> Gpu | None:
-    """Return the datasheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3", or None."""
-    words = set(re.split(r"[\s-]+", name))
-    return None if words & OTHER_FORMS else next((gpu for known, gpu in GPUS.items() if known in words), None)
+    """Return the data sheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3", or None.
+
+    It is that of the key with the most words, all of which the name has.
+    """
+    words = _words(name)
+    if any(map(OTHER_FORMS.fullmatch, words)):
+        return None
+    known = max((key for key in GPUS if _words(key) <= words), key=lambda key: len(_words(key)), default=None)
+    return GPUS[known] if known else None
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[\s-]+", name))
 
 
 @dataclass(frozen=True)
