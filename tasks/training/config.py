@@ -259,9 +259,17 @@ class TrainingConfig(Config):
         return gpu_shares.can_share(self.learner.ranks, self.actors.count, self.actors.engine)
 
     @property
-    def shares_of_gpu(self) -> tuple[float, float]:
-        """Shares of a GPU's memory that an engine uses, and that a learner rank may use."""
-        return gpu_shares.shares(self.placement, self.actors.engine.gpu_memory_utilization)
+    def engine_share(self) -> float:
+        """Share of a GPU's memory that an engine uses."""
+        return gpu_shares.engine_share(self.placement, self.actors.engine.gpu_memory_utilization)
+
+    def rank_share(self, memory: float, layer: float) -> float:
+        """Return the share of a GPU of `memory` bytes that a learner rank may use.
+
+        `layer` is the size of the model's largest layer, bytes.
+        """
+        reserved = gpu_shares.reserved_share(memory, layer)
+        return gpu_shares.rank_share(self.placement, self.actors.engine.gpu_memory_utilization, reserved)
 
     @property
     def is_synchronous(self) -> bool:

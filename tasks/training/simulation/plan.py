@@ -172,7 +172,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         config=config,
         nodes=_nodes(config, machines.gpus_per_node),
         learner=memory,
-        learner_room=learner_room(config, machines.gpu),
+        learner_room=learner_room(config, model, machines.gpu),
         weights=weights,
         kv_room=cache,
         sequences=clock.max_num_seqs,

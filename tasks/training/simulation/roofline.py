@@ -233,6 +233,11 @@ class Architecture:
         mixture = self._mixture(self.experts.count) if self.experts else 0
         return self._attention + round(max(mlp, mixture))
 
+    @property
+    def largest_module(self) -> int:
+        """Number of parameters of the largest layer, or of the embedding if that is larger."""
+        return max(self.largest_layer, self.vocabulary * self.hidden)
+
     def attended(self, context: float) -> float:
         """Return how many of `context` tokens a layer attends to and has in its cache, averaged over layers."""
         if self.window is None or self.full_layers is None:
