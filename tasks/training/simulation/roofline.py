@@ -16,8 +16,16 @@ from tasks.failures import MistakeError
 from tasks.storage.model_folder import EXPERTS
 
 GB = 1e9
-MFU, MBU = 0.4, 0.6
-"""Fractions of a GPU's peak operations and bandwidth that the learner and an engine are expected to reach."""
+LEARNER_MFU = {2e9: 0.25, float("inf"): 0.3}
+"""Fraction of a GPU's peak operations that the learner is expected to reach, by the largest number of parameters.
+
+On an H200, 26% were measured with 1.5 billion parameters (`gpu_check`). Larger models have larger matrix products: with
+the same kernels, 30% are computed for 32 billion.
+"""
+PREFILL_MFU = 0.4
+"""Fraction of a GPU's peak operations that an engine is expected to reach when it computes prompts. Not measured."""
+MBU = 0.6
+"""Fraction of a GPU's peak bandwidth that an engine is expected to reach when it decodes. Not measured."""
 
 WEIGHT = 2
 """Bytes of a weight, and of an element of the KV cache, in bfloat16."""
@@ -273,6 +281,11 @@ KNOWN: Mapping[str, Architecture] = {
     "Qwen3-30B-A3B": Architecture(48, 2048, 6144, 32, 4, 128, 151936, qk_norm=True, experts=_QWEN3_EXPERTS),
 }
 """Shapes of models, from their `config.json`, by the prefix of their name on the hub or of a package's file."""
+
+
+def learner_mfu(model: Architecture) -> float:
+    """Return the fraction of a GPU's peak operations that the learner is expected to reach (`LEARNER_MFU`)."""
+    return next(mfu for most, mfu in LEARNER_MFU.items() if model.parameters <= most)
 
 
 def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:
