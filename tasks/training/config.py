@@ -225,7 +225,8 @@ class TrainingConfig(Config):
     """Number of responses of every batch that are printed during the run."""
     stall_seconds: RunTime[float] = Field(1800, gt=0)
     """Longest time that the learner waits without a group being accepted or dropped, seconds; then the run fails with a
-    diagnosis. A learner that takes longer for one call counts as lost."""
+    diagnosis. A learner that takes longer for one call counts as lost; its ranks wait for each other for 10 minutes
+    more (DeepSpeed's limit would be 10 minutes in all)."""
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
     """Services that receive the metrics of every step, in addition to `metrics.jsonl` and TensorBoard: Weights &
     Biases, MLflow. Each needs its package, which the extra of the same name installs."""
