@@ -15,5 +15,5 @@ class CacheMemory:
     available_kv_cache_memory_bytes: float
 
     def kv_cache_memory(self) -> int:
-        """Return the bytes of this worker's KV cache: those that it was given, or that its profile of the GPU left."""
+        """Return the bytes of this worker's KV cache, which it was given, or which its profile of the GPU left."""
         return self.cache_config.kv_cache_memory_bytes or int(self.available_kv_cache_memory_bytes)

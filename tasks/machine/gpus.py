@@ -1,7 +1,7 @@
-"""Checks that torch, vLLM and Triton can use the GPUs of this machine, and says in one sentence what is missing.
+"""Checks that torch, vLLM and Triton can use the GPUs of this machine, and reports what to install if they cannot.
 
     nvidia-smi (NVML) ──► GPUs and driver ──────────────┐
-    torch, in a process of its own ──► GPUs it can use ─┼─► check_gpus, check_types
+    torch, in a new process ──► GPUs that it can use ───┼─► check_gpus, check_types
     PATH, Python's headers ─────────────────────────────┘
 
 Without these checks, a run would fail after its first stages, with a message of one of the libraries, or use no GPU.
@@ -55,8 +55,10 @@ else:
     cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     print(json.dumps([[(card.name, (card.major, card.minor)) for card in cards], ""]))
 """
-"""Program that prints the GPUs that torch can use, and why it can use none. It runs in a process of its own, since the
-engines' processes cannot be forked from one that has used a GPU."""
+"""Program that prints the GPUs that torch can use, and why it can use none.
+
+It runs in a new process, since a process that has used a GPU cannot fork the processes of engines.
+"""
 
 
 class GpuError(MistakeError):
@@ -134,16 +136,16 @@ def check_gpus() -> None:
     Raises:
         GpuError: the driver is too old, torch can use none of the GPUs, one is too old, or Triton could not compile.
     """
-    found = usable()
-    if found.reason and os.environ.get(VISIBLE) not in NONE_VISIBLE and (names := names_of_gpus()):
-        raise _unusable(names[0], found.reason)
-    for index, card in enumerate(found.cards):
+    gpus = usable()
+    if gpus.reason and os.environ.get(VISIBLE) not in NONE_VISIBLE and (names := names_of_gpus()):
+        raise _unusable(names[0], gpus.reason)
+    for index, card in enumerate(gpus.cards):
         if card.capability < OLDEST:
             raise GpuError(
                 f"GPU {index} ({card}) is too old: torch and vLLM need {OLDEST[0]}.{OLDEST[1]} or later (Turing); "
                 f"leave it out of {VISIBLE}, or use another machine"
             )
-    if found.cards:
+    if gpus.cards:
         check_compiler()
 
 

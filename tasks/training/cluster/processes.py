@@ -236,7 +236,7 @@ class RunProcesses:
     def _cache_of_first(self, index: int) -> dict[str, Any]:
         """Return the option that gives an engine the KV cache of its slot's first engine, or nothing before that.
 
-        A replacement starts next to a rank that computes. Where vLLM measures the GPU's free memory, memory that the
+        A replacement starts next to a rank that computes. vLLM would measure the GPU's free memory: memory that the
         rank frees meanwhile is an error, and memory that it takes makes the cache smaller.
         """
         if index not in self._caches:

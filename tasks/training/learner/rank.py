@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MARGIN = 600.0
-"""Seconds by which a collective call of the ranks may take longer than the controller waits for an answer."""
+"""Seconds that are added to the limits of the controller, for the limit of a collective call of the ranks."""
 
 
 def group_timeout(config: TrainingConfig) -> timedelta:

@@ -2,7 +2,7 @@
 
 Memory is computed by ZeRO's formula, and the speeds of engines and learner by a roofline model (`roofline`). A run in
 virtual time with the real controller and fleet (`run`) shows how long each waits for the other. Nothing is measured.
-The speed is an upper bound: judges, code tests, restarts, slow machines and engines' communication take no time.
+The speed is an upper bound: scoring, code tests, restarts, slow machines and engines' communication take no time.
 The time to move data that is offloaded to main memory is not counted.
 """
 

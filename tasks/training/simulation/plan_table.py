@@ -104,7 +104,7 @@ def _assumed(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple
         (
             "upper bound",
             "of the speed: judges, code tests, restarts and stragglers take no time. Difficulty, evaluation, the model "
-            "check, and the time in which engines load come in addition",
+            "check, and the loading of engines come in addition",
         ),
     ]
     if cluster.gpus_per_node:

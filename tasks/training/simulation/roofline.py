@@ -74,7 +74,7 @@ OTHER_FORMS = re.compile(r"PCIe|PCIE|NVL|MIG|Ti|D|Laptop|3e|64GB|144G|\d+[ACQ]")
 def gpu_called(name: str) -> Gpu | None:
     """Return the data sheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3", or None.
 
-    It is that of the key with the most words, all of which the name has.
+    If the name has the words of several keys, the key with the most words counts.
     """
     words = _words(name)
     if any(map(OTHER_FORMS.fullmatch, words)):
