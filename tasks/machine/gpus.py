@@ -178,13 +178,24 @@ def check_compiler() -> None:
             f"there is no C compiler ({' or '.join(compilers)}), and Triton compiles with one when an engine first "
             "uses the GPU: install gcc"
         )
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    if not header.is_file():
+    headers = [Path(folder) / "Python.h" for folder in _folders_of_headers()]
+    if not any(header.is_file() for header in headers):
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise GpuError(
-            f"{header} is missing, and Triton compiles with it when an engine first uses the GPU: install Python's "
+            f"{headers[0]} is missing, and Triton compiles with it when an engine first uses the GPU: install Python's "
             f"headers (python{version}-dev on Debian and Ubuntu, python{version}-devel on Fedora)"
         )
+
+
+def _folders_of_headers() -> list[str]:
+    """Return the folders that are searched for Python's headers: Python's own, as Triton computes it, and gcc's.
+
+    The default scheme of Python on Debian and Ubuntu names a folder below `/usr/local`, which does not have them.
+    """
+    scheme = sysconfig.get_default_scheme()
+    own = sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme)
+    paths = (os.environ.get(name, "").split(os.pathsep) for name in ("CPATH", "C_INCLUDE_PATH"))
+    return [own, *(path for folders in paths for path in folders if path)]
 
 
 def check_types(learner: Mapping[str, str], engines: Mapping[str, str]) -> None:

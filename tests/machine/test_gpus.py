@@ -109,11 +109,16 @@ def test_without_a_c_compiler_triton_cannot_start(machine, monkeypatch):
 
 def test_without_pythons_headers_triton_cannot_start(machine, monkeypatch, tmp_path):
     machine(L4)
-    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    schemes = {"posix_prefix": str(tmp_path), "posix_local": "/usr/local/include/python"}
+    monkeypatch.setattr(sysconfig, "get_default_scheme", lambda: "posix_local")  # Python of Debian and Ubuntu
+    monkeypatch.setattr(sysconfig, "get_path", lambda _, scheme: schemes[scheme])
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     with pytest.raises(GpuError, match=rf"^{tmp_path}/Python\.h is missing, and Triton .* \({version}-dev on Debian"):
         check_gpus()
     (tmp_path / "Python.h").touch()
+    check_gpus()
+    schemes["posix_prefix"] = "/nowhere"
+    monkeypatch.setenv("C_INCLUDE_PATH", f"/elsewhere:{tmp_path}")
     check_gpus()
 
 
