@@ -29,7 +29,7 @@ PUBLISHED = {
     "+ better threading": 1358.0,
     "+ in-flight updates": 2949.0,
 }
-"""Tokens/s of each rung in the paper: Qwen2.5-7B on two nodes of 8 A100s: one generates, and one trains
+"""Tokens/s of each rung in the paper, of Qwen2.5-7B on two nodes of 8 A100s: one generates, and one trains
 (arXiv:2512.13961, table 23). So the last rung is 369 tokens/s for each GPU that generates."""
 
 MEAN_TOKENS, LONGEST = 14_628, 32_768
