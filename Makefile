@@ -135,16 +135,17 @@ bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, besi
 REGISTRY =
 TAG = $(shell git describe --always --dirty)
 EXTRAS =
+CUBINS =
 CONFIG = $(HOME)/.flyte/config.yaml
 PROJECT = flytesnacks
 DOMAIN = development
 ACCELERATOR = cuda
 TAGGED = $(TAG)$(if $(filter none,$(ACCELERATOR)),-cpu)
 REGISTERED = $(foreach name,data generation training,--image $(name)=$(REGISTRY)/rlvr-$(name):$(TAGGED))
-images: | registry-is-named accelerator-is-known  ## builds the images of all tasks and pushes them (REGISTRY=... [ACCELERATOR=none TAG=... EXTRAS=harness,wandb,mlflow])
+images: | registry-is-named accelerator-is-known  ## builds the images of all tasks and pushes them (REGISTRY=... [ACCELERATOR=none TAG=... EXTRAS=harness,wandb,mlflow CUBINS=https://flashinfer.ai/whl])
 	@for name in data generation training; do image=$(REGISTRY)/rlvr-$$name:$(TAGGED); \
 		DOCKER_BUILDKIT=1 docker build -f images/Dockerfile --target $$name --build-arg accelerator=$(ACCELERATOR) --build-arg image=$$image \
-		--build-arg extras=$(EXTRAS) -t $$image . && docker push $$image || exit 1; done
+		--build-arg extras=$(EXTRAS) --build-arg cubins=$(CUBINS) -t $$image . && docker push $$image || exit 1; done
 
 register: $(VENV)/.ready | registry-is-named accelerator-is-known config-exists  ## registers the workflows with these images ([ACCELERATOR=none CONFIG= PROJECT= DOMAIN=])
 	@$(BIN)/pyflyte --config $(CONFIG) register workflows --copy all --project $(PROJECT) --domain $(DOMAIN) $(REGISTERED)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import re
 import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from typing import NamedTuple
 
 from tasks.inputs.disk_needs import PodNeed
 from tasks.lineage.code_digest import code_digest
+from tasks.machine.gpus import DRIVERS, driver_version
 from tasks.machine.image import ImageError, check_image
 from tasks.pod_templates import SHARED_MEMORY
 from tasks.storage.locations import folder_of
@@ -31,18 +30,11 @@ from tasks.training.gpu_check.results import Findings, SkippedError
 LIBRARIES = ("torch", "vllm", "ray", "deepspeed", "transformers")
 """Distributions whose versions must be the same on all nodes."""
 
-DRIVERS = {"12": 525, "13": 580}
-"""Minimum major version of NVIDIA's driver by the major version of CUDA that torch is built for (CUDA's release notes).
-"""
-
 TASK = "tasks.cluster_check.task"
 """Module whose digest identifies the code of an image."""
 
 RDMA = Path("/sys/class/infiniband")
 """Folder with an entry for each RDMA device of the machine or pod."""
-
-DRIVER = Path("/proc/driver/nvidia/version")
-"""File with the version of NVIDIA's kernel module."""
 
 
 class Disk(NamedTuple):
@@ -126,17 +118,6 @@ def written_folders() -> dict[Folder, Path]:
         "downloads": Path(tempfile.gettempdir()),
         "hub": Path(os.environ.get("HF_HOME", cache)).absolute(),
     }
-
-
-def driver_version() -> str:
-    """Return the version of NVIDIA's driver from its kernel module or `nvidia-smi`, or an empty string if none."""
-    if DRIVER.is_file() and (version := re.search(r"Kernel Module\s.*?(\d+\.\d[\d.]*)", DRIVER.read_text())):
-        return version[1]
-    if (program := shutil.which("nvidia-smi")) is None:
-        return ""
-    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, check=False, capture_output=True, text=True, timeout=60)  # noqa: S603 - words of ours
-    return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
 
 
 def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str | None = None) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from tasks.commands.options import OVERRIDES, RECIPE, SpecFile, shipped
 from tasks.training.simulation import roofline
 
-SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True}
-"""Settings of the command-line options that are fractions of a GPU's peak."""
+SHARE = click.FloatRange(0.01, 1)
+"""Type of the command-line options that are fractions of a GPU's peak."""
 
 
 @click.command()
@@ -28,8 +27,19 @@ SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True
     type=click.FloatRange(0, 0.95),
     help="Share of the groups that have no gradient.",
 )
-@click.option("--mfu", default=roofline.MFU, **SHARE, help="Fraction of a GPU's peak FLOPs that the learner reaches.")
-@click.option("--mbu", default=roofline.MBU, **SHARE, help="Fraction of its peak bandwidth that an engine reaches.")
+@click.option(
+    "--mfu",
+    type=SHARE,
+    help="Fraction of a GPU's peak FLOPs that the learner reaches. By default 0.25 up to 2 billion parameters, and 0.3 "
+    "above.",
+)
+@click.option(
+    "--mbu",
+    default=roofline.MBU,
+    type=SHARE,
+    show_default=True,
+    help="Fraction of its peak bandwidth that an engine reaches.",
+)
 def plan(
     recipe: str,
     overrides: tuple[str, ...],
@@ -38,7 +48,7 @@ def plan(
     nodes: int | None,
     mean_tokens: float | None,
     zero_variance: float,
-    mfu: float,
+    mfu: float | None,
     mbu: float,
 ) -> None:
     """Compute what RECIPE needs of GPUs, without using any.

@@ -16,6 +16,7 @@ from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
 
 from tasks.failures import MistakeError
+from tasks.generation.cache_memory import CacheMemory
 from tasks.storage.tensor_digest import NOTHING, Contents, contents_of
 
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
@@ -71,7 +72,7 @@ class OneAdapter(PunicaWrapperCPU):
         """Do nothing, because the head has no adapter."""
 
 
-class WorkerExtension:
+class WorkerExtension(CacheMemory):
     """Adds `arrived` to vLLM's workers: the digest of the adapter that they loaded (option `worker_extension_cls`)."""
 
     def arrived(self) -> tuple[list[str], list[str], Contents]:

@@ -287,6 +287,14 @@ class Engine:
                 await self._called(self._llm.wake_up(), "wake")
                 self._sleeps = False
 
+    async def kv_cache_memory(self) -> int:
+        """Return the bytes of the KV cache on each GPU, of an engine whose weights or adapter can be updated.
+
+        Raises:
+            EngineError: the engine died.
+        """
+        return min(await self._called(self._llm.collective_rpc("kv_cache_memory"), "name the size of its KV cache"))
+
     async def _called(self, call: Awaitable[T], doing: str) -> T:
         try:
             return await call

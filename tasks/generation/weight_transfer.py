@@ -25,6 +25,7 @@ from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
+from tasks.generation.cache_memory import CacheMemory
 from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest
 
 BACKEND = "safetensors"
@@ -165,8 +166,8 @@ class Arrivals:
             self.unused.clear()
 
 
-class WorkerExtension:
-    """Extends vLLM's workers (option `worker_extension_cls`): each worker imports this module and gets the method."""
+class WorkerExtension(CacheMemory):
+    """Extends vLLM's workers (option `worker_extension_cls`): each worker imports this module and gets the methods."""
 
     weight_transfer_engine: SafetensorsWeightTransferEngine
 

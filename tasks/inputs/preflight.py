@@ -32,7 +32,7 @@ from tasks.inputs.judges import (
     check_reward_models,
     report_unjudgeable,
 )
-from tasks.inputs.memory_needs import check_memory, judge_gpus
+from tasks.inputs.memory_needs import check_memory, judge_gpus, served_judge
 from tasks.inputs.minimal_options import written_options
 from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.pinning import (
@@ -47,6 +47,7 @@ from tasks.inputs.pinning import (
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.stage_pods import check_images
 from tasks.inputs.user_modules import check_registered
+from tasks.machine.gpus import check_types
 from tasks.machine.image import ImageError
 from tasks.machine.local_ray import check_machine
 from tasks.machine.resources import has_gpu
@@ -112,6 +113,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     if on_this_machine:
         check_machine()
         check_folders()
+        check_types({"training: learner.dtype": training.learner.dtype}, _types_of_engines(data, training, evaluation))
     else:
         check_disk(data, training, evaluation)
     check_memory(data, training, on_this_machine=on_this_machine)
@@ -164,6 +166,16 @@ def check_variants(experiment: Experiment) -> Experiment:
         except (SpecError, ImageError) as error:
             raise type(error)(f"{experiment.name}: variants.{name}: {error}") from None
     return experiment
+
+
+def _types_of_engines(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
+    """Return the option `dtype` of every engine that the pipeline starts, by its name."""
+    engines = {"training: actors.engine": training.actors.engine, "evaluation: engine": evaluation.engine}
+    if data.difficulty is not None:
+        engines[f"{data.name}: difficulty.engine"] = data.difficulty.engine
+    types: dict[str, str] = {f"{name}.dtype": engine.dtype for name, engine in engines.items() if engine.server is None}
+    judge = served_judge(data)
+    return types if judge is None else types | {f"{data.name}: verifiers.judge.server.dtype": judge.server.dtype}
 
 
 def _runs_on_this_machine() -> bool:

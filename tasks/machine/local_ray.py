@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.failures import InfrastructureError, MistakeError
+from tasks.machine.gpus import check_gpus
 from tasks.machine.quiet import silence_retries
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ def check_machine() -> None:
     Raises:
         MachineError: the home folder cannot be written, or the path of the folder of temporary files is too long or not
             ASCII.
+        GpuError: the machine's GPUs cannot be used as they are.
     """
     home = Path.home()
     if not can_be_written(home):
@@ -66,6 +68,7 @@ def check_machine() -> None:
             f"TMPDIR ({temporary}) is {too_long} characters too long for Ray's sockets: set it to a folder with a "
             "shorter path"
         )
+    check_gpus()
 
 
 def can_be_written(folder: Path) -> bool:
@@ -85,7 +88,7 @@ def start_ray(address: str = "local", **options: Any) -> None:
         options: further options of `ray.init`.
 
     Raises:
-        MachineError: as `check_machine` raises it, or nothing answers at `address`.
+        MachineError, GpuError: as `check_machine` raises them, or nothing answers at `address`.
         RayStartError: Ray did not start in time, twice.
         ConnectionError: the server at `address` is not a Ray cluster.
     """

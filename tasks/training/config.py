@@ -225,7 +225,8 @@ class TrainingConfig(Config):
     """Number of responses of every batch that are printed during the run."""
     stall_seconds: RunTime[float] = Field(1800, gt=0)
     """Longest time that the learner waits without a group being accepted or dropped, seconds; then the run fails with a
-    diagnosis. A learner that takes longer for one call counts as lost."""
+    diagnosis. A learner that takes longer for one call counts as lost; its ranks wait for each other for 10 minutes
+    more (DeepSpeed's limit would be 10 minutes in all)."""
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
     """Services that receive the metrics of every step, in addition to `metrics.jsonl` and TensorBoard: Weights &
     Biases, MLflow. Each needs its package, which the extra of the same name installs."""
@@ -259,9 +260,17 @@ class TrainingConfig(Config):
         return gpu_shares.can_share(self.learner.ranks, self.actors.count, self.actors.engine)
 
     @property
-    def shares_of_gpu(self) -> tuple[float, float]:
-        """Shares of a GPU's memory that an engine uses, and that a learner rank may use."""
-        return gpu_shares.shares(self.placement, self.actors.engine.gpu_memory_utilization)
+    def engine_share(self) -> float:
+        """Share of a GPU's memory that an engine uses."""
+        return gpu_shares.engine_share(self.placement, self.actors.engine.gpu_memory_utilization)
+
+    def rank_share(self, memory: float, layer: float) -> float:
+        """Return the share of a GPU of `memory` bytes that a learner rank may use.
+
+        `layer` is the size of the model's largest layer, bytes.
+        """
+        reserved = gpu_shares.reserved_share(memory, layer)
+        return gpu_shares.rank_share(self.placement, self.actors.engine.gpu_memory_utilization, reserved)
 
     @property
     def is_synchronous(self) -> bool:

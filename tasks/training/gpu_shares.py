@@ -9,7 +9,9 @@ from tasks.generation.config import GPU_SHARE, EngineConfig
 SHARED_ENGINE = 0.4
 """Default share of a GPU's memory for an engine on the same GPU as a learner rank."""
 LIBRARIES = 0.05
-"""Share of a GPU's memory that neither the engine nor the learner rank may use: both load CUDA's libraries."""
+"""Smallest share of a GPU's memory that neither the engine nor the learner rank may use: both load CUDA's libraries."""
+CONTEXTS = 1.5e9
+"""Bytes of a GPU for the CUDA contexts of an engine and of a rank (about 0.5 GB each), for NCCL and fragmentation."""
 SMALLEST_LEARNER = 0.15
 """Smallest share of a GPU's memory that an engine may leave for the learner rank on the same GPU."""
 ABSENT = 0.1
@@ -20,21 +22,41 @@ PlacementOption = Literal["auto", "apart", "shared", "time_shared"]
 """Values of the option `placement`."""
 
 
-def shares(placement: PlacementOption, utilization: float | None) -> tuple[float, float]:
-    """Return the shares of a GPU's memory that an engine uses, and that a learner rank may use.
+def engine_share(placement: PlacementOption, utilization: float | None) -> float:
+    """Return the share of a GPU's memory that an engine uses.
 
     Args:
         placement: the option `placement`; `auto` counts as apart.
         utilization: the option `actors.engine.gpu_memory_utilization`.
     """
+    return utilization or {"shared": SHARED_ENGINE, "time_shared": 1 - ABSENT}.get(placement, GPU_SHARE)
+
+
+def rank_share(placement: PlacementOption, utilization: float | None, reserved: float = LIBRARIES) -> float:
+    """Return the share of a GPU's memory that a learner rank may use.
+
+    Args:
+        placement, utilization: as in `engine_share`.
+        reserved: share of the memory that neither rank nor engine may use if both are on the GPU at the same time. By
+            default the smallest, of a large GPU.
+    """
     match placement:
         case "shared":
-            engine = utilization or SHARED_ENGINE
-            return engine, 1 - engine - LIBRARIES
+            return 1 - engine_share(placement, utilization) - reserved
         case "time_shared":
-            return utilization or 1 - ABSENT, 1 - ABSENT
+            return 1 - ABSENT
         case _:
-            return utilization or GPU_SHARE, 1.0
+            return 1.0
+
+
+def reserved_share(memory: float, layer: float) -> float:
+    """Return the share of a GPU's memory that neither the engine nor the rank on it may use.
+
+    Args:
+        memory: memory of the GPU, bytes.
+        layer: size of the model's largest layer, bytes. An engine allocates another one while it takes new weights.
+    """
+    return max(LIBRARIES, (CONTEXTS + layer) / memory)
 
 
 def can_share(ranks: int, engines: int, engine: EngineConfig) -> bool:
@@ -59,7 +81,8 @@ def refusal(placement: PlacementOption, ranks: int, engines: int, engine: Engine
             f"placement = {placement}: every GPU has one rank and one engine, so that actors.count ({engines}) must be "
             f"learner.ranks ({ranks}), and an engine run on one GPU ({engine.parallel_sizes})"
         )
-    of_engine, of_rank = shares(placement, engine.gpu_memory_utilization)
+    of_engine = engine_share(placement, engine.gpu_memory_utilization)
+    of_rank = rank_share(placement, engine.gpu_memory_utilization)
     if of_rank < SMALLEST_LEARNER:
         return (
             f"placement = shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves {max(of_rank, 0):.0%} of "

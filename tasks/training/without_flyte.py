@@ -14,6 +14,7 @@ from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.overrides import with_overrides
 from tasks.lineage.provenance import made_from
+from tasks.machine.gpus import check_types
 from tasks.machine.local_ray import start_ray
 from tasks.machine.progress import track_progress
 from tasks.machine.resources import has_gpu, ray_resources, return_freed_memory
@@ -76,6 +77,8 @@ def train_recipe(
     location = named or location_of_run(name, config.run, "", filesystem_of)
     make_run_folder(folder := location.folder)
     start_ray(cluster, log_to_driver=False)
+    if cluster == "local":
+        check_types({"learner.dtype": config.learner.dtype}, {"actors.engine.dtype": config.actors.engine.dtype})
     if config.model_check:
         check_once(config, model, inputs["model"], folder)
     with track_progress("training: steps", config.steps) as advance:

@@ -105,21 +105,6 @@ def test_gpus_that_do_not_work_are_a_fault(changes, sentence):
     assert found(nodes.check_gpus, [replace(NODE, **changes)], 8) == ("failed", sentence)
 
 
-def test_the_drivers_version_is_read_from_the_kernel_module(tmp_path, monkeypatch):
-    monkeypatch.setattr(nodes, "DRIVER", tmp_path / "version")
-    for kind in ("NVIDIA UNIX x86_64 Kernel Module", "NVIDIA UNIX Open Kernel Module for x86_64"):
-        nodes.DRIVER.write_text(f"NVRM version: {kind}  580.65.06  Release Build  (root@host)  Sun Jul 27 2025\n")
-        assert nodes.driver_version() == "580.65.06"
-    nodes.DRIVER.unlink()
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 575.57.08\necho 575.57.08\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert nodes.driver_version() == "575.57.08"
-    program.unlink()
-    assert nodes.driver_version() == ""
-
-
 # Shared memory
 
 

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from safetensors.torch import load_file
 
+from tasks.generation.cache_memory import CacheMemory
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineOptionsError, RequestRefusedError, VersionSpan, sample_seed
 from tasks.machine.memory_limit import MemoryLimitError, ShortOfMemoryError
@@ -114,6 +116,10 @@ def test_without_logprobs_the_same_seed_gives_the_same_response(engine, loop):
     completion = loop.run(engine.generate(PROMPTS[0], SAMPLING, seed=3, with_logprobs=False))
     assert completion.token_ids.tolist() == expected.token_ids.tolist()
     assert len(completion.logprobs) == 0
+
+
+def test_an_engine_names_the_size_of_its_kv_cache(engine, loop):
+    assert loop.run(engine.kv_cache_memory()) == 2**30  # `cpu_kv_cache_gib`
 
 
 def test_a_model_or_an_option_that_vllm_does_not_take_is_no_failure_of_an_engine(tiny_model, loop, tmp_path):
@@ -353,3 +359,11 @@ if __name__ == "__main__":
         assert sum("Worker" in name for name in names) == workers
         parent.kill()
         assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_a_worker_names_the_kv_cache_that_its_profile_of_the_gpu_left_or_that_it_was_given():
+    given = SimpleNamespace(kv_cache_memory_bytes=2**30)
+    assert CacheMemory.kv_cache_memory(SimpleNamespace(cache_config=given)) == 2**30
+    profiled = SimpleNamespace(kv_cache_memory_bytes=None)
+    left = SimpleNamespace(cache_config=profiled, available_kv_cache_memory_bytes=3.5e9 + 0.5)
+    assert CacheMemory.kv_cache_memory(left) == 3_500_000_000

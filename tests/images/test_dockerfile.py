@@ -1,6 +1,8 @@
 """The image's own settings: the user that pods run as, what is installed by apt, and no caches."""
 
+import os
 import re
+import subprocess
 
 from images import pins
 from tasks.view import environment
@@ -61,6 +63,17 @@ def test_images_without_cuda_end_without_a_compiler():
 def test_the_gpu_image_has_what_kuberay_and_nccl_need():
     """KubeRay's probes call wget; without these libraries NCCL would talk TCP between nodes."""
     assert {"wget", "libibverbs1", "ibverbs-providers", "librdmacm1", "bubblewrap"} <= installed("generation-cuda")
+
+
+def test_the_gpu_image_can_have_flashinfers_kernels_of_the_pinned_version(tmp_path):
+    """FlashInfer's import fails if its two packages have different versions."""
+    [line] = re.findall(r'^RUN \[ -z "\$cubins" \] \|\| (.*?"\n)', STAGES["generation-cuda"], re.MULTILINE | re.DOTALL)
+    (tmp_path / "uv").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "uv").chmod(0o755)
+    variables = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "cubins": "https://index"}
+    shown = subprocess.run(["/bin/sh", "-c", line], cwd=ROOT, env=variables, check=True, capture_output=True, text=True)
+    version = pins.read(ROOT / pins.CUDA.path)["flashinfer-python"]
+    assert shown.stdout.split()[-3:] == ["--index-url", "https://index", f"flashinfer-cubin=={version}"]
 
 
 def test_the_cpu_image_has_what_kuberay_and_vllm_need():

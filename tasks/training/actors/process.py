@@ -118,6 +118,11 @@ class ActorProcess:
             )
         return os.getpid()
 
+    async def kv_cache_memory(self) -> int:
+        """Return the bytes of the engine's KV cache on each of its GPUs."""
+        assert self._engine is not None
+        return await self._engine.kv_cache_memory()
+
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         """Return one response. vLLM shares the prompt's KV cache among all responses to it."""
         assert self._engine is not None
@@ -171,6 +176,7 @@ class RayActor:
         memory: RayMemory | None = None,
         *,
         loads_at_once: bool = True,
+        report_cache: Callable[[int], object] | None = None,
     ) -> None:
         """Create the Ray actor.
 
@@ -184,6 +190,7 @@ class RayActor:
             memory: memory of the cluster's nodes, used to explain losses. Optional. If None, only this node's is used.
             loads_at_once: if True, the engine loads as soon as the actor has its resources. Otherwise it loads when
                 `start` is called.
+            report_cache: called with the bytes of the engine's KV cache when the engine runs. Optional.
         """
         self._create = create
         self._config = config
@@ -191,6 +198,7 @@ class RayActor:
         self._prepare = prepare
         self._memory = memory or RayMemory()
         self._loads_at_once = loads_at_once
+        self._report_cache = report_cache
         self._handle: Any = None
         self._started: Any = None
         self._creation: asyncio.Task[None] | None = None
@@ -257,6 +265,8 @@ class RayActor:
         if self._preparation:
             await self._preparation
         await self._call(self._started)
+        if self._report_cache:
+            self._report_cache(await self._call(self._handle.kv_cache_memory.remote()))
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         return await self._call(self._handle.generate.remote(prompt_ids, sampling, seed))

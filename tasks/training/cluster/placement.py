@@ -33,10 +33,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tasks.machine.gpus import names_of_gpus
 from tasks.machine.groups import ACTORS, LEARNER, RESOURCES, SHARE, are_grouped, group_of
 from tasks.training.cluster.nodes import living_nodes
 from tasks.training.config import ActorsConfig, TrainingConfig
-from tasks.training.gpu_shares import SMALLEST_LEARNER, PlacementOption, shares
+from tasks.training.gpu_shares import SMALLEST_LEARNER, PlacementOption, rank_share
 from tasks.training.learner.config import LearnerConfig
 from tasks.training.simulation.gpu_memory_fit import fitting
 from tasks.training.simulation.roofline import GB, Architecture, Gpu, gpu_called
@@ -48,6 +49,9 @@ logger = logging.getLogger(__name__)
 
 GPU_KIND = "accelerator_type:"
 """Prefix of Ray's resource for the GPU type of a node, as in `accelerator_type:H100`."""
+
+OF_SEVERAL_SIZES = frozenset({"A100"})
+"""Ray's names for GPUs that exist with less memory than the data sheet of the same name has."""
 
 Bundle = dict[str, float]
 """Amounts of resources on one node, by Ray's names `GPU` and `CPU`, and the name of a group's resource. None is 0."""
@@ -110,9 +114,15 @@ def cluster_nodes() -> list[Node]:
 
 
 def gpu_of_cluster() -> Gpu | None:
-    """Return the datasheet of the cluster's GPUs from Ray's name for them, or None if it is not known or ambiguous."""
-    names = {kind.partition(":")[2] for node in cluster_nodes() for kind in node.free if kind.startswith(GPU_KIND)}
-    return gpu_called(names.pop()) if len(names) == 1 else None
+    """Return the datasheet of the cluster's GPUs, or None if it is not known or ambiguous.
+
+    On one machine the driver has their full names, and otherwise Ray has a part of them.
+    """
+    nodes = cluster_nodes()
+    names = {kind.partition(":")[2] for node in nodes for kind in node.free if kind.startswith(GPU_KIND)}
+    if names and len(nodes) == 1:
+        names = set(names_of_gpus()) or names
+    return gpu_called(names.pop()) if len(names) == 1 and not names & OF_SEVERAL_SIZES else None
 
 
 def in_group(bundle: Bundle, group: str, nodes: list[Node]) -> Bundle:
@@ -166,7 +176,7 @@ def decided(
     elif placement == "auto":
         placement = "apart" if gpus >= config.gpus else _on_one_gpu(config, model, gpu)
     config = config.model_copy(update={"placement": placement})
-    engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": config.shares_of_gpu[0]})
+    engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": config.engine_share})
     return config.model_copy(update={"actors": config.actors.model_copy(update={"engine": engine})})
 
 
@@ -176,7 +186,7 @@ def _on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | N
     If a learner that shares its GPU would have too little memory, return `apart` nevertheless.
     """
     engine = config.actors.engine
-    can_share = config.as_many_engines_as_ranks and shares("shared", engine.gpu_memory_utilization)[1]
+    can_share = config.as_many_engines_as_ranks and rank_share("shared", engine.gpu_memory_utilization)
     if model and gpu and config.as_many_engines_as_ranks:
         placements = fitting(config, model, gpu)
         if "time_shared" in placements and "shared" not in placements:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,7 @@ class RunProcesses:
         self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where
         self._handles: list[Any] = []
         self._loading: dict[int, RayActor] = {}
+        self._caches: dict[int, int] = {}  # bytes of the first engine's KV cache, by slot
 
     def start_actors(self) -> None:
         """Create the first actors, so that engines load while the learner does. `make_actor` returns them first."""
@@ -202,7 +204,8 @@ class RunProcesses:
         options = self._config.actors
         # No two engines may sample the same responses to a prompt, nor an engine after it was replaced or resumed.
         seed = sample_seed(options.engine.seed, f"engine {index} from {self._begins_at}", attempt)
-        options = options.model_copy(update={"engine": options.engine.model_copy(update={"seed": seed})})
+        changes = {"seed": seed} | self._cache_of_first(index)
+        options = options.model_copy(update={"engine": options.engine.model_copy(update=changes)})
         reservation = self._placement.engine() if self._placement else None
 
         def create() -> Any:
@@ -220,8 +223,25 @@ class RunProcesses:
             )
 
         prepare = self._relays.prepare if self._relays else None
-        loads_at_once = not self._config.takes_turns
-        return RayActor(create, options, reservation, prepare, self.memory, loads_at_once=loads_at_once)
+        return RayActor(
+            create,
+            options,
+            reservation,
+            prepare,
+            self.memory,
+            loads_at_once=not self._config.takes_turns,
+            report_cache=partial(self._caches.setdefault, index) if self._config.placement == "shared" else None,
+        )
+
+    def _cache_of_first(self, index: int) -> dict[str, Any]:
+        """Return the option that gives an engine the KV cache of its slot's first engine, or nothing before that.
+
+        A replacement starts next to a rank that computes. vLLM would measure the GPU's free memory: memory that the
+        rank frees meanwhile is an error, and memory that it takes makes the cache smaller.
+        """
+        if index not in self._caches:
+            return {}
+        return {"vllm": self._config.actors.engine.vllm | {"kv_cache_memory_bytes": self._caches[index]}}
 
     def make_learner(self) -> RayLearner:
         """Return the learner. Its ranks are not started yet."""

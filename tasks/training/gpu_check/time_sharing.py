@@ -72,7 +72,7 @@ class TurnsCheck:
         options = EngineConfig(
             max_model_len=sum(self._sizes.short_row),
             max_num_seqs=self._sizes.responses,
-            gpu_memory_utilization=config.shares_of_gpu[0],
+            gpu_memory_utilization=config.engine_share,
             dtype=precision.resolve("auto", gpu=has_gpu()),
         )
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.machine.large_imports import large_imports
 from tasks.training.config import TrainingConfig
+from tasks.training.simulation.roofline import WEIGHT, known_architecture
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -16,6 +19,28 @@ if TYPE_CHECKING:
     from tasks.storage.stored_files import StoredFile
     from tasks.training.learner.packing import RowOptions
     from tasks.training.learner.trainer import Trainer
+
+
+MARGIN = 600.0
+"""Seconds that are added to the limits of the controller, for the limit of a collective call of the ranks."""
+
+
+def group_timeout(config: TrainingConfig) -> timedelta:
+    """Return the time limit of the ranks' collective calls.
+
+    It is longer than the controller's limits, so that these end a wait, with a message that names who waits for what.
+    DeepSpeed's default, 10 minutes, is shorter: ranks that wait while rank 0 writes a policy would be aborted by NCCL.
+    """
+    return timedelta(seconds=max(config.stall_seconds, config.learner.init_timeout_seconds) + MARGIN)
+
+
+def memory_share(config: TrainingConfig, memory: int, model: Path) -> float:
+    """Return the share of a GPU of `memory` bytes that a rank may use.
+
+    For a model whose shape is not known, nothing is reserved for a layer.
+    """
+    shape = known_architecture(model)
+    return config.rank_share(memory, WEIGHT * shape.largest_module if shape else 0)
 
 
 class LearnerRank:
@@ -118,8 +143,12 @@ class LearnerRank:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         store = self._store(*address) if self._listening else None
         if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(self._config.shares_of_gpu[1])  # an engine may use the rest
-        deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+            # An engine may use the rest.
+            torch.cuda.set_per_process_memory_fraction(
+                memory_share(self._config, torch.cuda.get_device_properties(0).total_memory, Path(self._folder))
+            )
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=group_timeout(self._config))
         del store  # torch keeps a reference
 
     def _store(self, host: str, port: int) -> TCPStore:

@@ -41,15 +41,15 @@ class Need:
         return self.needed <= self.room
 
 
-def learner_room(config: TrainingConfig, gpu: Gpu) -> float:
+def learner_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
     """Return the number of bytes that a learner rank may use on its GPU."""
-    return (1 - RESERVED) * config.shares_of_gpu[1] * gpu.memory
+    return (1 - RESERVED) * config.rank_share(gpu.memory, WEIGHT * model.largest_module) * gpu.memory
 
 
 def cache_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
     """Return the number of bytes for an engine's KV cache, below 0 if not even the weights fit."""
     gpus = config.actors.engine.gpus_of_replica
-    return kv_room(model, gpu, gpus=gpus, utilization=config.shares_of_gpu[0])
+    return kv_room(model, gpu, gpus=gpus, utilization=config.engine_share)
 
 
 def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, Need]:
@@ -62,7 +62,7 @@ def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, 
         check_dense_attention(config.learner)
     weights = WEIGHT * model.parameters
     longest = model.kv_cache(config.actors.engine.max_model_len)
-    rank = Need(learner_memory(model, config).total, learner_room(config, gpu))
+    rank = Need(learner_memory(model, config).total, learner_room(config, model, gpu))
     return rank, Need(weights + longest, weights + cache_room(config, model, gpu))
 
 

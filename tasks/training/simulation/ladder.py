@@ -6,11 +6,11 @@ have the paper's mean length and limit, and the learner's speed leaves it idle t
 rung.
 
 The paper's ratios are 1 : 1.11 : 1.54 : 3.35, but it does not give the batch size of its first rung. Compared with a
-synchronous batch as wide as the others' window (64 groups), the simulated ratios are 1.13, 1.37 and 2.10; compared with
-a quarter of that batch, 2.5, 3.1 and 4.7. Continuous batching and threading match the paper at equal windows. In-flight
-updates are faster than draining by a factor of 1.5 instead of 2.2. Part of the difference is that a drained actor here
-starts its next responses immediately, with prefetched samples: without them (`prefetch: 0`) draining is at 1.16, and
-the factor is 1.8.
+synchronous batch as wide as the others' window (16 groups), the simulated ratios are 1.07, 1.54 and 1.78; compared with
+a quarter of that batch, 2.3, 3.2 and 3.7 (two seeds). Continuous batching and threading match the paper at equal
+windows. In-flight updates are faster than draining by a factor of 1.16 instead of 2.2. Part of the difference is that a
+drained actor here starts its next responses immediately, with prefetched samples: without them (`prefetch: 0`) the
+factor is 1.36.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ PUBLISHED = {
     "+ better threading": 1358.0,
     "+ in-flight updates": 2949.0,
 }
-"""Tokens/s of each rung in the paper."""
+"""Tokens/s of each rung in the paper, of Qwen2.5-7B on two nodes of 8 A100s: one generates, and one trains
+(arXiv:2512.13961, table 23). So the last rung is 369 tokens/s for each GPU that generates."""
 
 MEAN_TOKENS, LONGEST = 14_628, 32_768
 """Mean and longest length of Olmo 3's responses, tokens."""
 
 ENGINES = 8
-ENGINE = EngineClock(step_seconds=0.0095, sequence_seconds=0.00003, max_num_seqs=32, update_seconds=1.0)
-"""31 sequences in 10.5 ms: this corresponds to 2,949 tokens/s at 43% of a GPU's memory bandwidth, for 15.2 GB of
-weights."""
-BATCH, WINDOW = 16, 64
-"""Groups of 8 samples in a batch, and in the window."""
-LEARNER = (80_000.0, 2.0)
+"""Number of engines, one on each GPU of the node that generates."""
+ENGINE = EngineClock(step_seconds=0.0165, sequence_seconds=0.00065, max_num_seqs=8, update_seconds=1.0)
+"""8 sequences in 21.7 ms: eight such engines generate 2,949 tokens/s.
+
+The paper does not give the number of sequences. With 8, an engine reads 15.2 GB of weights, and 0.59 GB of KV cache for
+each sequence, at 45% of an A100's memory bandwidth, and the paper has 43%; with 16 it would be 28%."""
+BATCH, WINDOW = 4, 16
+"""Groups of 8 samples in a batch, and in the window: half as many samples as the engines run, and twice as many."""
+LEARNER = (10_000.0, 2.0)
 """Speed of the learner, tokens/s, and the time to write its weights, seconds."""
 
 
@@ -56,7 +60,7 @@ class Rung:
     simulated: Simulated
 
 
-def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
+def ladder(steps: int = 192, seed: int = 0) -> list[Rung]:
     """Return the rungs in order, preceded by the synchronous rung with a window as large as the others'.
 
     Synchronous training has one batch in flight, and nothing while it learns. With a batch of four times the size, for

@@ -2,6 +2,7 @@
 
 Memory is computed by ZeRO's formula, and the speeds of engines and learner by a roofline model (`roofline`). A run in
 virtual time with the real controller and fleet (`run`) shows how long each waits for the other. Nothing is measured.
+The speed is an upper bound: scoring, code tests, restarts, slow machines and engines' communication take no time.
 The time to move data that is offloaded to main memory is not counted.
 """
 
@@ -43,7 +44,7 @@ class Machines:
     Attributes:
         gpu: datasheet of each GPU.
         gpus_per_node: number of GPUs of a machine.
-        mfu: fraction of a GPU's peak operations that the learner reaches.
+        mfu: fraction of a GPU's peak operations that the learner reaches. Optional. If None, `roofline.learner_mfu`.
         mbu: fraction of a GPU's bandwidth that an engine reaches during decoding.
         storage: bytes/s at which the learner writes weights into its node's shared memory, and at which an engine loads
             them from the shared memory of its node. Transfers between nodes are not counted.
@@ -51,15 +52,17 @@ class Machines:
             machine with an H200, 14 and 43 GB/s were measured; 20 is what PCIe 4 allows.
         layer_seconds: seconds per layer in a decoding step, for launching kernels and synchronizing GPUs: eagerly, and
             as graphs. These are orders of magnitude, not measurements: an engine's measured step time is better.
+        prefill_mfu: fraction of a GPU's peak operations that an engine reaches when it computes prompts.
     """
 
     gpu: Gpu
     gpus_per_node: int = 8
-    mfu: float = roofline.MFU
+    mfu: float | None = None
     mbu: float = roofline.MBU
     storage: float = 2 * GB
     host: tuple[float, float] = (14 * GB, 20 * GB)
     layer_seconds: tuple[float, float] = (2e-4, 3e-5)
+    prefill_mfu: float = roofline.PREFILL_MFU
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         config=config,
         nodes=_nodes(config, machines.gpus_per_node),
         learner=memory,
-        learner_room=learner_room(config, machines.gpu),
+        learner_room=learner_room(config, model, machines.gpu),
         weights=weights,
         kv_room=cache,
         sequences=clock.max_num_seqs,
@@ -230,18 +233,19 @@ def _engine(
         clock,
         sleep_seconds=weights / machines.host[0],
         wake_seconds=weights / machines.host[1],
-        prefill_tokens_per_second=machines.gpu.flops * machines.mfu / model.forward_flops(context),
+        prefill_tokens_per_second=machines.gpu.flops * machines.prefill_mfu / model.forward_flops(context),
     )
 
 
 def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
+    mfu = roofline.learner_mfu(model) if machines.mfu is None else machines.mfu
     return roofline.learner_tokens_per_second(
         model,
         machines.gpu,
         ranks=config.learner.ranks,
         context=prompts.context(config.sampling.max_tokens),
         checkpointing=config.learner.gradient_checkpointing,
-        mfu=machines.mfu * _pace(config),
+        mfu=mfu * _pace(config),
         reference=config.objective.kl.in_loss,
     )
 

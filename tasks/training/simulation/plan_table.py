@@ -11,10 +11,15 @@ from tasks.training.simulation.plan import Plan, Prompts
 from tasks.training.simulation.roofline import GB, GPUS, Architecture
 
 PUBLISHED = {
-    "olmo3_think_32b": "8 learner and 20 inference nodes of H100s, the learner waiting for 75% of its time; no days",
+    "olmo3_think_32b": "about 1,170 s a step: 21 days on 224 GPUs for steps 750 to 2,300 (Ai2 on Olmo 3.1); 8 nodes "
+    "learn, 20 generate, and the learner waits for 75% of its time (paper)",
     "olmo3_think_7b": "no days; the recipe has as many steps as its launch script allows, not as the run took",
 }
-"""Published numbers of a recipe's run, for comparison with a plan, by the recipe's name (OlmoRL, compute resources)."""
+"""Published numbers of a recipe's run, for comparison with a plan, by the recipe's name.
+
+The sources are OlmoRL's section on compute resources, and Ai2's announcement of Olmo 3.1, which was trained for 21 more
+days on 224 GPUs.
+"""
 
 CARDS = ("L4", "L40S", "H100")
 """GPUs with 24, 48 and 80 GB. The table contains the placements that fit on them."""
@@ -96,7 +101,11 @@ def _assumed(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple
             f"{prompts.zero_variance:.0%} of the groups have no gradient (--zero-variance), and a response has "
             f"{mean:,.0f} tokens on average (--mean-tokens)",
         ),
-        ("not included", "difficulty, evaluation, the model check, and the time in which engines load"),
+        (
+            "upper bound",
+            "of the speed: judges, code tests, restarts and stragglers take no time. Difficulty, evaluation, the model "
+            "check, and the loading of engines come in addition",
+        ),
     ]
     if cluster.gpus_per_node:
         return rows

@@ -16,8 +16,16 @@ from tasks.failures import MistakeError
 from tasks.storage.model_folder import EXPERTS
 
 GB = 1e9
-MFU, MBU = 0.4, 0.6
-"""Fractions of a GPU's peak operations and bandwidth that the learner and an engine are expected to reach."""
+LEARNER_MFU = {2e9: 0.25, float("inf"): 0.3}
+"""Fraction of a GPU's peak operations that the learner is expected to reach, by the largest number of parameters.
+
+On an H200, 26% were measured with 1.5 billion parameters (`gpu_check`). Larger models have larger matrix products: with
+the same kernels, 30% are computed for 32 billion.
+"""
+PREFILL_MFU = 0.4
+"""Fraction of a GPU's peak operations that an engine is expected to reach when it computes prompts. Not measured."""
+MBU = 0.6
+"""Fraction of a GPU's peak bandwidth that an engine is expected to reach when it decodes. Not measured."""
 
 WEIGHT = 2
 """Bytes of a weight, and of an element of the KV cache, in bfloat16."""
@@ -41,20 +49,42 @@ GPUS: Mapping[str, Gpu] = {
     "A100-40GB": Gpu(40 * GB, 1555 * GB, 312e12),
     "H100": Gpu(80 * GB, 3350 * GB, 989e12),
     "H200": Gpu(141 * GB, 4800 * GB, 989e12),
+    "GH200": Gpu(96 * GB, 4000 * GB, 989e12),  # GH200's data sheet: HBM3 of 96 GB, 4 TB/s; torch: "NVIDIA GH200 480GB"
+    "H20": Gpu(96 * GB, 4000 * GB, 148e12),  # HGX H20's data sheet
     "B200": Gpu(180 * GB, 8000 * GB, 2250e12),
+    "B300": Gpu(288 * GB, 8000 * GB, 2250e12),  # HGX B300's: of 8 GPUs 2.3 TB, and 36 PFLOP/s with sparsity
     "L40S": Gpu(48 * GB, 864 * GB, 362e12),
+    "L40": Gpu(48 * GB, 864 * GB, 181e12),  # its data sheet: 362 with sparsity
     "L4": Gpu(24 * GB, 300 * GB, 121e12),
+    "A10": Gpu(24 * GB, 600 * GB, 125e12),  # its data sheet
+    "A10G": Gpu(24 * GB, 600 * GB, 70e12),  # its data sheet, of AWS: fewer operations than A10
+    # With sums in float32, which have half the rate of the same chips for data centers. The appendices of NVIDIA's
+    # papers on the architectures GA102, Ada and RTX Blackwell: "Peak BF16 Tensor TFLOPS with FP32 Accumulate".
+    "RTX-3090": Gpu(24 * GB, 936 * GB, 71e12),
+    "RTX-4090": Gpu(24 * GB, 1008 * GB, 165.2e12),
+    "RTX-5090": Gpu(32 * GB, 1792 * GB, 209.5e12),
+    "RTX-6000-Ada": Gpu(48 * GB, 960 * GB, 364.2e12),  # its data sheet: 1,457 in 8 bits with sparsity, four times that
 }
-"""NVIDIA's datasheets, for the SXM form if there are several."""
+"""NVIDIA's data sheets, for the SXM form if there are several. A key is made of words of torch's name for the GPU."""
 
-OTHER_FORMS = frozenset({"PCIe", "PCIE", "NVL", "MIG", "40GB"})
-"""Words in a GPU's name that indicate a different memory or clock than in `GPUS`."""
+OTHER_FORMS = re.compile(r"PCIe|PCIE|NVL|MIG|Ti|D|Laptop|3e|64GB|144G|\d+[ACQ]")
+"""Words in a GPU's name that indicate other memory, clocks or units than in `GPUS`, or a part of a GPU (MIG, vGPU)."""
 
 
 def gpu_called(name: str) -> Gpu | None:
-    """Return the datasheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3", or None."""
-    words = set(re.split(r"[\s-]+", name))
-    return None if words & OTHER_FORMS else next((gpu for known, gpu in GPUS.items() if known in words), None)
+    """Return the data sheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3", or None.
+
+    If the name has the words of several keys, the key with the most words counts.
+    """
+    words = _words(name)
+    if any(map(OTHER_FORMS.fullmatch, words)):
+        return None
+    known = max((key for key in GPUS if _words(key) <= words), key=lambda key: len(_words(key)), default=None)
+    return GPUS[known] if known else None
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[\s-]+", name))
 
 
 @dataclass(frozen=True)
@@ -211,6 +241,11 @@ class Architecture:
         mixture = self._mixture(self.experts.count) if self.experts else 0
         return self._attention + round(max(mlp, mixture))
 
+    @property
+    def largest_module(self) -> int:
+        """Number of parameters of the largest layer, or of the embedding if that is larger."""
+        return max(self.largest_layer, self.vocabulary * self.hidden)
+
     def attended(self, context: float) -> float:
         """Return how many of `context` tokens a layer attends to and has in its cache, averaged over layers."""
         if self.window is None or self.full_layers is None:
@@ -246,6 +281,11 @@ KNOWN: Mapping[str, Architecture] = {
     "Qwen3-30B-A3B": Architecture(48, 2048, 6144, 32, 4, 128, 151936, qk_norm=True, experts=_QWEN3_EXPERTS),
 }
 """Shapes of models, from their `config.json`, by the prefix of their name on the hub or of a package's file."""
+
+
+def learner_mfu(model: Architecture) -> float:
+    """Return the fraction of a GPU's peak operations that the learner is expected to reach (`LEARNER_MFU`)."""
+    return next(mfu for most, mfu in LEARNER_MFU.items() if model.parameters <= most)
 
 
 def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:

@@ -51,6 +51,44 @@ def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
     assert len(set(seeds)) == len(seeds) == 2 * 4 * 3
 
 
+@pytest.mark.parametrize("placement", ["shared", "time_shared", "apart"])
+def test_a_replacement_next_to_a_rank_has_the_kv_cache_of_the_first_engine(monkeypatch, tmp_path, placement):
+    import ray
+
+    from tasks.training.cluster import processes
+
+    class Handle:
+        """A handle of an actor, whose engine has a KV cache of `size` bytes."""
+
+        size = 5_000_000_000
+
+        def __getattr__(self, name):
+            async def answer(*_):
+                return Handle.size if name == "kv_cache_memory" else 1
+
+            return SimpleNamespace(remote=answer)
+
+    given = []
+
+    def actor(_create, options, *arguments, **keywords):
+        given.append(options.engine.vllm)
+        return RayActor(Handle, options, *arguments, **keywords)
+
+    async def scenario():
+        for index, attempt in ((0, 0), (0, 1), (0, 2), (1, 0)):
+            await of_a_run.make_actor(index, attempt).start()
+            Handle.size -= 1_000_000_000  # what vLLM would measure next to a rank
+
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    monkeypatch.setattr(processes, "RayActor", actor)
+    monkeypatch.setattr(processes, "SharedPlacement", lambda _: SimpleNamespace(gpus=0.5))
+    config = TrainingConfig(placement=placement, actors={"engine": {"vllm": {"max_num_batched_tokens": 512}}})
+    of_a_run = processes.RunProcesses(config, tmp_path, tmp_path, 0, "a" * 56)
+    asyncio.run(scenario())
+    own, first = {"max_num_batched_tokens": 512}, {"kv_cache_memory_bytes": 5_000_000_000}
+    assert given == ([own, own | first, own | first, own] if placement == "shared" else [own] * 4)
+
+
 def test_an_engine_loads_when_its_node_is_prepared_and_is_lost_where_it_cannot_be():
     calls = []
 

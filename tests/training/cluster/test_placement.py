@@ -278,6 +278,9 @@ def engine_stand_in():
         async def start(self, _placed):
             pass
 
+        async def kv_cache_memory(self):
+            return 2**30
+
         def stop(self):
             pass
 
@@ -393,18 +396,31 @@ def test_one_gpu_is_shared_where_both_would_need_two():
     shared = decided(run, gpus=1)
     assert (shared.placement, shared.gpus) == ("shared", 1)
     assert shared.actors.engine.gpu_memory_utilization == 0.4
-    assert shared.shares_of_gpu == (0.4, pytest.approx(0.55))
+    assert (shared.engine_share, shared.rank_share(80e9, 1e9)) == (0.4, pytest.approx(0.55))
     for gpus in (0, 2):  # none that could be shared, and enough
         apart = decided(run, gpus)
         assert apart.placement == "apart"
         assert apart.actors.engine.gpu_memory_utilization == 0.9
-        assert apart.shares_of_gpu == (0.9, 1.0)
+        assert (apart.engine_share, apart.rank_share(24e9, 1e9)) == (0.9, 1.0)
     full = config(ranks=1, count=1, span=1)
     full = full.model_copy(
         update={"actors": full.actors.model_copy(update={"engine": EngineConfig(gpu_memory_utilization=0.9)})}
     )
     assert decided(full, gpus=1).placement == "apart"
     assert decided(config(ranks=1, count=2, span=1), gpus=2).placement == "apart"
+
+
+@pytest.mark.parametrize(
+    ("memory", "layer", "reserved"),
+    [
+        (24e9, 0.27e9, 1.77e9),  # Qwen2.5-0.5B on an L4: 7.4%
+        (24e9, 1.09e9, 2.59e9),  # 7 billion parameters, whose embedding is the largest layer
+        (80e9, 1.09e9, 4e9),  # 5% of a large GPU are enough
+    ],
+)
+def test_two_contexts_and_the_largest_layer_are_reserved_on_a_shared_gpu(memory, layer, reserved):
+    run = TrainingConfig(placement="shared", actors={"engine": {"gpu_memory_utilization": 0.35}})
+    assert run.rank_share(memory, layer) * memory == pytest.approx(0.65 * memory - reserved)
 
 
 @pytest.mark.parametrize(
@@ -460,7 +476,7 @@ def test_the_former_name_of_time_sharing_is_refused_with_the_new_one():
 def test_in_turns_engine_and_rank_have_nearly_all_of_the_gpu():
     run = decided(TrainingConfig(placement="time_shared"), gpus=1)
     assert (run.gpus, run.shares_gpus, run.takes_turns) == (1, True, True)
-    assert run.shares_of_gpu == (0.9, 0.9)
+    assert (run.engine_share, run.rank_share(24e9, 1e9)) == (0.9, 0.9)
     assert run.actors.engine.gpu_memory_utilization == 0.9
     assert lack_of_shared(run, nodes(1)) == ""
     assert lack_of_shared(run, nodes(0)).startswith("placement = time_shared: learner.ranks = 1")
@@ -481,7 +497,15 @@ def test_auto_takes_turns_where_they_alone_are_known_to_fit_and_logs_it(caplog):
 
 @pytest.mark.parametrize(
     ("kinds", "memory"),
-    [(["H100"], 80e9), (["L4", "L4"], 24e9), (["L4", "H100"], None), (["MI300X"], None), ([], None)],
+    [
+        (["H100"], 80e9),
+        (["L4", "L4"], 24e9),
+        (["GeForce-RTX-5090"], 32e9),
+        (["L4", "H100"], None),
+        (["A100", "A100"], None),  # of 40 or 80 GB
+        (["MI300X"], None),
+        ([], None),
+    ],
 )
 def test_the_gpu_of_a_cluster_is_known_by_the_name_that_ray_has_for_it(monkeypatch, kinds, memory):
     described = [
@@ -489,6 +513,23 @@ def test_the_gpu_of_a_cluster_is_known_by_the_name_that_ray_has_for_it(monkeypat
         for kind in kinds
     ]
     monkeypatch.setattr("ray.nodes", lambda: described)
+    gpu = gpu_of_cluster()
+    assert (gpu.memory if gpu else None) == memory
+
+
+@pytest.mark.parametrize(
+    ("names", "memory"),
+    [
+        (["NVIDIA A100-SXM4-40GB"] * 2, 40e9),
+        (["NVIDIA RTX 6000 Ada Generation"], 48e9),
+        (["NVIDIA L4", "NVIDIA H100 80GB HBM3"], None),
+        ([], None),
+    ],
+)
+def test_the_gpu_of_one_machine_is_known_by_the_name_that_its_driver_has(monkeypatch, names, memory):
+    one = {"Alive": True, "NodeManagerAddress": "n", "Resources": {"GPU": 1.0, "accelerator_type:A100": 1.0}}
+    monkeypatch.setattr("ray.nodes", lambda: [one])
+    monkeypatch.setattr("tasks.training.cluster.placement.names_of_gpus", lambda: names)
     gpu = gpu_of_cluster()
     assert (gpu.memory if gpu else None) == memory
 

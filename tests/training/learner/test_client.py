@@ -198,7 +198,7 @@ def test_the_learners_mfu_by_hand():
 
 @pytest.mark.parametrize(
     ("gpu", "shape"),
-    [("", KNOWN["Qwen2.5-7B"]), ("NVIDIA GeForce RTX 4090", KNOWN["Qwen2.5-7B"]), (H100, None)],
+    [("", KNOWN["Qwen2.5-7B"]), ("NVIDIA TITAN RTX", KNOWN["Qwen2.5-7B"]), (H100, None)],
     ids=["a CPU", "a GPU without a datasheet", "a shape that is not known"],
 )
 def test_where_the_peak_is_not_known_there_is_no_mfu(gpu, shape: Architecture | None):

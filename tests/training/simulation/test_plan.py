@@ -22,6 +22,7 @@ from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
 from tasks.training.simulation.gpu_memory_fit import PlanError, fitting, with_adapter
 from tasks.training.simulation.plan import Machines, Plan, Prompts, best_split, plan
+from tasks.training.simulation.plan_table import PUBLISHED
 from tasks.training.simulation.rank_memory import learner_memory, rank_memory
 from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
@@ -370,6 +371,36 @@ def test_a_shape_comes_from_the_models_name_or_its_config(tmp_path):
 # Plans
 
 
+@pytest.mark.parametrize(
+    ("name", "mfu"), [("Qwen2.5-0.5B", 0.25), ("Qwen2.5-1.5B", 0.25), ("Olmo-3-7B", 0.3), ("Olmo-3-32B", 0.3)]
+)
+def test_the_learners_mfu_is_what_was_measured_up_to_2_billion_parameters_and_30_percent_above(name, mfu):
+    assert roofline.learner_mfu(KNOWN[name]) == mfu
+
+
+def test_the_learner_and_prefill_have_an_mfu_of_their_own():
+    """Qwen2.5-0.5B on an H100: 4 forward passes with checkpointing at 25%, half of it shared; prompts at 40%."""
+    recipe = load_yaml(Recipe, RECIPES / "one_gpu.yaml")
+    model, machines, prompts = KNOWN["Qwen2.5-0.5B"], Machines(H100, gpus_per_node=1), Prompts()
+    turns = with_overrides("one_gpu", ["placement=time_shared", "actors.engine.gpu_memory_utilization=null"])
+    context = prompts.context(recipe.sampling.max_tokens)
+    passes = (3 + recipe.learner.gradient_checkpointing) * model.forward_flops(context)
+    assert plan(recipe.run, model, machines).learner_rate == pytest.approx(0.5 * 0.25 * 989e12 / passes)
+    measured = plan(recipe.run, model, replace(machines, mfu=0.2))
+    assert measured.learner_rate == pytest.approx(0.5 * 0.2 * 989e12 / passes)
+    prefill = plan(turns.run, model, replace(machines, mfu=0.2)).engine.prefill_tokens_per_second
+    assert prefill == pytest.approx(0.4 * 989e12 / model.forward_flops(context))
+
+
+def test_the_published_time_of_a_step_by_hand():
+    """21 days for steps 750 to 2,300, on the GPUs of the recipe."""
+    published = PUBLISHED["olmo3_think_32b"]
+    assert "21 days on 224 GPUs for steps 750 to 2,300" in published
+    assert olmo().gpus == 224
+    seconds = 21 * 86_400 / (2300 - 750)
+    assert f"about {round(seconds, -1):,.0f} s a step" in published
+
+
 def olmo(*overrides):
     return with_overrides("olmo3_think_32b", overrides).run
 
@@ -380,11 +411,11 @@ def planned(*overrides, zero_variance=0.3, **machines):
 
 @pytest.mark.complete
 @pytest.mark.long
-def test_the_papers_machines_wait_as_the_paper_says_where_two_thirds_of_the_groups_teach_nothing():
+def test_the_papers_machines_wait_as_the_paper_says_if_three_quarters_of_the_groups_teach_nothing():
     """Olmo 3: 8 nodes learn, 20 generate, and the learner waits for 75% of the time."""
-    idle = {share: planned(zero_variance=share).simulated.learner_idle for share in (0.0, 0.67)}
+    idle = {share: planned(zero_variance=share).simulated.learner_idle for share in (0.0, 0.75)}
     assert idle[0.0] < 0.5
-    assert idle[0.67] == pytest.approx(0.75, abs=0.05)
+    assert idle[0.75] == pytest.approx(0.75, abs=0.05)
 
 
 @pytest.mark.complete
@@ -489,10 +520,13 @@ def test_the_command_prints_what_one_would_ask():
     assert "days on 224 GPUs for 2,300 steps" in done.output
     assert "computed" in done.output.splitlines()[0]
     plan, _, pods = done.output.partition("\n\n")
+    assert "upper bound" in plan.splitlines()[2]
     assert "75%" in plan.splitlines()[-2]  # published, beside the time
+    assert "about 1,170 s a step" in plan.splitlines()[-2]
     assert plan.count("\n") == 15
     assert "30% of the groups have no gradient" in plan
-    assert "difficulty, evaluation, the model check" in plan
+    for left_out in ("judges, code tests, restarts and stragglers", "Difficulty, evaluation, the model check"):
+        assert left_out in plan
     assert re.search(r"training: learner +8 +64 +512 GiB +491 GiB +189 GiB +8$", pods, re.MULTILINE)
 
 
@@ -523,7 +557,7 @@ def test_a_plan_of_a_recipe_without_gpus_says_so():
 
 
 def test_the_datasheets_memory_is_in_bytes():
-    assert all(20 * GB < gpu.memory < 200 * GB for gpu in GPUS.values())
+    assert all(20 * GB < gpu.memory < 300 * GB for gpu in GPUS.values())
 
 
 NOT_INSTALLED = """
@@ -570,14 +604,15 @@ def test_on_a_shared_gpu_both_fit_into_their_shares_at_half_their_pace():
     model, machines = KNOWN["Qwen2.5-0.5B"], Machines(roofline.GPUS["L4"], gpus_per_node=1)
     planned = plan(recipe, model, machines)
     assert (planned.nodes, planned.gpus) == (1, 1)
-    assert planned.learner_room == pytest.approx(0.9 * (1 - 0.35 - 0.05) * 24e9)
+    reserved = 1.5e9 + 2 * 151_936 * 896  # contexts, and the embedding
+    assert planned.learner_room == pytest.approx(0.9 * ((1 - 0.35) * 24e9 - reserved))
     assert planned.kv_room == pytest.approx(0.35 * 24e9 - 2 * model.parameters)
     apart = plan(recipe.model_copy(update={"placement": "apart"}), model, machines)
     assert (apart.nodes, apart.gpus) == (2, 2)
     assert planned.learner_rate == apart.learner_rate / 2
     assert planned.engine.sequence_seconds == 2 * apart.engine.sequence_seconds
     fit = r"Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, shared, time_shared"
-    with pytest.raises(PlanError, match=f"a learner rank needs 29 GB and has 13: .* {fit}"):
+    with pytest.raises(PlanError, match=f"a learner rank needs 29 GB and has 12: .* {fit}"):
         plan(recipe, KNOWN["Qwen2.5-1.5B"], machines)
     with pytest.raises(PlanError, match="nothing to split"):
         best_split(recipe, model, machines, nodes=4)

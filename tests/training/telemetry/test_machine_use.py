@@ -7,7 +7,7 @@ import pytest
 from tasks.generation.interface import EngineStatistics
 from tasks.training.actors.decoding import Decoding
 from tasks.training.config import TrainingConfig
-from tasks.training.simulation.roofline import KNOWN, gpu_called
+from tasks.training.simulation.roofline import GPUS, KNOWN, gpu_called
 from tasks.training.telemetry.machine_use import MachineUse, judging_cost, static_batching_waste, use_of_machines
 from tests.training.stand_ins import Run, config, prompts
 
@@ -71,7 +71,7 @@ def test_each_replica_of_an_engine_reads_the_weights():
     ("shape", "gpu", "options"),
     [
         (QWEN, "", {}),
-        (QWEN, "NVIDIA GeForce RTX 4090", {}),
+        (QWEN, "NVIDIA TITAN RTX", {}),
         (None, H100, {}),
         (QWEN, H100, {"dtype": "float32"}),
         (QWEN, H100, {"vllm": {"quantization": "fp8"}}),
@@ -153,14 +153,47 @@ def test_means_over_a_run_are_over_the_time_of_the_steps_that_have_the_metric():
 
 def test_a_gpu_is_known_by_the_name_that_torch_has_for_it():
     known = {
-        "NVIDIA H100 80GB HBM3": 3350e9,
-        "NVIDIA H200": 4800e9,
-        "NVIDIA A100-SXM4-80GB": 2039e9,
-        "NVIDIA L4": 300e9,
-        "NVIDIA L40S": 864e9,
-        "NVIDIA B200": 8000e9,
+        "NVIDIA H100 80GB HBM3": "H100",
+        "NVIDIA H200": "H200",
+        "NVIDIA GH200 480GB": "GH200",
+        "NVIDIA H20": "H20",
+        "NVIDIA A100-SXM4-80GB": "A100",
+        "NVIDIA A100-SXM4-40GB": "A100-40GB",
+        "NVIDIA L4": "L4",
+        "NVIDIA L40": "L40",
+        "NVIDIA L40S": "L40S",
+        "NVIDIA A10": "A10",
+        "NVIDIA A10G": "A10G",
+        "NVIDIA B200": "B200",
+        "NVIDIA B300 SXM6 AC": "B300",
+        "NVIDIA GeForce RTX 3090": "RTX-3090",
+        "NVIDIA GeForce RTX 4090": "RTX-4090",
+        "NVIDIA GeForce RTX 5090": "RTX-5090",
+        "NVIDIA RTX 6000 Ada Generation": "RTX-6000-Ada",
+        "GeForce-RTX-4090": "RTX-4090",  # Ray's name
     }
-    assert {name: gpu_called(name).bandwidth for name in known} == known
-    others = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe", "NVIDIA H200 NVL", "NVIDIA GH200 480GB", "NVIDIA L40", "")
-    assert [gpu_called(name) for name in others] == [None] * len(others)
-    assert gpu_called("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is None
+    assert {name: gpu_called(name) for name in known} == {name: GPUS[key] for name, key in known.items()}
+    assert set(known.values()) == set(GPUS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 PCIe",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H200 NVL",
+        "NVIDIA H20-3e",
+        "NVIDIA GH200 144G HBM3e",
+        "NVIDIA GB300",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA A10-24Q",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 5090 Laptop GPU",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        "Quadro RTX 6000",
+        "",
+    ],
+)
+def test_another_form_of_a_known_gpu_is_not_known(name):
+    assert gpu_called(name) is None
