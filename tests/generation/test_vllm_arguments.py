@@ -61,7 +61,10 @@ def test_options_that_set_an_argument_exist():
         ({"vllm": {"enable_sleep_mode": True}}, "`placement: time_shared` of the recipe puts engines to sleep"),
         ({"vllm": {"data_parallel_size": 0}}, "data_parallel_size = 0: must be a whole number above 0"),
         ({"vllm": {"load_format": "dummy"}}, "random"),
-        ({"vllm": {"optimization_level": 3}}, "vllm.optimization_level: with enforce_eager = true nothing is compiled"),
+        (
+            {"enforce_eager": True, "vllm": {"optimization_level": 3}},
+            "vllm.optimization_level: with enforce_eager = true nothing is compiled",
+        ),
         ({"vllm": {"kv_cache_dtype": {1, 2}}}, "is not a text, number"),
     ],
 )
