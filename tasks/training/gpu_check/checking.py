@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from tasks.machine import precision
-from tasks.training.gpu_check import learning, time_sharing, values
+from tasks.training.gpu_check import engine, learning, time_sharing, values
 from tasks.training.gpu_check.results import Findings, Result, carry_out
 from tasks.training.gpu_check.sizes import Sizes, save_random_model
 from tasks.training.gpu_check.timing import release
@@ -34,6 +34,7 @@ def run_checks(sizes: Sizes) -> list[Result]:
             "liger": lambda findings: values.check_liger(findings, sizes, device, dtype),
             "FP8": lambda findings: learning.check_fp8(findings, sizes),
             "model": lambda findings: save_random_model(folder, sizes.model, dtype),
+            "engine": engine.EngineCheck(sizes, folder),
             "training": learner.check_training,
             "offloading": learner.check_offloading,
             "training without recomputing": learner.check_without_recomputing,
