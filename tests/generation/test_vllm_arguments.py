@@ -73,6 +73,21 @@ def test_an_engine_argument_that_cannot_be_passed_is_refused(options, message):
         EngineConfig.model_validate(options)
 
 
+@pytest.mark.parametrize(
+    ("options", "on_gpu", "on_cpu"),
+    [
+        ({}, False, True),
+        ({"enforce_eager": True}, True, True),
+        ({"enforce_eager": False}, False, False),
+        ({"vllm": {"optimization_level": 1}}, False, False),
+        ({"vllm": {"block_size": 32}}, False, True),
+    ],
+)
+def test_graphs_are_compiled_on_gpus_and_if_the_options_say_how(options, on_gpu, on_cpu):
+    engine = EngineConfig.model_validate(options)
+    assert (engine.is_eager(gpu=True), engine.is_eager(gpu=False)) == (on_gpu, on_cpu)
+
+
 def test_an_engine_has_the_gpus_of_all_of_its_parallel_sizes():
     sizes = {"pipeline_parallel_size": 3, "data_parallel_size": 4, "enable_expert_parallel": True}
     engine = EngineConfig(tensor_parallel_size=2, vllm=sizes)

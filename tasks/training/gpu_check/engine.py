@@ -11,11 +11,10 @@ import importlib.util
 import re
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Coroutine
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine import Engine, running_engine
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
 from tasks.storage.tensor_digest import Contents, contents_of
@@ -40,11 +40,11 @@ from tasks.training.model_check.engine import sampled_responses
 from tasks.training.model_check.forward import plain_logprobs
 
 if TYPE_CHECKING:
-    from tasks.generation.engine import Engine
     from tasks.generation.interface import Completion
 
-PROMPT = 40
-"""Number of tokens of a prompt: more than two blocks of the KV cache, which later requests may find there."""
+PROMPT = 140
+"""Number of tokens of a prompt: more than a block of the KV cache (16 on a GPU, 128 on a CPU), so that a later request
+with the same prompt would find keys and values of older weights if they were not kept apart."""
 COMPARED = 32
 """Number of responses of each kind whose log-probabilities are compared."""
 UPDATES = 3
@@ -55,6 +55,24 @@ CERTAIN = 1e-5
 """Largest log-probability of a certain token, nats: only its rounding in float32 differs from 0."""
 FP8_FROM = (8, 9)
 """Smallest compute capability with FP8: Ada."""
+
+
+class Sampled(NamedTuple):
+    """Responses that an engine sampled with one version of the weights.
+
+    Attributes:
+        kind: when they were sampled, or how.
+        version: version of the weights, as the engine reported it.
+        responses: the responses with the engine's log-probabilities.
+        rival: version of other weights that could have sampled them. Optional. If None, there are none.
+        coarse: True if the engine's weights are in FP8. No bound on their error is known.
+    """
+
+    kind: str
+    version: int
+    responses: list[Sequence]
+    rival: int | None = None
+    coarse: bool = False
 
 
 class EngineCheck:
@@ -73,8 +91,7 @@ class EngineCheck:
         shape = (sizes.responses, PROMPT)
         self._prompts: list[list[int]] = random.integers(sizes.model.vocabulary - 1, size=shape).tolist()
         self._contents: list[Contents] = []  # of updates 1, 2, ...
-        self._sampled: dict[int, dict[str, list[Sequence]]] = defaultdict(dict)  # by version of the weights, by kind
-        self._coarse: list[Sequence] = []  # sampled by an engine in FP8 with the first update
+        self._sampled: list[Sampled] = []
 
     def __call__(self, findings: Findings) -> None:
         """Run engines one after the other, and compare what they sampled with forward passes in float32."""
@@ -88,8 +105,6 @@ class EngineCheck:
         self._compare(findings)
 
     async def _run(self, findings: Findings) -> None:
-        from tasks.generation.engine import running_engine
-
         kinds = {"eager": True, "graphs": False} if has_gpu() else {"eager": True}
         for kind, eager in kinds.items():
             async with running_engine(self._folders[0], self._options(eager=eager), updatable=True) as engine:
@@ -128,7 +143,7 @@ class EngineCheck:
         speed = generated / (time.perf_counter() - began)
         findings.figures[f"{kind}, tokens/s"] = speed
         sampled = await sampled_responses(engine, self._prompts)
-        self._sampled[0][kind] = sampled[:COMPARED]
+        self._sampled.append(Sampled(kind, 0, sampled[:COMPARED]))
         again = await sampled_responses(engine, self._prompts)
         same = [np.array_equal(a.response_ids, b.response_ids) for a, b in zip(sampled, again, strict=True)]
         findings.figures[f"{kind}, responses of {len(same)} that their seeds repeat beside others"] = sum(same)
@@ -176,20 +191,22 @@ class EngineCheck:
         in_flight = [one for one in completions if len(one.versions) > 1]
         findings.figures[f"update {version}, responses in flight of {len(flying)}"] = len(in_flight)
         findings.require(bool(in_flight), f"No response was in flight at update {version}.")
-        begun = [
-            (one.versions[0].version, beginning(prompt, one))
-            for prompt, one in zip(prompts, completions, strict=True)
-            if one.versions and (len(one.versions) > 1 or one.versions[0].version == version)
-        ]
-        for begun_under, kind in ((version - 1, "in flight at"), (version, "waiting at")):
-            chosen = [sequence for under, sequence in begun if under == begun_under][:COMPARED]
-            self._sampled[begun_under][f"{kind} update {version}"] = chosen
+        old, new = [], []
+        for prompt, one in zip(prompts, completions, strict=True):
+            if len(one.versions) > 1:
+                old.append(beginning(prompt, one))
+            elif one.versions and one.versions[0].version == version:
+                new.append(beginning(prompt, one))
         after = await sampled_responses(engine, self._prompts[:COMPARED])
-        self._sampled[version][f"after update {version}"] = after
+        self._sampled += [
+            Sampled(f"in flight at update {version}", version - 1, old[:COMPARED], rival=version),
+            Sampled(f"waiting at update {version}", version, new[:COMPARED], rival=version - 1),
+            Sampled(f"after update {version}", version, after),
+        ]
 
     async def _compare_speed(self, findings: Findings, ours: float, *, eager: bool) -> None:
         """Measure tokens/s of bare vLLM, and ask it for the log-probabilities of what the engine sampled."""
-        sampled = next(iter(self._sampled[0].values()))
+        sampled = self._sampled[0].responses
         with tempfile.TemporaryDirectory(prefix="vllm-") as sockets:
             bare = BareEngine(self._folders[0], self._options(eager=eager), sockets)
             try:
@@ -201,57 +218,56 @@ class EngineCheck:
                 bare.shutdown()
         findings.figures["bare vLLM, tokens/s"] = speed
         findings.figures["of bare vLLM's tokens/s"] = ours / speed
-        self._sampled[0]["as prompts"] = scored
+        self._sampled.append(Sampled("as prompts", 0, scored))
 
     async def _sample_in_fp8(self, findings: Findings) -> None:
-        """Sample with weights in FP8 that were replaced once. No bound on their error is known."""
-        from tasks.generation.engine import running_engine
-
+        """Sample with weights in FP8 that were replaced once."""
         options = self._options(eager=True, quantization="fp8")
         async with running_engine(self._folders[0], options, updatable=True) as engine:
             update = await engine.update_weights(self._folders[1] / "model.safetensors", 1)
             findings.figures["FP8, pause of an update, s"] = update.pause_seconds
-            self._coarse = await sampled_responses(engine, self._prompts[:COMPARED])
+            responses = await sampled_responses(engine, self._prompts[:COMPARED])
+        self._sampled.append(Sampled("FP8", 1, responses, rival=0, coarse=True))
 
     def _compare(self, findings: Findings) -> None:
-        """Compare log-probabilities with forward passes of the weights that sampled the tokens, in float32."""
-        others: dict[tuple[int, str], list[float]] = {}  # errors beside the other weights of an update
-        own: dict[tuple[int, str], list[float]] = {}
+        """Compare log-probabilities with forward passes of the weights that sampled the tokens, in float32.
+
+        Weights that could have sampled them instead must be further away, for each response.
+        """
+        errors: dict[tuple[str, int], list[float]] = {}
         for version, folder in enumerate(self._folders):
             model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)
             model.to("cuda" if has_gpu() else "cpu")
-            for under, kinds in self._sampled.items():
-                for kind, sampled in kinds.items():
-                    if under == version:
-                        own[under, kind] = self._compare_own(findings, model, kind, sampled)
-                    elif kind in (f"in flight at update {version}", f"waiting at update {version + 1}"):
-                        others[under, kind] = mean_errors(sampled, exact_logprobs(model, sampled))
-            if self._coarse and version < 2:
-                errors = mean_errors(self._coarse, exact_logprobs(model, self._coarse))
-                (own if version else others)[1, "FP8"] = errors
-                findings.figures[f"FP8, error beside the {'new' if version else 'old'} weights, nats"] = float(np.mean(errors))
+            for sampled in self._sampled:
+                if sampled.responses and version in (sampled.version, sampled.rival):
+                    with computing_in(model, torch.float32):
+                        exact = plain_logprobs(model, sampled.responses)
+                    errors[sampled.kind, version] = mean_errors(sampled.responses, exact)
+                    if version == sampled.version:
+                        _require_rounding(findings, model, sampled, exact)
             del model
             release()
-        for case, errors in others.items():
-            wrong = sum(here >= there for here, there in zip(own[case], errors, strict=True))
-            findings.require(
-                wrong == 0, f"{wrong} of {len(errors)} responses, {case[1]}, are of other weights than they say."
-            )
+        for sampled in self._sampled:
+            if sampled.responses and sampled.rival is not None:
+                pairs = zip(errors[sampled.kind, sampled.version], errors[sampled.kind, sampled.rival], strict=True)
+                wrong = sum(own >= other for own, other in pairs)
+                findings.require(
+                    wrong == 0,
+                    f"{sampled.kind}: {wrong} of {len(sampled.responses)} responses are of version {sampled.rival} of "
+                    f"the weights, and say that they are of version {sampled.version}.",
+                )
 
-    def _compare_own(self, findings: Findings, model: Any, kind: str, sampled: list[Sequence]) -> list[float]:
-        """Require that an engine's errors are rounding, and return the mean error of each response, nats."""
-        if not sampled:
-            return []
-        exact = exact_logprobs(model, sampled)
-        error = typical_error(reported(sampled), exact)
-        usual = typical_error(plain_logprobs(model, sampled), exact)
-        findings.figures[f"{kind}: engine's error, nats"] = error
-        findings.figures[f"{kind}: the plain forward pass's, nats"] = usual
-        findings.require(
-            error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE),
-            f"{kind}: the engine is off by {error:.2g} nats, and the plain forward pass by {usual:.2g}.",
-        )
-        return mean_errors(sampled, exact)
+
+def _require_rounding(findings: Findings, model: Any, sampled: Sampled, exact: list[torch.Tensor]) -> None:
+    """Record an engine's error and the plain forward pass's, and require that the former is rounding."""
+    error = typical_error(reported(sampled.responses), exact)
+    usual = typical_error(plain_logprobs(model, sampled.responses), exact)
+    findings.figures[f"{sampled.kind}: engine's error, nats"] = error
+    findings.figures[f"{sampled.kind}: the plain forward pass's, nats"] = usual
+    findings.require(
+        sampled.coarse or error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE),
+        f"{sampled.kind}: the engine is off by {error:.2g} nats, and the plain forward pass by {usual:.2g}.",
+    )
 
 
 def save_noisy(source: Path, destination: Path, *, seed: int) -> Contents:
@@ -289,12 +305,6 @@ def beginning(prompt: list[int], completion: Completion) -> Sequence:
     """Return a response up to the first change of weights: what follows has keys and values of both."""
     end = completion.versions[0].end
     return Sequence(prompt, completion.token_ids[:end], completion.logprobs[:end], 0.0)
-
-
-def exact_logprobs(model: Any, sampled: list[Sequence]) -> list[torch.Tensor]:
-    """Return the log-probabilities of each response, computed in float32, nats."""
-    with computing_in(model, torch.float32):
-        return plain_logprobs(model, sampled)
 
 
 def reported(sampled: list[Sequence]) -> list[torch.Tensor]:
