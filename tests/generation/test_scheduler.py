@@ -83,7 +83,7 @@ def test_a_pause_ends_when_the_tokens_of_the_steps_in_flight_are_back(scheduler)
 
 @pytest.mark.parametrize("guided", [False, True], ids=["free", "guided"])
 def test_a_request_that_waits_during_an_update_finds_no_block_of_older_weights(scheduler, guided):
-    """Also if it waits for its grammar, which is compiled beside generation."""
+    """Also if it waits for its grammar, which is compiled during generation."""
     from vllm.sampling_params import StructuredOutputsParams
     from vllm.v1.core.sched.interface import PauseState
     from vllm.v1.request import RequestStatus

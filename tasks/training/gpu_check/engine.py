@@ -1,7 +1,7 @@
-"""Checks an engine alone on one GPU: seeds, log-probabilities, weight updates in flight, and speed beside bare vLLM.
+"""Checks an engine alone on one GPU: seeds, log-probabilities, weight updates in flight, and its speed.
 
-On GPUs vLLM runs its second model runner and schedules one step ahead, which it does not on CPUs. So this check asks an
-engine for everything that training uses. Falling asleep with requests is part of `time_sharing`.
+On GPUs vLLM runs its second model runner and schedules one step ahead, which it does not on CPUs. So this check uses
+all features of an engine that training needs. Falling asleep with requests is part of `time_sharing`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class EngineCheck:
         self._sampled.append(Sampled(kind, 0, sampled[:COMPARED]))
         again = await sampled_responses(engine, self._prompts)
         same = [np.array_equal(a.response_ids, b.response_ids) for a, b in zip(sampled, again, strict=True)]
-        findings.figures[f"{kind}, responses of {len(same)} that their seeds repeat beside others"] = sum(same)
+        findings.figures[f"{kind}, responses of {len(same)} that equal seeds repeat in a batch"] = sum(same)
         # Alone, a request meets the same shapes again, so that no rounding may differ.
         first, second, other = [await engine.generate(self._prompts[0], sampling, seed=seed) for seed in (1, 1, 2)]
         repeats = np.array_equal(first.token_ids, second.token_ids)
@@ -205,7 +205,7 @@ class EngineCheck:
         ]
 
     async def _compare_speed(self, findings: Findings, ours: float, *, eager: bool) -> None:
-        """Measure tokens/s of bare vLLM, and ask it for the log-probabilities of what the engine sampled."""
+        """Measure tokens/s of bare vLLM, which also returns the log-probabilities of sampled responses as prompts."""
         sampled = self._sampled[0].responses
         with tempfile.TemporaryDirectory(prefix="vllm-") as sockets:
             bare = BareEngine(self._folders[0], self._options(eager=eager), sockets)
