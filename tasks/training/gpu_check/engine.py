@@ -47,6 +47,8 @@ PROMPT = 140
 with the same prompt would find keys and values of older weights if they were not kept apart."""
 COMPARED = 32
 """Number of responses of each kind whose log-probabilities are compared."""
+SHORTEST = 8
+"""Smallest number of tokens from which it is decided which weights sampled them: one may be as likely with others."""
 UPDATES = 3
 """Number of weight updates in flight."""
 GUIDED = "w1(w2|w3){3}w4"
@@ -193,10 +195,13 @@ class EngineCheck:
         findings.require(bool(in_flight), f"No response was in flight at update {version}.")
         old, new = [], []
         for prompt, one in zip(prompts, completions, strict=True):
+            beginning = sampled_first(prompt, one)
+            if len(beginning.response_ids) < SHORTEST:
+                continue
             if len(one.versions) > 1:
-                old.append(beginning(prompt, one))
-            elif one.versions and one.versions[0].version == version:
-                new.append(beginning(prompt, one))
+                old.append(beginning)
+            elif one.versions[0].version == version:
+                new.append(beginning)
         after = await sampled_responses(engine, self._prompts[:COMPARED])
         self._sampled += [
             Sampled(f"in flight at update {version}", version - 1, old[:COMPARED], rival=version),
@@ -301,9 +306,9 @@ def fault_of_spans(completion: Completion, version: int) -> str | None:
     return None
 
 
-def beginning(prompt: list[int], completion: Completion) -> Sequence:
+def sampled_first(prompt: list[int], completion: Completion) -> Sequence:
     """Return a response up to the first change of weights: what follows has keys and values of both."""
-    end = completion.versions[0].end
+    end = completion.versions[0].end if completion.versions else 0
     return Sequence(prompt, completion.token_ids[:end], completion.logprobs[:end], 0.0)
 
 
