@@ -31,9 +31,7 @@ def engine(tiny_model, loop, before):
     from tasks.generation.engine import Engine
 
     arguments = {"max_num_batched_tokens": BATCHED_TOKENS}
-    options = EngineConfig(
-        max_model_len=CONTEXT, max_num_seqs=8, dtype="float32", cpu_threads=1, model_runner="v1", vllm=arguments
-    )
+    options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32", cpu_threads=1, vllm=arguments)
     environment = dict(os.environ)
     engine = loop.run(Engine.start(tiny_model, options, updatable=True))
     assert dict(os.environ) == environment, "what the engine needs is no business of this process's other children"

@@ -94,10 +94,6 @@ def test_the_end_token_belongs_to_the_tokens_and_not_to_the_text(engine, loop, t
         assert "<|im_end|>" not in completion.text
 
 
-def test_the_model_runner_of_the_options_is_that_of_its_process(engine, before):
-    assert [process.environ()["VLLM_USE_V2_MODEL_RUNNER"] for process in engines_of_this_process(before)] == ["0"]
-
-
 def test_a_seeded_request_repeats_itself_whatever_else_is_in_flight(engine, loop):
     async def alone_and_in_company():
         seed = sample_seed(3, "a prompt", 0)

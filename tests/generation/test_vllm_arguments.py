@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from tasks.generation import vllm_arguments, vllm_names
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine_variables import engine_variables
 from tests.generation.conftest import BATCHED_TOKENS
 
 
@@ -86,6 +88,16 @@ def test_an_engine_argument_that_cannot_be_passed_is_refused(options, message):
 def test_graphs_are_compiled_on_gpus_and_if_the_options_say_how(options, on_gpu, on_cpu):
     engine = EngineConfig.model_validate(options)
     assert (engine.is_eager(gpu=True), engine.is_eager(gpu=False)) == (on_gpu, on_cpu)
+
+
+@pytest.mark.parametrize(("runner", "chosen"), [("v1", False), ("auto", None)])
+def test_the_model_runner_of_the_options_is_vllms(runner, chosen):
+    """It is in the environment while an engine's processes start, and in that of no other child."""
+    from vllm import envs
+
+    with engine_variables(EngineConfig(model_runner=runner), "sockets"):
+        assert envs.VLLM_USE_V2_MODEL_RUNNER is chosen
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in os.environ
 
 
 def test_an_engine_has_the_gpus_of_all_of_its_parallel_sizes():

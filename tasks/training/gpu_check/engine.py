@@ -47,6 +47,8 @@ PROMPT = 140
 with the same prompt would find keys and values of older weights if they were not kept apart."""
 COMPARED = 32
 """Number of responses of each kind whose log-probabilities are compared."""
+LONGEST = 512
+"""Smallest number of tokens of the longest responses: they are in flight at an update, also on a machine that is busy."""
 SHORTEST = 8
 """Smallest number of tokens from which it is decided which weights sampled them: one may be as likely with others."""
 UPDATES = 3
@@ -89,6 +91,7 @@ class EngineCheck:
         """
         self._sizes = sizes
         self._folders = [folder, *(folder.with_name(f"updated_{version}") for version in range(1, UPDATES + 1))]
+        self._longest = max(4 * sizes.response, LONGEST)
         random = np.random.default_rng(2)
         shape = (sizes.responses, PROMPT)
         self._prompts: list[list[int]] = random.integers(sizes.model.vocabulary - 1, size=shape).tolist()
@@ -122,7 +125,7 @@ class EngineCheck:
 
     def _options(self, *, eager: bool, **arguments: Any) -> EngineConfig:
         return EngineConfig(
-            max_model_len=PROMPT + 4 * self._sizes.response + 1,
+            max_model_len=PROMPT + self._longest + 1,
             max_num_seqs=self._sizes.responses,
             dtype=precision.resolve("auto", gpu=has_gpu()),
             enforce_eager=eager,
@@ -175,8 +178,9 @@ class EngineCheck:
 
     async def _update(self, findings: Findings, engine: Engine, version: int) -> None:
         """Replace the weights when the first of many responses has ended, others are in flight and others wait."""
-        lengths = [(1 + number % 4) * self._sizes.response for number in range(2 * len(self._prompts))]
         prompts = [*self._prompts, *self._prompts]
+        parts = (self._sizes.response, self._longest // 2, self._longest)
+        lengths = [parts[number % 3] for number in range(len(prompts))]
         flying = [
             asyncio.create_task(engine.generate(prompt, SamplingConfig(max_tokens=length)))
             for prompt, length in zip(prompts, lengths, strict=True)

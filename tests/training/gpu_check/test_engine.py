@@ -32,9 +32,9 @@ def test_an_engine_on_cpus_passes(check):
     for update in range(1, engine.UPDATES + 1):
         assert 0 < figures[f"update {update}, pause, s"] <= figures[f"update {update}, from call to return, s"]
         assert figures[f"update {update}, responses in flight of {2 * TINY.responses}"] >= 1
-        for kind in ("in flight at", "after"):
-            assert figures[f"{kind} update {update}: engine's error, nats"] < 1e-4
-    assert figures["as prompts: engine's error, nats"] < 1e-4
+    errors = {name.split(":")[0]: error for name, error in figures.items() if name.endswith("engine's error, nats")}
+    assert {"eager", "as prompts", "in flight at update 1", "waiting at update 1", "after update 3"} <= errors.keys()
+    assert max(errors.values()) < 1e-4
     assert figures[f"eager, responses of {TINY.responses} that equal seeds repeat in a batch"] == TINY.responses
     assert figures["of bare vLLM's tokens/s"] > 0
 
