@@ -48,7 +48,7 @@ with the same prompt would find keys and values of older weights if they were no
 COMPARED = 32
 """Number of responses of each kind whose log-probabilities are compared."""
 LONGEST = 512
-"""Smallest number of tokens of the longest responses: they are in flight at an update, also on a machine that is busy."""
+"""Smallest number of tokens of the longest responses: also on a busy machine they are in flight at an update."""
 SHORTEST = 8
 """Smallest number of tokens from which it is decided which weights sampled them: one may be as likely with others."""
 UPDATES = 3
