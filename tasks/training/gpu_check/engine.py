@@ -50,7 +50,7 @@ COMPARED = 32
 LONGEST = 512
 """Smallest number of tokens of the longest responses: also on a busy machine they are in flight at an update."""
 SHORTEST = 8
-"""Smallest number of tokens from which it is decided which weights sampled them: one may be as likely with others."""
+"""Smallest number of tokens that show which weights sampled them: a single token may be as likely with others."""
 UPDATES = 3
 """Number of weight updates in flight."""
 GUIDED = "w1(w2|w3){3}w4"
