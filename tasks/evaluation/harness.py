@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import pyarrow as pa
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import EngineConfig
+from tasks.generation.engine_variables import runner_variable
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, UNKNOWN_END, canonical_json
 
@@ -57,7 +59,7 @@ def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, 
         "max_model_len": engine.max_model_len,
         "max_num_seqs": engine.max_num_seqs,
         "tensor_parallel_size": engine.tensor_parallel_size,
-        "enforce_eager": engine.enforce_eager,
+        "enforce_eager": engine.is_eager(gpu=gpu),
         **({"gpu_memory_utilization": engine.share_of_gpu} if gpu else {}),
         **engine.vllm,
     }
@@ -80,6 +82,7 @@ def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, 
         },
         "batch_size": "auto" if vllm else benchmark.batch_size,
         "device": "cuda" if gpu else "cpu",
+        "variables": runner_variable(engine),
     }
 
 
@@ -94,7 +97,8 @@ def ask(request: Mapping[str, Any]) -> Answered:
         asked, answered = Path(folder, "request.json"), Path(folder, "result.json")
         asked.write_text(json.dumps(request))
         command = [sys.executable, "-m", "tasks.evaluation.harness_child", str(asked), str(answered)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+        variables = {**os.environ, **request["variables"]}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)  # noqa: S603 - our own module
         if done.returncode or not answered.is_file():
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
             raise HarnessError(f"harness benchmark {request['name']!r}: lm-eval failed: {lines[-1]}")

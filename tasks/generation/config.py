@@ -78,8 +78,12 @@ class EngineConfig(Config):
     """Size of the KV cache on a machine without a GPU, GiB."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
     """Number of threads of an engine on a machine without a GPU. If 0, one per core."""
-    enforce_eager: RunTime[bool] = True
-    """Run without compiled graphs. The engine starts faster, but decodes more slowly on a GPU."""
+    enforce_eager: RunTime[bool | None] = None
+    """Run without compiled graphs. The engine starts faster, but decodes more slowly on a GPU. If null, graphs are
+    compiled on a machine with a GPU, or if `vllm` says how."""
+    model_runner: Literal["auto", "v1"] = "auto"
+    """Model runner of vLLM: `v1`, or its own choice (`auto`), which is V2 on GPUs and V1 on CPUs. V1 is the way out if
+    V2 fails on a model or a GPU. With the same seeds the two sample different tokens."""
     seed: int = 0
     """Seed of the engine's sampler, for requests without a seed."""
     vllm: Arguments = Field({})
@@ -108,8 +112,14 @@ class EngineConfig(Config):
     def _compiles_if_it_says_how(self) -> Self:
         for name in COMPILED:
             if self.enforce_eager and name in self.vllm:
-                raise ValueError(f"vllm.{name}: with enforce_eager = true nothing is compiled; set it to false")
+                raise ValueError(f"vllm.{name}: with enforce_eager = true nothing is compiled; leave one of them out")
         return self
+
+    def is_eager(self, *, gpu: bool) -> bool:
+        """Return whether the engine runs without compiled graphs on a machine with or without a GPU."""
+        if self.enforce_eager is not None:
+            return self.enforce_eager
+        return not gpu and not any(name in self.vllm for name in COMPILED)
 
     @property
     def share_of_gpu(self) -> float:

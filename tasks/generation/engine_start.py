@@ -83,7 +83,7 @@ def load(
                 max_num_seqs=config.max_num_seqs,
                 tensor_parallel_size=config.tensor_parallel_size,
                 gpu_memory_utilization=config.share_of_gpu,
-                enforce_eager=config.enforce_eager,
+                enforce_eager=config.is_eager(gpu=has_gpu()),
                 seed=config.seed,
                 logprobs_mode="processed_logprobs",
                 disable_log_stats=False,

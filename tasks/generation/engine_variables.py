@@ -14,7 +14,7 @@ from tasks.machine.resources import has_gpu
 @contextlib.contextmanager
 def engine_variables(config: EngineConfig, sockets: str) -> Iterator[None]:
     """Set the environment variables of vLLM's processes while the block runs. Later child processes do not get them."""
-    settings = {
+    settings = runner_variable(config) | {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_RPC_BASE_PATH": sockets,
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
@@ -24,7 +24,7 @@ def engine_variables(config: EngineConfig, sockets: str) -> Iterator[None]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
         }
-        if config.enforce_eager:
+        if config.is_eager(gpu=False):
             # vLLM compiles one function of its sampler even then, which needs a C++ compiler and takes 17 seconds.
             settings["TORCHDYNAMO_DISABLE"] = "1"
     before = dict(os.environ)
@@ -35,3 +35,8 @@ def engine_variables(config: EngineConfig, sockets: str) -> Iterator[None]:
         for name in os.environ.keys() - before.keys():  # vLLM adds more variables
             del os.environ[name]
         os.environ.update(before)
+
+
+def runner_variable(config: EngineConfig) -> dict[str, str]:
+    """Return the variable that makes vLLM use the model runner of the options, or {} if vLLM chooses."""
+    return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if config.model_runner == "v1" else {}

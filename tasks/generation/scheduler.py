@@ -38,7 +38,8 @@ class _Salted(Scheduler):
         if pause_state is not PauseState.UNPAUSED:
             return
         for request in self.waiting:
-            if request.status is RequestStatus.WAITING:  # not preempted: a preempted request has already begun
+            # Also a request that waits for its grammar begins now. A preempted request has already begun.
+            if request.status is not RequestStatus.PREEMPTED:
                 request.cache_salt = f"{request.cache_salt}, waiting"
                 request.block_hashes.clear()
                 request.update_block_hashes()

@@ -95,7 +95,7 @@ def bare(folder: Path) -> dict[str, float]:
             max_model_len=config.max_model_len,
             max_num_seqs=config.max_num_seqs,
             gpu_memory_utilization=config.share_of_gpu,
-            enforce_eager=config.enforce_eager,
+            enforce_eager=config.is_eager(gpu=has_gpu()),
             seed=config.seed,
             **({} if has_gpu() else whole),
         )

@@ -293,6 +293,9 @@ def test_a_policy_is_run_with_the_options_of_the_evaluations_engine():
     assert expected.items() <= request["arguments"].items()
     assert request["arguments"]["block_size"] == 32
     assert request["arguments"]["think_end_token"] == "</think>"  # noqa: S105 a token of text
+    assert request["variables"] == {}
+    first = engine.model_copy(update={"model_runner": "v1"})
+    assert harness.request_of(benchmark, first, "folder", gpu=True)["variables"] == {"VLLM_USE_V2_MODEL_RUNNER": "0"}
     with_transformers = benchmark.model_copy(update={"backend": "hf", "chat_template": False})
     arguments = harness.request_of(with_transformers, engine, "folder", gpu=False)["arguments"]
     assert arguments == {"pretrained": "folder", "dtype": "bfloat16", "max_length": 2048}

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from tasks.generation import vllm_arguments, vllm_names
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine_variables import engine_variables
 from tests.generation.conftest import BATCHED_TOKENS
 
 
@@ -61,13 +63,41 @@ def test_options_that_set_an_argument_exist():
         ({"vllm": {"enable_sleep_mode": True}}, "`placement: time_shared` of the recipe puts engines to sleep"),
         ({"vllm": {"data_parallel_size": 0}}, "data_parallel_size = 0: must be a whole number above 0"),
         ({"vllm": {"load_format": "dummy"}}, "random"),
-        ({"vllm": {"optimization_level": 3}}, "vllm.optimization_level: with enforce_eager = true nothing is compiled"),
+        (
+            {"enforce_eager": True, "vllm": {"optimization_level": 3}},
+            "vllm.optimization_level: with enforce_eager = true nothing is compiled",
+        ),
         ({"vllm": {"kv_cache_dtype": {1, 2}}}, "is not a text, number"),
     ],
 )
 def test_an_engine_argument_that_cannot_be_passed_is_refused(options, message):
     with pytest.raises(ValidationError, match=message):
         EngineConfig.model_validate(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "on_gpu", "on_cpu"),
+    [
+        ({}, False, True),
+        ({"enforce_eager": True}, True, True),
+        ({"enforce_eager": False}, False, False),
+        ({"vllm": {"optimization_level": 1}}, False, False),
+        ({"vllm": {"block_size": 32}}, False, True),
+    ],
+)
+def test_graphs_are_compiled_on_gpus_and_if_the_options_say_how(options, on_gpu, on_cpu):
+    engine = EngineConfig.model_validate(options)
+    assert (engine.is_eager(gpu=True), engine.is_eager(gpu=False)) == (on_gpu, on_cpu)
+
+
+@pytest.mark.parametrize(("runner", "chosen"), [("v1", False), ("auto", None)])
+def test_the_model_runner_of_the_options_is_vllms(runner, chosen):
+    """It is in the environment while an engine's processes start, and in that of no other child."""
+    from vllm import envs
+
+    with engine_variables(EngineConfig(model_runner=runner), "sockets"):
+        assert envs.VLLM_USE_V2_MODEL_RUNNER is chosen
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in os.environ
 
 
 def test_an_engine_has_the_gpus_of_all_of_its_parallel_sizes():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tasks.machine import precision
-from tasks.training.gpu_check import learning, time_sharing, values
+from tasks.training.gpu_check import engine, learning, time_sharing, values
 from tasks.training.gpu_check.parts import VARIANTS, variant_check
 from tasks.training.gpu_check.results import Findings
 from tasks.training.gpu_check.sizes import save_random_model, sizes_of
@@ -35,6 +35,7 @@ def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
         "log-probabilities": lambda findings: values.check_logprobs(findings, sizes, device, dtype),
         "liger": lambda findings: values.check_liger(findings, sizes, device, dtype),
         "FP8": lambda findings: learning.check_fp8(findings, sizes),
+        "engine": engine.EngineCheck(sizes, folder),
         "training": learner.check_training,
         "offloading": learner.check_offloading,
         "training without recomputing": learner.check_without_recomputing,

@@ -2,7 +2,7 @@
 
     A  imports and operators          D  time sharing of one GPU
     B  the learner and its variants   E  the pipeline, from the first row to the report
-                                      F  a run with time sharing, whose engine is killed
+    C  an engine alone                F  a run with time sharing, whose engine is killed
 
 Every part runs in a separate process, so that a crash or a hang of one does not affect the others.
 """
@@ -90,6 +90,7 @@ PARTS = {
         300,
         LEARNER,
     ),
+    "C": Part("an engine alone", f"{_GPU}.checking:checks", ("engine",), 180, (*LEARNER, "vllm")),
     "D": Part("time sharing of one GPU", f"{_GPU}.checking:checks", ("time sharing",), 100, (*LEARNER, "vllm")),
     "E": Part("the pipeline", f"{_GPU}.pipeline:checks", ("pipeline",), 240, RUN),
     "F": Part("a run that loses its engine", f"{_GPU}.lost_engine:checks", ("lost engine",), 120, RUN),

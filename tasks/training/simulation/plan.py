@@ -220,7 +220,7 @@ def _engine(
         efficiency=machines.mbu * _pace(config),
         sequences=fitting,
     )
-    base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
+    base += model.layers * machines.layer_seconds[0 if engine.is_eager(gpu=True) else 1]
     clock = EngineClock(
         base,
         per_sequence / engine.replicas,
