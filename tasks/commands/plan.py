@@ -59,14 +59,14 @@ def plan(
     from tasks.inputs.overrides import with_overrides
     from tasks.inputs.pod_table import pod_table
     from tasks.inputs.stage_pods import pods_of_run
-    from tasks.training.simulation.measured import WeightRates, measured_rates
+    from tasks.training.simulation.measured import ASSUMED, measured_rates
     from tasks.training.simulation.plan import Machines, Plan, PlanError, Prompts, best_split
     from tasks.training.simulation.plan import plan as planned
     from tasks.training.simulation.plan_table import table
 
     config = with_overrides(recipe, overrides)
     model = roofline.architecture(config.model.source.model_dump(), shape)
-    rates = measured_rates(measured) if measured else WeightRates()
+    rates = measured_rates(measured) if measured else ASSUMED
     machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu, rates)
     prompts = Prompts(mean_tokens, zero_variance)
     own: Plan | PlanError | None = None

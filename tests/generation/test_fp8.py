@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from tasks.generation import weight_transfer
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.storage.tensor_digest import contents_of
 from tests.generation.conftest import CONTEXT
@@ -24,7 +25,7 @@ async def sampled(engine):
     """Responses that are the same for the same weights: one at a time, with a seed."""
     sampling = SamplingConfig(max_tokens=24)
     completions = [await engine.generate(prompt, sampling, seed=7) for prompt in PROMPTS]
-    return [(completion.token_ids, completion.logprobs) for completion in completions]
+    return [(list(completion.token_ids), list(completion.logprobs)) for completion in completions]
 
 
 async def started(model):
@@ -33,7 +34,8 @@ async def started(model):
     return await Engine.start(model, OPTIONS, updatable=True)
 
 
-def test_an_updated_engine_is_one_that_was_started_with_the_new_weights(tiny_model, tmp_path):
+def test_an_updated_engine_is_one_that_was_started_with_the_new_weights(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(weight_transfer, "WORKER_EXTENSION", "tests.generation.fp8_on_cpus.WorkerExtension")
     other = build(tmp_path / "other", seed=1)
     file = tmp_path / "v00000001"
     shutil.copy(other / "model.safetensors", file)

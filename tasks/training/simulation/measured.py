@@ -34,6 +34,10 @@ class WeightRates:
     measured_on: str = ""
 
 
+ASSUMED = WeightRates()
+"""Rates without a measurement. The learner's is about that of offloaded states, 14 GB/s on an H200, less the digest."""
+
+
 def measured_rates(file: Path) -> WeightRates:
     """Return the rates in the results of `make gpu-check JSON=file`.
 
@@ -46,5 +50,5 @@ def measured_rates(file: Path) -> WeightRates:
         return WeightRates(figures[WRITES] * GB, figures[LOADS] * GB, results["machine"]["gpu"])
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
         raise MeasuredError(
-            f"{file} has no rates of weights ({error!r}): `make gpu-check JSON=file` measures them, in its check {CHECK}"
+            f"{file} has no rates of weights ({error!r}): `make gpu-check JSON=file` measures them (check {CHECK})"
         ) from None

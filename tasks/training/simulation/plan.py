@@ -20,7 +20,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
 from tasks.training.simulation.gpu_memory_fit import PlanError, cache_room, check_memory, learner_room
-from tasks.training.simulation.measured import WeightRates
+from tasks.training.simulation.measured import ASSUMED, WeightRates
 from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
 from tasks.training.simulation.roofline import GB, Architecture, Gpu
 from tasks.training.simulation.run import Simulated, Workload, simulate
@@ -58,7 +58,7 @@ class Machines:
     gpus_per_node: int = 8
     mfu: float = roofline.MFU
     mbu: float = roofline.MBU
-    weights: WeightRates = WeightRates()
+    weights: WeightRates = ASSUMED
     host: tuple[float, float] = (14 * GB, 20 * GB)
     layer_seconds: tuple[float, float] = (2e-4, 3e-5)
 
