@@ -32,7 +32,7 @@ def run_checks(sizes: Sizes) -> list[Result]:
             "policy": lambda findings: values.check_policy(findings, sizes, device, dtype, folder.with_name("small")),
             "log-probabilities": lambda findings: values.check_logprobs(findings, sizes, device, dtype),
             "liger": lambda findings: values.check_liger(findings, sizes, device, dtype),
-            weights.CHECK: lambda findings: weights.check_weights(findings, sizes, device, dtype),
+            "weights": lambda findings: weights.check_weights(findings, sizes, device, dtype),
             "FP8": lambda findings: learning.check_fp8(findings, sizes),
             "model": lambda findings: save_random_model(folder, sizes.model, dtype),
             "training": learner.check_training,

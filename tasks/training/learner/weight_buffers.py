@@ -28,7 +28,7 @@ from safetensors.torch import _TYPES
 from torch import Tensor
 
 from tasks.pod_templates import SHARED_MEMORY
-from tasks.storage.durable import whole
+from tasks.storage.durable import WriteError, whole
 from tasks.storage.tensor_digest import Contents, TensorDigest
 from tasks.training.learner.weight_files import BUFFERS
 
@@ -105,14 +105,21 @@ class WeightBuffers:
             path: path of the version, in the folder.
 
         Raises:
-            WriteError: there is no memory, or no room on the disk, for a further buffer.
+            WriteError: there is no memory, or no room on the disk, for a further buffer; or the file system has no hard
+                links, as some have that run folders are on if `/dev/shm` is too small for the weights.
         """
         buffer = next((buffer for buffer in self._buffers if buffer.is_free()), None) or self._added()
         version = Version(buffer.tensors)
         yield version
         version.contents()
         with whole(path) as partial:
-            os.link(buffer.path, partial)
+            try:
+                os.link(buffer.path, partial)
+            except OSError as error:
+                raise WriteError(
+                    f"{path} cannot be a second name of a file: {error.strerror}; make {SHARED_MEMORY} large enough "
+                    "for three versions of the weights"
+                ) from error
 
     def _added(self) -> _Buffer:
         buffer = _Buffer(self.folder / BUFFERS / str(len(self._buffers)), self._layout)

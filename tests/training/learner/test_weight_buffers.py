@@ -1,5 +1,6 @@
 """Files of weights that are mapped once and used again: the bytes of safetensors, and no version is changed in use."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -118,6 +119,15 @@ def test_full_memory_is_one_sentence():
         with pytest.raises(WriteError, match=sentence), large.writing(Path(folder) / "v1"):
             pass
         assert names(Path(folder)) == []
+
+
+def test_a_file_system_without_hard_links_is_named(tmp_path, buffers, monkeypatch):
+    def refuses(source, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuses)
+    with pytest.raises(WriteError, match="v1 cannot be a second name of a file: Operation not perm.*; make /dev/shm"):
+        write(buffers, tmp_path / "v1", policy(1))
 
 
 KILLED = """
