@@ -126,7 +126,7 @@ def test_a_file_system_without_hard_links_is_named(tmp_path, buffers, monkeypatc
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr("os.link", refuses)
-    with pytest.raises(WriteError, match="v1 cannot be a second name of a file: Operation not perm.*; make /dev/shm"):
+    with pytest.raises(WriteError, match=r"v1 cannot be a second name of a file: Operation not perm.*; make /dev/shm"):
         write(buffers, tmp_path / "v1", policy(1))
 
 
