@@ -54,7 +54,7 @@ class RelayedWeights(Weights):
     async def publish(self, version: int, node: str, contents: Contents = NOTHING) -> None:
         """Make `version` the newest, and copy it to every node that follows."""
         if node:
-            if self._writer not in ("", node):  # a new rank 0 is on another node, where it has other buffers
+            if self._writer not in ("", node):  # a new rank 0 has its own buffers on another node
                 self._begin_removal(self._writer, self._relays(self._writer).remove(str(self._folder / BUFFERS)))
             self._writer = node
             self._spreads[version] = Spread(str(self.path(version)), node, self._relays, self._piece_bytes)

@@ -71,7 +71,7 @@ def _by_layer(load: _Load) -> _Load:
 
 
 def by_layer(tensors: Iterable[tuple[str, T]]) -> dict[str, dict[str, T]]:
-    """Return tensors or parameters grouped by layer: those of a layer by its prefix, each other one alone by its name.
+    """Return tensors or parameters by layer: a layer's by its prefix, and each other tensor alone by its name.
 
     Args:
         tensors: names and tensors. A layer's names begin with a prefix such as `model.layers.3.`.

@@ -280,7 +280,7 @@ class Trainer:
             return version.contents()
 
     def _buffers_in(self, folder: Path) -> WeightBuffers:
-        """Return the buffers in a folder, and close those in another."""
+        """Return the buffers in a folder. Close the buffers in another folder."""
         if self._buffers is None or self._buffers.folder != folder:
             if self._buffers:
                 self._buffers.close()
@@ -340,8 +340,8 @@ class Trainer:
     def _on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[dict[str, Tensor]]:
         """Yield whole parameters on rank 0, layer by layer, or nothing on other ranks. Collective.
 
-        With ZeRO 3, in which a rank has only a shard of each parameter, the parameters of a layer are gathered
-        together, and freed when the next layer is requested.
+        With ZeRO 3 a rank has only a shard of each parameter: the parameters of a layer are gathered together, and
+        freed when the next layer is requested.
 
         Raises:
             LearnerLostError: a weight is NaN or infinite, after the last layer.

@@ -56,7 +56,7 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Layout:
-        """Return the layout of a file with these tensors, the one that safetensors' `save_file` writes.
+        """Return the layout of the file that safetensors' `save_file` writes for these tensors.
 
         Tensors with larger numbers come first, then they are sorted by name. So each begins at a multiple of the size
         of its numbers.
@@ -86,7 +86,7 @@ class WeightBuffers:
     """The buffers in a folder. There are as many as versions were ever in use at the same time.
 
     Args:
-        folder: folder of the versions, in which only this process writes.
+        folder: folder of the versions. Only this process writes into it.
         layout: layout of each version.
     """
 
@@ -105,8 +105,8 @@ class WeightBuffers:
             path: path of the version, in the folder.
 
         Raises:
-            WriteError: there is no memory, or no room on the disk, for a further buffer; or the file system has no hard
-                links, as some have that run folders are on if `/dev/shm` is too small for the weights.
+            WriteError: the memory or the disk is too full for a further buffer; or the file system does
+                not support hard links, which can only be if `/dev/shm` is too small for the weights.
         """
         buffer = next((buffer for buffer in self._buffers if buffer.is_free()), None) or self._added()
         version = Version(buffer.tensors)
@@ -128,7 +128,7 @@ class WeightBuffers:
 
     @property
     def are_registered(self) -> bool:
-        """Whether every buffer is registered with CUDA."""
+        """True if every buffer is registered with CUDA."""
         return all(buffer.is_registered for buffer in self._buffers)
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class _Buffer:
         }
 
     def is_free(self) -> bool:
-        """Return whether the file is no version: it has no other name."""
+        """Return whether the file is not a version: then it has only this name."""
         return self.path.stat().st_nlink == 1
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from tasks.training.simulation.roofline import GB
 CHECK = "weights"
 """Name of the check that measures the rates."""
 WRITES, LOADS = "learner to file, GB/s", "file to engine, GB/s"
-"""Names of its figures: a version written by the learner, and loaded by an engine on one GPU, both with its digest."""
+"""Names of its results: a version written by the learner, and loaded by an engine on one GPU, both with its digest."""
 
 
 class MeasuredError(MistakeError):
@@ -21,7 +21,7 @@ class MeasuredError(MistakeError):
 
 @dataclass(frozen=True)
 class WeightRates:
-    """How fast weights go through shared memory.
+    """The speed at which weights go through shared memory.
 
     Attributes:
         write: bytes/s at which the learner writes them into its node's shared memory.
@@ -42,7 +42,7 @@ def measured_rates(file: Path) -> WeightRates:
     """Return the rates in the results of `make gpu-check JSON=file`.
 
     Raises:
-        MeasuredError: the file has no such figures.
+        MeasuredError: the file does not contain them.
     """
     try:
         results = json.loads(file.read_text())

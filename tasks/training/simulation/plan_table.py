@@ -104,7 +104,7 @@ def _assumed(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple
 
 
 def _weights(plan: Plan) -> list[tuple[str, str]]:
-    """Return the row on the way of the weights to engines, and on where its rates are from; none with an adapter."""
+    """Return the row on the way of the weights to engines, and on the source of its rates; none with an adapter."""
     if plan.config.lora:
         return []
     rates = plan.machines.weights
