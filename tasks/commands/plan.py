@@ -40,6 +40,11 @@ SHARE = click.FloatRange(0.01, 1)
     show_default=True,
     help="Fraction of its peak bandwidth that an engine reaches.",
 )
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    help="Results of `make gpu-check JSON=file`: the rates of weights that it measured.",
+)
 def plan(
     recipe: str,
     overrides: tuple[str, ...],
@@ -50,6 +55,7 @@ def plan(
     zero_variance: float,
     mfu: float | None,
     mbu: float,
+    measured: Path | None,
 ) -> None:
     """Compute what RECIPE needs of GPUs, without using any.
 
@@ -63,13 +69,15 @@ def plan(
     from tasks.inputs.overrides import with_overrides
     from tasks.inputs.pod_table import pod_table
     from tasks.inputs.stage_pods import pods_of_run
+    from tasks.training.simulation.measured import ASSUMED, measured_rates
     from tasks.training.simulation.plan import Machines, Plan, PlanError, Prompts, best_split
     from tasks.training.simulation.plan import plan as planned
     from tasks.training.simulation.plan_table import table
 
     config = with_overrides(recipe, overrides)
     model = roofline.architecture(config.model.source.model_dump(), shape)
-    machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu)
+    rates = measured_rates(measured) if measured else ASSUMED
+    machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu, rates)
     prompts = Prompts(mean_tokens, zero_variance)
     own: Plan | PlanError | None = None
     if nodes:

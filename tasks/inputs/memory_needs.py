@@ -3,7 +3,7 @@
 The memory of a process is a constant plus terms that grow with the model and the options:
 
     learner rank     LEARNER + weights, gradients, optimizer (`rank_memory`) + max(activations and logits of a step,
-                     a copy of the weights that is made when they are sent to the engines)
+                     a copy of the weights that is made when the policy is exported)
     engine           ENGINE + weights + `cpu_kv_cache_gib`
     judge's engine   ENGINE + weights + KV cache, if a stage serves the judge
     driver and Ray   DRIVER
@@ -71,7 +71,7 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
     reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights need no copies
     states = weights + memory.gradients + memory.optimizer + reference + (1 + wider) * memory.gathered
     published = 0 if training.lora else weights
-    rank = states + max(activations + memory.logits, published)
+    rank = states + max(activations + memory.logits, weights)
     of_engine = model.parameters * _bytes(engine.dtype, dtype) / GIB
     needs = {
         "learner rank": learner.ranks * (LEARNER + rank / GIB),

@@ -364,6 +364,17 @@ def updates() -> list[Figure]:
     ]
 
 
+def weights() -> list[Figure]:
+    """How long the learner takes to write a version of the weights."""
+    found = measure("weights", "write")
+    rates = {name: found["megabytes"] / 1000 / found[name] for name in ("reused", "new_file", "memcpy")}
+    name = f"weights, written, {found['megabytes']:.0f} MB"
+    return [
+        Figure.at_least(name, rates["reused"], "GB/s", "copied, and a new file", rates["new_file"], 1.3),
+        Figure.at_least(name, rates["reused"], "GB/s", "memcpy", rates["memcpy"], 0.25),
+    ]
+
+
 def relay() -> list[Figure]:
     """What the relay reaches of a link's rate, to several hosts at once."""
     if reason := missing():
@@ -409,7 +420,8 @@ def mistakes() -> list[Figure]:
 
 PARTS = (
     *(verifiers, chat, data, simulation, controller, ladder),
-    *(training, episodes, evaluation, intervals, report, view, checkpoints, logits, updates, relay, commands, mistakes),
+    *(training, episodes, evaluation, intervals, report, view, checkpoints, logits, updates, weights, relay),
+    *(commands, mistakes),
 )
 
 

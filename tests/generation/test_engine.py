@@ -5,6 +5,7 @@ death, shutdown. Those of test_sampling_options.py, which update nothing, run be
 """
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -204,6 +205,18 @@ def test_after_an_update_logprobs_are_those_of_the_new_policy(engine, loop, othe
     completion = loop.run(engine.generate(prompt, SAMPLING))  # the engine has seen it under the old one
     assert [span.version for span in completion.versions] == [1]
     expected = policy_logprobs(other_model, prompt, completion.token_ids)
+    assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_after_an_update_the_engine_does_not_read_the_file_any_more(engine, loop, other_model, tmp_path):
+    """The learner writes a later version into the memory of this file."""
+    file = tmp_path / "v00000001"
+    shutil.copy(Path(other_model) / "model.safetensors", file)
+    loop.run(engine.update_weights(file, 1))
+    with file.open("r+b") as stream:
+        stream.write(bytes(file.stat().st_size))
+    completion = loop.run(engine.generate(PROMPTS[1], SAMPLING))
+    expected = policy_logprobs(other_model, PROMPTS[1], completion.token_ids)
     assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.broadcast import PIECE_BYTES, RelayError, Relays, Spread
 from tasks.training.actors.weights import Weights
+from tasks.training.learner.weight_files import BUFFERS
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +49,14 @@ class RelayedWeights(Weights):
         self._readers: Counter[tuple[str, int]] = Counter()
         self._following: dict[str, asyncio.Task[None]] = {}
         self._removals: set[asyncio.Task[None]] = set()
+        self._writer = ""  # the node of learner rank 0
 
     async def publish(self, version: int, node: str, contents: Contents = NOTHING) -> None:
         """Make `version` the newest, and copy it to every node that follows."""
         if node:
+            if self._writer not in ("", node):  # a new rank 0 has its own buffers on another node
+                self._begin_removal(self._writer, self._relays(self._writer).remove(str(self._folder / BUFFERS)))
+            self._writer = node
             self._spreads[version] = Spread(str(self.path(version)), node, self._relays, self._piece_bytes)
             self._versions[node].add(version)
         await self._make_newest(version, contents)

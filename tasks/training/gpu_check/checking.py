@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tasks.machine import precision
-from tasks.training.gpu_check import engine, learning, time_sharing, values
+from tasks.training.gpu_check import engine, learning, time_sharing, values, weights
 from tasks.training.gpu_check.parts import VARIANTS, variant_check
 from tasks.training.gpu_check.results import Findings
 from tasks.training.gpu_check.sizes import save_random_model, sizes_of
@@ -18,7 +18,7 @@ from tasks.training.gpu_check.variants import VariantChecks
 if TYPE_CHECKING:
     from tasks.training.gpu_check.part import PartTask
 
-WITHOUT_MODEL = {"attention", "policy", "log-probabilities", "liger", "FP8"}
+WITHOUT_MODEL = {"attention", "policy", "log-probabilities", "liger", "weights", "FP8"}
 """Checks that do not need the model that all parts share."""
 
 
@@ -34,6 +34,7 @@ def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
         "policy": lambda findings: values.check_policy(findings, sizes, device, dtype, task.folder / "small"),
         "log-probabilities": lambda findings: values.check_logprobs(findings, sizes, device, dtype),
         "liger": lambda findings: values.check_liger(findings, sizes, device, dtype),
+        "weights": lambda findings: weights.check_weights(findings, sizes, device, dtype),
         "FP8": lambda findings: learning.check_fp8(findings, sizes),
         "engine": engine.EngineCheck(sizes, folder),
         "training": learner.check_training,

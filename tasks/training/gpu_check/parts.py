@@ -84,7 +84,7 @@ PARTS = {
         "the learner",
         f"{_GPU}.checking:checks",
         (
-            *("attention", "policy", "log-probabilities", "liger", "FP8", "training", "offloading"),
+            *("attention", "policy", "log-probabilities", "liger", "weights", "FP8", "training", "offloading"),
             *("training without recomputing", "LoRA", *map(variant_check, VARIANTS)),
         ),
         300,

@@ -123,6 +123,11 @@ def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: Lo
     return weights
 
 
+def of_layer(adapter: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of an adapter that belong to some of the frozen weights, as `merged` takes them."""
+    return {name: tensor for name, tensor in adapter.items() if f"{name.partition('.lora_')[0]}.weight" in base}
+
+
 def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfig) -> Contents:
     """Write an adapter's folder as peft does; it appears, or replaces an older folder, when it is complete.
 

@@ -218,12 +218,15 @@ class Policy(nn.Module):
                     yield name, buffer
 
     def in_checkpoint(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return all tensors of the model, named and split as in its checkpoint.
+        """Return tensors of the model, named and split as in its checkpoint, as views of `tensors` if possible.
 
         transformers joins some tensors while it loads, such as the experts of a layer; engines read checkpoints.
+
+        Args:
+            tensors: all tensors of one or more layers, or of the model, by their names in memory.
         """
-        named = revert_weight_conversion(self.model, tensors)
-        return {name: _alone(tensor) for name, tensor in named.items()}
+        named: dict[str, Tensor] = revert_weight_conversion(self.model, tensors)
+        return named
 
     def adapter_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the adapter's parameters by their names in peft's file; yield nothing without an adapter."""
@@ -237,12 +240,6 @@ class Policy(nn.Module):
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
     full = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
     return full.masked_scatter(mask, values)
-
-
-def _alone(tensor: Tensor) -> Tensor:
-    """Return the tensor in separate memory: safetensors does not write views of other tensors."""
-    own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
-    return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, modeling_utils
 from transformers.integrations.deepspeed import HfDeepSpeedConfig
+
+T = TypeVar("T", bound=Tensor)
 
 _Load = Callable[[PreTrainedModel, dict[str, Tensor], Any], tuple[list[str], set[str]]]
 _LOADER = "_load_state_dict_into_zero3_model"
@@ -57,19 +59,34 @@ def _by_layer(load: _Load) -> _Load:
     def load_in_parts(
         model: PreTrainedModel, tensors: dict[str, Tensor], options: Any = None
     ) -> tuple[list[str], set[str]]:
-        layers: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            layer = _LAYER.match(name)
-            layers.setdefault(layer[0] if layer else name, {})[name] = tensor
         errors: list[str] = []
         missing = set(model.state_dict())
-        for layer_tensors in layers.values():
+        for layer_tensors in by_layer(tensors.items()).values():
             wrong, others = load(model, layer_tensors, options)
             errors += wrong
             missing &= others
         return errors, missing
 
     return load_in_parts
+
+
+def by_layer(tensors: Iterable[tuple[str, T]]) -> dict[str, dict[str, T]]:
+    """Return tensors or parameters by layer: a layer's by its prefix, and each other tensor alone by its name.
+
+    Args:
+        tensors: names and tensors. A layer's names begin with a prefix such as `model.layers.3.`.
+    """
+    layers: dict[str, dict[str, T]] = {}
+    for name, tensor in tensors:
+        layer = _LAYER.match(name)
+        layers.setdefault(layer[0] if layer else name, {})[name] = tensor
+    return layers
+
+
+def whole_shape(parameter: nn.Parameter) -> torch.Size:
+    """Return the shape of the whole parameter, which may be sharded."""
+    shape: torch.Size = parameter.ds_shape if is_sharded(parameter) else parameter.shape  # type: ignore[attr-defined]
+    return shape
 
 
 def restore_buffers(model: PreTrainedModel, dtype: torch.dtype) -> None:

@@ -7,7 +7,8 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,9 @@ from torch import Tensor, nn
 
 from tasks.failures import MistakeError
 from tasks.machine import precision
-from tasks.storage.durable import whole, writing
+from tasks.storage.durable import writing
 from tasks.storage.stored_files import StoredFile
-from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest
+from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.async_checkpoint import BackgroundCheckpointEngine
 from tasks.training.learner.checkpoint_shards import Upload
@@ -32,7 +33,9 @@ from tasks.training.learner.deepspeed_config import deepspeed_config
 from tasks.training.learner.packing import Floats, MicroBatch
 from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import Reference, WithoutAdapter
+from tasks.training.learner.sharding import by_layer, whole_shape
 from tasks.training.learner.universal import TAG, universal_in
+from tasks.training.learner.weight_buffers import Layout, WeightBuffers
 from tasks.training.learner.weight_files import as_readable_as_others, copy_all_but_weights
 from tasks.training.objective import LossInputs, policy_loss
 
@@ -108,6 +111,7 @@ class Trainer:
         self.engine.checkpoint_engine = self._files
         self._upload: Future[dict[str, StoredFile]] | None = None
         self._offloaded = 0  # bytes moved from the GPU
+        self._buffers: WeightBuffers | None = None
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
             self.reference = WithoutAdapter(self.policy) if config.lora else Reference(load(), self._device, sharding)
@@ -259,7 +263,7 @@ class Trainer:
         if self._config.lora:
             from tasks.training.learner.adapter import write_adapter
 
-            adapter = self._on_rank_0(self.policy.adapter_parameters())
+            adapter = _in_memory(self._on_rank_0(self.policy.adapter_parameters()))
             if self._rank:
                 return NOTHING
             with writing(Path(path)):
@@ -267,17 +271,30 @@ class Trainer:
         return self._write_file(path)
 
     def _write_file(self, path: str) -> Contents:
-        from safetensors.torch import save_file
-
-        tensors = self._whole_policy()
         if self._rank:
+            deque(self._whole_policy(), maxlen=0)
             return NOTHING
-        digest = TensorDigest()
-        for name, tensor in tensors.items():
-            digest.add(name, tensor)
-        with whole(Path(path)) as partial, writing(partial):
-            save_file(tensors, partial)
-        return digest.contents()
+        with self._buffers_in(Path(path).parent).writing(Path(path)) as version:
+            for tensors in self._whole_policy():
+                version.fill(tensors)
+            return version.contents()
+
+    def _buffers_in(self, folder: Path) -> WeightBuffers:
+        """Return the buffers in a folder. Close the buffers in another folder."""
+        if self._buffers is None or self._buffers.folder != folder:
+            if self._buffers:
+                self._buffers.close()
+            self._buffers = WeightBuffers(folder, self._layout())
+        return self._buffers
+
+    def _layout(self) -> Layout:
+        """Return the layout of a file of the policy."""
+        parameters = (
+            (name, torch.empty(whole_shape(parameter), dtype=parameter.dtype, device="meta"))
+            for name, parameter in self.policy.checkpoint_parameters()
+        )
+        buffers = ((name, buffer.to("meta")) for name, buffer in self.policy.checkpoint_buffers())
+        return Layout.of(self.policy.in_checkpoint(dict([*parameters, *buffers])))
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder with its tokenizer, in shards of 5 GB. Collective; rank 0 writes.
@@ -289,7 +306,7 @@ class Trainer:
         """
         from huggingface_hub import save_torch_state_dict
 
-        tensors = self._whole_policy()
+        tensors = _in_memory(self._whole_policy())
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
             copy_all_but_weights(Path(self._folder), Path(folder), self._dtype)
@@ -300,42 +317,45 @@ class Trainer:
         if self._rank == 0:
             as_readable_as_others(Path(folder))
 
-    def _whole_policy(self) -> dict[str, Tensor]:
-        """Return the policy's tensors on rank 0, as in its checkpoint, with an adapter merged, or {} on other ranks."""
-        tensors = self._on_rank_0(self.policy.checkpoint_parameters())
-        if self._config.lora:
-            from tasks.training.learner.adapter import merged
+    def _whole_policy(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the policy's tensors on rank 0, as in its checkpoint, with an adapter merged, layer by layer.
 
-            tensors = merged(tensors, self._on_rank_0(self.policy.adapter_parameters()), self._config.lora)
-        if self._rank:
-            return {}
-        buffers = {name: buffer.to("cpu", copy=True) for name, buffer in self.policy.checkpoint_buffers()}
-        return self.policy.in_checkpoint(tensors | buffers)
-
-    def _on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Tensor]:
-        """Return whole parameters in main memory of rank 0, gathered one at a time, or {} on other ranks. Collective.
+        A layer exists until the next is requested. On other ranks, nothing is yielded. Collective.
 
         Raises:
             LearnerLostError: a weight is NaN or infinite, which no engine must receive.
         """
-        tensors: dict[str, Tensor] = {}
-        wrong = []
-        for name, parameter in parameters:
-            full = self._gathered(parameter).detach()
-            if self._rank == 0:
-                tensors[name] = full.to("cpu", copy=True).contiguous()
-                if not torch.stack(full.aminmax()).isfinite().all():  # several times faster than checking each number
-                    wrong.append(name)
+        adapter = _in_memory(self._on_rank_0(self.policy.adapter_parameters()))
+        for layer in self._on_rank_0(self.policy.checkpoint_parameters()):
+            yield self.policy.in_checkpoint(self._merged(layer, adapter) if adapter else layer)
+        if self._rank == 0:
+            yield self.policy.in_checkpoint(dict(self.policy.checkpoint_buffers()))
+
+    def _merged(self, layer: Mapping[str, Tensor], adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        from tasks.training.learner.adapter import merged, of_layer
+
+        assert self._config.lora
+        return merged(_in_memory([layer]), of_layer(adapter, layer), self._config.lora)
+
+    def _on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[dict[str, Tensor]]:
+        """Yield whole parameters on rank 0, layer by layer, or nothing on other ranks. Collective.
+
+        With ZeRO 3 a rank has only a shard of each parameter: the parameters of a layer are gathered together, and
+        freed when the next layer is requested.
+
+        Raises:
+            LearnerLostError: a weight is NaN or infinite, after the last layer.
+        """
+        wrong: list[str] = []
+        for layer in by_layer(parameters).values():
+            with deepspeed.zero.GatheredParameters(list(layer.values()), enabled=self._config.learner.zero_stage == 3):
+                if self._rank == 0:
+                    tensors = {name: parameter.detach() for name, parameter in layer.items()}
+                    wrong += _not_finite(tensors)
+                    yield tensors
+                    del tensors
         if wrong:
             raise LearnerLostError(f"the learner's weights are not finite: {wrong[0]} and {len(wrong) - 1} others")
-        return tensors
-
-    def _gathered(self, parameter: nn.Parameter) -> Tensor:
-        """Return the whole parameter; with ZeRO 3 a rank has only a shard of it."""
-        if self._config.learner.zero_stage < 3:
-            return parameter.data
-        with deepspeed.zero.GatheredParameters([parameter]):
-            return parameter.data.clone()
 
     def save(self, folder: str, upload: Upload | None = None) -> None:
         """Write the current model, optimizer and reference below `folder`, in the background. Collective.
@@ -402,3 +422,15 @@ class Trainer:
             path = self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=whole)[0]
         if path is None:
             raise RuntimeError(f"{folder} contains no checkpoint for {self._ranks} learner ranks")
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors that contain NaN or infinity."""
+    # several times faster than checking each number, and the GPU is waited for once
+    finite = torch.stack([torch.stack(tensor.aminmax()).isfinite().all() for tensor in tensors.values()]).tolist()
+    return [name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite]
+
+
+def _in_memory(layers: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return copies in main memory of the tensors of all layers, each in separate memory, as safetensors needs them."""
+    return {name: tensor.to("cpu", copy=True).contiguous() for layer in layers for name, tensor in layer.items()}

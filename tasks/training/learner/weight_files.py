@@ -10,6 +10,9 @@ from pathlib import Path
 WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|gguf|ggml|h5|msgpack|onnx|onnx_data|ot|npz|tflite)(\.|$)")
 """Names of files that contain weights, or an index of them."""
 
+BUFFERS = "buffers"
+"""Folder, next to the versions of the weights, of the files that versions are written into (`weight_buffers`)."""
+
 
 def as_readable_as_others(folder: Path) -> None:
     """Give the weights in a model folder the permissions of its `config.json`.

@@ -351,7 +351,8 @@ class LearnerCheck:
         own = _in_memory(self.policy.checkpoint_parameters())
         if self._lora:
             own = merged(own, _in_memory(self.policy.adapter_parameters()), self._lora)
-        return self.policy.in_checkpoint(own | _in_memory(self.policy.checkpoint_buffers()))
+        named = self.policy.in_checkpoint(own | _in_memory(self.policy.checkpoint_buffers()))
+        return {name: _alone(tensor) for name, tensor in named.items()}
 
     def _write_adapter(self, folder: Path) -> None:
         if self._lora:
@@ -432,3 +433,9 @@ def _device_of(folder: Path) -> torch.device:
 
 def _in_memory(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors}
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """Return the tensor in separate memory: safetensors does not write views of other tensors."""
+    own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return tensor if own else tensor.clone(memory_format=torch.contiguous_format)

@@ -21,6 +21,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
 from tasks.training.simulation.gpu_memory_fit import PlanError, cache_room, check_memory, learner_room
+from tasks.training.simulation.measured import ASSUMED, WeightRates
 from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
 from tasks.training.simulation.roofline import GB, Architecture, Gpu
 from tasks.training.simulation.run import Simulated, Workload, simulate
@@ -46,8 +47,8 @@ class Machines:
         gpus_per_node: number of GPUs of a machine.
         mfu: fraction of a GPU's peak operations that the learner reaches. Optional. If None, `roofline.learner_mfu`.
         mbu: fraction of a GPU's bandwidth that an engine reaches during decoding.
-        storage: bytes/s at which the learner writes weights into its node's shared memory, and at which an engine loads
-            them from the shared memory of its node. Transfers between nodes are not counted.
+        weights: rates at which the learner writes weights, and engines load them. Transfers between nodes are not
+            counted.
         host: bytes/s at which states leave a GPU for main memory, and at which they return, with time sharing. On a
             machine with an H200, 14 and 43 GB/s were measured; 20 is what PCIe 4 allows.
         layer_seconds: seconds per layer in a decoding step, for launching kernels and synchronizing GPUs: eagerly, and
@@ -59,7 +60,7 @@ class Machines:
     gpus_per_node: int = 8
     mfu: float | None = None
     mbu: float = roofline.MBU
-    storage: float = 2 * GB
+    weights: WeightRates = ASSUMED
     host: tuple[float, float] = (14 * GB, 20 * GB)
     layer_seconds: tuple[float, float] = (2e-4, 3e-5)
     prefill_mfu: float = roofline.PREFILL_MFU
@@ -103,6 +104,7 @@ class Plan:
     """The computed needs and speeds of a recipe.
 
     Attributes:
+        machines: the machines, and the rates that the plan assumes.
         learner, learner_room: memory that a rank needs, and may use, bytes.
         weights, kv_room: memory of an engine for its weights, and for its KV cache, bytes.
         sequences: number of sequences that fit into an engine at a time, at the mean length of sequences in flight.
@@ -116,6 +118,7 @@ class Plan:
     """
 
     config: TrainingConfig
+    machines: Machines
     nodes: int
     learner: LearnerMemory
     learner_room: float
@@ -165,7 +168,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     cache, clock = _engine(config, model, machines, prompts)
     rate = _learner_rate(config, model, machines, prompts)
     weights = float(roofline.WEIGHT * model.parameters)
-    publish = 0.0 if config.lora else weights / machines.storage  # an adapter is a few MB
+    publish = 0.0 if config.lora else weights / machines.weights.write  # an adapter is a few MB
     moved = memory.states if config.takes_turns else 0.0
     offload, reload = (moved / speed for speed in machines.host)
     learner = ClockLearner(rate, publish_seconds=publish, offload_seconds=offload, reload_seconds=reload)
@@ -173,6 +176,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     seconds = config.steps * simulated.step_seconds
     return Plan(
         config=config,
+        machines=machines,
         nodes=_nodes(config, machines.gpus_per_node),
         learner=memory,
         learner_room=learner_room(config, model, machines.gpu),
@@ -225,7 +229,7 @@ def _engine(
         base,
         per_sequence / engine.replicas,
         fitting * engine.replicas,
-        update_seconds=0.0 if config.lora else weights / machines.storage,
+        update_seconds=0.0 if config.lora else weights / (gpus * machines.weights.load),  # each loads its share
     )
     if not config.takes_turns:
         return cache, clock

@@ -112,6 +112,41 @@ def _assumed(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple
     return [("without GPUs", "as cluster.gpus_per_node is 0; what follows is computed as if it was on GPUs"), *rows]
 
 
+def _weights(plan: Plan) -> list[tuple[str, str]]:
+    """Return the row on the way of the weights to engines, and on the source of its rates; none with an adapter."""
+    if plan.config.lora:
+        return []
+    rates = plan.machines.weights
+    origin = (
+        f"measured on {rates.measured_on}"
+        if rates.measured_on
+        else "assumed: `make gpu-check JSON=file` measures both, --measured FILE reads them"
+    )
+    return [
+        (
+            "weights",
+            f"the learner writes them for {figure(plan.weights / rates.write)} s, at {rates.write / GB:.1f} GB/s, and "
+            f"an engine pauses for {figure(plan.engine.update_seconds)} s, at {rates.load / GB:.1f} GB/s for each GPU "
+            f"({origin})",
+        )
+    ]
+
+
+def _measured(plan: Plan) -> list[tuple[str, str]]:
+    """Return the rows on which of the plan's inputs were measured on a GPU, and which were not."""
+    rates, turns, weights = plan.machines.weights, plan.config.takes_turns, not plan.config.lora
+    measured = ["memory of a rank (within 15%, on an H200)"]
+    others = ["MFU and MBU (--mfu, --mbu)", "seconds a layer of a decoding step"]
+    if weights:
+        (measured if rates.measured_on else others).append("rates of weights")
+    if turns:
+        measured.append("states that leave a GPU (on an H200)")
+        others.append("states that return to it")
+    if plan.config.placement == "shared":
+        others.append("how much engine and rank slow each other down")
+    return [("measured", ", ".join(measured)), ("not measured", ", ".join(others))]
+
+
 def _placement(plan: Plan) -> str:
     config = plan.config
     return (
@@ -154,6 +189,7 @@ def table(
     window = config.groups_per_step * max(config.async_steps, 1) * config.sampling.samples
     rows = [
         *_assumed(plan, prompts, cluster),
+        *_measured(plan),
         *(comparison(own, plan) if own is not None else []),
         (
             "model",
@@ -176,6 +212,7 @@ def table(
             f"{plan.weights / GB:.0f} GB of weights, {plan.kv_room / GB:.0f} GB of cache: {plan.sequences} sequences "
             f"at a time, {1000 * step:.0f} ms a step",
         ),
+        *_weights(plan),
         *_turns(plan),
         ("in the window", f"{window:,} responses, {window / config.actors.count:,.0f} an engine"),
         (

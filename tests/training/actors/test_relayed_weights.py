@@ -8,6 +8,7 @@ import pytest
 
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.relayed_weights import RelayedWeights
+from tasks.training.learner.weight_files import BUFFERS
 from tasks.training.timeouts import Limit
 from tests.training.actors.file_relays import Nodes
 from tests.training.stand_ins import run_in_virtual_time
@@ -175,6 +176,20 @@ async def test_the_learner_goes_on_on_another_node(cluster):
     await cluster.weights.newer_than(1, "a", LIMIT)
     await asyncio.sleep(1)
     assert cluster.versions("a") == cluster.versions("other") == [2]
+
+
+@scenario
+async def test_the_buffers_of_a_lost_rank_go_from_its_node_once_the_learner_is_on_another(cluster):
+    buffers = cluster.nodes["learner"].root / BUFFERS
+    buffers.mkdir()
+    (buffers / "0").touch()
+    await cluster.publish(1)
+    await cluster.publish(2)
+    await asyncio.sleep(1)
+    assert buffers.exists()
+    await cluster.publish(3, "other")
+    await asyncio.sleep(1)
+    assert not buffers.exists()
 
 
 @scenario

@@ -5,15 +5,18 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tasks.training.gpu_check import learning, values
+from tasks.storage.tensor_digest import contents_of
+from tasks.training.gpu_check import learning, values, weights
 from tasks.training.gpu_check.results import Findings, SkippedError, carry_out, table
 from tasks.training.gpu_check.sizes import FULL, TINY
 from tasks.training.learner.attention import packed_attention
 from tasks.training.learner.logprobs import token_logprobs
+from tasks.training.simulation.measured import measured_rates
 from tests.paths import ROOT
 
 CPU = torch.device("cpu")
@@ -91,6 +94,34 @@ def test_a_wrong_temperature_is_a_fault(monkeypatch):
     values.check_logprobs(findings, TINY, CPU, torch.float32)
     assert findings.faults
     assert all("Log-probabilities differ from the reference" in fault for fault in findings.faults)
+
+
+def test_the_rates_of_weights_are_those_that_a_plan_reads(tmp_path):
+    result = carry_out("weights", lambda findings: weights.check_weights(findings, TINY, CPU, torch.float32))
+    assert (result.status, result.reason) == ("passed", "")
+    for way in ("GPU to memory", "memory to GPU"):
+        for kind in ("registered", "not registered"):
+            assert result.figures[f"{way}, {kind}, GB/s"] > 0
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps({"machine": {"gpu": "none"}, "checks": [dataclasses.asdict(result)]}))
+    rates = measured_rates(file)
+    assert (rates.write, rates.load) == (
+        result.figures["learner to file, GB/s"] * 1e9,
+        result.figures["file to engine, GB/s"] * 1e9,
+    )
+
+
+def test_a_file_with_other_weights_is_a_fault(monkeypatch):
+    monkeypatch.setattr(weights, "contents_of", lambda tensors: contents_of(tensors | {"another": torch.ones(1)}))
+    findings = Findings()
+    weights.check_weights(findings, TINY, CPU, torch.float32)
+    assert findings.faults == ["A file contains other weights than were written."]
+
+
+def test_a_machine_with_too_little_shared_memory_is_skipped(monkeypatch):
+    monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    result = carry_out("weights", lambda findings: weights.check_weights(findings, TINY, CPU, torch.float32))
+    assert result.status == "skipped"
 
 
 @pytest.mark.parametrize(("peak", "faults"), [(11.4, 0), (8.6, 0), (11.6, 1), (8.4, 1)])

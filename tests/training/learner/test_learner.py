@@ -14,6 +14,8 @@ from tasks.storage.tensor_digest import contents_of
 from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import with_gradient
 from tasks.training.learner.packing import Sequence
+from tasks.training.learner.weight_files import BUFFERS
+from tests.training.model_check.families import build
 
 pytestmark = pytest.mark.engine
 
@@ -86,11 +88,13 @@ def step(learner, sequences=SEQUENCES):
 
 
 def weights(learner, path):
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 
     written = asyncio.run(learner.write_weights(path))
     tensors = load_file(path)
     assert written.contents == contents_of(tensors)
+    save_file(tensors, path.with_name("expected"))
+    assert path.read_bytes() == path.with_name("expected").read_bytes()
     return tensors
 
 
@@ -358,6 +362,40 @@ def test_a_reference_in_16_bits_follows_what_each_step_changes_by_less_than_they
     assert all(torch.equal(tensor, again.tensors()[name]) for name, tensor in reference.tensors().items())
 
 
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("", {"zero_stage": 3, "ranks": 2}),
+        pytest.param("", {"zero_stage": 1}, marks=pytest.mark.complete),
+        pytest.param("", {"zero_stage": 2, "ranks": 2}, marks=pytest.mark.complete),
+        pytest.param("", {"dtype": "float32"}, marks=pytest.mark.complete),
+        pytest.param("qwen3_moe", {"zero_stage": 3, "ranks": 2}, marks=pytest.mark.complete),
+        pytest.param("glm4_moe", {"zero_stage": 2}, marks=pytest.mark.complete),
+        pytest.param("glm4_moe", {"zero_stage": 3}, marks=pytest.mark.complete),
+    ],
+)
+def test_every_version_has_the_policys_tensors_by_the_names_of_the_checkpoint(
+    learner, tiny_model, tmp_path, family, options
+):
+    """`family` is tied, or has experts, which transformers joins, and float32 buffers; written before any step."""
+    from safetensors.torch import load_file
+
+    folder = build(tmp_path / family, family) if family else tiny_model
+    trainer = learner(folder=folder, **{"dtype": "bfloat16", **options})
+    (tmp_path / "weights").mkdir()
+    loaded = weights(trainer, tmp_path / "weights" / "v1")
+    sent = {name: tensor.clone() for name, tensor in loaded.items()}  # `loaded` is in the file's memory
+    start = load_file(folder / "model.safetensors")
+    assert sent.keys() == start.keys()
+    assert all(tensor.equal(start[name].to(tensor.dtype)) for name, tensor in sent.items())
+    step(trainer)
+    (tmp_path / "weights" / "v1").unlink()
+    after = weights(trainer, tmp_path / "weights" / "v2")  # into the same file
+    assert largest_change(sent, after) > 0
+    assert largest_change(after, exported(trainer, tmp_path / "policy")) == 0
+    assert [path.name for path in (tmp_path / "weights" / BUFFERS).iterdir()] == ["0"]
+
+
 def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path):
     from tasks.training.learner.client import LearnerLostError
 
@@ -373,7 +411,7 @@ def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path)
         ray.get(trainer._ranks[0].__ray_call__.remote(spoil, number))
         with pytest.raises(LearnerLostError, match=r"the learner's weights are not finite: \S+ and 0 others"):
             asyncio.run(trainer.write_weights(tmp_path / "weights"))
-        assert not list(tmp_path.iterdir())
+        assert [path.name for path in tmp_path.iterdir()] == [BUFFERS]
 
 
 def test_a_rank_without_a_sequence_adds_nothing(learner):

@@ -21,7 +21,8 @@ from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
 from tasks.training.simulation.gpu_memory_fit import PlanError, fitting, with_adapter
-from tasks.training.simulation.plan import Machines, Plan, Prompts, best_split, plan
+from tasks.training.simulation.measured import MeasuredError, WeightRates, measured_rates
+from tasks.training.simulation.plan import Machines, Plan, Prompts, _engine, best_split, plan
 from tasks.training.simulation.plan_table import PUBLISHED
 from tasks.training.simulation.rank_memory import learner_memory, rank_memory
 from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
@@ -523,11 +524,52 @@ def test_the_command_prints_what_one_would_ask():
     assert "upper bound" in plan.splitlines()[2]
     assert "75%" in plan.splitlines()[-2]  # published, beside the time
     assert "about 1,170 s a step" in plan.splitlines()[-2]
-    assert plan.count("\n") == 15
+    assert plan.count("\n") == 18
     assert "30% of the groups have no gradient" in plan
     for left_out in ("judges, code tests, restarts and stragglers", "Difficulty, evaluation, the model check"):
         assert left_out in plan
     assert re.search(r"training: learner +8 +64 +512 GiB +491 GiB +189 GiB +8$", pods, re.MULTILINE)
+
+
+def test_an_engine_pauses_for_the_share_of_the_weights_that_each_of_its_gpus_loads():
+    """64.5 GB on 8 GPUs, 8.06 GB each; at 2 GB/s they are there after 4 s."""
+    weights = 2 * KNOWN["Olmo-3-32B"].parameters
+    assert weights == pytest.approx(64.5e9, rel=0.001)
+    model, machines = KNOWN["Olmo-3-32B"], Machines(H100, weights=WeightRates(5e9, 2e9))
+    assert _engine(olmo(), model, machines, Prompts())[1].update_seconds == pytest.approx(4.03, rel=0.001)
+    halves = olmo("actors.engine.tensor_parallel_size=4", "actors.engine.vllm={data_parallel_size: 2}")
+    assert _engine(halves, model, machines, Prompts())[1].update_seconds == pytest.approx(8.06, rel=0.001)
+
+
+def gpu_check(path, **figures):
+    """Results of `make gpu-check JSON=file` on an H200."""
+    checks = [{"name": "training", "figures": {"MFU": 0.26}}, {"name": "weights", "figures": figures}]
+    path.write_text(json.dumps({"machine": {"gpu": "NVIDIA H200"}, "checks": checks}))
+    return path
+
+
+@pytest.mark.long
+def test_a_plan_says_which_rates_were_measured(tmp_path):
+    """64.5 GB: 12.9 s at 5 GB/s, and an eighth of them 8.1 s at 1 GB/s."""
+    file = gpu_check(tmp_path / "gpu.json", **{"learner to file, GB/s": 5.0, "file to engine, GB/s": 1.0})
+    small = ["plan", "olmo3_think_32b", "groups_per_step=8", "async_steps=4"]
+    measured, assumed = (CliRunner().invoke(rlvr, [*small, *more]).output for more in (["--measured", file], []))
+    assert "writes them for 13 s, at 5.0 GB/s" in measured
+    assert "pauses for 8.1 s, at 1.0 GB/s for each GPU (measured on NVIDIA H200)" in measured
+    assert re.search("^  measured .*rates of weights$", measured, re.MULTILINE)
+    assert "writes them for 6.4 s, at 10.0 GB/s" in assumed
+    assert "pauses for 4 s, at 2.0 GB/s for each GPU (assumed: " in assumed
+    assert re.search("^  not measured .*rates of weights$", assumed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"machine": {"gpu": "a"}, "checks": []}'])
+def test_a_file_without_measured_rates_is_named(tmp_path, content):
+    file = tmp_path / "gpu.json"
+    file.write_text(content)
+    with pytest.raises(MeasuredError, match=r"gpu\.json has no rates of weights .* `make gpu-check JSON=file`"):
+        measured_rates(file)
+    with pytest.raises(MeasuredError, match="learner to file"):  # the check was skipped
+        measured_rates(gpu_check(file))
 
 
 @pytest.mark.long
