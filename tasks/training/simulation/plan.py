@@ -260,7 +260,7 @@ def best_split(
     """Return the plan with the shortest steps among the splits of `nodes` between learner and actors.
 
     First the rates of learner and actors are balanced by the roofline model; then the best few of these splits are
-    simulated.
+    simulated, and the recipe's own: with a small window, engines run fewer sequences than the model assumes.
 
     Raises:
         PlanError: no split works; the message is the reason of the last one.
@@ -278,7 +278,9 @@ def best_split(
         except PlanError as error:
             reasons.append(error)
     plans = []
-    for _, candidate in sorted(rated, key=lambda candidate: -candidate[0])[:SPLITS]:
+    balanced = [candidate for _, candidate in sorted(rated, key=lambda candidate: -candidate[0])]
+    own = [one for one in balanced[SPLITS:] if _sizes(one) == _sizes(config)]
+    for candidate in balanced[:SPLITS] + own:
         try:
             plans.append(plan(candidate, model, machines, prompts))
         except PlanError as error:
@@ -286,6 +288,10 @@ def best_split(
     if not plans:
         raise reasons[-1] if reasons else PlanError(f"{nodes} nodes are too few: learner and actors need one each")
     return min(plans, key=lambda candidate: candidate.simulated.step_seconds)
+
+
+def _sizes(config: TrainingConfig) -> tuple[int, int]:
+    return config.learner.ranks, config.actors.count
 
 
 def _split(config: TrainingConfig, machines: Machines, learner_nodes: int, actor_nodes: int) -> TrainingConfig:
