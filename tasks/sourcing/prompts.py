@@ -252,7 +252,7 @@ def _no_json(row: Mapping[str, Any], source: SourceSpec, error: Exception) -> Un
 
 
 def _check_length(chat: Chat, max_prompt_chars: int) -> None:
-    chars = sum(len(message["content"]) for message in chat.messages)
+    chars = sum([len(message["content"]) for message in chat.messages])
     if chars > max_prompt_chars:
         raise UnusableError(
             f"prompt of {chars} characters, more than max_prompt_chars {max_prompt_chars}",

@@ -96,6 +96,9 @@ def parquet_rows(file: File, columns: Iterable[str] | None = None) -> Iterator[I
 DECODER = json.JSONDecoder(parse_float=json_float, object_pairs_hook=unique_keys)
 """The decoder of JSON. It accepts NaN and infinities, which Python writes; a row is dropped if it needs one of them."""
 
+JSON_SPACE = " \t\n\r"
+"""White space around a value of JSON."""
+
 READERS: dict[str, Callable[..., Iterator[Item]]] = {
     ".jsonl": jsonl_rows,
     ".json": json_rows,
@@ -133,7 +136,10 @@ def _lines(stream: Iterable[bytes]) -> Iterator[Item]:
 
 def _row(line: bytes) -> Item:
     try:
-        row = DECODER.decode(_text(line))
+        text = _text(line).strip(JSON_SPACE)
+        row, end = DECODER.raw_decode(text)  # without the searches for white space of `decode`
+        if end < len(text):
+            raise json.JSONDecodeError("Extra data", text, end)
     except (ValueError, RecursionError) as error:
         return Malformed(f"{NOT_JSON}: {error}", NOT_JSON, _shown(line))
     return row if isinstance(row, dict) else _no_object(row, _shown(line))
