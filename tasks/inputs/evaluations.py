@@ -20,9 +20,10 @@ def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFil
 
     Raises:
         SpecError: a chat benchmark has no judge, a benchmark has the name of a domain, or one server is given for
-            several policies, or greedy responses are sampled several times.
+            several policies, or greedy responses are sampled several times, or with the seed of the difficulty filter.
     """
     check_server(evaluation)
+    check_seed(data, evaluation)
     plays = any(source.environment is not None for source in data.used_sources)
     check_greedy("evaluation: sampling", evaluation.sampling, plays=plays)
     domains = {domain for source in data.used_sources for domain in source.domains}
@@ -36,6 +37,23 @@ def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFil
                 f"evaluation: benchmarks: {name!r} is a domain of {data.name}, which has its own metrics: give the "
                 "benchmark another name"
             )
+
+
+def check_seed(data: DataFile, evaluation: EvaluationFile) -> None:
+    """Check that held-out prompts are evaluated with other samples than the ones that selected them.
+
+    Prompts with few right answers among the samples of the difficulty filter were kept. Another look at the same
+    samples would show a lower pass rate of the initial checkpoint than it has, and therefore a gain without training.
+
+    Raises:
+        SpecError: both have the same seed.
+    """
+    seed = evaluation.sampling.seed
+    if data.difficulty is not None and seed is not None and seed == data.difficulty.sampling.seed:
+        raise SpecError(
+            f"evaluation: sampling.seed = {seed} is also difficulty.sampling.seed of {data.name}: the held-out prompts "
+            "were selected by these samples, so that the initial checkpoint would look worse than it is; give another seed"
+        )
 
 
 def check_greedy(where: str, sampling: SamplingConfig, *, plays: bool) -> None:

@@ -238,6 +238,15 @@ def test_a_benchmark_of_chat_needs_a_judge():
         check_evaluation(parse(DataFile, "gsm8k"), quickstart()[1], parse(EvaluationFile, chat))
 
 
+def test_heldout_prompts_are_not_evaluated_with_the_samples_that_selected_them():
+    data, recipe, evaluation = quickstart()
+    check_evaluation(data, recipe, evaluation)
+    same = evaluation.sampling.model_copy(update={"seed": data.difficulty.sampling.seed})
+    with pytest.raises(SpecError, match=r"sampling.seed = 11 is also difficulty.sampling.seed of quickstart"):
+        check_evaluation(data, recipe, evaluation.model_copy(update={"sampling": same}))
+    check_evaluation(data.model_copy(update={"difficulty": None}), recipe, evaluation)
+
+
 def test_the_documents_files_are_what_they_say(tmp_path):
     page = (ROOT / "docs" / "evaluation.md").read_text()
     for name, text in re.findall(r"```yaml\n# (my_\w+\.yaml)\n(.*?)```", page, re.DOTALL):
