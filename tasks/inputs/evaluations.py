@@ -40,7 +40,7 @@ def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFil
 
 
 def check_seed(data: DataFile, evaluation: EvaluationFile) -> None:
-    """Check that held-out prompts are evaluated with other samples than the ones that selected them.
+    """Check that held-out prompts are evaluated with new samples, and not with the samples that selected them.
 
     Prompts with few right answers among the samples of the difficulty filter were kept. Another look at the same
     samples would show a lower pass rate of the initial checkpoint than it has, and therefore a gain without training.
