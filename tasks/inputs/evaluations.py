@@ -52,7 +52,7 @@ def check_seed(data: DataFile, evaluation: EvaluationFile) -> None:
     if data.difficulty is not None and seed is not None and seed == data.difficulty.sampling.seed:
         raise SpecError(
             f"evaluation: sampling.seed = {seed} is also difficulty.sampling.seed of {data.name}: the held-out prompts "
-            "were selected by these samples, so that the initial checkpoint would look worse than it is; give another seed"
+            "were selected by these samples, so that the initial checkpoint would look worse than it is; give another"
         )
 
 
