@@ -11,9 +11,10 @@ import hashlib
 import heapq
 import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from tasks.config import SpecError, close_match, result_options
 from tasks.sourcing import hub
@@ -49,7 +50,8 @@ SMALL_BYTES = 32 * 2**20
 """Maximum total size in bytes of a source's files for it to share a task with other small sources."""
 
 
-class Row(NamedTuple):
+@dataclass(slots=True)
+class Row:
     """A row as it is in its source.
 
     Attributes:
