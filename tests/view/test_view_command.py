@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from images import pins
 from tasks.commands.view import view
 from tasks.view import environment as environments
+from tasks.view import viewer
 from tasks.view.responses import ViewError
 from tests.paths import ROOT
 from tests.view.synthetic import HOSTILE, write_run, write_training
@@ -85,6 +87,61 @@ def test_the_viewer_answers_on_this_machine_alone(run, inspect):
             assert f"00000000:{port:04X}" not in listening
         finally:
             os.killpg(child.pid, 2)
+
+
+@pytest.fixture
+def taken():
+    """A port that another process listens on."""
+    with socket.socket() as server:
+        server.bind((viewer.HOST, 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_refused_if_it_is_given_and_else_the_next_is_used(run, taken, monkeypatch):
+    monkeypatch.setattr(environments, "make", lambda folder: pytest.fail("made"))
+    with pytest.raises(ViewError, match=f"--port {taken}: the port is taken"):
+        CliRunner().invoke(view, [str(run), "--port", str(taken)], catch_exceptions=False)
+    monkeypatch.setattr(viewer, "PORT", taken)
+    assert viewer.free_port(None) > taken
+
+
+@pytest.mark.long
+def test_a_view_leaves_another_one_alone_and_its_viewer_ends_with_it(run, inspect):
+    command = [sys.executable, "-m", "tasks.commands", "view", str(run), "--benchmark", "sums"]
+
+    def begun():
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        address = re.search(r"http://\S+", "".join(child.stdout.readline() for _ in range(2))).group()
+        assert "<html" in answer(address)
+        return child, address
+
+    children = []
+    try:
+        for _ in range(2):
+            children.append(begun())
+        (first, address), (second, other) = children
+        assert address != other
+        assert "<html" in answer(address)
+        second.terminate()
+        second.wait()
+        assert is_quiet(other)
+        assert "<html" in answer(address)
+    finally:
+        for child, _ in children:
+            child.kill()
+            child.wait()
+    assert is_quiet(address)
+
+
+def is_quiet(address):
+    for _ in range(100):
+        try:
+            urllib.request.urlopen(address, timeout=5).close()  # noqa: S310
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def answer(address):
