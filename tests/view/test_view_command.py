@@ -120,7 +120,7 @@ def test_a_view_leaves_another_one_alone_and_its_viewer_ends_with_it(run, inspec
     try:
         for _ in range(2):
             children.append(begun())
-        (first, address), (second, other) = children
+        (_, address), (second, other) = children
         assert address != other
         assert "<html" in answer(address)
         second.terminate()
