@@ -21,6 +21,11 @@ PORT = 7575
 """The first port that a viewer takes if the user names none."""
 TITLE = "<title>Inspect View</title>"
 """A part of the page in a bundle."""
+APP = '<div id="app"></div>'
+"""The element of this page that the viewer replaces when it runs, which no browser lets it do from a file."""
+NOTICE = """<p style="font: 16px/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem">
+The viewer needs a file server. If this text stays, run <code>python -m http.server --bind 127.0.0.1 --directory
+FOLDER</code>, FOLDER being the folder of this page, and open <code>http://127.0.0.1:8000</code>.</p>"""
 START = "import sys; sys.path.append(sys.argv.pop(1)); from tasks.view.{module} import main; main()"
 """Program of a process in Inspect's environment. The folder of this project comes last on its path: as its first entry,
 packages that are installed next to this project would replace Inspect's."""
@@ -78,6 +83,8 @@ def check_replaceable(folder: Path) -> None:
 def bundle(environment: Path, logs: Path, folder: Path) -> None:
     """Write a static copy of the viewer and the logs to `folder`, which any file server can show.
 
+    Opened as a file, its page says that it needs one.
+
     Raises:
         ViewError: the folder contains something else, or Inspect cannot write it.
     """
@@ -96,6 +103,11 @@ def bundle(environment: Path, logs: Path, folder: Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ViewError(f"--bundle {folder}: Inspect cannot write it: {lines[-1]}")
+    page = folder / "index.html"
+    text = page.read_text()
+    if APP not in text:
+        raise ViewError(f"--bundle {folder}: the page of this version of Inspect has no {APP}")
+    page.write_text(text.replace(APP, APP.replace("><", f">{NOTICE}<")))
 
 
 def free_port(asked: int | None) -> int:
