@@ -57,8 +57,7 @@ def view(
     with tempfile.TemporaryDirectory(prefix="rlvr-view-") as scratch:
         logs = Path(scratch, run.resolve().name or "run")  # the viewer shows this name
         viewer.write_logs(folder, tables, chosen.logs, logs, _Progress(chosen))
-        responses = sum(log.count for log in chosen.logs)
-        click.echo(f"{responses:,} responses in {len(chosen.logs):,} logs")
+        click.echo(chosen.counts)
         for message in chosen.left_out:
             click.echo(f"left out    {message}")
         if bundle is not None:

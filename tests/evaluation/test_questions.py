@@ -141,5 +141,5 @@ def test_what_a_run_does_not_have_is_named(run, tmp_path):
         MistakeError, match=r"no benchmark is called 'quizz' \(did you mean 'quiz'\?\); there are: quiz"
     ):
         questions(run, "quizz")
-    with pytest.raises(MistakeError, match=r"contains no evaluation_prompts\.parquet"):
+    with pytest.raises(MistakeError, match=r"nowhere: no such folder"):
         questions(tmp_path / "nowhere", "quiz")

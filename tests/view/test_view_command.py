@@ -52,7 +52,9 @@ def read(inspect, log):
 def test_a_bundle_has_every_response_as_inspect_reads_it(run, inspect, tmp_path):
     bundle = tmp_path / "bundle"
     done = CliRunner().invoke(view, [str(run), "--bundle", str(bundle)], catch_exceptions=False)
-    assert "63 responses in 15 logs" in done.stdout, done.output
+    assert "55 responses in 13 logs; questions whose verdict changed are in 2 further logs\n" in done.stdout, (
+        done.output
+    )
     assert "The viewer needs a file server." in (bundle / "index.html").read_text()
     trusted, epochs, samples = read(inspect, bundle / "logs" / "training" / "step-00001-trained.eval")
     assert (trusted, epochs, len(samples)) == (False, 3, 6)
@@ -81,6 +83,7 @@ def test_the_viewer_answers_on_this_machine_alone(run, inspect):
             assert f"http://127.0.0.1:{port} " in lines[1]
             page = answer(f"http://127.0.0.1:{port}/")
             assert "<html" in page
+            assert answer(f"http://127.0.0.1:{port}/api/log-dir").endswith('/results"}')
             sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
             listening = [each[1] for each in sockets if each[3] == "0A"]
             assert f"0100007F:{port:04X}" in listening
