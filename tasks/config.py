@@ -85,12 +85,12 @@ Companion = TypeVar("Companion", bound=Extendable)
 class RecipeFile(Extendable):
     """A specification that names the other files of a run."""
 
-    def companion(self, model: type[Companion], where: str = "the recipe") -> Companion:
+    def companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
         """Return the file of type `model` that this one names.
 
         Args:
             model: the type of the file.
-            where: beginning of the message if there is no such file, such as the name of this one.
+            recipe: the name of this file in error messages.
 
         Raises:
             SpecError: it cannot be read.

@@ -49,6 +49,8 @@ def view(
     if benchmark is not None and (steps is not None or outcome is not None):
         raise ViewError("--benchmark is about an evaluation, --step and --outcome are about training: give one of them")
     if bundle is not None:
+        if port is not None:
+            raise ViewError("--port is about a server, --bundle writes files instead: give one of them")
         viewer.check_replaceable(bundle)
     free = viewer.free_port(port)
     tables = find_responses(run)

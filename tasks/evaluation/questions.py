@@ -126,7 +126,7 @@ def response_lines(question: Question, row: Mapping[str, Any]) -> Iterator[str]:
         return
     excerpt = Excerpt.of(row["response"], WORST_CHARS)
     text = f"{excerpt.head} […] {excerpt.tail}" if excerpt.left_out else excerpt.head
-    yield from (f"    {line}" for line in text.splitlines())
+    yield from (f"    {line}" for line in text.splitlines() or ["(empty response)"])
 
 
 def _title(question: Question) -> str:

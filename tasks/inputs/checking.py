@@ -74,7 +74,7 @@ def kinds_of(path: Path, below: tuple[Path, ...] = ()) -> list[str]:
     values = {str(key).partition(".")[0]: {} if "." in str(key) else value for key, value in content.items()}
     extends = str(values.pop("extends", ""))
     misfit = {kind: sum(_misfit(*item, model) for item in values.items()) for kind, model in KINDS.items()}
-    fitting = [kind for kind, sum_of_keys in misfit.items() if sum_of_keys == min(misfit.values())]
+    fitting = [kind for kind, total in misfit.items() if total == min(misfit.values())]
     if len(fitting) > 1 and extends:
         where = f"{path}: extends = {extends!r}"
         if extends.endswith(YAML):
@@ -82,7 +82,7 @@ def kinds_of(path: Path, below: tuple[Path, ...] = ()) -> list[str]:
             above = [] if base in below else kinds_of(base, (*below, path.resolve()))
         else:
             above = [kind for kind in KINDS if extends in shipped_files(KINDS[kind])]
-            if not above:
+            if not above:  # the error says so
                 file_called(extends, KINDS[fitting[0]], path.parent, where)
         fitting = [kind for kind in fitting if kind in above] or fitting
     return fitting
@@ -92,7 +92,7 @@ def _misfit(key: str, value: Any, model: type[Extendable]) -> float:
     """Return how badly a key fits a type of file: 0 for an option, up to `1 - SIMILAR` for a similar name, else 1."""
     if key in MODELS and key in model.model_fields:
         # A recipe names its files, and an experiment has changes to them.
-        return float(isinstance(value, str) == (model is ExperimentFile))
+        return float(isinstance(value, dict) != (model is ExperimentFile))
     best = max(similarities(key, list(model.model_fields)).values())
     return 1 - best if best >= SIMILAR else 1
 

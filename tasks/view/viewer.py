@@ -110,17 +110,17 @@ def bundle(environment: Path, logs: Path, folder: Path) -> None:
     page.write_text(text.replace(APP, APP.replace("><", f">{NOTICE}<")))
 
 
-def free_port(asked: int | None) -> int:
-    """Return the port to listen on: `asked`, or the first free port from `PORT` on if it is None.
+def free_port(wanted: int | None) -> int:
+    """Return the port to listen on: `wanted`, or the first free port from `PORT` on if it is None.
 
     Raises:
-        ViewError: `asked` is taken.
+        ViewError: `wanted` is taken.
     """
-    if asked is None:
+    if wanted is None:
         return next(port for port in range(PORT, 1 << 16) if _is_free(port))
-    if not _is_free(asked):
-        raise ViewError(f"--port {asked}: the port is taken; name another one, or leave --port out to use a free one")
-    return asked
+    if not _is_free(wanted):
+        raise ViewError(f"--port {wanted}: the port is taken; name another one, or leave --port out to use a free one")
+    return wanted
 
 
 def _is_free(port: int) -> bool:

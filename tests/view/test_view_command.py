@@ -162,6 +162,7 @@ def answer(address):
         (["--benchmark", "sums", "--step", "3"], "give one of them"),
         (["--step", "77"], "the nearest is 3"),
         (["--outcome", "stale"], "there are: trained, zero_variance"),
+        (["--bundle", "folder", "--port", "7575"], "give one of them"),
     ],
 )
 def test_a_mistake_is_one_sentence_before_anything_is_installed(run, monkeypatch, arguments, sentence):
