@@ -85,8 +85,12 @@ Companion = TypeVar("Companion", bound=Extendable)
 class RecipeFile(Extendable):
     """A specification that names the other files of a run."""
 
-    def companion(self, model: type[Companion]) -> Companion:
+    def companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
         """Return the file of type `model` that this one names.
+
+        Args:
+            model: the type of the file.
+            recipe: the name of this file in error messages.
 
         Raises:
             SpecError: it cannot be read.
@@ -236,12 +240,16 @@ def file_called(name: str, model: type[Extendable], beside: Path = Path(), where
         where: beginning of error messages. Defaults to the name.
 
     Raises:
-        SpecError: there is no built-in file of this name.
+        SpecError: there is no built-in file of this name, or no file at a path that another file contains.
     """
     if name.endswith(YAML):
+        if where and not os.path.isfile(beside / name):
+            raise SpecError(f"{where}: {beside / name}: no such file")
         return beside / name
     known = shipped_files(model)
     if name not in known:
+        if os.path.isfile(beside / name):
+            raise SpecError(f"{where or name}: not a YAML file; a path that ends in .yaml, or one of: {_joined(known)}")
         written = next((name + ending for ending in YAML if (beside / (name + ending)).is_file()), None)
         hint = f" (did you mean {written!r}?)" if written else close_match(name, known)
         raise SpecError(f"{where or name}: no such file{hint}; a path that ends in .yaml, or one of: {_joined(known)}")

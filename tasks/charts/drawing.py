@@ -55,7 +55,7 @@ _LIGHT = {
 _DOMAIN_COLORS = {"math": "blue", "precise_if": "orange", "code": "violet", "chat": "pink"}
 _OTHER_COLORS = ("after", "blue", "orange", "violet", "pink", "red")
 
-_WIDTH, _WIDE, _HEIGHT = 350, 760, 190  # CSS pixels at which the text has its nominal size
+_WIDTH, _WIDE, _HEIGHT = 350, 470, 190  # CSS pixels at which the text has its nominal size
 _SMOOTH_FROM = 40  # number of points above which a curve is drawn faintly under its moving average
 
 
@@ -253,7 +253,7 @@ def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: boo
     )
     legend = list({one.label: (one.label, one.color) for one in estimates}.values())
     description = f"Estimates with 95% intervals. {summary}."
-    return _chart(title, unit, description, legend, draw, width=470, height=58 + 42 * len(rows))
+    return _chart(title, unit, description, legend, draw, width=_WIDE, height=58 + 42 * len(rows))
 
 
 def absent(sentence: str) -> str:

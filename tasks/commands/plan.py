@@ -90,7 +90,7 @@ def plan(
         result = planned(config.run, model, machines, prompts)
     click.echo(table(recipe, gpu, model, result, config.cluster, prompts, own))
     split = {name: getattr(result.config, name) for name in ("learner", "actors", "placement")}
-    data, evaluation = config.companion(DataFile), config.companion(EvaluationFile)
+    data, evaluation = config.companion(DataFile, recipe), config.companion(EvaluationFile, recipe)
     click.echo(f"\n{pod_table(pods_of_run(data, config.model_copy(update=split), evaluation))}")
     click.echo(f"\n{detectable_gains(data, evaluation)}")
 

@@ -15,6 +15,9 @@ from tasks.tables.schemas import AFTER, BEFORE, HELDOUT
 if TYPE_CHECKING:
     from tasks.evaluation.questions import Flip, Question
 
+QUESTIONS = 20
+"""Maximum number of questions that are printed if the user names none."""
+
 
 @click.command()
 @click.argument("run", default=LATEST, type=Run())
@@ -25,23 +28,41 @@ if TYPE_CHECKING:
     type=click.Choice(["better", "worse", "any"]),
     is_flag=False,
     flag_value="any",
-    help="Only questions whose pass rate changed from the first policy to the second, or changed so.  [default: any]",
+    help="Only questions whose pass rate rose from the first policy to the second (better), fell (worse), or either "
+    "(any, or no value). Without this option, all questions.",
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of questions to print."
+    "--worst",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Instead of questions, the N responses of the second policy with the lowest scores.",
 )
-def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | None, limit: int) -> None:
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help=f"Maximum number of questions to print.  [default: {QUESTIONS}]",
+)
+def show(
+    run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | None, worst: int | None, limit: int | None
+) -> None:
     """Print questions of a benchmark in RUN, with responses.
 
-    Each question has a response of each policy, and the number of responses that pass. The last line has the number of
-    questions whose pass rate changed.
+    Each question has its source and row, and of each policy the number of responses that pass, and one of them: the
+    first with the verdict of most. The last line has the number of questions whose pass rate changed.
     """
     from tasks.evaluation.questions import lines, questions
     from tasks.excerpts.texts import printable
 
+    if worst is not None and limit is not None:
+        raise click.UsageError("--worst is a number of responses, --limit one of questions: give one of them")
+
     asked = questions(run, benchmark)
     _check(asked, policies)
     chosen = [question for question in asked if flipped is None or question.flips(policies, flipped)]
+    if worst is not None:
+        _show_worst(chosen, policies[1], worst)
+        return
+    limit = limit or QUESTIONS
     for question in islice(chosen, limit):
         for line in lines(question, policies):
             click.echo(printable(line))
@@ -49,6 +70,21 @@ def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | N
     click.echo(
         f"{len(asked):,} questions, of {policies[1]} against {policies[0]} {better:,} better and {worse:,} worse; "
         f"{min(limit, len(chosen)):,} of {len(chosen):,} shown"
+    )
+
+
+def _show_worst(chosen: Sequence[Question], policy: str, count: int) -> None:
+    from tasks.evaluation.questions import response_lines, worst
+    from tasks.excerpts.texts import printable
+
+    scored = worst(chosen, policy)
+    for question, row in scored[:count]:
+        for line in response_lines(question, row):
+            click.echo(printable(line))
+    unscored = sum(len(question.responses.get(policy, ())) for question in chosen) - len(scored)
+    click.echo(
+        f"{min(count, len(scored)):,} of {len(scored):,} scored responses of {policy} shown, lowest scores first; "
+        f"{unscored:,} could not be scored"
     )
 
 

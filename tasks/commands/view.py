@@ -26,14 +26,14 @@ PROGRESS = 8
 )
 @click.option("--benchmark", help="Only the evaluation, and all responses to this benchmark, such as heldout.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Write a folder of static files instead of a server.")
-@click.option("--port", type=click.IntRange(1, 65535), default=7575, show_default=True, help="Port on 127.0.0.1.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on 127.0.0.1.  [default: the first free from 7575]")
 def view(
     run: Path,
     steps: tuple[int, int] | None,
     outcome: str | None,
     benchmark: str | None,
     bundle: Path | None,
-    port: int,
+    port: int | None,
 ) -> None:
     """Open the rollouts of RUN in a browser.
 
@@ -49,23 +49,25 @@ def view(
     if benchmark is not None and (steps is not None or outcome is not None):
         raise ViewError("--benchmark is about an evaluation, --step and --outcome are about training: give one of them")
     if bundle is not None:
+        if port is not None:
+            raise ViewError("--port is about a server, --bundle writes files instead: give one of them")
         viewer.check_replaceable(bundle)
+    free = viewer.free_port(port)
     tables = find_responses(run)
     chosen = select(tables, steps, outcome, benchmark)
     folder = environment(lambda message: click.echo(message, err=True))
     with tempfile.TemporaryDirectory(prefix="rlvr-view-") as scratch:
-        logs = Path(scratch, "logs")
+        logs = Path(scratch, run.resolve().name or "run")  # the viewer shows this name
         viewer.write_logs(folder, tables, chosen.logs, logs, _Progress(chosen))
-        responses = sum(log.count for log in chosen.logs)
-        click.echo(f"{responses:,} responses in {len(chosen.logs):,} logs")
+        click.echo(chosen.counts)
         for message in chosen.left_out:
             click.echo(f"left out    {message}")
         if bundle is not None:
             viewer.bundle(folder, logs, bundle)
             click.echo(f"bundle      {bundle} (a file server shows it: python -m http.server --directory {bundle})")
             return
-        click.echo(f"open        http://{viewer.HOST}:{port} (ctrl-c ends it)")
-        viewer.serve(folder, logs, port)
+        click.echo(f"open        http://{viewer.HOST}:{free} (ctrl-c ends it)")
+        viewer.serve(folder, logs, free)
 
 
 class _Progress:

@@ -14,12 +14,15 @@ import pyarrow.compute as pc
 from tasks.config import must_be_one_of
 from tasks.evaluation.runs import read_table
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
+from tasks.excerpts.texts import Excerpt
 
 Flip = Literal["better", "worse", "any"]
 """The direction in which a question's pass rate changes from one policy to another."""
 
 QUESTION_CHARS, RESPONSE_CHARS, REASON_CHARS = 300, 200, 80
 """Maximum number of printed characters of a question, of the end of a response, and of the verifier's detail."""
+WORST_CHARS = 2_000
+"""Maximum number of printed characters of one of the worst responses, half of them from each end."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,7 @@ def with_responses(prompts: pa.Table, rollouts: pa.Table) -> list[Question]:
 
 def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
     """Yield lines of text with a question and one response of each policy: the first with the majority verdict."""
-    prompt = question.prompt
-    yield f"{prompt['prompt_id'][:8]}  row {prompt['row']}  {_short(prompt['messages'][-1]['content'], QUESTION_CHARS)}"
+    yield _title(question)
     for policy in policies:
         rows = question.responses.get(policy, ())
         judged = [row for row in rows if row["passed"] is not None]
@@ -98,12 +100,48 @@ def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
         shown = next(row for row in judged if row["passed"] == (2 * passes >= len(judged)))
         answer = "" if shown["answer"] is None else f", answer {_short(shown['answer'], 40)}"
         reason = "" if shown["detail"] is None else f" ({_short(shown['detail'], REASON_CHARS)})"
-        passing = f"  {policy}: {passes} of {len(judged)} pass{answer}{reason}"
+        passing = f"  {policy}: {passes} of {len(judged)} pass; sample {shown['sample']}{answer}{reason}"
         if episode := ShownEpisode.of_row(shown, TERMINAL_TURNS, TERMINAL_CHARS):
-            yield f"{passing}: sample {shown['sample']}"
+            yield passing
             yield from episode.lines("    ")
         else:
-            yield f"{passing}: … {_short(shown['response'][-RESPONSE_CHARS:], RESPONSE_CHARS)}"
+            yield f"{passing}: {_end(shown['response'], RESPONSE_CHARS)}"
+
+
+def worst(asked: Sequence[Question], policy: str) -> list[tuple[Question, Mapping[str, Any]]]:
+    """Return the scored responses of a policy with their questions: lowest scores first, then by prompt and sample."""
+    scored = [
+        (question, row) for question in asked for row in question.responses.get(policy, ()) if row["score"] is not None
+    ]
+    return sorted(scored, key=lambda pair: (pair[1]["score"], pair[1]["prompt_id"], pair[1]["sample"]))
+
+
+def response_lines(question: Question, row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines of text with a question, and one response to it with its score and the verifier's reason."""
+    yield _title(question)
+    reason = "" if row["detail"] is None else f" ({_short(row['detail'], QUESTION_CHARS)})"
+    yield f"  {row['policy']}: score {row['score']:g}; sample {row['sample']}{reason}"
+    if episode := ShownEpisode.of_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
+        yield from episode.lines("    ")
+        return
+    excerpt = Excerpt.of(row["response"], WORST_CHARS)
+    text = f"{excerpt.head} […] {excerpt.tail}" if excerpt.left_out else excerpt.head
+    yield from (f"    {line}" for line in text.splitlines() or ["(empty response)"])
+
+
+def _title(question: Question) -> str:
+    prompt = question.prompt
+    asked = _short(prompt["messages"][-1]["content"], QUESTION_CHARS)
+    return f"{prompt['prompt_id'][:8]}  {prompt['source']} row {prompt['row']}  {asked}"
+
+
+def _end(text: str, most: int) -> str:
+    """Return a text as one line, or its last words if it has more than `most` characters."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    last = line[-most:]
+    return f"[…] {last if line[-most - 1] == ' ' else last.partition(' ')[2] or last}"
 
 
 def _short(text: str, most: int) -> str:

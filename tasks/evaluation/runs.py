@@ -17,7 +17,7 @@ from tasks.evaluation.per_prompt import MAJORITY_OF, REWARD
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.evaluation.win_rates import LENGTH_CONTROLLED, WIN_RATE, length_controls
 from tasks.failures import MistakeError
-from tasks.storage.run_folders import hint_on
+from tasks.storage.run_folders import check_run, hint_on
 from tasks.tables.parquet import read_metadata, validate
 from tasks.tables.schemas import AFTER, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
 
@@ -29,8 +29,9 @@ def read_table(run: Path, name: str) -> pa.Table:
     """Return the table `evaluation_prompts` or `evaluation_rollouts` of a run's folder.
 
     Raises:
-        MistakeError: the folder does not contain the table.
+        MistakeError: the folder does not exist or does not contain the table.
     """
+    check_run(run)
     path = run / f"{name}.parquet"
     if not path.is_file():
         elsewhere = hint_on(run, path.name)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.config import Extendable, SpecError, file_called, load_yaml, read_yaml
+from tasks.config import Extendable, SpecError, file_called, load_yaml, read_yaml, shipped_files
 from tasks.config_fields import YAML
-from tasks.inputs.experiments import Experiment, ExperimentFile
+from tasks.inputs.experiments import MODELS, Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.option_names import SIMILAR, similarities
 
 KINDS: Mapping[str, type[Extendable]] = {
     "data": DataFile,
@@ -56,25 +57,44 @@ def check_files(names: Iterable[str]) -> list[str]:
     return lines
 
 
-def kinds_of(path: Path) -> list[str]:
-    """Return the kinds of a file: the types that have most of its keys, and that have the file that it extends.
+def kinds_of(path: Path, below: tuple[Path, ...] = ()) -> list[str]:
+    """Return the kinds of a file: the types that its keys fit best, and that have the file that it extends.
+
+    Args:
+        path: path of the file.
+        below: the files that extend it, which are not read again if it extends one of them.
 
     Raises:
-        SpecError: the file cannot be read, or contains no mapping.
+        SpecError: the file cannot be read, contains no mapping, or extends a file that no type has.
     """
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise SpecError(f"{path}: must be a mapping of options")
-    keys = {str(key).partition(".")[0] for key in content} - {"extends"}
-    unknown = {kind: len(keys - model.model_fields.keys()) for kind, model in KINDS.items()}
-    fitting = [kind for kind, count in unknown.items() if count == min(unknown.values())]
-    if len(fitting) > 1 and (extends := str(content.get("extends", ""))):
+    # A dotted key is short for nested mappings.
+    values = {str(key).partition(".")[0]: {} if "." in str(key) else value for key, value in content.items()}
+    extends = str(values.pop("extends", ""))
+    misfit = {kind: sum(_misfit(*item, model) for item in values.items()) for kind, model in KINDS.items()}
+    fitting = [kind for kind, total in misfit.items() if total == min(misfit.values())]
+    if len(fitting) > 1 and extends:
+        where = f"{path}: extends = {extends!r}"
         if extends.endswith(YAML):
-            above = kinds_of(path.parent / extends)
+            base = file_called(extends, Recipe, path.parent, where).resolve()
+            above = [] if base in below else kinds_of(base, (*below, path.resolve()))
         else:
-            above = [kind for kind in fitting if (KINDS[kind].folder / f"{extends}.yaml").is_file()]
+            above = [kind for kind in KINDS if extends in shipped_files(KINDS[kind])]
+            if not above:  # the error says so
+                file_called(extends, KINDS[fitting[0]], path.parent, where)
         fitting = [kind for kind in fitting if kind in above] or fitting
     return fitting
+
+
+def _misfit(key: str, value: Any, model: type[Extendable]) -> float:
+    """Return how badly a key fits a type of file: 0 for an option, up to `1 - SIMILAR` for a similar name, else 1."""
+    if key in MODELS and key in model.model_fields:
+        # A recipe names its files, and an experiment has changes to them.
+        return float(isinstance(value, dict) != (model is ExperimentFile))
+    best = max(similarities(key, list(model.model_fields)).values())
+    return 1 - best if best >= SIMILAR else 1
 
 
 def _kind_of(name: str, path: Path, kinds: list[str], given: Mapping[str, Mapping[str, Path]]) -> str:
@@ -88,16 +108,17 @@ def _kind_of(name: str, path: Path, kinds: list[str], given: Mapping[str, Mappin
                 return kind
     raise SpecError(
         f"{name}: its keys fit files for {', '.join(f'--{kind}' for kind in kinds)}: check it together with a "
-        "recipe that names it"
+        "recipe that names it, or give it an option that only one kind has"
     )
 
 
 def _files_of_a_run(given: Mapping[str, tuple[str, Path] | None]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the three files of a run, and their names: given files, or else the recipe's."""
     recipe = load_yaml(Recipe, given["training"][1]) if given["training"] else quickstart()[1]
-    names = {"data": recipe.data, "training": "quickstart", "evaluation": recipe.evaluation}
+    called = given["training"][0] if given["training"] else "quickstart"
+    names = {"data": recipe.data, "training": called, "evaluation": recipe.evaluation}
     files: dict[str, Any] = {"training": recipe}
     for kind, model in (("data", DataFile), ("evaluation", EvaluationFile)):
         file = given[kind]
-        files[kind] = load_yaml(model, file[1]) if file else recipe.companion(model)
+        files[kind] = load_yaml(model, file[1]) if file else recipe.companion(model, called)
     return files, {kind: given[kind][0] if given[kind] else name for kind, name in names.items()}  # type: ignore[index]

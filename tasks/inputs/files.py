@@ -211,10 +211,10 @@ class Recipe(RecipeFile, TrainingConfig):
         """Return the parts of the benchmarks that are needed to sample from the policy in validation."""
         return AskedBenchmarks(benchmarks=[benchmark.asked for benchmark in self.benchmarks])
 
-    def companion(self, model: type[Companion]) -> Companion:
+    def companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
         """Return the data or evaluation file that the recipe names. Raises `SpecError` if it cannot be read."""
-        name = self.data if model is DataFile else self.evaluation
-        return load_yaml(model, file_called(name, model))
+        option, name = ("data", self.data) if model is DataFile else ("evaluation", self.evaluation)
+        return load_yaml(model, file_called(name, model, where=f"{recipe}: {option} = {name!r}"))
 
     @property
     def run(self) -> TrainingConfig:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from tasks.excerpts.episodes import ShownEpisode
 from tasks.reporting.formats import shorten
 
-_RESPONSE_LIMIT = 1_500  # maximum number of characters of a response in the report
+_RESPONSE_LIMIT, _REASON_LIMIT = 1_500, 300
+"""Maximum number of characters of a response in the report, and of the verifier's reason for its score."""
 
 
 def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:
@@ -76,7 +77,7 @@ def _by_prompt(rollouts: pa.Table) -> dict[str, _Scores]:
 
 
 def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
-    """Return one policy's half of a sample: its scores, their mean, and a representative completion."""
+    """Return one policy's half of a sample: its scores, their mean, and a representative completion with the reason."""
     _, _, row = min(scores.scored, key=lambda entry: abs(entry[1] - scores.mean))
     [nearest] = rollouts.slice(row, 1).to_pylist()
     return {
@@ -84,6 +85,7 @@ def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
         "scores": [score for _, score, _ in scores.scored],
         "sample": nearest["sample"],
         "score": nearest["score"],
+        "detail": nearest["detail"] and shorten(nearest["detail"], _REASON_LIMIT),
         "num_tokens": nearest["num_tokens"],
         "finish_reason": nearest["finish_reason"],
         "response": shorten(nearest["response"], _RESPONSE_LIMIT),

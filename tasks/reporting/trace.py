@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.reporting.mixture_lookup import why_not_taken
 from tasks.reporting.row_lookup import TraceError, describe_place, why_unknown
-from tasks.storage.run_folders import hint_on
+from tasks.storage.run_folders import check_run, hint_on
 from tasks.tables.parquet import read_metadata
 from tasks.tables.schemas import DUPLICATE_OF, HELDOUT
 
@@ -82,6 +82,7 @@ def find(run: Path, prompt_id: str) -> History:
 
 
 def _check_has_data(run: Path) -> None:
+    check_run(run)
     if not (run / "prompts.parquet").is_file():
         elsewhere = hint_on(run, "prompts.parquet")
         raise TraceError(f"{run} contains no prompts.parquet: --run names the folder of a run with data{elsewhere}")

@@ -65,7 +65,7 @@ def train_recipe(
 
     config = with_overrides(recipe, overrides)
     warn_off_policy(config)
-    judging = parse(DataFile, data) if data else config.companion(DataFile)
+    judging = parse(DataFile, data) if data else config.companion(DataFile, recipe)
     verifiers = fingerprinted(judging.verifiers)
     model = check_model_folder(model) if model else prepared(config.model)
     columns_of(mixture)  # a file that is not a table is refused before anything starts

@@ -54,6 +54,6 @@ def _write(tables: Mapping[str, Path], folder: Path) -> list[str]:
         viewer.write_logs(made, responses, chosen.logs, logs, lambda path, count: None)
         viewer.bundle(made, logs, folder)
     return [
-        f"{sum(log.count for log in chosen.logs):,} responses. A file server shows them: python -m http.server",
+        f"{chosen.counts}. A file server shows them: python -m http.server",
         *(f"Left out: {message}" for message in chosen.left_out),
     ]

@@ -103,13 +103,14 @@ def flipped(
                 *(message | {"policy": policy} for policy, row in rows for message in _answered(row, prompt)),
             ],
             "tokens": sum(row["num_tokens"] for _, row in rows),
+            # The viewer lists the first score: that of the policy which is compared with the other.
             "scores": {
                 policy: {
                     "value": VERDICTS[row["passed"]],
                     "answer": row.get("answer"),
                     "explanation": row.get("detail") or "",
                 }
-                for policy, row in rows
+                for policy, row in reversed(rows)
                 if row["passed"] is not None
             },
             "error": None,
@@ -119,9 +120,12 @@ def flipped(
 
 
 def means(samples: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Return the mean of each score of samples and the number of samples that have it, with `passed` as 0 or 1."""
+    """Return the mean of each score of samples and the number of samples that have it, with `passed` as 0 or 1.
+
+    The names have the order of the sample with the most scores.
+    """
     totals: dict[str, tuple[float, int]] = {}
-    for one in samples:
+    for one in sorted(samples, key=lambda one: -len(one["scores"])):
         for name, score in one["scores"].items():
             value = float(score["value"] == "C") if isinstance(score["value"], str) else score["value"]
             total, count = totals.get(name, (0.0, 0))

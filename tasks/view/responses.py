@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.failures import MistakeError
+from tasks.storage.run_folders import check_run
 
 PROMPT_TABLES = ("prompts", "mixture", "graded", "heldout", "evaluation_prompts")
 """Tables of a run that may contain the prompt of a response."""
@@ -71,10 +72,9 @@ def find_responses(run: Path) -> ResponseTables:
     """Return the tables of a folder of results (`outputs/latest`) or of a training run (`outputs/runs/NAME`).
 
     Raises:
-        ViewError: the folder does not exist or contains no responses.
+        MistakeError: the folder does not exist or contains no responses.
     """
-    if not run.is_dir():
-        raise ViewError(f"{run} is not a folder: name a run such as outputs/latest")
+    check_run(run)
     tables = ResponseTables(
         run, prompts=[path for name in PROMPT_TABLES if (path := run / f"{name}.parquet").is_file()]
     )

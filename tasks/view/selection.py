@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
@@ -90,6 +90,15 @@ class Selection:
     logs: list[Log] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
+    @property
+    def counts(self) -> str:
+        """The numbers of responses and logs. Responses to flipped questions are in two logs, and counted once."""
+        logs = [log for log in self.logs if log.kind != "flipped"]
+        further = len(self.logs) - len(logs)
+        return f"{sum(log.count for log in logs):,} responses in {len(logs):,} logs" + (
+            f"; questions whose verdict changed are in {further:,} further logs" if further else ""
+        )
+
 
 def select(
     tables: ResponseTables,
@@ -136,10 +145,11 @@ def _add_training(
     outcomes = {fate for _, fate in logs}
     if outcome is not None and outcome not in outcomes:
         raise ViewError(f"--outcome {outcome}: no group of this run has it{_near(outcome, outcomes)}")
+    taken = {step for step, fate in logs if fate == "trained"}
     sizes: defaultdict[int, int] = defaultdict(int)
     for (step, fate), responses in sorted(logs.items()):
         sizes[step] += len(responses) if outcome in (None, fate) else 0
-    wanted = _some_steps(chosen, sizes, most) if steps is None else _within(steps, list(sizes))
+    wanted = _some_steps(chosen, sizes, most) if steps is None else _within(steps, list(sizes), taken)
     for step in reversed(wanted):
         for fate in sorted(outcomes if outcome is None else {outcome}):
             if of_log := logs.get((step, fate)):
@@ -163,15 +173,21 @@ def _some_steps(chosen: Selection, sizes: Mapping[int, int], most: int) -> list[
     return wanted
 
 
-def _within(steps: tuple[int, int], known: Sequence[int]) -> list[int]:
-    """Return the steps of a range. If the run has none of them, the error names the nearest."""
+def _within(steps: tuple[int, int], known: Sequence[int], taken: Set[int]) -> list[int]:
+    """Return the known steps of a range. If there are none, the error names the nearest up to the last that was taken.
+
+    Groups that no step took have the number after it if the weights of the last step sampled them.
+    """
     wanted = [step for step in known if steps[0] <= step <= steps[1]]
     if not wanted:
+        last = max(taken or known)
+        after = f"; --step {known[-1]} shows groups that were sampled after step {last}" if known[-1] > last else ""
+        known = [step for step in known if step <= last]
         nearest = min(known, key=lambda step: min(abs(step - steps[0]), abs(step - steps[1])))
         named = str(steps[0]) if steps[0] == steps[1] else f"{steps[0]}:{steps[1]}"
         raise ViewError(
             f"--step {named}: this run has no responses of it, but of the steps {known[0]} to {known[-1]}; the nearest "
-            f"is {nearest}"
+            f"is {nearest}{after}"
         )
     return wanted
 

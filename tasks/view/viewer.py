@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,10 +17,17 @@ from tasks.view.selection import Log
 
 HOST = "127.0.0.1"
 """The address on which the viewer listens: this machine alone."""
+PORT = 7575
+"""The first port that a viewer takes if the user names none."""
 TITLE = "<title>Inspect View</title>"
 """A part of the page in a bundle."""
-START = "import sys; sys.path.append(sys.argv.pop(1)); from tasks.view.child import main; main()"
-"""Program of the process that writes logs. The folder of this project comes last on its path: as its first entry,
+APP = '<div id="app"></div>'
+"""The element of this page that the viewer replaces when it runs, which no browser lets it do from a file."""
+NOTICE = """<p style="font: 16px/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem">
+The viewer needs a file server. If this text stays, run <code>python -m http.server --bind 127.0.0.1 --directory
+FOLDER</code>, FOLDER being the folder of this page, and open <code>http://127.0.0.1:8000</code>.</p>"""
+START = "import sys; sys.path.append(sys.argv.pop(1)); from tasks.view.{module} import main; main()"
+"""Program of a process in Inspect's environment. The folder of this project comes last on its path: as its first entry,
 packages that are installed next to this project would replace Inspect's."""
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME", "XDG_DATA_HOME")
 
@@ -50,7 +58,7 @@ def write_logs(
     with tempfile.TemporaryDirectory() as scratch, Path(scratch, "errors.txt").open("w+") as errors:
         asked = Path(scratch, "request.json")
         asked.write_text(json.dumps(request))
-        command = [str(environment / "bin" / "python"), "-c", START, _root(), str(asked)]
+        command = [*_program(environment, "child"), str(asked)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=_variables()) as child:  # noqa: S603
             assert child.stdout is not None
             for line in child.stdout:
@@ -75,6 +83,8 @@ def check_replaceable(folder: Path) -> None:
 def bundle(environment: Path, logs: Path, folder: Path) -> None:
     """Write a static copy of the viewer and the logs to `folder`, which any file server can show.
 
+    Opened as a file, its page says that it needs one.
+
     Raises:
         ViewError: the folder contains something else, or Inspect cannot write it.
     """
@@ -93,27 +103,62 @@ def bundle(environment: Path, logs: Path, folder: Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ViewError(f"--bundle {folder}: Inspect cannot write it: {lines[-1]}")
+    page = folder / "index.html"
+    text = page.read_text()
+    if APP not in text:
+        raise ViewError(f"--bundle {folder}: the page of this version of Inspect has no {APP}")
+    page.write_text(text.replace(APP, APP.replace("><", f">{NOTICE}<")))
+
+
+def free_port(wanted: int | None) -> int:
+    """Return the port to listen on: `wanted`, or the first free port from `PORT` on if it is None.
+
+    Raises:
+        ViewError: `wanted` is taken.
+    """
+    if wanted is None:
+        return next(port for port in range(PORT, 1 << 16) if _is_free(port))
+    if not _is_free(wanted):
+        raise ViewError(f"--port {wanted}: the port is taken; name another one, or leave --port out to use a free one")
+    return wanted
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # Connections of a server that has ended do not occupy its port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def serve(environment: Path, logs: Path, port: int) -> None:
-    """Show the logs on `HOST` until the process is interrupted.
+    """Show the logs on `HOST` until the process is interrupted. The viewer ends with this process.
 
     Raises:
-        ViewError: the viewer ended, for example because the port is taken.
+        ViewError: the viewer ended.
     """
-    command = [str(environment / "bin" / "inspect"), "view", "start", "--log-dir", str(logs), "--recursive"]
+    command = [*_program(environment, "server"), str(os.getpid()), str(environment / "bin" / "inspect")]
+    command += ["view", "start", "--log-dir", str(logs), "--recursive"]
     command += ["--host", HOST, "--port", str(port), "--no-trust-content", "--display", "none", "--log-level", "error"]
-    with subprocess.Popen(command, env=_variables(), stdout=subprocess.DEVNULL) as child:  # noqa: S603
-        try:
-            status = child.wait()
-        except KeyboardInterrupt:
-            child.terminate()
-            return
-    raise ViewError(f"the viewer ended with status {status}; if port {port} is taken, --port names another one")
+    with tempfile.TemporaryDirectory() as own:
+        # Inspect notes the process of each port in this folder, and would end an earlier one, whatever it is by now.
+        variables = _variables() | {"XDG_DATA_HOME": own}
+        with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL) as child:  # noqa: S603
+            try:
+                status = child.wait()
+            except KeyboardInterrupt:
+                child.terminate()
+                return
+    raise ViewError(f"the viewer on port {port} ended with status {status}")
 
 
-def _root() -> str:
-    return str(Path(tasks.__path__[0]).parent)
+def _program(environment: Path, module: str) -> list[str]:
+    """Return the command that runs `main` of a module of `tasks.view` in Inspect's environment, without arguments."""
+    root = Path(tasks.__path__[0]).parent
+    return [str(environment / "bin" / "python"), "-c", START.format(module=module), str(root)]
 
 
 def _variables() -> dict[str, str]:

@@ -75,3 +75,43 @@ def test_every_file_that_ships_is_of_its_kind():
     for kind, folder in folders.items():
         for path in folder.glob("*.yaml"):
             assert kind in kinds_of(path), path
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, "checked     data my_data.yaml, training mine.yaml, evaluation quickstart"),
+        ({"stepz": 4}, "mine.yaml: stepz: unknown key (did you mean 'steps'?)"),
+        ({"extends": "quikstart"}, "mine.yaml: extends = 'quikstart': no such file (did you mean 'quickstart'?)"),
+        ({"data": "my_dta.yaml"}, "mine.yaml: data = 'my_dta.yaml': my_dta.yaml: no such file"),
+    ],
+)
+def test_a_recipe_that_only_names_its_files_is_a_recipe(folder, options, named):
+    write(folder / "mine.yaml", **{"extends": "quickstart", "data": "my_data.yaml", **options})
+    done = check("mine.yaml")
+    assert named in (done.output if done.exit_code == 0 else str(done.exception))
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({"extends": "quickstart", "stepz": 4}, ["training"]),
+        ({"extends": "quickstart", "bencmarks": []}, ["evaluation"]),
+        ({"extends": "quickstart", "data": {"mixture.heldout": 2}}, ["experiment"]),
+        ({"extends": "quickstart", "data.mixture.heldout": 2}, ["experiment"]),
+        ({"extends": "mine.yaml"}, list(KINDS)),
+    ],
+)
+def test_the_kind_of_a_file_is_that_of_the_options_that_its_keys_mean(tmp_path, options, kinds):
+    write(tmp_path / "mine.yaml", **options)
+    assert kinds_of(tmp_path / "mine.yaml") == kinds
+
+
+@pytest.mark.parametrize("name", ["quikstart", "nowhere.yaml"])
+def test_what_a_file_extends_is_named_if_it_is_not_there(tmp_path, name):
+    write(tmp_path / "mine.yaml", extends=name)
+    assert f"mine.yaml: extends = '{name}': " in refused(str(tmp_path / "mine.yaml"))
+
+
+def test_a_file_that_is_no_yaml_file_is_not_said_to_be_missing(folder):
+    assert refused("my_rewards.py").startswith("my_rewards.py: not a YAML file; ")

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from tasks.commands.group import rlvr
-from tasks.evaluation.questions import lines, questions
+from tasks.evaluation.questions import Question, lines, questions
 from tasks.failures import MistakeError
 from tasks.tables.parquet import read_table, table_from_rows, write_table
 from tasks.tables.schemas import EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
@@ -62,12 +62,12 @@ def test_a_question_flips_where_its_pass_rate_changes(run):
 def test_a_question_is_printed_with_the_commonest_verdict(run):
     first, *_, last = questions(run, "quiz")
     assert list(lines(first, ("before", "after"))) == [
-        "a  row 0  What is a?",
-        "  before: 1 of 3 pass (expected 42): … words",
-        "  after: 2 of 3 pass: … words",
+        "a  quiz row 0  What is a?",
+        "  before: 1 of 3 pass; sample 0 (expected 42): words",
+        "  after: 2 of 3 pass; sample 0: words",
     ]
     assert list(lines(last, ("after", "other"))) == [
-        "c  row 2  What is c?",
+        "c  quiz row 2  What is c?",
         "  after: no scored response (judge unreachable)",
         "  other: no scored response",
     ]
@@ -79,13 +79,42 @@ def shown(run, *options):
     return done.output.splitlines()
 
 
+def test_the_end_of_a_long_response_begins_with_a_word_and_says_that_it_is_an_end(run):
+    first, *_ = questions(run, "quiz")
+    row = first.responses["before"][0] | {"response": "egg " * 60 + "into"}
+    [_, line] = lines(Question(first.prompt, {"before": [row]}), ["before"])
+    assert line == f"  before: 0 of 1 pass; sample 0 (expected 42): […] {'egg ' * 49}into"
+
+
+def test_the_worst_responses_have_text_source_row_and_reason(run):
+    path = run / "evaluation_rollouts.parquet"
+    rows = read_table(path, EVALUATION_ROLLOUTS).to_pylist()
+    for number, row in enumerate(rows):
+        row["response"] = f"line one\nsample {number}"
+    write_table(path, table_from_rows(rows, EVALUATION_ROLLOUTS, "rows"), EVALUATION_ROLLOUTS)
+    assert shown(run, "--worst", "2") == [
+        "a  quiz row 0  What is a?",
+        "  after: score 0; sample 2 (expected 42)",
+        "    line one",
+        "    sample 7",
+        "b  quiz row 1  What is b?",
+        "  after: score 0; sample 0 (expected 42)",
+        "    line one",
+        "    sample 8",
+        "2 of 4 scored responses of after shown, lowest scores first; 1 could not be scored",
+    ]
+    assert shown(run, "--worst", "1", "--flipped", "worse")[0].startswith("b  ")
+    done = CliRunner().invoke(rlvr, ["show", str(run), "--worst", "2", "--limit", "3"])
+    assert done.exit_code == 2
+
+
 def test_an_episode_is_printed_turn_by_turn(run):
     path = run / "evaluation_rollouts.parquet"
     episodes = as_episodes(read_table(path, EVALUATION_ROLLOUTS), "50", HOSTILE, end=outcome(0.5, False))
     write_table(path, episodes, EVALUATION_ROLLOUTS)
     lines_of_first = shown(run, "--flipped", "better")[1:6]
     assert lines_of_first == [
-        "  before: 1 of 3 pass (expected 42): sample 0",
+        "  before: 1 of 3 pass; sample 0 (expected 42)",
         "    ▸ assistant: 50",
         "      user: Higher.",
         "    ▸ assistant: <script>alert(1)</script>[2J </pre></li> 数",
@@ -103,7 +132,8 @@ def test_no_response_moves_the_cursor(run):
     printed = shown(run)
     assert all(line.isprintable() for line in printed)
     reason = f"[3m{'x' * 76} […]"
-    assert f"  before: 1 of 3 pass, answer [1m ({reason}): … <script>alert(1)</script>[2J </pre></li> 数" in printed
+    verdict = f"  before: 1 of 3 pass; sample 0, answer [1m ({reason})"
+    assert f"{verdict}: <script>alert(1)</script>[2J </pre></li> 数" in printed
 
 
 def test_what_a_run_does_not_have_is_named(run, tmp_path):
@@ -111,5 +141,5 @@ def test_what_a_run_does_not_have_is_named(run, tmp_path):
         MistakeError, match=r"no benchmark is called 'quizz' \(did you mean 'quiz'\?\); there are: quiz"
     ):
         questions(run, "quizz")
-    with pytest.raises(MistakeError, match=r"contains no evaluation_prompts\.parquet"):
+    with pytest.raises(MistakeError, match=r"nowhere: no such folder"):
         questions(tmp_path / "nowhere", "quiz")

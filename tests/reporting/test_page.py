@@ -20,7 +20,7 @@ from tests.excerpts.shown import as_episodes
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
-SECTIONS = {"evaluation", "spec", "sources", "difficulty", "mixture", "training", "ledger", "samples", "lineage"}
+SECTIONS = {"evaluation", "options", "sources", "difficulty", "mixture", "training", "ledger", "samples", "lineage"}
 
 
 class Page(HTMLParser):
@@ -158,6 +158,30 @@ def test_any_text_of_a_model_makes_a_page_that_can_be_written(inputs, text):
     page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
     assert len(page.encode()) < 10_000_000
     Page(page)
+
+
+@pytest.mark.long
+def test_a_sample_has_the_reason_of_the_verifier_and_the_page_names_the_commands(inputs):
+    rollouts = [row | {"detail": f"reason <{row['sample']}>"} for row in inputs.after.to_pylist()]
+    page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
+    shown = [int(number) for number in re.findall(r"verifier: reason &lt;(\d+)&gt;", page)]
+    samples = page[page.index('id="samples"') :]
+    assert shown == [int(number) for number in re.findall(r"<b>after</b>[^·]*· shown: sample (\d+)", samples)] != []
+    assert "<code>rlvr view RUN</code>" in samples
+    assert "<code>rlvr show RUN --worst 5</code>" in samples
+
+
+def test_the_menu_and_the_headings_have_the_same_words(inputs):
+    page = render(inputs)
+    menu = dict(re.findall(r'<a href="#(\w+)">([^<]+)</a>', page[page.index("<nav") : page.index("</nav>")]))
+    sections = dict(re.findall(r'<section id="(\w+)">\s*<h2>([^<]+)</h2>', page))
+    assert {name: menu[name] for name in ("options", "evaluation", "sources", "mixture")}.items() <= sections.items()
+
+
+def test_charts_fit_a_window_of_390_pixels(inputs):
+    widths = [int(width) for width in re.findall(r"min-width:(\d+)px;max-width", render(inputs))]
+    assert len(widths) > 4
+    assert max(widths) <= 343  # 390 without the margins of the page and a scroll bar
 
 
 @pytest.mark.long

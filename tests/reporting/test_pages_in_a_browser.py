@@ -92,6 +92,20 @@ def test_nothing_is_outside_of_the_window(chromium, outputs, name, width):
             assert shown.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_tables_of_ordinary_names_are_whole(chromium, outputs, tmp_path):
+    run = tmp_path / RUN
+    run.mkdir()
+    figures = {"before": 0.158, "after": 0.358, "gain": 0.2, "gain_low": 0.092, "gain_high": 0.283, "seconds": 1644.0}
+    about = {"title": "quickstart", "model": "SmolLM2-135M-Instruct", "recipe": "quickstart", "overridden": ["a = 1"]}
+    (run / "summary.json").write_text(json.dumps(figures | about | {"stages": {}}))
+    (run / "view").mkdir()
+    (run / "view" / "index.html").touch()
+    for path, table in ((outputs / REPORT, "#evaluation .scroll"), (write_index(tmp_path), ".scroll")):
+        with browser.opened(chromium, path, width=1200) as shown:
+            cut = f"[...document.querySelectorAll('{table}')].filter(box => box.scrollWidth > box.clientWidth)"
+            assert shown.evaluate(f"{cut}.length") == 0
+
+
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_have_contrast_and_pictures_an_alternative(chromium, outputs, name, scheme):

@@ -179,7 +179,7 @@ def test_a_row_is_found_by_its_source_whether_it_became_a_prompt_or_not(run):
     [
         (lambda run: find(run, "ffff0000"), "no prompt whose id begins with 'ffff0000'"),
         (lambda run: find(run, "ff"), "give at least four digits"),
-        (lambda run: find(run / "nowhere", ID), r"nowhere contains no prompts\.parquet"),
+        (lambda run: find(run.parent, ID), r"contains no prompts\.parquet"),
         (lambda run: find_row(run, "products", 77), "nothing is known of row 77 of source 'products'"),
     ],
 )

@@ -6,10 +6,11 @@ import pytest
 from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 
+from tasks.commands.group import rlvr
 from tasks.evaluation.runs import read_table
 from tasks.failures import MistakeError
 from tasks.reporting.trace import find, find_row
-from tasks.storage.run_folders import hint_on
+from tasks.storage.run_folders import check_run, hint_on
 
 
 @pytest.fixture
@@ -35,6 +36,32 @@ def test_tables_of_a_whole_run_are_looked_for_beside_a_part_of_the_pipeline(outp
         find(outputs / "latest", "abcd1234")
     with pytest.raises(MistakeError, match=NEWEST):
         find_row(outputs / "latest", "mine", 3)
+
+
+SENTENCES = {
+    "view": ["view"],
+    "tokens": ["tokens", "--step", "0"],
+    "show": ["show"],
+    "trace": ["trace", "abcd1234"],
+    "compare": ["compare", "a", "b"],
+}
+
+
+@pytest.mark.parametrize("arguments", SENTENCES.values(), ids=SENTENCES)
+def test_where_there_are_no_runs_one_sentence_says_so(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RLVR_OUTPUTS", raising=False)
+    error = CliRunner().invoke(rlvr, arguments).exception
+    assert isinstance(error, MistakeError)
+    assert f"no such folder, and no runs in {tmp_path / 'outputs'}: go to the folder of your run, or name it" in str(
+        error
+    )
+
+
+def test_a_run_that_does_not_exist_is_answered_with_the_newest(outputs):
+    with pytest.raises(MistakeError, match=r"20261126-101501-3f2a: no such folder; the newest run is .*-080000-bbbb$"):
+        check_run(outputs / "20261126-101501-3f2a")
+    check_run(outputs / "latest")
 
 
 def test_where_no_run_has_it_there_is_no_hint(outputs, tmp_path):

@@ -165,7 +165,7 @@ def test_a_step_without_tokens_is_a_sentence(run_folder, tmp_path, options, step
 
 
 def test_responses_and_tokenizers_that_are_elsewhere_are_a_sentence(tmp_path, run_folder):
-    with pytest.raises(MistakeError, match="is not a folder"):
+    with pytest.raises(MistakeError, match="no such folder"):
         read_step(tmp_path / "nothing", 0)
     results = tmp_path / "results"
     results.mkdir()

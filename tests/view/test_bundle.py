@@ -20,10 +20,10 @@ def test_the_folder_has_the_evaluation_and_says_what_it_leaves_out(tables, tmp_p
         pytest.skip("the viewer's environment is not made: rlvr view makes it")
     monkeypatch.setattr(selection.select, "__defaults__", (None, None, None, 8))
     bundle.write_bundle(tables, tmp_path / "view")
-    assert (tmp_path / "view" / "index.html").is_file()
+    assert "python -m http.server" in (tmp_path / "view" / "index.html").read_text()
     assert (tmp_path / "view" / "logs" / "flipped" / "heldout-worse-after-vs-before.eval").is_file()
     first, *others = (tmp_path / "view" / bundle.README).read_text().splitlines()
-    assert first.startswith("14 responses.")
+    assert first.startswith("6 responses in 4 logs; questions whose verdict changed are in 2 further logs.")
     assert [line for line in others if line.startswith("Left out: 6 of 8 responses of after to heldout")]
 
 

@@ -109,7 +109,10 @@ def test_a_flipped_question_has_a_message_and_a_score_of_each_policy():
         ("before", "before says"),
         ("after", "after says"),
     ]
-    assert {policy: score["value"] for policy, score in one["scores"].items()} == {"before": "I", "after": "C"}
+    # The viewer lists the first score, and the mean of the first.
+    assert [(policy, score["value"]) for policy, score in one["scores"].items()] == [("after", "C"), ("before", "I")]
+    unscored = flipped([rows[0], ("after", evaluated("after", "p0", None))], prompt("p0"), "p0", 2)
+    assert list(means([unscored, one])) == ["after", "before"]
 
 
 def test_means_are_over_the_samples_that_have_a_score():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from images import pins
 from tasks.commands.view import view
 from tasks.view import environment as environments
+from tasks.view import viewer
 from tasks.view.responses import ViewError
 from tests.paths import ROOT
 from tests.view.synthetic import HOSTILE, write_run, write_training
@@ -50,8 +52,10 @@ def read(inspect, log):
 def test_a_bundle_has_every_response_as_inspect_reads_it(run, inspect, tmp_path):
     bundle = tmp_path / "bundle"
     done = CliRunner().invoke(view, [str(run), "--bundle", str(bundle)], catch_exceptions=False)
-    assert "63 responses in 15 logs" in done.stdout, done.output
-    assert (bundle / "index.html").is_file()
+    assert "55 responses in 13 logs; questions whose verdict changed are in 2 further logs\n" in done.stdout, (
+        done.output
+    )
+    assert "The viewer needs a file server." in (bundle / "index.html").read_text()
     trusted, epochs, samples = read(inspect, bundle / "logs" / "training" / "step-00001-trained.eval")
     assert (trusted, epochs, len(samples)) == (False, 3, 6)
     assert {(one["id"], one["epoch"]) for one in samples} == {(f"p{n}", e) for n in (3, 4) for e in (1, 2, 3)}
@@ -79,12 +83,68 @@ def test_the_viewer_answers_on_this_machine_alone(run, inspect):
             assert f"http://127.0.0.1:{port} " in lines[1]
             page = answer(f"http://127.0.0.1:{port}/")
             assert "<html" in page
+            assert answer(f"http://127.0.0.1:{port}/api/log-dir").endswith('/results"}')
             sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
             listening = [each[1] for each in sockets if each[3] == "0A"]
             assert f"0100007F:{port:04X}" in listening
             assert f"00000000:{port:04X}" not in listening
         finally:
             os.killpg(child.pid, 2)
+
+
+@pytest.fixture
+def taken():
+    """A port that another process listens on."""
+    with socket.socket() as server:
+        server.bind((viewer.HOST, 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_refused_if_it_is_given_and_else_the_next_is_used(run, taken, monkeypatch):
+    monkeypatch.setattr(environments, "make", lambda folder: pytest.fail("made"))
+    with pytest.raises(ViewError, match=f"--port {taken}: the port is taken"):
+        CliRunner().invoke(view, [str(run), "--port", str(taken)], catch_exceptions=False)
+    monkeypatch.setattr(viewer, "PORT", taken)
+    assert viewer.free_port(None) > taken
+
+
+@pytest.mark.long
+def test_a_view_leaves_another_one_alone_and_its_viewer_ends_with_it(run, inspect):
+    command = [sys.executable, "-m", "tasks.commands", "view", str(run), "--benchmark", "sums"]
+
+    def begun():
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        address = re.search(r"http://\S+", "".join(child.stdout.readline() for _ in range(2))).group()
+        assert "<html" in answer(address)
+        return child, address
+
+    children = []
+    try:
+        for _ in range(2):
+            children.append(begun())
+        (_, address), (second, other) = children
+        assert address != other
+        assert "<html" in answer(address)
+        second.terminate()
+        second.wait()
+        assert is_quiet(other)
+        assert "<html" in answer(address)
+    finally:
+        for child, _ in children:
+            child.kill()
+            child.wait()
+    assert is_quiet(address)
+
+
+def is_quiet(address):
+    for _ in range(100):
+        try:
+            urllib.request.urlopen(address, timeout=5).close()  # noqa: S310
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def answer(address):
@@ -102,6 +162,7 @@ def answer(address):
         (["--benchmark", "sums", "--step", "3"], "give one of them"),
         (["--step", "77"], "the nearest is 3"),
         (["--outcome", "stale"], "there are: trained, zero_variance"),
+        (["--bundle", "folder", "--port", "7575"], "give one of them"),
     ],
 )
 def test_a_mistake_is_one_sentence_before_anything_is_installed(run, monkeypatch, arguments, sentence):
