@@ -181,7 +181,7 @@ def _rollouts(
 
     prompts = pa.concat_tables([workload.prompts for workload in workloads])
     responses = sum(workload.prompts.num_rows * workload.sampling.samples for workload in workloads)
-    with sampling_progress("evaluation", prompts, responses) as judged:
+    with sampling_progress("evaluation", prompts, responses, config.engine.loading) as (judged, _):
         return sample_and_score(
             workloads,
             local(policy),

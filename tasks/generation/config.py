@@ -112,6 +112,11 @@ class EngineConfig(Config):
         return self
 
     @property
+    def loading(self) -> str:
+        """What happens until the first response, for a line of progress."""
+        return "the engine is loading" if self.server is None else "no response of the server yet"
+
+    @property
     def share_of_gpu(self) -> float:
         """Share of a GPU's memory that the option sets, or the default for an engine alone on its GPU."""
         return self.gpu_memory_utilization or GPU_SHARE
