@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,13 @@ from tasks.training.learner.config import LearnerConfig
 IMPORT_SECONDS = 240.0
 """Seconds in which the processes of ranks import torch and DeepSpeed on a busy laptop. Until then it is not known
 whether they have their places in the cluster, and a lack of free CPUs, which are perhaps their own, is not reported."""
+
+
+def is_one_machine() -> bool:
+    """Return whether the Ray cluster is one machine, of which the run knows that it has room for all its processes."""
+    import ray
+
+    return len(ray.nodes()) == 1
 
 
 class RanksStart:
@@ -41,7 +49,7 @@ class RanksStart:
         ranks = f"{config.ranks} learner ranks" if many else "the learner's rank"
         if self.placed:
             return f"{ranks} load the model and find each other" if many else f"{ranks} loads the model"
-        if self._clock() - self._began < self._quiet:
+        if self._clock() - self._began < self._quiet and await asyncio.to_thread(is_one_machine):
             return f"{ranks} start" if many else f"{ranks} starts"
         waits, each = ("wait", " each") if many else ("waits", "")
         needed = f"{config.cpus:g} CPUs and, if there are any, a GPU{each}"

@@ -15,6 +15,7 @@ def busy(monkeypatch):
         return "0 of 2 CPUs are free"
 
     monkeypatch.setattr(ranks_start, "free_resources", free_resources)
+    monkeypatch.setattr(ranks_start, "is_one_machine", lambda: True)
 
 
 def described(ranks, seconds, *, placed=False, limit=600.0):
@@ -27,6 +28,11 @@ def described(ranks, seconds, *, placed=False, limit=600.0):
 def test_while_processes_import_what_they_need_no_lack_of_cpus_is_reported():
     assert "CPU" not in described(1, 60.0)
     assert "0 of 2 CPUs are free" in described(1, IMPORT_SECONDS)
+
+
+def test_on_several_machines_the_lack_is_reported_at_once(monkeypatch):
+    monkeypatch.setattr(ranks_start, "is_one_machine", lambda: False)
+    assert "0 of 2 CPUs are free" in described(1, 60.0)
 
 
 def test_an_error_names_what_is_free_also_if_the_limit_is_shorter():
