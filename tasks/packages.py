@@ -12,10 +12,12 @@ HOME = Path(__file__).parents[1]
 
 def install_command() -> str:
     """Return the command that installs all that a run on this machine needs: in a checkout, or with the wheel."""
+    if (HOME / "Makefile").is_file():
+        return f"make -C {HOME} environment"
     try:
         wheel = f"rlvr_flyte-{version('rlvr-flyte')}-py3-none-any.whl"
-    except PackageNotFoundError:  # a checkout is not installed
-        return f"make -C {HOME} environment"
+    except PackageNotFoundError:  # the packages were copied, as into an image
+        return "install the extra `cpu` or `gpu` of rlvr-flyte"
     pins = HOME / "images"
     return (
         f"uv pip install --torch-backend=cpu -c {pins / 'lock-cpu.txt'} --overrides {pins / 'overrides-cpu.txt'} "

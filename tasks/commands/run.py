@@ -60,16 +60,10 @@ FILES = {
 """Inputs that are YAML files, with the text of their options."""
 
 RESULTS = {
-    "model": (ResultPath("outputs/latest/model"), "Folder of the initial checkpoint, such as outputs/latest/model."),
-    "mixture": (
-        ResultPath("outputs/latest/mixture.parquet"),
-        "Parquet file of the mixture, such as outputs/latest/mixture.parquet.",
-    ),
-    "policy": (ResultPath("outputs/latest/policy"), "Folder of the trained policy, such as outputs/latest/policy."),
-    "heldout": (
-        ResultPath("outputs/latest/heldout.parquet"),
-        "Parquet file of the held-out prompts, such as outputs/latest/heldout.parquet.",
-    ),
+    "model": (ResultPath("outputs/latest/model"), "Folder of the initial checkpoint"),
+    "mixture": (ResultPath("outputs/latest/mixture.parquet"), "Parquet file of the mixture"),
+    "policy": (ResultPath("outputs/latest/policy"), "Folder of the trained policy"),
+    "heldout": (ResultPath("outputs/latest/heldout.parquet"), "Parquet file of the held-out prompts"),
 }
 """Inputs that are results of earlier runs, and required. An address of an execution's output is accepted."""
 
@@ -126,8 +120,13 @@ def input_options(workflow: Workflow) -> Any:
 
     def with_options(command: Any) -> Any:
         for name in reversed(workflow.inputs):
-            kind, text = {**FILES, **RESULTS}[name]
-            command = click.option(f"--{name}", type=kind, required=name in RESULTS, help=text)(command)
+            if name in RESULTS:
+                path, text = RESULTS[name]
+                help_text = f"{text}, such as {path.example}."
+                command = click.option(f"--{name}", type=path, required=True, help=help_text)(command)
+            else:
+                kind, text = FILES[name]
+                command = click.option(f"--{name}", type=kind, help=text)(command)
         return command
 
     return with_options

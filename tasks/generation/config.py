@@ -113,7 +113,7 @@ class EngineConfig(Config):
 
     @property
     def loading(self) -> str:
-        """What happens until the first response, for a line of progress."""
+        """A text for a line of progress until the first response."""
         return "the engine is loading" if self.server is None else "no response of the server yet"
 
     @property

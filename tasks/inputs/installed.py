@@ -23,7 +23,7 @@ def missing_packages(model: ModelSpec) -> list[str]:
 
 
 def need_of(missing: list[str]) -> str:
-    """Return a sentence that names what is missing, and the command that installs it."""
+    """Return a text that names what is missing, and the command that installs it."""
     return f"a run on this machine needs {', '.join(missing)}, which this environment lacks: {install_command()}"
 
 

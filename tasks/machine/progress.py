@@ -42,7 +42,7 @@ def track_progress(description: str, total: int, note: str = "") -> Iterator[Adv
     Args:
         description: the stage and its unit of work, as in `training: steps`.
         total: units of work in the whole stage.
-        note: the text next to the figures before the first call of `advance`, as in `the engine is loading`.
+        note: the text next to the numbers before the first call of `advance`, as in `the engine is loading`.
 
     Yields:
         `advance(count=1, note="", done=None)`, which counts completed work. `note` is appended to the line. `done` is

@@ -126,7 +126,7 @@ def _most(claims: Mapping[str, Claim], weights: Mapping[str, float], repeating: 
 
 
 def _too_few(claim: Claim, count: int, what: str) -> str:
-    """Return the sentence about a member that cannot fill its quota or share of `count` entries."""
+    """Return the message about a member that cannot fill its quota or share of `count` entries."""
     repeated = f", of {claim.distinct} prompts" if claim.available > claim.distinct else ""
     return (
         f"{claim.name}: its {what} is {count} prompts, but {claim.available} are available{repeated}: "

@@ -10,12 +10,12 @@ from tasks.machine.resources import free_resources
 from tasks.training.learner.config import LearnerConfig
 
 IMPORT_SECONDS = 240.0
-"""Seconds in which the processes of ranks import torch and DeepSpeed on a busy laptop. Until then it is not known
+"""Seconds that the imports of torch and DeepSpeed take on a busy laptop. Until then it is not known
 whether they have their places in the cluster, and a lack of free CPUs, which are perhaps their own, is not reported."""
 
 
 def is_one_machine() -> bool:
-    """Return whether the Ray cluster is one machine, of which the run knows that it has room for all its processes."""
+    """Return whether the Ray cluster is one machine. A run that starts on it has room for all its processes."""
     import ray
 
     return len(ray.nodes()) == 1
@@ -51,6 +51,6 @@ class RanksStart:
             return f"{ranks} load the model and find each other" if many else f"{ranks} loads the model"
         if self._clock() - self._began < self._quiet and await asyncio.to_thread(is_one_machine):
             return f"{ranks} start" if many else f"{ranks} starts"
-        waits, each = ("wait", " each") if many else ("waits", "")
-        needed = f"{config.cpus:g} CPUs and, if there are any, a GPU{each}"
+        waits, ending = ("wait", " each") if many else ("waits", "")
+        needed = f"{config.cpus:g} CPUs and, if there are any, a GPU{ending}"
         return f"{ranks} {waits} for a place in the cluster ({needed}); {await free_resources()}"
