@@ -67,7 +67,7 @@ def test_the_demo_names_its_stages_and_its_duration_before_the_first(tmp_path):
     first, *_ = dry_run(tmp_path, "demo").stdout.splitlines()[-2:]
     assert first.startswith("echo ")
     stages = [first.find(stage) for stage in ("source", "clean", "difficulty", "mix", "train", "evaluate", "report")]
-    assert -1 < stages[0]
+    assert stages[0] > -1
     assert stages == sorted(stages)
     assert "7 minutes" in first
     assert "7.1 minutes" in (ROOT / "README.md").read_text()

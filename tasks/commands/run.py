@@ -147,10 +147,13 @@ def run_workflow(workflow: Workflow, given: Mapping[str, Any]) -> None:
         raise click.UsageError(f"--{names[0].replace('_', '-')} is an option of executions: add --remote", context)
     config = given["config"]
     from tasks.storage.locations import SANDBOX, sandbox_folder
+    from tasks.storage.outputs import without_empty_folders
 
     os.environ.setdefault(SANDBOX, str(sandbox_folder()))  # flytekit reads it when it is imported
-    pyflyte = pkgutil.resolve_name(PYFLYTE)
-    with _sent_folder() if given["remote"] else contextlib.nullcontext(HOME) as root:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(without_empty_folders())
+        pyflyte = pkgutil.resolve_name(PYFLYTE)
+        root = stack.enter_context(_sent_folder() if given["remote"] else contextlib.nullcontext(HOME))
         command = [*(["--config", config] if config else []), "run", *_arguments(workflow, given, root)]
         try:
             pyflyte.main(command, prog_name="pyflyte", standalone_mode=False)
