@@ -77,8 +77,8 @@ def divide(
             cause = _cause_of(open_claims[key], temperature)
             raise SpecError(
                 f"{_too_few(open_claims[key], share, 'share')}. The share follows from {whole} = {total} and {cause}: "
-                f"these shares fit {most} prompts in all; lower {whole.rpartition(' ')[2]} to that, give "
-                f"{open_claims[key].name.rpartition(' ')[2]} a smaller share, raise max_repeats, or read more rows"
+                f"these shares fit {most} prompts in all: lower {total} to that, or lower this share, raise "
+                "max_repeats, or read more rows"
             )
     return counts | shares
 
