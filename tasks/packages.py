@@ -1,5 +1,6 @@
-"""Locates the packages of this project."""
+"""Locates the packages of this project, and names the command that installs what its stages need."""
 
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("data_specs", "images", "tasks", "workflows")
@@ -7,3 +8,18 @@ PACKAGES = ("data_specs", "images", "tasks", "workflows")
 
 HOME = Path(__file__).parents[1]
 """The folder that contains them: a checkout, or the `site-packages` of an environment."""
+
+
+def install_command() -> str:
+    """Return the command that installs all that a run on this machine needs: in a checkout, or with the wheel."""
+    if (HOME / "Makefile").is_file():
+        return f"make -C {HOME} environment"
+    try:
+        wheel = f"rlvr_flyte-{version('rlvr-flyte')}-py3-none-any.whl"
+    except PackageNotFoundError:  # the packages were copied, as into an image
+        return "install the extra `cpu` or `gpu` of rlvr-flyte"
+    pins = HOME / "images"
+    return (
+        f"uv pip install --torch-backend=cpu -c {pins / 'lock-cpu.txt'} --overrides {pins / 'overrides-cpu.txt'} "
+        f"'./{wheel}[cpu]', from the folder of the wheel"
+    )

@@ -35,7 +35,7 @@ from tasks.machine.error_report import FOLDER as TRACEBACKS
 from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import Lease, RunInUseError, holder_of
 from tasks.storage.locations import folder_of, outputs_folder
-from tasks.storage.outputs import size_text
+from tasks.storage.outputs import USER_SPACE, size_text
 from tasks.storage.run_folders import PUBLISHED
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ending import has_ended
@@ -173,7 +173,7 @@ class Plan:
 
     def _add_stages(self, sandbox: Path) -> None:
         for path in self._entries(sandbox):
-            if path.name == "user_space":  # per process, created when flytekit is imported
+            if path.name == USER_SPACE:  # per process, created when flytekit is imported
                 for inner in self._entries(path):
                     self._add_unneeded(inner)
             elif path.name.startswith("user_space"):

@@ -63,6 +63,16 @@ def dry_run(tmp_path, target, *variables):
     return subprocess.run(["make", "-n", target, *given], cwd=ROOT, capture_output=True, text=True)  # noqa: S607
 
 
+def test_the_demo_names_its_stages_and_its_duration_before_the_first(tmp_path):
+    first, *_ = dry_run(tmp_path, "demo").stdout.splitlines()[-2:]
+    assert first.startswith("echo ")
+    stages = [first.find(stage) for stage in ("source", "clean", "difficulty", "mix", "train", "evaluate", "report")]
+    assert stages[0] > -1
+    assert stages == sorted(stages)
+    assert "7 minutes" in first
+    assert "7.1 minutes" in (ROOT / "README.md").read_text()
+
+
 def test_gpu_check_hands_its_variables_to_the_command(tmp_path):
     done = dry_run(
         tmp_path, "gpu-check", "ONLY=A,time sharing", "VARIANTS=plain", "JSON=gpu.json", "GPU_PYTHON=python3"

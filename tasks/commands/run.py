@@ -24,7 +24,27 @@ from tasks.packages import HOME
 PYFLYTE = "flytekit.clis.sdk_in_container.pyflyte:main"
 """Flytekit's command, which is imported when it is called."""
 
-PATH = click.Path()
+
+class ResultPath(click.Path):
+    """An option type for a result of an earlier run: its path, or the address of an execution's output.
+
+    Args:
+        example: a path that such a result has.
+    """
+
+    def __init__(self, example: str) -> None:
+        super().__init__()
+        self.example = example
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Return an example of the whole command, which click appends to its message about a missing option."""
+        if ctx is None:
+            return f"An example: {param.opts[0]} {self.example}"
+        results = [(other.opts[0], other.type) for other in ctx.command.params]
+        given = [f"{option} {kind.example}" for option, kind in results if isinstance(kind, ResultPath)]
+        return f"An example: {' '.join([ctx.command_path, *given])}"
+
+
 FILES = {
     "data": (SpecFile("data"), "Data file: a name or a path (docs/options/data.md).  [default: the recipe's]"),
     "training": (SpecFile("training"), "Recipe: a name or a path (docs/options/training.md).  [default: quickstart]"),
@@ -40,10 +60,10 @@ FILES = {
 """Inputs that are YAML files, with the text of their options."""
 
 RESULTS = {
-    "model": (PATH, "Folder of the initial checkpoint, such as outputs/latest/model."),
-    "mixture": (PATH, "Parquet file of the mixture, such as outputs/latest/mixture.parquet."),
-    "policy": (PATH, "Folder of the trained policy, such as outputs/latest/policy."),
-    "heldout": (PATH, "Parquet file of the held-out prompts, such as outputs/latest/heldout.parquet."),
+    "model": (ResultPath("outputs/latest/model"), "Folder of the initial checkpoint"),
+    "mixture": (ResultPath("outputs/latest/mixture.parquet"), "Parquet file of the mixture"),
+    "policy": (ResultPath("outputs/latest/policy"), "Folder of the trained policy"),
+    "heldout": (ResultPath("outputs/latest/heldout.parquet"), "Parquet file of the held-out prompts"),
 }
 """Inputs that are results of earlier runs, and required. An address of an execution's output is accepted."""
 
@@ -100,8 +120,13 @@ def input_options(workflow: Workflow) -> Any:
 
     def with_options(command: Any) -> Any:
         for name in reversed(workflow.inputs):
-            kind, text = {**FILES, **RESULTS}[name]
-            command = click.option(f"--{name}", type=kind, required=name in RESULTS, help=text)(command)
+            if name in RESULTS:
+                path, text = RESULTS[name]
+                help_text = f"{text}, such as {path.example}."
+                command = click.option(f"--{name}", type=path, required=True, help=help_text)(command)
+            else:
+                kind, text = FILES[name]
+                command = click.option(f"--{name}", type=kind, help=text)(command)
         return command
 
     return with_options
@@ -122,10 +147,13 @@ def run_workflow(workflow: Workflow, given: Mapping[str, Any]) -> None:
         raise click.UsageError(f"--{names[0].replace('_', '-')} is an option of executions: add --remote", context)
     config = given["config"]
     from tasks.storage.locations import SANDBOX, sandbox_folder
+    from tasks.storage.outputs import without_empty_folders
 
     os.environ.setdefault(SANDBOX, str(sandbox_folder()))  # flytekit reads it when it is imported
-    pyflyte = pkgutil.resolve_name(PYFLYTE)
-    with _sent_folder() if given["remote"] else contextlib.nullcontext(HOME) as root:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(without_empty_folders())
+        pyflyte = pkgutil.resolve_name(PYFLYTE)
+        root = stack.enter_context(_sent_folder() if given["remote"] else contextlib.nullcontext(HOME))
         command = [*(["--config", config] if config else []), "run", *_arguments(workflow, given, root)]
         try:
             pyflyte.main(command, prog_name="pyflyte", standalone_mode=False)

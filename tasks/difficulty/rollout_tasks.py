@@ -190,8 +190,9 @@ def _sample(
 
     check_prompts(prompts, verifiers)
     samples = spec.sampling.samples
-    with sampling_progress("difficulty: rollouts", prompts, prompts.num_rows * samples) as judged:
-        return sample(
+    most = prompts.num_rows * samples
+    with sampling_progress("difficulty: rollouts", prompts, most, spec.engine.loading) as (judged, end):
+        sampled = sample(
             [Workload(prompts, spec.sampling, cache)],
             model,
             spec.engine,
@@ -200,6 +201,9 @@ def _sample(
             remaining=partial(remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
             on_judged=judged,
         )
+        if early := sum(count < samples for count in sampled.counts[0]):
+            end(f"stopped early: {early:,} prompts were decided before their {samples} rollouts")
+    return sampled
 
 
 def _sampling_summary(watch: Stopwatch, sampled: Sampled, most: int) -> StageSummary:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.generation.headlines import sampling_headline
 from tasks.tables.rewards import reward_values
 from tasks.tables.schemas import StageSummary
 
@@ -85,9 +86,10 @@ def describe_sampling(summary: StageSummary, totals: Totals, shards: int) -> Non
     facts = summary.facts
     speed = facts["output_tokens"] / (facts["generation_seconds"] or 1)
     facts |= {"rollouts": totals.rollouts, "unjudged": totals.unjudged, "tokens_per_second": speed, "shards": shards}
-    reused = totals.rollouts - facts["generated"]
-    summary.headline = (
-        f"{totals.rollouts:,} rollouts, {facts['output_tokens']:,} tokens at {speed:,.0f} tokens/s"
-        + (f"; {reused:,} came from the cache" if reused > 0 else "")
-        + (f"; {facts['spared']:,} saved by early stopping" if facts["spared"] else "")
-    )
+    summary.headline = sampling_headline(
+        totals.rollouts,
+        "rollouts",
+        generated=facts["generated"],
+        tokens=facts["output_tokens"],
+        tokens_per_second=speed,
+    ) + (f"; {facts['spared']:,} saved by early stopping" if facts["spared"] else "")

@@ -28,6 +28,7 @@ from tasks.flyte.stages import (
     write_output,
 )
 from tasks.generation.benchmark_sampling import AskedBenchmark, AskedBenchmarks
+from tasks.generation.headlines import sampling_headline
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
 from tasks.tables.schemas import (
@@ -127,7 +128,13 @@ def evaluate_policy(
         write_output("rollouts.parquet", table, EVALUATION_ROLLOUTS, lineage),
         write_output("set_aside.parquet", rollouts.set_aside, SET_ASIDE, lineage),
         watch.summary(
-            f"{table.num_rows:,} responses at {sampled.tokens_per_second:,.0f} tokens/s"
+            sampling_headline(
+                table.num_rows,
+                "responses",
+                generated=sampled.responses,
+                tokens=sampled.output_tokens,
+                tokens_per_second=sampled.tokens_per_second,
+            )
             + (f"; {unjudged:,} could not be scored" if unjudged else ""),
             on=process_resources(),
             output_tokens=sampled.output_tokens,
@@ -174,7 +181,7 @@ def _rollouts(
 
     prompts = pa.concat_tables([workload.prompts for workload in workloads])
     responses = sum(workload.prompts.num_rows * workload.sampling.samples for workload in workloads)
-    with sampling_progress("evaluation", prompts, responses) as judged:
+    with sampling_progress("evaluation", prompts, responses, config.engine.loading) as (judged, _):
         return sample_and_score(
             workloads,
             local(policy),

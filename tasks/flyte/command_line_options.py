@@ -162,7 +162,7 @@ def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[.
         if isinstance(value, str):
             option = param.opts[0] if param else "the value"
             if not is_credentialed(value):
-                _check_in_run(Path(value), option)
+                _check_is_there(value, option, folder=folder)
             elif not getattr(ctx.obj, "is_remote", False):
                 _check_stored(value, option)
         return convert(self, value, param, ctx)
@@ -170,14 +170,19 @@ def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[.
     return converted
 
 
-def _check_in_run(path: Path, option: str) -> None:
-    """Name the newest results that have a file or folder, if the given results do not.
+def _check_is_there(value: str, option: str, *, folder: bool) -> None:
+    """Check that a file or folder exists, unless `value` is an address on the web.
 
     Raises:
-        SpecError: only other results have it. For any other path that does not exist, click has a message.
+        SpecError: it does not exist, or a folder is a file. The message names the newest results that have it, if any.
     """
-    if not path.exists() and (elsewhere := hint_on(path.parent, path.name)):
-        raise SpecError(f"{option}: there is no {path}{elsewhere}")
+    path = Path(value)
+    if "://" in value or (path.is_dir() if folder else path.exists()):
+        return
+    elsewhere = (
+        hint_on(path.parent, path.name) or "; give a path, such as one in outputs/latest, or an output's address"
+    )
+    raise SpecError(f"{option}: there is no {'folder' if folder else 'file'} {path}{elsewhere}")
 
 
 def _check_stored(address: str, option: str) -> None:

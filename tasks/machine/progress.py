@@ -36,23 +36,24 @@ Begin = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def track_progress(description: str, total: int) -> Iterator[Advance]:
+def track_progress(description: str, total: int, note: str = "") -> Iterator[Advance]:
     """Show the progress of a stage while the block runs.
 
     Args:
         description: the stage and its unit of work, as in `training: steps`.
         total: units of work in the whole stage.
+        note: the text next to the numbers before the first call of `advance`, as in `the engine is loading`.
 
     Yields:
         `advance(count=1, note="", done=None)`, which counts completed work. `note` is appended to the line. `done` is
         the total number of completed units, including this call. A stage that resumes sets it, so that work of an
-        earlier attempt does not count towards this attempt's rate. With a count of 0 it only sets the work of earlier
-        attempts.
+        earlier attempt does not count towards this attempt's rate. With a count of 0 it only sets the note, and the
+        work of earlier attempts.
     """
     from rich.console import Console
 
     console = Console(stderr=True)
-    meter = Meter(description, total)
+    meter = Meter(description, total, note)
     with _bar(meter, console) if console.is_terminal else _lines(meter):
         yield meter.advance
 
@@ -112,11 +113,14 @@ class Meter:
         note: the last text from the stage.
     """
 
-    def __init__(self, description: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, description: str, total: int, note: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.description = description
         self.total = total
         self.done = 0
-        self.note = ""
+        self.note = note
+        self._ended = False
         self._first: tuple[int, float] | None = None  # the units done, and the time, after the first call of `advance`
         self._clock = clock
         self._started = clock()
@@ -130,6 +134,10 @@ class Meter:
         if self._first is None and count:
             self._first = self.done, self._clock()
 
+    def end(self) -> None:
+        """End the measurement. A stage that ended before all units of work were done has no time left."""
+        self._ended = True
+
     def seconds(self) -> float:
         """Return the seconds since this attempt of the stage began."""
         return self._clock() - self._started
@@ -142,7 +150,9 @@ class Meter:
         return (self.done - done) / max(self._clock() - since, 1e-9)
 
     def seconds_left(self) -> float | None:
-        """Return the estimated remaining seconds, or None before a minute of work was measured."""
+        """Return the estimated remaining seconds, or None if less than a minute was measured or work ended early."""
+        if self._ended and self.done < self.total:
+            return None
         if self._first is None or self._clock() - self._first[1] < MEASURED_SECONDS or not self.rate():
             return None
         return (self.total - self.done) / self.rate()
@@ -166,6 +176,7 @@ def _lines(meter: Meter) -> Iterator[None]:
         with _repeated(meter.line):
             yield
     finally:
+        meter.end()
         _print(meter.line())
 
 
@@ -224,7 +235,10 @@ def _bar(meter: Meter, console: Console) -> Iterator[None]:
         return table
 
     with Live(get_renderable=row, console=console):
-        yield
+        try:
+            yield
+        finally:
+            meter.end()
 
 
 def _per_time(rate: float) -> str:

@@ -61,7 +61,8 @@ def divide(
     """
     counts = {key: claim.quota for key, claim in claims.items() if claim.quota is not None}
     for key, quota in counts.items():
-        _check_available(claims[key], quota, "quota")
+        if quota > claims[key].available:
+            raise SpecError(f"{_too_few(claims[key], quota, 'quota')}; lower it, or raise max_repeats")
     open_claims = {key: claim for key, claim in claims.items() if claim.quota is None}
     weights = _weights(open_claims, whole, temperature)
     if total is None:
@@ -71,7 +72,14 @@ def divide(
         raise SpecError(f"{whole}: {total} prompts, but the quotas within add up to {sum(counts.values())}")
     shares = apportion(rest, weights)
     for key, share in shares.items():
-        _check_available(open_claims[key], share, "share")
+        if share > open_claims[key].available:
+            most = sum(counts.values()) + sum(_most(open_claims, weights, repeating=True).values())
+            cause = _cause_of(open_claims[key], temperature)
+            raise SpecError(
+                f"{_too_few(open_claims[key], share, 'share')}. The share follows from {whole} = {total} and {cause}: "
+                f"these shares fit {most} prompts in all: lower {total} to that, or lower this share, raise "
+                "max_repeats, or read more rows"
+            )
     return counts | shares
 
 
@@ -117,13 +125,21 @@ def _most(claims: Mapping[str, Claim], weights: Mapping[str, float], repeating: 
     }
 
 
-def _check_available(claim: Claim, count: int, what: str) -> None:
-    if count > claim.available:
-        repeated = f", of {claim.distinct} prompts" if claim.available > claim.distinct else ""
-        raise SpecError(
-            f"{claim.name}: its {what} is {count} prompts, but {claim.available} are available{repeated}: "
-            f"{count - claim.available} too many; lower it, or raise max_repeats"
-        )
+def _too_few(claim: Claim, count: int, what: str) -> str:
+    """Return the message about a member that cannot fill its quota or share of `count` entries."""
+    repeated = f", of {claim.distinct} prompts" if claim.available > claim.distinct else ""
+    return (
+        f"{claim.name}: its {what} is {count} prompts, but {claim.available} are available{repeated}: "
+        f"{count - claim.available} too many"
+    )
+
+
+def _cause_of(claim: Claim, temperature: float) -> str:
+    """Return the options that determine the share of a member without a quota."""
+    if claim.weight is not None:
+        return f"its weight {claim.weight:g}"
+    emphasis = "" if claim.emphasis is None else f" and its emphasis {claim.emphasis:g}"
+    return f"temperature = {temperature:g}{emphasis}"
 
 
 def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:

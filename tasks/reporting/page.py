@@ -150,6 +150,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "asked_benchmarks": sections.asked_benchmarks(inputs.summaries),
         "figures_left_out": len(figures) - len(shown),
         "rewards": reward_means(inputs.summaries, inputs.before, inputs.after, inputs.metrics),
+        "never_held_out": sorted(set(_domains(inputs.mixture)) - set(_domains(inputs.heldout))),
         "unjudged": {
             policy: table.column("score").null_count
             for policy, table in (("before", inputs.before), ("after", inputs.after))
@@ -160,6 +161,10 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "outputs": inputs.outputs,
         "charts": {name: Markup(chart) for name, chart in _charts(inputs, funnels).items()},  # noqa: S704 - escaped
     }
+
+
+def _domains(table: pa.Table) -> list[str]:
+    return table.column("domain").unique().to_pylist()
 
 
 def _charts(inputs: ReportInputs, funnels: list[sections.Funnel]) -> dict[str, str]:

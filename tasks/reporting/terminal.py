@@ -117,6 +117,7 @@ def print_summary(
     if summary["tokens_per_second"] is not None:
         console.print(Text(f"{'throughput':12}{formats.count(summary['tokens_per_second'])} tokens/s while training"))
     print_responses(console, stages)
+    console.print(Text(f"{'look':12}rlvr view: every response, in the browser; rlvr show: held-out questions, here"))
     console.print(Text(f"{'report':12}{report_path}"), soft_wrap=True)
 
 

@@ -18,6 +18,8 @@ from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
 
 logger = logging.getLogger(__name__)
 
+USER_SPACE = "user_space"
+"""Name of the folder that flytekit makes in the folder of its local files when it is imported."""
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 """Units of sizes in bytes, from large to small."""
 
@@ -34,9 +36,22 @@ def _folders() -> list[Path]:
 
 
 @contextlib.contextmanager
+def without_empty_folders() -> Iterator[None]:
+    """Remove the folders of runs that the block creates and leaves empty, as a command does that is refused."""
+    folders = (outputs_folder(), folder_of(""), sandbox_folder() / USER_SPACE)
+    new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    try:
+        yield
+    finally:
+        for path in sorted(new, key=lambda path: len(path.parts), reverse=True):
+            with contextlib.suppress(OSError):  # it contains something, or does not exist
+                path.rmdir()
+
+
+@contextlib.contextmanager
 def at_work() -> Iterator[None]:
     """Prevent pruning while the block, a run on this machine, runs. Wait for a `prune` in progress first."""
-    with contextlib.ExitStack() as stack:
+    with without_empty_folders(), contextlib.ExitStack() as stack:
         # Preflight reports folders that cannot be created or written. Runs on file systems without locks are allowed.
         for folder in (outputs_folder(), folder_of(""), sandbox_folder()):
             with contextlib.suppress(OSError):

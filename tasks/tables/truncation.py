@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from tasks.packages import HOME
 from tasks.tables.schemas import EVERYTHING
 
 logger = logging.getLogger(__name__)
+
+BENCHMARKS = HOME / "data_specs" / "benchmarks"
+"""The folder of the benchmarks that ship."""
 
 WARN_IF_TRUNCATED = 0.05
 """Share of a policy's responses to the prompts of a benchmark that may be truncated without a warning."""
@@ -23,18 +28,28 @@ def truncation_warnings(evaluation: pa.Table) -> list[str]:
             maximum number of tokens. Each benchmark, the held-out prompts and each of their domains count by
             themselves.
     """
-    shares: dict[str, list[str]] = defaultdict(list)
+    shares: dict[str, dict[str, float]] = defaultdict(dict)
     for row in evaluation.to_pylist():
         is_share = row["metric"] == "truncated" and row["baseline"] is None
         if is_share and row["value"] > WARN_IF_TRUNCATED:
             what = "held out" if row["benchmark"] == EVERYTHING else row["benchmark"]
-            shares[row["policy"]].append(f"{what} {row['value']:.1%}")
+            shares[row["policy"]][what] = row["value"]
     return [
-        f"policy {policy!r}: responses are cut off at max_tokens ({', '.join(listed)}), and then seldom have an "
+        f"policy {policy!r}: responses are cut off at max_tokens ({_percentages(listed)}), and then seldom have an "
         "answer: raise max_tokens in the evaluation file (sampling for held-out prompts, benchmark_sampling for "
-        "benchmarks); a policy that thinks needs benchmarks whose names end in _olmo3"
+        f"benchmarks){_protocols_for_thinking(listed)}"
         for policy, listed in shares.items()
     ]
+
+
+def _percentages(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+
+
+def _protocols_for_thinking(names: Iterable[str]) -> str:
+    """Return the clause that names the protocols for policies that think of those benchmarks that have one, or ""."""
+    protocols = [f"{name}_olmo3" for name in names if (BENCHMARKS / f"{name}_olmo3.yaml").is_file()]
+    return f"; a policy that thinks is asked {', '.join(protocols)} instead" if protocols else ""
 
 
 def warn_of_truncation(evaluation: pa.Table) -> None:

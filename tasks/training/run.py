@@ -106,6 +106,8 @@ class RunInputs:
     """Origin of the run (`tasks.lineage.provenance.made_from`), for the footer of the ledger's table."""
     on_step: Callback = lambda _: None
     """Called with the metrics of each step."""
+    on_phase: Callable[[str], None] = lambda _: None
+    """Called with what the run does before its first step."""
     on_saved: Callable[[Path], None] = lambda _: None
     """Called with the folder of each complete checkpoint."""
     shards: ShardStorage | None = None
@@ -238,6 +240,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
             checkpoints=checkpoints,
             policies=folder / "policies",
             on_step=inputs.on_step,
+            on_phase=inputs.on_phase,
             validation_prompts=validated,
             questions=questions,
             turns=turns,
@@ -253,6 +256,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)
 
         async def run() -> None:
+            inputs.on_phase("the engine is loading" if config.actors.count == 1 else "the engines are loading")
             processes.start_actors()
             await processes.engines_loaded()
             await collaborators.learner.start()

@@ -70,11 +70,12 @@ def saved_steps(folder: Path) -> int:
 
 
 def step_note(metrics: Mapping[str, float], folder: Path) -> str:
-    """Return the text next to a progress bar: the step's reward, and the last step that is saved.
+    """Return the text next to a progress bar: the step's reward, and the number of steps in the newest checkpoint.
 
     After an interruption, the run continues from there. The checkpoint of a step is written while later steps run.
     """
-    return ", ".join(filter(None, [note(metrics), f"saved: {saved_steps(folder)}"]))
+    saved = saved_steps(folder)
+    return ", ".join(filter(None, [note(metrics), f"checkpoint of {saved} steps" if saved else "no checkpoint yet"]))
 
 
 def what_is_left(folder: Path, config: TrainingConfig) -> str:

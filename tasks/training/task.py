@@ -119,7 +119,15 @@ def train_policy(
 
         judged_by = verifiers.with_initial(initial)
         run = RunInputs(
-            config, initial, local(mixture), folder, judged_by, benchmarks, lineage=lineage, on_step=on_step
+            config,
+            initial,
+            local(mixture),
+            folder,
+            judged_by,
+            benchmarks,
+            lineage=lineage,
+            on_step=on_step,
+            on_phase=lambda what: advance(0, note=what),
         )
         try:
             result = train_at(location, run, access.get_filesystem_for_path, advance)

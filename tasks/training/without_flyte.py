@@ -91,7 +91,15 @@ def train_recipe(
         )
         judged_by = verifiers.with_initial(model)
         inputs_of_run = RunInputs(
-            config.run, model, mixture, folder, judged_by, benchmarks, lineage=lineage, on_step=on_step
+            config.run,
+            model,
+            mixture,
+            folder,
+            judged_by,
+            benchmarks,
+            lineage=lineage,
+            on_step=on_step,
+            on_phase=lambda what: advance(0, note=what),
         )
         result = train_at(location, inputs_of_run, filesystem_of, advance)
     results = {"policy": result.policy, "ledger": result.ledger, "metrics": result.metrics}

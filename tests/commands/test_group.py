@@ -154,3 +154,12 @@ def test_options_of_executions_are_refused_here(handed):
     done = CliRunner().invoke(rlvr, ["run", "--label", "a=b"])
     assert (done.exit_code, handed) == (2, [])
     assert "--label is an option of executions: add --remote" in done.output
+
+
+@pytest.mark.parametrize("name", [name for name, part in PARTS.items() if set(part.inputs) & set(RESULTS)])
+def test_a_missing_input_has_an_example_of_the_whole_command(name):
+    done = CliRunner().invoke(rlvr, ["run", name], prog_name="rlvr")
+    assert done.exit_code == 2
+    example = done.output.rpartition("An example: ")[2].split()
+    assert example[:3] == ["rlvr", "run", name]
+    assert example[3::2] == [f"--{option}" for option in PARTS[name].inputs if option in RESULTS]

@@ -19,8 +19,8 @@ def answered(policy, benchmark, *ends):
 
 
 def compared(**policies):
-    """The figures of policies on held-out prompts and on a benchmark, some of whose responses end so."""
-    asked = {"heldout": prompts(**dict.fromkeys(NAMES, "math")), "exam": prompts(**dict.fromkeys(NAMES, "math"))}
+    """The figures of policies on held-out prompts and on benchmarks, some of whose responses end so."""
+    asked = {name: prompts(**dict.fromkeys(NAMES, "math")) for name in ("heldout", *next(iter(policies.values())))}
     tables = {
         policy: pa.concat_tables([answered(policy, benchmark, *ends[benchmark]) for benchmark in asked])
         for policy, ends in policies.items()
@@ -46,3 +46,12 @@ def test_a_policy_has_one_message_with_all_that_it_was_asked():
 def test_responses_that_end_otherwise_or_no_one_knows_how_are_no_warning(end):
     ends = {"heldout": [end] * 20, "exam": [end] * 20}
     assert truncation_warnings(compared(before=ends, after=ends)) == []
+
+
+def test_a_protocol_for_policies_that_think_is_named_only_if_what_is_cut_off_has_one():
+    cut, whole = ["length"] * 20, []
+    [message] = truncation_warnings(compared(before={"heldout": cut, "exam": cut, "gsm8k": whole}))
+    assert "_olmo3" not in message
+    [message] = truncation_warnings(compared(before={"heldout": cut, "exam": cut, "gsm8k": cut}))
+    assert "gsm8k_olmo3 instead" in message
+    assert "exam_olmo3" not in message

@@ -117,6 +117,25 @@ def test_a_stage_that_is_resumed_begins_at_the_units_that_are_done(meter, clock)
     assert meter.line() == "training: steps: 13/14, 0:07:00 so far, 0.5/min, 0:02:00 left of this stage"
 
 
+def test_until_the_first_unit_the_line_says_what_happens_instead(clock):
+    meter = Meter("rollouts", 4, "the engine is loading", clock=lambda: clock[0])
+    assert meter.line() == "rollouts: 0/4, 0:00:00 so far, the engine is loading"
+    meter.advance(note="mean score 0.50")
+    assert "loading" not in meter.line()
+
+
+def test_a_stage_that_has_ended_has_no_time_left_and_says_why_it_stopped_early(meter, clock):
+    meter.advance()
+    clock[0] += 120
+    meter.advance()
+    assert "left of this stage" in meter.line()
+    meter.advance(0, note="stopped early")
+    meter.end()
+    assert "left of this stage" not in meter.line()
+    assert meter.line().endswith(", stopped early")
+    assert meter.line().startswith("training: steps: 2/14, ")
+
+
 def test_a_terminal_has_a_bar_with_the_same_figures(monkeypatch):
     monkeypatch.setattr(progress, "MEASURED_SECONDS", 0.0)
     terminal = Console(file=io.StringIO(), force_terminal=True, width=160)

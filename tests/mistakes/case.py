@@ -25,8 +25,8 @@ MOST_LINES = 3
 
 ROUTINE = re.compile(
     r"╭|Running Execution on local\.|this processor computes bfloat16|\w+: [\w ]+: [\d,]+/[\d,]+, "
-    r"|model( check)?: \w+ing "
-    r"|.*\b(engine loads|loads its engine|learner ranks wait for a place).*, since \d+ s$"
+    r"|model( check)?: (\w+ing|comparison) "
+    r"|.*\b(engine loads|loads its engine|learner ranks|learner's rank).*, since \d+ s$"
 )
 """Beginnings of lines that a command prints whatever happens: of its progress, and of processes that start slowly."""
 

@@ -296,6 +296,19 @@ def test_rows_of_another_source_only_hand_held_out_prompts_to_training():
     assert not old & set(column(after.heldout, "prompt_id"))
 
 
+def test_a_share_that_is_too_large_names_the_options_behind_it_and_the_size_that_fits():
+    shares = {"temperature": "inf", "domains": {"precise_if": {"emphasis": 3}}}
+    with pytest.raises(SpecError) as caught:
+        run(SIZES, size=60, **shares)  # 3 of 4 parts of 60 are 45, and 40 are there
+    message = str(caught.value)
+    assert "domains.precise_if: its share is 45 prompts, but 40 are available" in message
+    assert "size = 60 and temperature = inf and its emphasis 3" in message
+    assert "fit 53 prompts" in message  # 40 and a third of them
+    assert run(SIZES, size=53, **shares).train.num_rows == 53
+    with pytest.raises(SpecError, match="its share is 41 prompts"):
+        run(SIZES, size=55, **shares)
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tasks.reporting import sections
@@ -266,6 +267,17 @@ def test_both_figures_and_every_reward_are_on_the_page_by_name(inputs):
     assert (rows["math"]["first_step"], rows["math"]["last_step"], rows["math"]["difficulty"]) == (0.125, 0.125, None)
     assert '<th scope="row">rewards.in_tags</th>' in page
     assert "Rewards by name" in page
+
+
+def test_a_domain_that_is_trained_on_and_never_held_out_is_the_reason_for_rewards_without_a_value(inputs):
+    metrics = [{"step": 1, "rewards/math/mean": 0.125}]
+    domains = set(inputs.mixture.column("domain").to_pylist())
+    assert domains == set(inputs.heldout.column("domain").to_pylist())
+    assert "is held out, so that rewards" not in render(dataclasses.replace(inputs, metrics=metrics))
+    left = sorted(domains)[0]
+    heldout = inputs.heldout.filter(pc.not_equal(inputs.heldout.column("domain"), left))
+    page = render(dataclasses.replace(inputs, metrics=metrics, heldout=heldout))
+    assert f"No prompt of {left} is held out, so that rewards" in page
 
 
 def test_a_table_of_another_schema_is_named(inputs):

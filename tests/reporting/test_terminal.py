@@ -68,6 +68,12 @@ def test_colour_codes_only_on_a_terminal():
     assert "\x1b[" in printed(summary(), terminal=True)
 
 
+def test_the_last_lines_name_the_commands_that_show_responses():
+    last = printed(summary()).splitlines()[-2]
+    assert "rlvr view" in last
+    assert "rlvr show" in last
+
+
 def test_headlines_are_text_not_markup():
     stages = summaries()
     stages[0].headline = "[bold]literal[/bold] [/nothing]"

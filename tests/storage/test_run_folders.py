@@ -75,5 +75,19 @@ def test_an_input_that_latest_lacks_names_the_run_that_has_it(outputs):
     done = CliRunner().invoke(main, command, env={"COLUMNS": "1000"})
     assert done.exit_code == 1
     assert re.search(
-        rf"Error: --mixture: there is no \S*latest/mixture\.parquet; {NEWEST}/?$", done.output, re.MULTILINE
+        rf"Error: --mixture: there is no file \S*latest/mixture\.parquet; {NEWEST}/?$", done.output, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize(("option", "kind"), [("--model", "folder"), ("--mixture", "file")])
+def test_an_input_that_does_not_exist_is_one_sentence_without_names_of_flytekits_types(tmp_path, option, kind):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "mixture.parquet").touch()
+    given = {"--model": str(tmp_path / "model"), "--mixture": str(tmp_path / "mixture.parquet")}
+    given[option] = str(tmp_path / "nope")
+    words = [word for pair in given.items() for word in pair]
+    done = CliRunner().invoke(main, ["run", "workflows/training.py", "train", *words], env={"COLUMNS": "1000"})
+    assert done.exit_code == 1
+    [sentence] = [line for line in done.output.splitlines() if "Error" in line]
+    assert f"{option}: there is no {kind} {tmp_path / 'nope'}" in sentence
+    assert "flyte" not in sentence.replace(str(tmp_path), "")

@@ -297,7 +297,7 @@ def test_a_lost_machine_of_the_learner_is_waited_for_although_actors_have_room(c
     [room] = cluster.add(2, group=ACTORS)
     cluster.learner.kill()
     run.until_said("the learner goes back to step_")
-    run.until_said("1 learner ranks wait for a place in the cluster .* machines by group: learner 0, actors 2")
+    run.until_said("the learner's rank waits for a place in the cluster .* machines by group: learner 0, actors 2")
     assert RANK not in room.roles()
     [cluster.learner] = cluster.add(2, group=LEARNER)
     run.take(5)

@@ -279,6 +279,7 @@ class Run:
     questions: list[Question] = field(default_factory=list)
     episodes: Episodes | None = None
     on_saved: Callable[[Path], None] = lambda _: None
+    phases: list[str] = field(default_factory=list)
     attempts: list[tuple[int, int]] = field(default_factory=list)
     actors: list[ScriptedActor] = field(default_factory=list)
 
@@ -308,6 +309,7 @@ class Run:
             self.journal,
             self.checkpoints,
             self.folder / "policies",
+            on_phase=self.phases.append,
             validation_prompts=validated,
             questions=self.questions,
             turns=turns,

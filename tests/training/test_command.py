@@ -154,9 +154,9 @@ def test_a_run_that_is_interrupted_says_what_is_left(prompts, tiny_model, tmp_pa
 
 
 def test_the_progress_of_a_step_says_up_to_where_the_run_is_saved(tmp_path):
-    assert step_note({"reward": 0.25}, tmp_path) == "reward 0.25, saved: 0"
+    assert step_note({"reward": 0.25}, tmp_path) == "reward 0.25, no checkpoint yet"
     (tmp_path / "checkpoints" / "step_00000002").mkdir(parents=True)
-    assert step_note({}, tmp_path) == "saved: 2"
+    assert step_note({}, tmp_path) == "checkpoint of 2 steps"
 
 
 def test_the_model_is_checked_once_for_a_run_folder_and_again_for_other_options(

@@ -36,6 +36,7 @@ class Collaborators:
         checkpoints: writes and uploads checkpoints.
         policies: folder of the policies that are exported during the run.
         on_step: called with the metrics of every step, in a thread.
+        on_phase: called with what happens before the first step, such as how many groups are sampled.
         validation_prompts: prompts that are never trained on. Empty without validation.
         questions: benchmark questions, which validation uses too.
         advantages: computes the advantages of a batch.
@@ -54,6 +55,7 @@ class Collaborators:
     checkpoints: Checkpoints
     policies: Path
     on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
+    on_phase: Callable[[str], None] = field(default=lambda _: None)
     validation_prompts: Sequence[Prompt] = ()
     questions: Sequence[Question] = ()
     advantages: Advantages = advantages

@@ -83,7 +83,7 @@ class Controller:
         self._advantages, self._machine_use = collaborators.advantages, collaborators.machine_use
         self._ledger, self._journal = collaborators.ledger, collaborators.journal
         self._checkpoints, self._policies = collaborators.checkpoints, collaborators.policies
-        self._on_step = collaborators.on_step
+        self._on_step, self._on_phase = collaborators.on_step, collaborators.on_phase
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._elapsed_before = self._recorded_at = 0.0
@@ -106,6 +106,7 @@ class Controller:
         self._saving: asyncio.Task[None] | None = None
         self._begun: int | None = None  # version of the newest checkpoint
         self._lacks_checkpoint, self.version = False, 0
+        self._steps_taken = 0  # in this attempt
 
     async def resume(self, checkpoint: Path, earlier: Iterable[Mapping[str, float]]) -> None:
         """Restore learner, prompts and groups from `checkpoint`. Called before `run`.
@@ -179,6 +180,7 @@ class Controller:
                     self.lifecycle.fail(group, str(error))
                 continue
             self.version = step + 1
+            self._steps_taken += 1
             if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
                 await self._publish()
             if self.version >= self._config.steps - 1:  # a row has one validation, the last row the last policy's
@@ -219,6 +221,8 @@ class Controller:
             self._ask({fate: count - before.get(fate, 0) for fate, count in self._ledger.fates.items()})
             await self._learner.leave_gpus()
             await within(lifecycle.decided.wait(), self._what_is_missing, self._stall_limit)
+            if not self._steps_taken:
+                self._on_phase(f"{len(window.ready)} of {wanted} groups of step {self.version} are sampled")
 
     def _ask(self, dropped: dict[str, int]) -> None:
         """Request the groups that the batch lacks.

@@ -17,7 +17,6 @@ import numpy as np
 from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.machine.memory_limit import MemoryLimitError
 from tasks.machine.ray_memory import RayMemory
-from tasks.machine.resources import free_resources
 from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
 from tasks.training.config import TrainingConfig
@@ -25,6 +24,7 @@ from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, by_number, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.rank_files import RankFiles, Source
+from tasks.training.learner.ranks_start import RanksStart
 from tasks.training.simulation.roofline import (
     Architecture,
     gpu_called,
@@ -218,23 +218,14 @@ class RayLearner:
         self._rows = RowOptions(share_prompts=False, alone=False)
 
     async def start(self) -> None:
-        async def waits_for() -> str:
-            needed = f"{self._config.learner.cpus:g} CPUs and, if there are any, a GPU each"
-            return (
-                f"{len(self._ranks)} learner ranks wait for a place in the cluster ({needed}), load the model and find "
-                f"each other; {await free_resources()}"
-            )
+        limit = Limit.of(self._config, "learner.init_timeout_seconds")
+        wait = RanksStart(self._config.learner, limit.seconds)
+        self._rows = await within(self._set_up(wait), wait.describe, limit, error=LearnerLostError)
 
-        self._rows = await within(
-            self._set_up(),
-            waits_for,
-            Limit.of(self._config, "learner.init_timeout_seconds"),
-            error=LearnerLostError,
-        )
-
-    async def _set_up(self) -> RowOptions:
+    async def _set_up(self, wait: RanksStart) -> RowOptions:
         with self._first():
             locations = await self._all(lambda handle, _: handle.location.remote())
+        wait.placed = True
         # Ranks of one node have consecutive numbers, so that NCCL's rings go through one node after the other.
         order = sorted(range(len(locations)), key=lambda rank: _numeric(*locations[rank]))
         self._ranks = [self._ranks[rank] for rank in order]

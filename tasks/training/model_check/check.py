@@ -21,6 +21,25 @@ from tasks.training.model_check.options import CheckedOptions
 from tasks.training.model_check.text import text_tokens
 
 
+class Comparisons:
+    """Numbers the comparisons of a check in the lines of its progress.
+
+    Args:
+        begin: shows the work that begins.
+        total: the number of comparisons.
+    """
+
+    def __init__(self, begin: Begin, total: int) -> None:
+        self._begin = begin
+        self._total = total
+        self._number = 0
+
+    def begin(self, what: str) -> None:
+        """Show the comparison that begins, such as `the learner and an engine`."""
+        self._number += 1
+        self._begin(f"comparison {self._number} of {self._total}: {what.rstrip(',')}")
+
+
 def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -> dict[str, Difference]:
     """Check that learner, the model's own forward pass, export and engine agree on one model.
 
@@ -49,6 +68,7 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
 def _check_model(folder: Path, options: CheckedOptions, begin: Begin, *, engine: bool) -> dict[str, Difference]:
     begin("loading the model into the learner")
     dtypes = [precision.resolve(dtype, gpu=has_gpu()) for dtype in (options.learner.dtype, options.engine.dtype)]
+    comparisons = Comparisons(begin, 3 + (dtypes[0] != "float32") + 2 * engine)
     learner = LearnerCheck(
         folder,
         text_tokens(folder),
@@ -56,13 +76,12 @@ def _check_model(folder: Path, options: CheckedOptions, begin: Begin, *, engine:
         longest=options.engine.max_model_len,
         lora=options.lora,
         gradient_checkpointing=options.learner.gradient_checkpointing,
+        begin=comparisons.begin,
     )
     if not engine:
-        begin("comparing the learner and the export with the model's own forward pass")
         return learner.check()
     with tempfile.TemporaryDirectory() as export:
         initial, updated = asyncio.run(_sample(folder, options, learner, Path(export), dtypes[1], begin))
-    begin("comparing the engine with the learner, before and after a weight update")
     learner.return_to_device()
     comparison = EngineComparison(learner, dtypes[1])
     comparison.compare_initial(initial)
@@ -74,7 +93,6 @@ async def _sample(
     folder: Path, options: CheckedOptions, learner: LearnerCheck, export: Path, dtype: precision.Dtype, begin: Begin
 ) -> tuple[list[Sequence], list[Sequence]]:
     """Check the learner, and return what one engine samples before an update and after it."""
-    begin("comparing the learner and the export with the model's own forward pass, and starting an engine")
     checking = asyncio.create_task(asyncio.to_thread(_check_learner, learner, export))
     if has_gpu():
         await checking
@@ -82,6 +100,7 @@ async def _sample(
     else:
         await asyncio.sleep(0)  # the thread starts: the engine loads meanwhile
     adapter = served_adapter(folder, options.lora) if options.lora else None
+    begin("starting an engine")
     engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter)
     try:
         await checking

@@ -71,8 +71,9 @@ class EngineComparison:
         Raises:
             ModelCheckError: the log-probabilities differ by more than rounding.
         """
+        self._learner.begin(what := "the learner and an engine")
         with self._learner.initial_weights():
-            self._require("the learner and an engine", sampled, self._exact(sampled), RECOMPUTED)
+            self._require(what, sampled, self._exact(sampled), RECOMPUTED)
 
     def compare_updated(self, sampled: Sequence[TokenSequence]) -> None:
         """Compare responses that an engine sampled after the weight update.
@@ -80,10 +81,11 @@ class EngineComparison:
         Raises:
             ModelCheckError: the engine still uses old values, or the log-probabilities differ by more than rounding.
         """
+        self._learner.begin(what := "the learner and an engine after a weight update")
         exact = self._exact(sampled)
         if self._coarser != torch.float32:  # in float32, old values differ by far more than rounding
             self._require_new_values(sampled, torch.cat(exact))
-        self._require("the learner and an engine after a weight update", sampled, exact, NOT_RENEWED)
+        self._require(what, sampled, exact, NOT_RENEWED)
 
     def _require_new_values(self, sampled: Sequence[TokenSequence], exact: Tensor) -> None:
         errors = (torch.cat(_reported(sampled)) - exact).numpy()

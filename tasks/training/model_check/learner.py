@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from tasks.failures import MistakeError, one_line
 from tasks.machine.precision import Dtype
+from tasks.machine.progress import Begin
 from tasks.storage.model_folder import ModelError, weight_bytes, weight_files
 from tasks.training.learner import attention
 from tasks.training.learner.adapter import merged, write_adapter
@@ -77,6 +78,7 @@ class LearnerCheck:
         policy: the model in the learner; after `check` its weights are the updated ones.
         dtype: the learner's type.
         figures: the measured differences, by what was compared.
+        begin: called with what is compared, when the comparison begins.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class LearnerCheck:
         longest: int,
         lora: LoraConfig | None = None,
         gradient_checkpointing: bool = False,
+        begin: Begin = lambda _: None,
     ) -> None:
         """Load the model.
 
@@ -98,6 +101,7 @@ class LearnerCheck:
             longest: the context of the engines, tokens.
             lora: the adapter that is trained instead of the weights.
             gradient_checkpointing: the learner's option.
+            begin: called with what is compared, when the comparison begins.
 
         Raises:
             ModelError: the learner cannot compute the model.
@@ -110,6 +114,7 @@ class LearnerCheck:
         self._longest = longest
         self._lora = lora
         self._device = _device_of(folder)
+        self.begin = begin
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.policy = Policy.load(
             folder, dtype=self.dtype, longest=longest, lora=lora, gradient_checkpointing=gradient_checkpointing
@@ -281,6 +286,7 @@ class LearnerCheck:
 
     def _compare(self, what: str, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Compare learner and model in float32; return the model's log-probabilities."""
+        self.begin(what)
         with self.computing_in(torch.float32):
             plain = self.plain(sequences)
             difference = apart(self.logprobs(sequences), plain)
@@ -307,13 +313,14 @@ class LearnerCheck:
 
     def _check_rounding(self) -> None:
         """Compare the learner's error in 16 bits with that of the model's own forward pass."""
+        name = str(self.dtype).removeprefix("torch.")
+        self.begin(what := f"the learner in {name} and in float32")
         sequences = self._rounding_sequences()
         with self.computing_in(torch.float32):
             exact = self.plain(sequences)
         usual = self.usual_error(sequences, exact, self.dtype)
-        name = str(self.dtype).removeprefix("torch.")
         self.figures.require(
-            f"the learner in {name} and in float32",
+            what,
             typical_error(self.logprobs(sequences), exact),
             tolerance_of(usual, TIMES_PLAIN),
             lambda: f" (the model's own forward pass: {usual:.2g}); the likely cause is its attention in {name}",
@@ -379,6 +386,7 @@ class LearnerCheck:
 
     def _read_back(self, folder: Path, sequences: Sequence[TokenSequence], ours: list[Tensor]) -> None:
         """Load the export with transformers, and compare it in float32 with the policy, whose result was `ours`."""
+        self.begin(what := "the learner and the export, read back,")
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=self.policy.model.dtype, attn_implementation=EAGER, output_loading_info=True
         )
@@ -395,7 +403,7 @@ class LearnerCheck:
         if self._lora:  # merging rounded the weights
             with self._merged(), self.computing_in(torch.float32):
                 ours = self.plain(sequences)
-        self.figures.require("the learner and the export, read back,", apart(theirs, ours), FLOAT32, str)
+        self.figures.require(what, apart(theirs, ours), FLOAT32, str)
 
     @contextlib.contextmanager
     def _merged(self) -> Iterator[None]:

@@ -40,6 +40,12 @@ def test_groups_whose_scores_are_all_equal_are_replaced_and_every_batch_is_full(
     assert ids(run.rows("zero_variance"))[:5] == [2, 4, 6, 8, 10]
 
 
+def test_the_groups_that_are_sampled_are_reported_until_the_first_step(tmp_path):
+    run = Run(tmp_path, config(steps=3, groups_per_step=2), prompts(50)).play()
+    assert run.phases
+    assert all(phase.endswith(" of 2 groups of step 0 are sampled") for phase in run.phases)
+
+
 def test_every_sampled_group_has_one_fate_and_a_trained_one_the_step_that_took_it(tmp_path):
     async def some_teach(_actor, prompt):
         return {0: ["wrong", "wrong"], 1: ["right", "?"]}.get(prompt % 4, ["right", "wrong"])

@@ -75,7 +75,7 @@ def test_ranks_without_a_place_say_what_they_need_and_what_there_is(ray, tiny_mo
         return handles[-1]
 
     with pytest.raises(
-        LearnerLostError, match=r"1 learner ranks wait .* \(8 CPUs .* of 2 CPUs are free and 0 of 0 GPUs"
+        LearnerLostError, match=r"the learner's rank waits .* \(8 CPUs .* of 2 CPUs are free and 0 of 0 GPUs"
     ):
         asyncio.run(RayLearner(create, config).start())
     ray.kill(handles[0])

@@ -12,10 +12,12 @@ from tasks.storage.model_folder import ModelError
 from tasks.training.learner import policy
 from tasks.training.learner.adapter import WEIGHTS
 from tasks.training.learner.architecture import LogitsShape
-from tasks.training.learner.config import LoraConfig
+from tasks.training.learner.config import LearnerConfig, LoraConfig
 from tasks.training.learner.policy import Policy
+from tasks.training.model_check import check
 from tasks.training.model_check.comparison import FLOAT32, TIMES_PLAIN, ModelCheckError
 from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
+from tasks.training.model_check.options import CheckedOptions
 from tests.training.model_check.families import FAMILIES, TOKENS, build
 
 AGREEMENT = 1e-4
@@ -39,6 +41,16 @@ def folder(tmp_path_factory):
 
 def check_of(folder, longest=256, tokens=TOKENS, **options):
     return LearnerCheck(folder, tokens, longest=longest, **{"dtype": "float32", **options})
+
+
+@pytest.mark.parametrize(("dtype", "comparisons"), [("float32", 3), ("bfloat16", 4)])
+def test_each_comparison_has_a_line_when_it_begins_with_its_number(folder, monkeypatch, capsys, dtype, comparisons):
+    monkeypatch.setattr(check, "text_tokens", lambda _: TOKENS)
+    figures = check.check_model(folder("llama"), CheckedOptions(learner=LearnerConfig(dtype=dtype)), engine=False)
+    assert len(figures) == comparisons
+    lines = [line for line in capsys.readouterr().err.splitlines() if "comparison" in line]
+    numbers = [f"model check: comparison {number} of {comparisons}" for number in range(1, comparisons + 1)]
+    assert [line.rpartition(": ")[0] for line in lines] == numbers
 
 
 def structure(figures):

@@ -1,0 +1,51 @@
+"""The folders of runs: commands that are refused leave none behind."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
+from tasks.storage.outputs import at_work
+from tests.paths import ROOT
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A working directory in which no command was run before."""
+    for name in ("RLVR_OUTPUTS", "RLVR_RUNS", "FLYTE_SDK_LOCAL_SANDBOX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_folders_that_stay_empty_are_removed_and_others_are_not(elsewhere):
+    with at_work():
+        assert folder_of("").is_dir()
+        assert sandbox_folder().is_dir()
+    assert list(elsewhere.iterdir()) == []
+    outputs_folder().mkdir()
+    with at_work():
+        (folder_of("") / "result").touch()
+    assert [path.name for path in outputs_folder().iterdir()] == ["runs"]
+    with at_work():
+        pass
+    assert (folder_of("") / "result").exists()
+
+
+def test_folders_that_were_there_before_stay(elsewhere):
+    outputs_folder().mkdir()
+    with at_work():
+        pass
+    assert list(elsewhere.iterdir()) == [outputs_folder()]
+
+
+@pytest.mark.long
+def test_a_run_that_is_refused_leaves_no_folder(elsewhere):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tasks.commands", "run", "--training", "nowhere"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "nowhere" in done.stderr
+    assert list(elsewhere.iterdir()) == []
