@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 THREADS = 4
-"""Number of threads that hash tensors in the background. A core hashes about 8 GB/s, so that four are about as fast as a
-GPU's link to main memory."""
+"""Number of threads that hash tensors in the background. A core hashes about 8 GB/s, so that four are about as fast as
+a GPU's link to main memory."""
 
 
 class Contents(NamedTuple):
