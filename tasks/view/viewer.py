@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -135,7 +136,7 @@ def _is_free(port: int) -> bool:
 
 
 def serve(environment: Path, logs: Path, port: int) -> None:
-    """Show the logs on `HOST` until the process is interrupted. The viewer ends with this process.
+    """Show the logs on `HOST` until this process is interrupted or terminated. The viewer ends with it.
 
     Raises:
         ViewError: the viewer ended.
@@ -143,6 +144,7 @@ def serve(environment: Path, logs: Path, port: int) -> None:
     command = [*_program(environment, "server"), str(os.getpid()), str(environment / "bin" / "inspect")]
     command += ["view", "start", "--log-dir", str(logs), "--recursive"]
     command += ["--host", HOST, "--port", str(port), "--no-trust-content", "--display", "none", "--log-level", "error"]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt, so that callers remove their logs
     with tempfile.TemporaryDirectory() as own:
         # Inspect notes the process of each port in this folder, and would end an earlier one, whatever it is by now.
         variables = _variables() | {"XDG_DATA_HOME": own}

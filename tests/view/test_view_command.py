@@ -110,7 +110,8 @@ def test_a_port_that_is_taken_is_refused_if_it_is_given_and_else_the_next_is_use
 
 
 @pytest.mark.long
-def test_a_view_leaves_another_one_alone_and_its_viewer_ends_with_it(run, inspect):
+def test_a_view_leaves_another_one_alone_and_its_viewer_ends_with_it(run, inspect, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-m", "tasks.commands", "view", str(run), "--benchmark", "sums"]
 
     def begun():
@@ -128,6 +129,7 @@ def test_a_view_leaves_another_one_alone_and_its_viewer_ends_with_it(run, inspec
         assert "<html" in answer(address)
         second.terminate()
         second.wait()
+        assert len(list(tmp_path.glob("rlvr-view-*"))) == 1  # the logs of the first
         assert is_quiet(other)
         assert "<html" in answer(address)
     finally:
