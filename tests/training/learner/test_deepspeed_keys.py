@@ -82,7 +82,7 @@ def test_keys_are_those_of_the_installed_deepspeed(path, module, name):
             {"deepspeed": {"zero_optimization": {"overlap_comm": True}}, "zero_stage": 1},
             "overlap_comm: .* set learner.zero_stage to 2",
         ),
-        ({"deepspeed": {"gradient_predivide_factor": 2.0}}, "gradient_predivide_factor: .* reduce_scatter: false"),
+        ({"deepspeed": {"gradient_predivide_factor": 2.0}}, "gradient_predivide_factor: .*reduce_scatter: false"),
         (
             {"deepspeed": {"prescale_gradients": True}, "zero_stage": 3},
             "prescale_gradients: .* at stage 3 of ZeRO only",
