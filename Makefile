@@ -30,8 +30,8 @@ help:  ## this list
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; then rlvr --help"
 
-demo: $(VENV)/.ready  ## the whole pipeline on the quickstart: 7 minutes on two idle cores with bfloat16, else longer
-	@echo "model and its check, source, clean, difficulty, mix, train, evaluate, report: 7 minutes on two idle cores with bfloat16, else longer"
+demo: $(VENV)/.ready  ## the whole pipeline on the quickstart: 9 minutes on two idle cores with bfloat16, else longer
+	@echo "model and its check, source, clean, difficulty, mix, train, evaluate, report: 9 minutes on two idle cores with bfloat16, else longer"
 	@$(RUN)
 
 demo-experiment: $(VENV)/.ready  ## two variants of the quickstart, trained and compared

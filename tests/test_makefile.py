@@ -69,8 +69,8 @@ def test_the_demo_names_its_stages_and_its_duration_before_the_first(tmp_path):
     stages = [first.find(stage) for stage in ("source", "clean", "difficulty", "mix", "train", "evaluate", "report")]
     assert stages[0] > -1
     assert stages == sorted(stages)
-    assert "7 minutes" in first
-    assert "7.1 minutes" in (ROOT / "README.md").read_text()
+    assert "9 minutes" in first
+    assert "8.9 minutes" in (ROOT / "README.md").read_text()
 
 
 def test_gpu_check_hands_its_variables_to_the_command(tmp_path):
