@@ -75,8 +75,8 @@ class LocalRun:
         check_sandbox()
         with at_work():
             lines = self._run(inputs)
-        with contextlib.suppress(OSError):
-            lines = "\n".join(filter(None, (lines, size_line())))
+            with contextlib.suppress(OSError):
+                lines = "\n".join(filter(None, (lines, size_line())))
         return lines
 
     def _run(self, inputs: dict[str, Any]) -> str:

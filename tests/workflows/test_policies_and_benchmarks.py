@@ -99,7 +99,7 @@ def test_policies_answer_benchmarks_and_what_ran_once_does_not_run_again(run, wr
     done = CliRunner().invoke(command, ["show", str(latest), "--benchmark", "sums", "--flipped", "better"])
     assert done.exit_code == 0, done.output
     better = int(re.search(r"after against before (\d+) better and 0 worse", done.output)[1])
-    assert len(re.findall(r"^\w{8}  row \d  0 \+ \d =$", done.output, re.MULTILINE)) == better > 0
+    assert len(re.findall(r"^\w{8}  sums row \d  0 \+ \d =$", done.output, re.MULTILINE)) == better > 0
     assert f"{better} of {better} shown" in done.output
 
 
