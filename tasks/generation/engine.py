@@ -47,6 +47,8 @@ T = TypeVar("T")
 
 REFUSED_ADAPTER = re.compile("expected target modules|MoE LoRA")
 """Matches vLLM's errors about layers for which it does not support adapters."""
+DEATH_SECONDS = 1.0
+"""Seconds between two looks at whether the engine has died while it is called."""
 STOP_SECONDS = 1.0
 """Seconds that an engine's process has to exit on a machine without a GPU before it is killed. vLLM's default is 5.
 
@@ -229,20 +231,7 @@ class Engine:
         async with self._updating:
             began = time.perf_counter()
             try:
-                if self._sleeps:
-                    await self._llm.wake_up(["weights"])
-                else:
-                    await self._llm.pause_generation(mode="keep", clear_cache=not keep_cache)
-                paused = time.perf_counter()
-                self._version = version
-                try:
-                    await (self._replace_adapter if self._adapted else self._replace_weights)(str(path), str(version))
-                except Exception:
-                    # The engine is lost, but waiting requests must end. Another error here adds no information.
-                    with contextlib.suppress(Exception):
-                        await self._resume()
-                    raise
-                await self._resume()
+                paused = await self._unless_it_dies(self._pause_and_replace(str(path), version, keep_cache=keep_cache))
             except Exception as error:  # vLLM raises many types; all of them are failures of the engine
                 reason = self._output.reason_or(error)
                 if self._adapted and REFUSED_ADAPTER.search(reason):
@@ -253,6 +242,24 @@ class Engine:
             resumed = time.perf_counter()
             contents = await self._arrived(version)
         return WeightUpdate(resumed - paused, resumed - began, contents)
+
+    async def _pause_and_replace(self, path: str, version: int, *, keep_cache: bool) -> float:
+        """Pause the engine, replace its weights and resume it. Return the time at which it had paused, seconds."""
+        if self._sleeps:
+            await self._llm.wake_up(["weights"])
+        else:
+            await self._llm.pause_generation(mode="keep", clear_cache=not keep_cache)
+        paused = time.perf_counter()
+        self._version = version
+        try:
+            await (self._replace_adapter if self._adapted else self._replace_weights)(path, str(version))
+        except Exception:
+            # The engine is lost, but waiting requests must end. Another error here adds no information.
+            with contextlib.suppress(Exception):
+                await self._resume()
+            raise
+        await self._resume()
+        return paused
 
     async def _resume(self) -> None:
         """Resume the requests after an update. If the engine slept, its KV cache returns to the GPU first."""
@@ -297,9 +304,25 @@ class Engine:
 
     async def _called(self, call: Awaitable[T], doing: str) -> T:
         try:
-            return await call
+            return await self._unless_it_dies(call)
         except Exception as error:  # vLLM raises many types; all of them are failures of the engine
             raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
+
+    async def _unless_it_dies(self, call: Awaitable[T]) -> T:
+        """Return the result of a call of vLLM, to which an engine that dies meanwhile would never answer.
+
+        Raises:
+            EngineDeadError: the engine died.
+        """
+        waiting = asyncio.ensure_future(call)
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=DEATH_SECONDS)
+                if self._llm.errored and not waiting.done():
+                    raise self._llm.dead_error
+        finally:
+            waiting.cancel()
+        return waiting.result()
 
     async def _arrived(self, version: int) -> Contents:
         """Return the contents of the tensors that all workers of the engine loaded in the last update.

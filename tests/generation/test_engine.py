@@ -315,11 +315,22 @@ def test_weights_that_cannot_be_loaded_are_an_error_and_hang_no_request(engine, 
 
 
 @pytest.fixture(scope="module")
-def killed(engine, before):
-    """The engine, its processes killed."""
+def killed(engine, loop, before, other_model):
+    """The engine, its processes killed while it takes new weights."""
     processes = engines_of_this_process(before)
-    for process in processes:
-        process.kill()
+
+    async def killed_meanwhile():
+        for process in processes:
+            process.suspend()  # it cannot answer before it dies
+        update = asyncio.create_task(engine.update_weights(Path(other_model) / "model.safetensors", 4))
+        await asyncio.sleep(0.2)
+        for process in processes:
+            process.kill()
+        with pytest.raises(EngineError, match=r"weight update 4 from .* failed"):
+            async with asyncio.timeout(60):  # an update that waits for an answer would wait for ever
+                await update
+
+    loop.run(killed_meanwhile())
     psutil.wait_procs(processes)
     return engine
 
