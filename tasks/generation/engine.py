@@ -309,7 +309,7 @@ class Engine:
             raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
 
     async def _unless_it_dies(self, call: Awaitable[T]) -> T:
-        """Return the result of a call of vLLM, to which an engine that dies meanwhile would never answer.
+        """Return the result of a call of vLLM. An engine that dies meanwhile would never answer.
 
         Raises:
             EngineDeadError: the engine died.

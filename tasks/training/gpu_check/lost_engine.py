@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tasks.training.gpu_check.part import PartTask
 
 STEPS = 3
+CPU_STEPS = 12
+"""Number of steps without a GPU: those of a tiny model take half a second, and would end before the engine is killed."""
 ENGINE = "EngineCore"
 """Part of the command line of vLLM's process."""
 PAUSE = 0.2
@@ -44,7 +46,8 @@ def check_lost_engine(findings: Findings, task: PartTask) -> None:
     home = task.folder / "lost_engine"
     run = home / "run"
     home.mkdir()
-    files = write_files(home, model, sizes, steps=STEPS)
+    steps = STEPS if has_gpu() else CPU_STEPS
+    files = write_files(home, model, sizes, steps=steps)
     mixture = write_mixture(home / "mixture.parquet")
     placement = "time_shared" if has_gpu() else "auto"
     findings.figures["placement"] = placement
@@ -58,14 +61,14 @@ def check_lost_engine(findings: Findings, task: PartTask) -> None:
     findings.require(process.wait() == 0, f"rlvr train exited with {process.returncode}: see {task.log}.")
     if findings.faults:
         return
-    steps = read_metrics(run / "metrics.jsonl")
-    for step in steps:
+    taken = read_metrics(run / "metrics.jsonl")
+    for step in taken:
         findings.figures[f"step {step['step']}, s"] = step["step_seconds"]
-    record_steps(findings, steps, STEPS)
-    lost = sum(step["actors_lost"] for step in steps)
+    record_steps(findings, taken, steps)
+    lost = sum(step["actors_lost"] for step in taken)
     findings.figures["engines lost"] = lost
     findings.require(lost == 1, f"The run has counted {lost:.0f} lost engines, and one was killed.")
-    generated = sum(step["generated_tokens"] for step in steps[1:])
+    generated = sum(step["generated_tokens"] for step in taken[1:])
     findings.figures["tokens generated after the first step"] = generated
     findings.require(generated > 0, "The engine that replaced the lost one has generated nothing.")
     findings.require(any((run / "policy").glob("*.safetensors")), "The run has written no policy.")
