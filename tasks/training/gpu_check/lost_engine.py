@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STEPS = 3
 CPU_STEPS = 12
-"""Number of steps without a GPU: those of a tiny model take half a second, and would end before the engine is killed."""
+"""Number of steps without a GPU: a tiny model takes half a second for each, and three would end before the kill."""
 ENGINE = "EngineCore"
 """Part of the command line of vLLM's process."""
 PAUSE = 0.2
