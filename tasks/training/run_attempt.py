@@ -25,7 +25,7 @@ def train_at(location: RunLocation, inputs: RunInputs, filesystem_of: FileSystem
 
     Args:
         location: its folder, and its address on blob storage if it has one.
-        inputs: the inputs of the run; its lease and its uploads are replaced by the ones of the location.
+        inputs: the inputs of the run; its lease, its uploads and `on_phase` are replaced.
         filesystem_of: returns the fsspec file system of an address.
         advance: the progress of its steps (`track_progress`).
 
@@ -40,7 +40,8 @@ def train_at(location: RunLocation, inputs: RunInputs, filesystem_of: FileSystem
         attached(location.folder, location.address, filesystem_of, config.checkpoint_every, location.begin) as held,
         reported(location.folder, config, advance),
     ):
-        return train(replace(inputs, lease=held.lease, on_saved=held.on_saved, shards=held.shards))
+        shown = replace(inputs, on_phase=lambda what: advance(0, note=what))
+        return train(replace(shown, lease=held.lease, on_saved=held.on_saved, shards=held.shards))
 
 
 @contextlib.contextmanager

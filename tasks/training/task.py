@@ -127,7 +127,6 @@ def train_policy(
             benchmarks,
             lineage=lineage,
             on_step=on_step,
-            on_phase=lambda what: advance(0, note=what),
         )
         try:
             result = train_at(location, run, access.get_filesystem_for_path, advance)

@@ -99,7 +99,6 @@ def train_recipe(
             benchmarks,
             lineage=lineage,
             on_step=on_step,
-            on_phase=lambda what: advance(0, note=what),
         )
         result = train_at(location, inputs_of_run, filesystem_of, advance)
     results = {"policy": result.policy, "ledger": result.ledger, "metrics": result.metrics}
