@@ -48,7 +48,7 @@ T = TypeVar("T")
 REFUSED_ADAPTER = re.compile("expected target modules|MoE LoRA")
 """Matches vLLM's errors about layers for which it does not support adapters."""
 DEATH_SECONDS = 1.0
-"""Seconds between two looks at whether the engine has died while it is called."""
+"""Seconds between checks of whether the engine has died, during a call."""
 STOP_SECONDS = 1.0
 """Seconds that an engine's process has to exit on a machine without a GPU before it is killed. vLLM's default is 5.
 
@@ -231,7 +231,8 @@ class Engine:
         async with self._updating:
             began = time.perf_counter()
             try:
-                paused = await self._unless_it_dies(self._pause_and_replace(str(path), version, keep_cache=keep_cache))
+                replacing = self._pause_and_replace(str(path), version, keep_cache=keep_cache)
+                paused = await self._wait_while_alive(replacing)
             except Exception as error:  # vLLM raises many types; all of them are failures of the engine
                 reason = self._output.reason_or(error)
                 if self._adapted and REFUSED_ADAPTER.search(reason):
@@ -244,7 +245,7 @@ class Engine:
         return WeightUpdate(resumed - paused, resumed - began, contents)
 
     async def _pause_and_replace(self, path: str, version: int, *, keep_cache: bool) -> float:
-        """Pause the engine, replace its weights and resume it. Return the time at which it had paused, seconds."""
+        """Pause the engine, replace its weights and resume it. Return the time of the pause, as `perf_counter`."""
         if self._sleeps:
             await self._llm.wake_up(["weights"])
         else:
@@ -304,12 +305,12 @@ class Engine:
 
     async def _called(self, call: Awaitable[T], doing: str) -> T:
         try:
-            return await self._unless_it_dies(call)
+            return await self._wait_while_alive(call)
         except Exception as error:  # vLLM raises many types; all of them are failures of the engine
             raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
 
-    async def _unless_it_dies(self, call: Awaitable[T]) -> T:
-        """Return the result of a call of vLLM. An engine that dies meanwhile would never answer.
+    async def _wait_while_alive(self, call: Awaitable[T]) -> T:
+        """Return the result of a call of vLLM, which never returns if the engine dies meanwhile.
 
         Raises:
             EngineDeadError: the engine died.

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from tasks.machine.resources import has_gpu
 from tasks.training.gpu_check.pipeline import read_metrics, record_steps
 from tasks.training.gpu_check.results import Findings
-from tasks.training.gpu_check.sizes import sizes_of
-from tasks.training.gpu_check.small_run import prepare_model, write_files, write_mixture
+from tasks.training.gpu_check.small_run import prepare_run, write_mixture
 
 if TYPE_CHECKING:
     import psutil
@@ -41,13 +40,9 @@ def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
 
 def check_lost_engine(findings: Findings, task: PartTask) -> None:
     """Train a few steps, kill the engine after the first one, and require that the run replaces it and ends."""
-    sizes = sizes_of(dry=task.dry)
-    model = prepare_model(task.folder / "run_model", sizes)
-    home = task.folder / "lost_engine"
-    run = home / "run"
-    home.mkdir()
     steps = STEPS if has_gpu() else CPU_STEPS
-    files = write_files(home, model, sizes, steps=steps)
+    home, files = prepare_run(task, "lost_engine", steps)
+    run = home / "run"
     mixture = write_mixture(home / "mixture.parquet")
     placement = "time_shared" if has_gpu() else "auto"
     findings.figures["placement"] = placement

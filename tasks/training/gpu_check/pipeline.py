@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.storage.locations import OUTPUTS, RUNS, SANDBOX
 from tasks.training.gpu_check.results import Findings
-from tasks.training.gpu_check.sizes import sizes_of
-from tasks.training.gpu_check.small_run import prepare_model, write_files
+from tasks.training.gpu_check.small_run import prepare_run
 
 if TYPE_CHECKING:
     from tasks.training.gpu_check.part import PartTask
@@ -43,11 +42,7 @@ def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
 
 def check_pipeline(findings: Findings, task: PartTask) -> None:
     """Run the pipeline on a random model; copy its report and metrics to the folder of what stays."""
-    sizes = sizes_of(dry=task.dry)
-    model = prepare_model(task.folder / "run_model", sizes)
-    home = task.folder / "pipeline"
-    home.mkdir()
-    files = write_files(home, model, sizes, steps=STEPS)
+    home, files = prepare_run(task, "pipeline", STEPS)
     places = {OUTPUTS: home / "outputs", RUNS: home / "runs", SANDBOX: home / "flyte"}
     command = [sys.executable, "-m", "tasks.commands", "run"]
     for option, path in files.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -14,8 +14,11 @@ from tasks.machine.resources import has_gpu
 from tasks.storage.durable import whole
 from tasks.tables.parquet import table_from_rows, write_table
 from tasks.tables.schemas import MIXTURE, canonical_json, prompt_id
-from tasks.training.gpu_check.sizes import Sizes, save_random_model
+from tasks.training.gpu_check.sizes import Sizes, save_random_model, sizes_of
 from tasks.training.gpu_check.time_sharing import save_tokenizer
+
+if TYPE_CHECKING:
+    from tasks.training.gpu_check.part import PartTask
 
 REWARD = "tasks.training.gpu_check.rewards.share_of_ones"
 
@@ -45,6 +48,15 @@ def training_options(sizes: Sizes, model: Path, steps: int) -> dict[str, Any]:
         "cluster": {"gpus_per_node": int(has_gpu())},
         "alarms": {"max_truncated": None},  # a random model does not end its responses
     }
+
+
+def prepare_run(task: PartTask, name: str, steps: int) -> tuple[Path, dict[str, Path]]:
+    """Write the model and the files of a run; return a new folder for the run, and the paths of its files by option."""
+    sizes = sizes_of(dry=task.dry)
+    model = prepare_model(task.folder / "run_model", sizes)
+    home = task.folder / name
+    home.mkdir()
+    return home, write_files(home, model, sizes, steps=steps)
 
 
 def prepare_model(folder: Path, sizes: Sizes) -> Path:

@@ -65,7 +65,7 @@ class VariantChecks:
             findings.figures["the plain forward pass's, nats"] = usual
             findings.require(
                 error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE),
-                f"Log-probabilities are {error:.2g} nats from float32, those of a plain forward pass {usual:.2g}.",
+                f"Log-probabilities differ from float32 by {error:.2g} nats, a plain forward pass by {usual:.2g}.",
             )
             peak = max(self._learner.measure(findings, trainer, self._sizes.row, mfu=True))
             if torch.cuda.is_available():

@@ -52,7 +52,7 @@ def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("placement", ["shared", "time_shared", "apart"])
-def test_a_replacement_next_to_a_rank_has_the_kv_cache_of_the_first_engine(monkeypatch, tmp_path, placement):
+def test_a_replaced_engine_gets_the_kv_cache_size_of_the_first(monkeypatch, tmp_path, placement):
     import ray
 
     from tasks.training.cluster import processes

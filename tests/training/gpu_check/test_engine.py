@@ -41,7 +41,7 @@ def test_an_engine_on_cpus_passes(check):
 
 @pytest.mark.engine
 @pytest.mark.complete
-def test_an_engine_that_ignores_seeds_and_swaps_its_weights_is_found(check, monkeypatch):
+def test_an_engine_that_ignores_seeds_and_swaps_its_weights_fails_the_check(check, monkeypatch):
     """It says that it has loaded each update, and goes on with the first."""
     generate, update_weights = Engine.generate, Engine.update_weights
 
@@ -88,8 +88,8 @@ def completion(*spans, tokens):
     ],
 )
 def test_spans_of_versions_add_up(spans, fault):
-    found = engine.fault_of_spans(completion(*spans, tokens=4), version=2)
-    assert found is None if fault is None else fault in found
+    message = engine.fault_of_spans(completion(*spans, tokens=4), version=2)
+    assert message is None if fault is None else fault in message
 
 
 def test_bare_vllm_is_given_none_of_our_options(monkeypatch, tmp_path):

@@ -39,7 +39,7 @@ def test_an_error_names_what_is_free_also_if_the_limit_is_shorter():
     assert "0 of 2 CPUs are free" in described(1, 10.0, limit=10.0)
 
 
-def test_ranks_that_have_their_places_load_the_model():
+def test_after_placement_the_message_says_that_ranks_load_the_model():
     assert described(2, 500.0, placed=True) == "2 learner ranks load the model and find each other"
 
 

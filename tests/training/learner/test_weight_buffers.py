@@ -81,7 +81,7 @@ def test_a_buffer_is_used_again_only_after_its_version_was_removed(tmp_path, buf
     assert len(files(tmp_path)) == 4
 
 
-def test_a_version_that_is_written_again_replaces_the_first_at_once(tmp_path, buffers):
+def test_writing_a_version_again_replaces_its_file_atomically(tmp_path, buffers):
     write(buffers, tmp_path / "v1", policy(1))
     with (tmp_path / "v1").open("rb") as reader:
         write(buffers, tmp_path / "v1", policy(9))
