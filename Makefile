@@ -184,6 +184,7 @@ $(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt imag
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) -e '.[cpu,dev]'
 	@$(BIN)/python -m images.nltk_data
+	@$(BIN)/python -m compileall -q images tasks tests workflows
 	@touch $@
 
 .images/%/.ready: images/Dockerfile pyproject.toml images/lock-cpu.txt images/lock-cuda.txt images/overrides-cpu.txt images/nltk-data.txt | $(VENV)/.ready

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from images import pins
+from tasks.lineage.parsed_modules import ParsedModules
 
 ROOT = Path(__file__).parents[2]
 """The root of the checkout."""
@@ -80,11 +81,12 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
     """
     digest = hashlib.sha256()
     for name in sorted(reachable(module, ignored_code)):
-        digest.update(f"{name}\n{_code_for(module, name).text}\n".encode())
+        digest.update(f"{name}\n{_code_for(module, name).digest}\n".encode())
         for path in _data_files(_file(name)):
             digest.update(path.name.encode() + path.read_bytes())
     for distribution, version in sorted(distributions(module, ignored_code).items()):
         digest.update(f"{distribution}=={version}\n".encode())
+    _PARSED.save()
     return digest.hexdigest()
 
 
@@ -169,23 +171,33 @@ def _file(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-class _Code(NamedTuple):
-    """The included part of a module: its syntax tree as text, its imports, and strings that may be module names."""
+_PARSED = ParsedModules(Path(__file__))
 
-    text: str
+
+class _Code(NamedTuple):
+    """The included part of a module: a digest of its syntax tree, its imports, and strings that may be module names."""
+
+    digest: str
     imports: frozenset[str]
     strings: frozenset[str]
 
 
 @cache
 def _code(module: str, *, whole: bool) -> _Code:
-    """Return the module without docstrings, and also without `DISPLAY` unless it is `whole`."""
+    """Read the module without docstrings, and also without `DISPLAY` unless it is `whole`."""
+    source = _file(module).read_bytes()
+    key = f"{module} {whole} {hashlib.sha256(source).hexdigest()}"
+    if (stored := _PARSED.get(key)) is not None:
+        digest, *names = stored
+        return _Code(digest, *map(frozenset, names))
     reader = _Reader(None if whole else module)
     try:
-        reader.visit(ast.parse(_file(module).read_text(encoding="utf-8")))
+        reader.visit(ast.parse(source))
     except ValueError as error:
         raise ValueError(f"{module}: {error}") from None
-    return _Code("".join(reader.text), frozenset(reader.imports), frozenset(reader.strings))
+    digest = hashlib.sha256("".join(reader.text).encode()).hexdigest()
+    _PARSED.add(key, [digest, sorted(reader.imports), sorted(reader.strings)])
+    return _Code(digest, frozenset(reader.imports), frozenset(reader.strings))
 
 
 class _Reader(ast.NodeVisitor):

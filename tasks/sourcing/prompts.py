@@ -213,7 +213,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     shown = by_tests is None or drop_free_tests(by_tests)
     try:
         truth_text, metadata_text = canonical_json(truth), canonical_json(metadata) if metadata else "{}"
-        (truth_text + metadata_text).encode()
+        metadata_text.encode()  # the other texts are encoded for the id
         environment = environment_of(row, source)
         identity = prompt_id_of_texts(chat.messages, verifier, truth_text, environment)
     except UnicodeEncodeError as error:
