@@ -124,6 +124,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
             weights=engine.weights,
             out_of_bounds=engine.out_of_bounds,
             off_policy=engine.off_policy,
+            masked=engine.masked,
             kl=kl,
             mask=mask,
             sample_share=sample_share,

@@ -48,6 +48,7 @@ LOSS_METRICS = (
         "share",
         "tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections)",
     ),
+    Metric("masked", "share of tokens", "tokens dropped by `correction.mask`; only if that is set"),
     Metric("off_policy", "share of sequences", "sequences dropped by `off_policy_threshold`; only if that is set"),
     Metric("mismatch", "nats", "mean of abs(d)"),
     Metric("mismatch_max", "nats", "maximum of abs(d)"),
@@ -101,6 +102,8 @@ class Measured:
     """bool, as in `Correction`."""
     off_policy: Tensor
     """bool, as in `Correction`."""
+    masked: Tensor
+    """bool, as in `Correction`."""
     kl: Tensor | None
     """Estimate of KL(policy || reference), nats, or None if the loss has no such term."""
     mask: Tensor
@@ -145,6 +148,8 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         sums["clip_dual"] = total(tokens.clipped.dual)
     if config.correction.off_policy_threshold is not None:
         sums[OFF_POLICY] = total(tokens.off_policy * tokens.sample_share)
+    if config.correction.mask is not None:
+        sums["masked"] = total(tokens.masked)
     if tokens.kl is not None:
         sums["kl"] = total(tokens.kl)
     return sums

@@ -35,9 +35,9 @@ def test_every_exported_name_resolves():
 @pytest.mark.parametrize(
     ("correction", "named"),
     [
-        ({"kind": "tis", "min": 0.5}, ["kind = tis", "correction.min = 0.5"]),
+        ({"kind": "tis", "min": 2.5}, ["correction.min = 2.5", "correction.max = 2.0"]),
         ({"kind": "tis", "max": None}, ["kind = tis", "correction.max"]),
-        ({"min": 0.5}, ["kind = tis", "correction.min = 0.5"]),
+        ({"kind": "none", "min": 0.5}, ["kind = none", "correction.min = 0.5"]),
         ({"kind": "none", "max": 2.0}, ["kind = none", "correction.max = 2.0"]),
         ({"kind": "icepop", "max": 5.0}, ["kind = icepop", "correction.min"]),
         ({"kind": "icepop", "min": 0.5}, ["kind = icepop", "correction.max"]),
@@ -46,6 +46,13 @@ def test_every_exported_name_resolves():
         ({"kind": "sequence_truncate"}, ["kind = sequence_truncate", "correction.max"]),
         ({"kind": "sequence_mask", "min": 0.5, "max": 2.0}, ["kind = sequence_mask", "correction.min = 0.5"]),
         ({"off_policy_threshold": 0}, ["off_policy_threshold"]),
+        ({"mask": {}}, ["correction.mask.max", "correction.mask.min"]),
+        ({"mask": {"min": 1.2, "max": 0.8}}, ["correction.mask.min = 1.2", "correction.mask.max = 0.8"]),
+        ({"mask": {"metric": "tv", "min": 0.1}}, ["correction.mask.metric = tv", "correction.mask.min = 0.1"]),
+        (
+            {"kind": "icepop", "min": 0.5, "max": 5.0, "mask": {"max": 2.0}},
+            ["correction.kind = icepop", "correction.mask", "kind = tis or none"],
+        ),
         ({"kind": "sometimes"}, ["kind"]),
         ({"kind": "tis", "rho": 2.0}, ["rho"]),
     ],
