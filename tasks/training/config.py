@@ -312,7 +312,7 @@ class TrainingConfig(Config):
                 "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "
                 "distribution is not the policy's, and every importance weight would be wrong"
             )
-        if self.sampling.guided_regex and self.objective.correction.kind == "none":
+        if self.sampling.guided_regex and not self.objective.corrects_engine:
             raise ValueError(
                 "sampling.guided_regex: responses are sampled from the policy's tokens that can match, which is not "
                 "the policy; objective.correction corrects for this, kind = none does not"
@@ -341,7 +341,7 @@ class TrainingConfig(Config):
         if reason:
             raise ValueError(reason)
         for name in engine.coarse:
-            if self.objective.correction.kind == "none":
+            if not self.objective.corrects_engine:
                 raise ValueError(
                     f"actors.engine.vllm.{name}: the engine then draws from another distribution than the learner's; "
                     "objective.correction corrects for this, kind = none does not"

@@ -98,6 +98,13 @@ def test_a_recipe_that_cannot_train_is_refused_with_the_field(options, message):
         TrainingConfig.model_validate(options)
 
 
+def test_dppo_corrects_for_a_distribution_that_is_not_the_policys():
+    dppo = {"surrogate": "dppo", "correction": {"kind": "none"}}
+    TrainingConfig.model_validate({"sampling": {"guided_regex": "[ab]"}, "objective": dppo})
+    vllm = {"engine": {"vllm": {"kv_cache_dtype": "fp8"}}}
+    TrainingConfig.model_validate({"actors": vllm, "model_check": False, "objective": dppo})
+
+
 def test_a_seed_that_training_would_ignore_is_refused():
     with pytest.raises(ValidationError, match="sampling"):
         TrainingConfig.model_validate({"sampling": {"seed": 1}})

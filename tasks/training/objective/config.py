@@ -16,7 +16,7 @@ Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp",
 Normalization = Literal["none", "group", "batch"]
 Aggregation = Literal["token", "sequence", "constant"]
 RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
-Surrogate = Literal["ppo", "cispo", "gspo"]
+Surrogate = Literal["ppo", "cispo", "gspo", "dppo"]
 CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis", "sequence_truncate", "sequence_mask"]
 KLEstimator = Literal["k1", "k2", "k3"]
 BinaryDivergence = Literal["tv", "kl"]
@@ -142,6 +142,28 @@ class CorrectionConfig(Config):
                 "kind = tis or none"
             )
         return self
+
+
+class DPPOConfig(Config):
+    """The trust region of `surrogate: dppo` and its penalty (prime-rl's default loss).
+
+    A token's divergence is that between the policy and the engine, which sampled it: with p its probability under the
+    policy that is being trained and q under the engine, `tv` is `abs(p - q)`, and `kl` is
+    `q log(q / p) + (1 - q) log((1 - q) / (1 - p))` (DPPO, Qi et al. 2026, arXiv:2602.04879, eq. 13 and 14).
+    """
+
+    divergence: BinaryDivergence = "tv"
+    """Divergence that `low` and `high` bound: total variation or KL, each of the sampled token against all others. The
+    paper uses 0.15 and 0.2 for `tv`, 0.05 for `kl`."""
+    low: float = Field(default=0.2, ge=0)
+    """Largest divergence of tokens that became less likely: if the advantage is negative, tokens beyond it are dropped.
+    prime-rl's `dppo_mask_low`."""
+    high: float = Field(default=0.2, ge=0)
+    """Largest divergence of tokens that became more likely: if the advantage is positive, tokens beyond it are dropped.
+    prime-rl's `dppo_mask_high`."""
+    kl_weight: float = Field(default=1e-3, ge=0)
+    """Weight of the penalty `log(pi / pi_rollout)^2` in the loss, on all trained tokens, dropped ones too (Kimi K2.5,
+    arXiv:2602.02276). prime-rl's `kl_tau`, for an `adv_tau` of 1. With 0, there is none."""
 
 
 class KLConfig(Config):
@@ -279,7 +301,11 @@ class ObjectiveConfig(Config):
     surrogate: Surrogate = "ppo"
     """Surrogate objective: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy
     gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
-    arXiv:2507.18071), which requires `aggregation: sequence`."""
+    arXiv:2507.18071), which requires `aggregation: sequence`; `dppo`, the ratio `pi / pi_rollout` without tokens whose
+    probability has changed too much (arXiv:2602.04879), which requires `correction: {kind: none}`."""
+    dppo: DPPOConfig = Field(default_factory=DPPOConfig)
+    """Trust region and penalty of `surrogate: dppo`; rejected by the other surrogates. `clip_low`, `clip_high` and
+    `dual_clip` have no use with it."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """Distance below 1 at which the importance ratio is clipped: if the advantage is negative, a ratio below
     `1 - clip_low` has no gradient."""
@@ -316,6 +342,23 @@ class ObjectiveConfig(Config):
             )
         if self.surrogate == "cispo" and self.dual_clip is not None:
             raise ValueError(f"surrogate = cispo does not use dual_clip = {self.dual_clip}: its weights are bounded")
+        if self.surrogate != "dppo" and self.dppo != DPPOConfig():
+            raise ValueError(f"surrogate = {self.surrogate} does not use dppo: give surrogate = dppo, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _dppo_bounds_alone(self) -> ObjectiveConfig:
+        if self.surrogate != "dppo":
+            return self
+        if self.correction.kind != "none":
+            raise ValueError(
+                "surrogate = dppo compares the policy with the engine in its ratio: it needs correction.kind = none, "
+                f"not {self.correction.kind}"
+            )
+        for name in ("clip_low", "clip_high", "dual_clip", "force_on_policy_ratio"):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"surrogate = dppo does not use {name} = {value}: dppo.low and dppo.high bound it")
         return self
 
     @model_validator(mode="after")
@@ -341,6 +384,17 @@ class ObjectiveConfig(Config):
                 "overlong) and kl.in_reward change: give one of them"
             )
         return self
+
+    @property
+    def corrects_engine(self) -> bool:
+        """True if the loss takes into account that the engine's probabilities are not the learner's."""
+        return self.correction.kind != "none" or self.surrogate == "dppo"
+
+    @property
+    def trains_without_advantage(self) -> bool:
+        """True if the loss has a penalty or a bonus on every token, also if the token's advantage is 0."""
+        penalty = self.kl.in_loss or (self.surrogate == "dppo" and self.dppo.kl_weight > 0)
+        return penalty or self.entropy_coefficient > 0
 
     @property
     def normalized_by(self) -> Normalization:

@@ -24,12 +24,20 @@ if TYPE_CHECKING:
 LOSS_METRICS = (
     Metric("loss", "", "value that is differentiated"),
     Metric("policy_loss", "", "its part of the policy"),
-    Metric("kl_loss", "", "its part of the KL penalty"),
+    Metric("kl_loss", "", "its part of the KL penalties, `kl.beta` and `dppo.kl_weight`"),
     Metric("entropy_loss", "", "its part of the entropy"),
-    Metric("ratio", "", "mean of r"),
+    Metric("ratio", "", "mean of r; with `dppo`, r is pi / pi_rollout"),
     Metric("ratio_max", "", "maximum of r"),
-    Metric("clip_low", "share of tokens", "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low"),
-    Metric("clip_high", "share of tokens", "tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high"),
+    Metric(
+        "clip_low",
+        "share of tokens",
+        "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low; with `dppo`, dropped ones with A < 0",
+    ),
+    Metric(
+        "clip_high",
+        "share of tokens",
+        "tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high; with `dppo`, dropped ones with A > 0",
+    ),
     Metric(
         "probability",
         "",

@@ -304,6 +304,8 @@ EVERY_KIND = [
         "clip_high": 0.05,
         "correction": {"kind": "none"},
     },
+    {"surrogate": "dppo", "correction": {"kind": "none"}, "dppo": {"low": 0.05, "high": 0.1, "kl_weight": 0.3}},
+    {"surrogate": "dppo", "correction": {"kind": "none"}, "dppo": {"divergence": "kl", "low": 0.01, "high": 0.02}},
     {"entropy_coefficient": 0.1},
 ]
 

@@ -96,6 +96,20 @@ def test_a_correction_that_contradicts_itself_is_refused_by_name(correction, nam
         ({"kl": {"beta": 0.1, "sync_every": 10}}, ["kl.sync_every", "kl.sync_alpha"]),
         ({"surrogate": "gspo"}, ["surrogate = gspo", "aggregation = sequence", "token"]),
         ({"surrogate": "cispo", "dual_clip": 3.0}, ["surrogate = cispo", "dual_clip = 3.0"]),
+        ({"surrogate": "dppo"}, ["surrogate = dppo", "correction.kind = none", "tis"]),
+        (
+            {"surrogate": "dppo", "correction": {"kind": "none"}, "clip_high": 0.3},
+            ["surrogate = dppo", "clip_high = 0.3", "dppo.high"],
+        ),
+        (
+            {"surrogate": "dppo", "correction": {"kind": "none"}, "dual_clip": 3.0},
+            ["surrogate = dppo", "dual_clip = 3.0"],
+        ),
+        (
+            {"surrogate": "dppo", "correction": {"kind": "none"}, "force_on_policy_ratio": True},
+            ["surrogate = dppo", "force_on_policy_ratio = True"],
+        ),
+        ({"dppo": {"high": 0.1}}, ["surrogate = ppo", "dppo"]),
         ({"dual_clip": 1.0}, ["dual_clip"]),
         ({"shaping": {"stop_properly": 1.5}}, ["shaping.stop_properly"]),
         ({"shaping": {"overlong": {"max_length": 9, "cache": 10}}}, ["overlong.cache = 10", "overlong.max_length = 9"]),
@@ -127,6 +141,12 @@ def test_a_config_cannot_be_changed_once_made():
 def test_a_config_survives_the_way_to_json_and_back():
     config = ObjectiveConfig(correction={"kind": "icepop", "min": 0.5, "max": 5.0}, kl={"beta": 0.1})
     assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_a_config_of_dppo_survives_it_too():
+    config = ObjectiveConfig(surrogate="dppo", correction={"kind": "none"}, dppo={"divergence": "kl", "high": 0.05})
+    assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
+    assert ObjectiveConfig.model_validate_json(ObjectiveConfig().model_dump_json()) == ObjectiveConfig()
 
 
 def test_the_denominator_counts_what_the_aggregation_divides_by():

@@ -6,7 +6,7 @@ The functions ran outside of this repository, on float64 tensors; open-instruct 
 import pytest
 import torch
 
-from tasks.training.objective import CorrectionConfig
+from tasks.training.objective import CorrectionConfig, LossInputs, ObjectiveConfig, policy_loss, summarize
 from tasks.training.objective.correction import correction
 
 
@@ -87,3 +87,63 @@ def test_clamp_and_mask_are_open_instructs(config, weights, dtype):
 def test_the_total_variation_mask_is_open_instructs():
     mask = {"metric": "tv", "level": "sequence", "max": 0.53, "increase_only": True}
     assert corrected({"mask": mask})[0] == near(RHO_1681)
+
+
+# PrimeIntellect-ai/prime-rl, src/prime_rl/trainer/rl/loss.py at f4bbacd76970fa654f93949d59c960457cf16894:
+# `default_loss_fn` of each row with dppo_mask_low, dppo_mask_high and kl_tau, divided by the 9 trained tokens
+PRIME_RL = [
+    (
+        (0.2, 0.2, 1e-3),
+        0.3021096180255211,
+        [[0.0001111, -0.068272, 0.0002667, -0.0858645, -0.0458676], [0.0841293, -0.0001333, 0.4174897, -0.0001, 0]],
+        (2, 2),
+    ),
+    (
+        (0.1, 0.15, 0.5),
+        0.44593442639876657,
+        [[0.0555556, -0.0904498, 0.1333333, -0.0825379, -0.112401], [-0.0555556, -0.0666667, 0.5394675, -0.05, 0]],
+        (3, 2),
+    ),
+]
+
+# allenai/open-instruct, open_instruct/grpo_utils.py at 0063d1271f28a3f7f9a086cfbd2a4801b59a5357: `compute_dppo_mask`
+# with the ratio of NEW to ENGINE. Pull request 1755 gives the same for `kl`, as weights of its loss `dppo`.
+DPPO_KEPT = {
+    ("tv", 0.15): [[0, 1, 0, 1, 1], [1, 0, 1, 0]],
+    ("tv", 0.12): [[0, 1, 0, 1, 1], [0, 0, 1, 0]],
+    ("kl", 0.05): [[0, 1, 0, 1, 1], [1, 0, 1, 0]],
+    ("kl", 0.046): [[0, 1, 0, 1, 1], [0, 0, 1, 0]],
+}
+
+
+def run_dppo(dtype=torch.float64, **options):
+    """Loss, gradient and metrics of `surrogate: dppo`."""
+    config = ObjectiveConfig(surrogate="dppo", correction={"kind": "none"}, dppo=options)
+    old, engine, advantages = (values.to(dtype) for values in (OLD, ENGINE, ADVANTAGES))
+    logprobs = NEW.clone().to(dtype).requires_grad_()
+    output = policy_loss(LossInputs(logprobs, old, engine, advantages, MASK), config)
+    output.loss.backward()
+    return output.loss.item(), logprobs.grad.tolist(), summarize([output.metrics])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("options", "loss", "gradient", "dropped"), PRIME_RL)
+def test_dppo_with_its_kl_term_is_prime_rls_default_loss(options, loss, gradient, dropped, dtype):
+    low, high, weight = options
+    value, grad, metrics = run_dppo(dtype, low=low, high=high, kl_weight=weight)
+    assert value == pytest.approx(loss, rel=1e-12 if dtype == torch.float64 else 1e-6)
+    assert grad == near(gradient)
+    assert (metrics["clip_low"] * 9, metrics["clip_high"] * 9) == pytest.approx(dropped)
+    assert metrics["loss"] == pytest.approx(metrics["policy_loss"] + metrics["kl_loss"])
+
+
+@pytest.mark.parametrize(("region", "kept"), DPPO_KEPT.items())
+def test_binary_dppo_drops_what_open_instructs_mask_drops(region, kept):
+    divergence, bound = region
+    _, grad, metrics = run_dppo(divergence=divergence, low=bound, high=bound, kl_weight=0)
+    ratio = (NEW - ENGINE).exp()
+    expected = [
+        (-r * a * tensor(k) / 9) for r, a, k in zip(ratio, ADVANTAGES, ([*kept[0]], [*kept[1], 0]), strict=True)
+    ]
+    torch.testing.assert_close(tensor(grad), torch.stack(expected))
+    assert (metrics["clip_low"] + metrics["clip_high"]) * 9 == pytest.approx(9 - sum(map(sum, kept)))
