@@ -406,6 +406,11 @@ class TrainingConfig(Config):
                 f"objective.force_on_policy_ratio is right for one update per batch; updates asks for "
                 f"{self.updates.minibatches * self.updates.epochs}"
             )
+        if (self.objective.pass_at_k or 0) > self.sampling.samples:
+            raise ValueError(
+                f"objective.pass_at_k = {self.objective.pass_at_k} is more than the samples of a prompt: raise "
+                f"sampling.samples ({self.sampling.samples}), or lower pass_at_k"
+            )
         overlong = self.objective.shaping.overlong
         if overlong is not None and overlong.max_length - overlong.cache >= self.sampling.max_tokens:
             raise ValueError(

@@ -22,6 +22,10 @@ RECIPES = ROOT / "workflows" / "recipes"
         ({"optimizer": {"lr": 1e-6}}, "optimizer.lr"),
         ({"actors": {"engine": {"max_len": 9}}}, "actors.engine.max_len"),
         ({"sampling": {"samples": 1}}, "sampling.samples is 1: a group needs at least 2"),
+        (
+            {"sampling": {"samples": 4}, "objective": {"advantage": "pass_at_k", "pass_at_k": 8}},
+            r"objective.pass_at_k = 8 is more than the samples of a prompt: raise sampling.samples \(4\)",
+        ),
         ({"sampling": {"max_tokens": 1024}}, r"sampling.max_tokens \(1024\) leaves no room .*max_model_len \(1024\)"),
         ({"sampling": {"top_p": 0.9}}, "top_p 1.0"),
         ({"sampling": {"top_k": 5}}, "top_k 0"),

@@ -12,7 +12,9 @@ from pydantic import Field, model_validator
 
 from tasks.config import Config
 
-Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
+Advantage = Literal[
+    "group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "maxrl", "pass_at_k"
+]
 Normalization = Literal["none", "group", "batch"]
 Aggregation = Literal["token", "sequence", "constant"]
 RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
@@ -32,6 +34,8 @@ _NORMALIZATION_OF: dict[Advantage, Normalization] = {
     "leave_one_out": "none",
     "reinforce_pp": "batch",
     "reinforce_pp_baseline": "batch",
+    "maxrl": "none",
+    "pass_at_k": "none",
 }
 
 _BOUNDS: dict[CorrectionKind, tuple[str, ...]] = {
@@ -279,7 +283,13 @@ class ObjectiveConfig(Config):
 
     advantage: Advantage = "group_mean"
     """Estimator that computes advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm`
-    (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2)."""
+    (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++), `reinforce_pp_baseline` (ProRLv2), `maxrl`
+    (MaxRL, arXiv:2602.02710: `(r - mean) / mean`, which weighs prompts with few successes more) or `pass_at_k` (PKPO,
+    arXiv:2505.15201: what a sample adds to the best of k). `maxrl` requires rewards that are not negative."""
+    pass_at_k: int | None = Field(default=None, ge=2)
+    """Number k of samples whose best reward `advantage: pass_at_k` maximises; rejected by the other estimators. For
+    k = 1 use `leave_one_out`. In a group with fewer samples, k is their number; a single sample has an advantage of 0.
+    """
     normalization: Normalization | None = None
     """Normalisation of the advantages instead of the estimator's default: `none`; `group`, the standard deviation of
     the group's rewards, or of the other rewards for `leave_one_out`; `batch`, mean and deviation over all tokens of the
@@ -359,6 +369,22 @@ class ObjectiveConfig(Config):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 raise ValueError(f"surrogate = dppo does not use {name} = {value}: dppo.low and dppo.high bound it")
+        return self
+
+    @model_validator(mode="after")
+    def _advantage_has_its_options(self) -> ObjectiveConfig:
+        if self.advantage == "pass_at_k" and self.pass_at_k is None:
+            raise ValueError("advantage = pass_at_k needs pass_at_k, the number of samples")
+        if self.advantage != "pass_at_k" and self.pass_at_k is not None:
+            raise ValueError(f"advantage = {self.advantage} does not use pass_at_k = {self.pass_at_k}")
+        if self.advantage in ("maxrl", "pass_at_k") and self.normalized_by != "none":
+            raise ValueError(f"advantage = {self.advantage} does not use normalization = {self.normalization}")
+        shaping = self.shaping
+        if self.advantage == "maxrl" and (shaping.signed or shaping.overlong is not None or self.kl.in_reward):
+            raise ValueError(
+                "advantage = maxrl divides by the mean reward, which must not be negative: leave out shaping.signed, "
+                "shaping.overlong and kl.in_reward"
+            )
         return self
 
     @model_validator(mode="after")

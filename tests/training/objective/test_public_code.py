@@ -6,7 +6,14 @@ The functions ran outside of this repository, on float64 tensors; open-instruct 
 import pytest
 import torch
 
-from tasks.training.objective import CorrectionConfig, LossInputs, ObjectiveConfig, policy_loss, summarize
+from tasks.training.objective import (
+    CorrectionConfig,
+    LossInputs,
+    ObjectiveConfig,
+    compute_advantages,
+    policy_loss,
+    summarize,
+)
 from tasks.training.objective.correction import correction
 
 
@@ -142,8 +149,38 @@ def test_binary_dppo_drops_what_open_instructs_mask_drops(region, kept):
     divergence, bound = region
     _, grad, metrics = run_dppo(divergence=divergence, low=bound, high=bound, kl_weight=0)
     ratio = (NEW - ENGINE).exp()
-    expected = [
-        (-r * a * tensor(k) / 9) for r, a, k in zip(ratio, ADVANTAGES, ([*kept[0]], [*kept[1], 0]), strict=True)
-    ]
-    torch.testing.assert_close(tensor(grad), torch.stack(expected))
+    torch.testing.assert_close(tensor(grad), -ratio * ADVANTAGES * tensor([kept[0], [*kept[1], 0]]) / 9)
     assert (metrics["clip_low"] + metrics["clip_high"]) * 9 == pytest.approx(9 - sum(map(sum, kept)))
+
+
+REWARDS = tensor([[1, 0, 0, 1, 0], [0, 0, 0.5, 0, 1]])
+
+# tajwarfahim/maxrl, verl/trainer/ppo/core_algos.py at 7db6bb90ab98b4ecbfc84d78dc178c838e10e5ad, the authors' code:
+# `compute_p_normalization_outcome_advantage`, in float32. It adds 1e-6 to the mean, which the paper does not.
+MAXRL = [
+    [1.4999961853027344, -0.9999974966049194, -0.9999974966049194, 1.4999961853027344, -0.9999974966049194],
+    [-0.9999966025352478, -0.9999966025352478, 0.6666643619537354, -0.9999966025352478, 2.3333253860473633],
+]
+
+RANKED = tensor([[1, 0, 0, 1, 0], [0.2, 0.9, 0.5, 0.1, 0.6]])
+
+# kpahwa16/pass-k-policy-optimization, pkpo_core.py at 1b0928e6eef4f28e355b88cd40f0247263bff22d: `sloo_minus_one` of
+# each row, the listing of arXiv:2505.15201. The paper sums over the 5 samples, and the loss here averages over them.
+SLOO_MINUS_ONE = {
+    2: [[0.3, 0, 0, 0.3, 0], [0.01, 0.22, 0.07, 0, 0.1]],
+    3: [[0.3, 0, 0, 0.3, 0], [0, 0.24, 0.03, 0, 0.06]],
+    5: [[0, 0, 0, 0, 0], [0, 0.3, 0, 0, 0]],
+}
+
+
+def test_maxrl_is_its_authors_estimator():
+    advantages = compute_advantages(REWARDS, torch.ones_like(REWARDS), ObjectiveConfig(advantage="maxrl"))
+    # 1e-6 over the means 0.4 and 0.3, and float32
+    torch.testing.assert_close(advantages, tensor(MAXRL), rtol=1e-6 / 0.3 + 2e-7, atol=0)
+
+
+@pytest.mark.parametrize("k", SLOO_MINUS_ONE)
+def test_pass_at_k_is_pkpos_recommended_estimator(k):
+    config = ObjectiveConfig(advantage="pass_at_k", pass_at_k=k)
+    advantages = compute_advantages(RANKED, torch.ones_like(RANKED), config)
+    torch.testing.assert_close(advantages, 5 * tensor(SLOO_MINUS_ONE[k]), rtol=0, atol=1e-9)
