@@ -149,7 +149,7 @@ class CorrectionConfig(Config):
 
 
 class DPPOConfig(Config):
-    """The trust region of `surrogate: dppo` and its penalty (prime-rl's default loss).
+    """The trust region of `surrogate: dppo` and its penalty, with the defaults of prime-rl's `default_loss_fn`.
 
     A token's divergence is that between the policy and the engine, which sampled it: with p its probability under the
     policy that is being trained and q under the engine, `tv` is `abs(p - q)`, and `kl` is

@@ -389,6 +389,15 @@ def test_tensors_of_another_shape_are_refused_by_name(name):
         loss(random_inputs(**{name: torch.zeros(4, 5)}))
 
 
+@pytest.mark.parametrize("config", EVERY_KIND)
+def test_bfloat16_inputs_give_the_loss_of_the_same_numbers_in_float32(config):
+    names = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs", "advantages", "entropy")
+    inputs = random_inputs()
+    low = replace(inputs, **{name: getattr(inputs, name).bfloat16() for name in names})
+    wide = replace(inputs, **{name: getattr(low, name).float() for name in names})
+    assert torch.equal(loss(low, **config), loss(wide, **config))
+
+
 def test_bfloat16_logprobs_are_computed_in_float32():
     inputs = random_inputs()
     low = replace(inputs, logprobs=inputs.logprobs.bfloat16())
