@@ -66,6 +66,15 @@ def test_the_arguments_that_pass_through_are_read(tmp_path):
     assert recipe.learner.deepspeed["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
 
 
+def test_the_objectives_of_the_table_are_read():
+    from tasks.config import parse
+    from tasks.training.objective import ObjectiveConfig
+
+    values = re.findall(r"^\| .* \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
+    read = [parse(ObjectiveConfig, value) for value in values]
+    assert len({value.model_dump_json() for value in [*read, ObjectiveConfig()]}) == 9
+
+
 def test_the_recipe_is_read():
     from tasks.config import parse
     from tasks.inputs.files import Recipe

@@ -91,7 +91,11 @@ PANELS = (
         {"gen_kl_error": "KL(engine, learner)", "policy_kl_error": "KL(learner, engine)", "js_divergence_error": "JS"},
     ),
     Panel("Importance weight", "mean ratio", {"importance_weight": "weight"}, from_zero=False),
-    Panel("Out of bounds", "fraction", {"is_oob_ratio": "of the correction", "off_policy": "off-policy sequences"}),
+    Panel(
+        "Out of bounds",
+        "fraction",
+        {"is_oob_ratio": "of the correction", "masked": "masked tokens", "off_policy": "off-policy sequences"},
+    ),
     Panel("Clipped tokens", "fraction", {"clip_low": "at the lower bound", "clip_high": "at the upper bound"}),
     Panel(
         "Probability",

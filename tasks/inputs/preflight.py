@@ -263,7 +263,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
 
 def warn_off_policy(training: Recipe) -> None:
     """Log a warning if older policies sample what the policy is trained on, and nothing corrects for that."""
-    if training.async_steps > 0 and training.objective.correction.kind == "none":
+    if training.async_steps > 0 and not training.objective.corrects_engine:
         logger.warning(
             "training: async_steps = %d: older policies sample what the policy is trained on, and objective.correction "
             "= none does not correct for that; set kind: tis, or async_steps: 0",

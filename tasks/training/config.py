@@ -312,7 +312,7 @@ class TrainingConfig(Config):
                 "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "
                 "distribution is not the policy's, and every importance weight would be wrong"
             )
-        if self.sampling.guided_regex and self.objective.correction.kind == "none":
+        if self.sampling.guided_regex and not self.objective.corrects_engine:
             raise ValueError(
                 "sampling.guided_regex: responses are sampled from the policy's tokens that can match, which is not "
                 "the policy; objective.correction corrects for this, kind = none does not"
@@ -341,7 +341,7 @@ class TrainingConfig(Config):
         if reason:
             raise ValueError(reason)
         for name in engine.coarse:
-            if self.objective.correction.kind == "none":
+            if not self.objective.corrects_engine:
                 raise ValueError(
                     f"actors.engine.vllm.{name}: the engine then draws from another distribution than the learner's; "
                     "objective.correction corrects for this, kind = none does not"
@@ -405,6 +405,11 @@ class TrainingConfig(Config):
             raise ValueError(
                 f"objective.force_on_policy_ratio is right for one update per batch; updates asks for "
                 f"{self.updates.minibatches * self.updates.epochs}"
+            )
+        if (self.objective.pass_at_k or 0) > self.sampling.samples:
+            raise ValueError(
+                f"objective.pass_at_k = {self.objective.pass_at_k} is more than the samples of a prompt: raise "
+                f"sampling.samples ({self.sampling.samples}), or lower pass_at_k"
             )
         overlong = self.objective.shaping.overlong
         if overlong is not None and overlong.max_length - overlong.cache >= self.sampling.max_tokens:

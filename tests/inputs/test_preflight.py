@@ -56,10 +56,13 @@ def test_a_model_in_a_package_of_another_image_has_the_version_that_images_hold(
         fingerprinted_model(model(package="nobody", file="a.gguf"))
 
 
-@pytest.mark.parametrize(("async_steps", "kind", "warns"), [(1, "none", True), (0, "none", False), (1, "tis", False)])
-def test_responses_of_older_policies_without_a_correction_are_a_warning(caplog, async_steps, kind, warns):
+@pytest.mark.parametrize(
+    ("async_steps", "kind", "surrogate", "warns"),
+    [(1, "none", "ppo", True), (0, "none", "ppo", False), (1, "tis", "ppo", False), (1, "none", "dppo", False)],
+)
+def test_responses_of_older_policies_without_a_correction_are_a_warning(caplog, async_steps, kind, surrogate, warns):
     recipe = load_yaml(Recipe, RECIPES / "grpo.yaml")
     correction = CorrectionConfig(kind=kind, max=2.0 if kind == "tis" else None)
-    objective = recipe.objective.model_copy(update={"correction": correction})
+    objective = recipe.objective.model_copy(update={"correction": correction, "surrogate": surrogate})
     warn_off_policy(recipe.model_copy(update={"async_steps": async_steps, "objective": objective}))
     assert any("set kind: tis, or async_steps: 0" in message for message in caplog.messages) == warns

@@ -22,6 +22,10 @@ RECIPES = ROOT / "workflows" / "recipes"
         ({"optimizer": {"lr": 1e-6}}, "optimizer.lr"),
         ({"actors": {"engine": {"max_len": 9}}}, "actors.engine.max_len"),
         ({"sampling": {"samples": 1}}, "sampling.samples is 1: a group needs at least 2"),
+        (
+            {"sampling": {"samples": 4}, "objective": {"advantage": "pass_at_k", "pass_at_k": 8}},
+            r"objective.pass_at_k = 8 is more than the samples of a prompt: raise sampling.samples \(4\)",
+        ),
         ({"sampling": {"max_tokens": 1024}}, r"sampling.max_tokens \(1024\) leaves no room .*max_model_len \(1024\)"),
         ({"sampling": {"top_p": 0.9}}, "top_p 1.0"),
         ({"sampling": {"top_k": 5}}, "top_k 0"),
@@ -96,6 +100,13 @@ RECIPES = ROOT / "workflows" / "recipes"
 def test_a_recipe_that_cannot_train_is_refused_with_the_field(options, message):
     with pytest.raises(ValidationError, match=message):
         TrainingConfig.model_validate(options)
+
+
+def test_dppo_corrects_for_a_distribution_that_is_not_the_policys():
+    dppo = {"surrogate": "dppo", "correction": {"kind": "none"}}
+    TrainingConfig.model_validate({"sampling": {"guided_regex": "[ab]"}, "objective": dppo})
+    vllm = {"engine": {"vllm": {"kv_cache_dtype": "fp8"}}}
+    TrainingConfig.model_validate({"actors": vllm, "model_check": False, "objective": dppo})
 
 
 def test_a_seed_that_training_would_ignore_is_refused():

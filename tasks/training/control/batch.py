@@ -215,7 +215,7 @@ def with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> lis
     """
     by_group = [[piece for sample in group for piece in sample] for group in groups]
     everything = [piece for group in by_group for piece in group]
-    if objective.kl.in_loss or objective.entropy_coefficient > 0:
+    if objective.trains_without_advantage:
         return everything
     moving = [piece for group in by_group if any(piece.advantage for piece in group) for piece in group]
     return moving or [min(everything, key=lambda piece: piece.length)]

@@ -7,9 +7,12 @@ group's mean leaves no rounding noise for the optimizer to amplify. Rewards that
 
 from __future__ import annotations
 
+from math import comb
+
 import torch
 from torch import Tensor
 
+from tasks.failures import MistakeError
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.objective.rounding import ROUNDING
 
@@ -31,7 +34,14 @@ def compute_advantages(
       The papers do not specify the divisor; this is the one in DAPO's published code;
     - `leave_one_out` (RLOO): `r_i - mean(r_j, j != i)`, which is `G / (G - 1)` times `group_mean`;
     - `reinforce_pp` (REINFORCE++): `r`, normalised over the batch;
-    - `reinforce_pp_baseline` (REINFORCE++-baseline, ProRLv2): `r - mean(r)`, normalised over the batch.
+    - `reinforce_pp_baseline` (REINFORCE++-baseline, ProRLv2): `r - mean(r)`, normalised over the batch;
+    - `maxrl` (MaxRL, Tajwar et al. 2026, arXiv:2602.02710, section 4.2): `(r - mean(r)) / mean(r)`, and 0 if `mean(r)`
+      is 0. With rewards of 0 and 1, the gradient is on average that of `sum_k pass@k / k` for k < G, a series whose
+      limit is log pass@1;
+    - `pass_at_k` (PKPO, Walder and Karkhanis 2025, arXiv:2505.15201, eq. 33, `sloo_minus_one`): k times the mean of
+      `max(r_i - max(r_j, j in J), 0)` over all sets J of k - 1 other samples of the group. It is G times the paper's,
+      since the loss averages over samples. The gradient is on average that of the largest of k rewards, which is
+      pass@k for rewards of 0 and 1. If G < k, k is G.
 
     "Normalised over the batch" is `(A - mean) / sqrt(max(var, 1e-8))`, with both moments over all valid response
     tokens, so each rollout is weighted by its length. `normalization` replaces the division of the estimator. For
@@ -41,7 +51,7 @@ def compute_advantages(
     Args:
         rewards: `[groups, samples]`, floating point.
         num_tokens: `[groups, samples]`, number of response tokens of each rollout.
-        config: only `advantage` and `normalization` are read.
+        config: only `advantage`, `pass_at_k` and `normalization` are read.
         present: `[groups, samples]`, bool. Optional. If None, every group has all samples.
 
     Returns:
@@ -51,6 +61,7 @@ def compute_advantages(
     Raises:
         ValueError: shapes are not `[groups, samples]` or differ; a group has no sample; a reward is not finite; a
             length is negative; `leave_one_out` is used with groups of one.
+        MistakeError: a reward is negative, and `maxrl` is used.
     """
     _check_shapes(rewards, num_tokens)
     present = _checked(present, rewards.shape, rewards.device)
@@ -64,6 +75,11 @@ def compute_advantages(
             advantages = _leave_one_out(r, present)
         case "reinforce_pp":
             advantages = r
+        case "maxrl":
+            advantages = _over_mean(r, present)
+        case "pass_at_k":
+            assert config.pass_at_k is not None
+            advantages = _gains(r, present, config.pass_at_k)
     match config.normalized_by:
         case "group" if config.advantage == "leave_one_out":
             deviation = _std_of_others(r, present)
@@ -160,6 +176,34 @@ def _leave_one_out(r: Tensor, present: Tensor) -> Tensor:
     if (size < 2).any():
         raise ValueError("advantage = leave_one_out needs at least 2 samples per group, got 1")
     return _centre(r, present) * (size / (size - 1))
+
+
+def _over_mean(r: Tensor, present: Tensor) -> Tensor:
+    if (r < 0).any():
+        raise MistakeError(
+            f"objective.advantage = maxrl divides by the mean reward of a group, and a reward is {r.min().item():g}: "
+            "give rewards that are not negative, or another estimator"
+        )
+    mean = r.sum(dim=1, keepdim=True) / _size(present)
+    return _centre(r, present) / mean.where(mean > 0, 1.0)
+
+
+def _gains(r: Tensor, present: Tensor, k: int) -> Tensor:
+    """Return for each sample k times the mean of what it adds to the maximum of k - 1 others: `[groups, samples]`."""
+    ascending = r.masked_fill(~present, torch.inf).sort(dim=1).values
+    chances = [_chances_of_maximum(size, r.shape[1], k) for size in present.sum(dim=1).tolist()]
+    gains = (r[:, :, None] - ascending[:, None, :]).clamp(min=0)  # [groups, samples, ranks]
+    expected = (gains * torch.tensor(chances, dtype=r.dtype, device=r.device)[:, None, :]).sum(dim=2)
+    return expected.masked_fill(~present | zero_variance(r, present)[:, None], 0.0)
+
+
+def _chances_of_maximum(size: int, ranks: int, k: int) -> list[float]:
+    """Return k times the probability of each rank to be the maximum of k - 1 samples that a higher rank meets.
+
+    The sets of k - 1 of a group's other samples whose maximum has rank i (from 0) contain k - 2 of the i samples below.
+    """
+    k = min(k, size)
+    return [k * comb(i, k - 2) / comb(size - 1, k - 1) if k > 1 else 0.0 for i in range(ranks)]
 
 
 def _std_of_others(r: Tensor, present: Tensor) -> Tensor:

@@ -12,13 +12,18 @@ from pydantic import Field, model_validator
 
 from tasks.config import Config
 
-Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
+Advantage = Literal[
+    "group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "maxrl", "pass_at_k"
+]
 Normalization = Literal["none", "group", "batch"]
 Aggregation = Literal["token", "sequence", "constant"]
 RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
-Surrogate = Literal["ppo", "cispo", "gspo"]
+Surrogate = Literal["ppo", "cispo", "gspo", "dppo"]
 CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis", "sequence_truncate", "sequence_mask"]
 KLEstimator = Literal["k1", "k2", "k3"]
+BinaryDivergence = Literal["tv", "kl"]
+MaskMetric = Literal["ratio", "tv", "binary_tv", "binary_kl"]
+MaskLevel = Literal["token", "sequence"]
 
 PER_SEQUENCE = ("seq_mask_tis", "sequence_truncate", "sequence_mask")
 """Kinds of correction with bounds on whole sequences."""
@@ -29,6 +34,8 @@ _NORMALIZATION_OF: dict[Advantage, Normalization] = {
     "leave_one_out": "none",
     "reinforce_pp": "batch",
     "reinforce_pp_baseline": "batch",
+    "maxrl": "none",
+    "pass_at_k": "none",
 }
 
 _BOUNDS: dict[CorrectionKind, tuple[str, ...]] = {
@@ -44,13 +51,52 @@ TIS_MAX = 2.0
 """Default upper bound rho of truncated importance sampling (Yao et al. 2025)."""
 
 
+class MaskConfig(Config):
+    """The tokens that leave the loss because the learner's and the engine's probabilities differ too much.
+
+    It drops tokens with `metric` below `min` or above `max`. With `w = pi_old / pi_rollout`, p a token's probability
+    under the learner and q under the engine, `metric` is
+
+    - `ratio`: `w`; of a sequence, the geometric mean of its `w` (open-instruct's `rho_mask_lower_bound` and
+      `rho_mask_upper_bound`, by token or by sequence);
+    - `tv`: `abs(w - 1)`; of a sequence, the mean, which estimates twice the total variation between learner and engine
+      (VACO, arXiv:2603.01365, as in open-instruct's `rho_mask_tv_divergence`);
+    - `binary_tv`: `abs(p - q)`, and `binary_kl`: `q log(q / p) + (1 - q) log((1 - q) / (1 - p))`; of a sequence, the
+      mean. These are the divergences between "this token" and "another token" (DPPO, arXiv:2602.04879, eq. 13 and 14).
+    """
+
+    metric: MaskMetric = "ratio"
+    """Difference between learner and engine: `ratio` of the probabilities, `tv` (total variation, from the ratio), or
+    `binary_tv` and `binary_kl` (from the probability of the token alone)."""
+    level: MaskLevel = "token"
+    """Unit that is compared and dropped: a `token`, or a whole `sequence`."""
+    min: float | None = Field(default=None, gt=0)
+    """Smallest `ratio` that is kept; rejected by the other metrics. If null, it is unbounded."""
+    max: float | None = Field(default=None, gt=0)
+    """Largest `metric` that is kept. If null, it is unbounded."""
+    increase_only: bool = False
+    """If true, drop only tokens whose update would increase the difference, those with `A log(w) > 0`, as VACO and DPPO
+    do."""
+
+    @model_validator(mode="after")
+    def _has_bounds(self) -> MaskConfig:
+        if self.metric != "ratio" and self.min is not None:
+            raise ValueError(f"correction.mask.metric = {self.metric} does not use correction.mask.min = {self.min}")
+        if self.min is None and self.max is None:
+            raise ValueError("correction.mask needs correction.mask.max, or with metric = ratio correction.mask.min")
+        if self.min is not None and self.max is not None and self.min >= self.max:
+            raise ValueError(f"correction.mask.min = {self.min} must be below correction.mask.max = {self.max}")
+        return self
+
+
 class CorrectionConfig(Config):
     """The correction for the difference between the inference engine's probabilities and the learner's.
 
     With `w = pi_old / pi_rollout`, the probability of a token under the learner over that under the engine:
 
     - `none`: every token has weight 1;
-    - `tis`: `min(w, max)`, truncated importance sampling (Yao et al. 2025; the OlmoRL formula's rho is `max`);
+    - `tis`: `min(w, max)`, truncated importance sampling (Yao et al. 2025; the OlmoRL formula's rho is `max`). With
+      `min`, it is `max(min, min(w, max))` (NeMo RL #2886; open-instruct's `rho_clamp_lower_bound`);
     - `icepop`: `w` if `min <= w <= max`, else 0 (IcePop, token-level mask);
     - `seq_mask_tis`: `w` for sequences with a geometric mean of `w` in `[min, max]`, else 0 (NeMo RL, ProRL v2.1);
     - `sequence_truncate`: `min(W, max)` for all tokens of a sequence, with W the product of its `w` (TRL's
@@ -63,10 +109,14 @@ class CorrectionConfig(Config):
     """Kind of correction: `none`; per token `tis` (truncated importance sampling) or `icepop` (mask); per sequence
     `seq_mask_tis`, `sequence_truncate` or `sequence_mask`."""
     min: float | None = Field(default=None, ge=0)
-    """Lower bound of the importance weight; required by `icepop` and `seq_mask_tis`, rejected by the other kinds."""
+    """Lower bound of the importance weight; optional for `tis`, required by `icepop` and `seq_mask_tis`, rejected by
+    the other kinds."""
     max: float | None = Field(default=None, gt=0)
     """Upper bound of the importance weight; 2.0 by default for `tis`, rejected by `none`, required by the other kinds.
     """
+    mask: MaskConfig | None = None
+    """Tokens or sequences that are dropped, whatever their weight is; only with `tis` and `none`, since the other kinds
+    drop tokens themselves or weigh whole sequences. If null, none is dropped."""
     off_policy_threshold: float | None = Field(default=None, gt=0)
     """Largest mean of `rollout_logprobs - logprobs` over a sequence with negative advantage, nats. Sequences with a
     larger mean are removed from the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
@@ -86,11 +136,38 @@ class CorrectionConfig(Config):
             value = getattr(self, name)
             if name in takes and value is None:
                 raise ValueError(f"correction.kind = {self.kind} needs correction.{name}")
-            if name not in takes and value is not None:
+            if name not in takes and value is not None and (self.kind, name) != ("tis", "min"):
                 raise ValueError(f"correction.kind = {self.kind} does not use correction.{name} = {value}")
         if self.min is not None and self.max is not None and self.min >= self.max:
             raise ValueError(f"correction.min = {self.min} must be below correction.max = {self.max}")
+        if self.mask is not None and self.kind not in ("none", "tis"):
+            raise ValueError(
+                f"correction.kind = {self.kind} drops tokens or weighs sequences itself: with correction.mask, give "
+                "kind = tis or none"
+            )
         return self
+
+
+class DPPOConfig(Config):
+    """The trust region of `surrogate: dppo` and its penalty, with the defaults of prime-rl's `default_loss_fn`.
+
+    A token's divergence is that between the policy and the engine, which sampled it: with p its probability under the
+    policy that is being trained and q under the engine, `tv` is `abs(p - q)`, and `kl` is
+    `q log(q / p) + (1 - q) log((1 - q) / (1 - p))` (DPPO, Qi et al. 2026, arXiv:2602.04879, eq. 13 and 14).
+    """
+
+    divergence: BinaryDivergence = "tv"
+    """Divergence that `low` and `high` bound: total variation or KL, each of the sampled token against all others. The
+    paper uses 0.15 and 0.2 for `tv`, 0.05 for `kl`."""
+    low: float = Field(default=0.2, ge=0)
+    """Largest divergence of tokens that became less likely: if the advantage is negative, tokens beyond it are dropped.
+    prime-rl's `dppo_mask_low`."""
+    high: float = Field(default=0.2, ge=0)
+    """Largest divergence of tokens that became more likely: if the advantage is positive, tokens beyond it are dropped.
+    prime-rl's `dppo_mask_high`."""
+    kl_weight: float = Field(default=1e-3, ge=0)
+    """Weight of the penalty `log(pi / pi_rollout)^2` in the loss, on all trained tokens, dropped ones too (Kimi K2.5,
+    arXiv:2602.02276). prime-rl's `kl_tau`, for an `adv_tau` of 1. With 0, there is none."""
 
 
 class KLConfig(Config):
@@ -206,7 +283,13 @@ class ObjectiveConfig(Config):
 
     advantage: Advantage = "group_mean"
     """Estimator that computes advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm`
-    (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2)."""
+    (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++), `reinforce_pp_baseline` (ProRLv2), `maxrl`
+    (MaxRL, arXiv:2602.02710: `(r - mean) / mean`, which weighs prompts with few successes more) or `pass_at_k` (PKPO,
+    arXiv:2505.15201: what a sample adds to the best of k). `maxrl` requires rewards that are not negative."""
+    pass_at_k: int | None = Field(default=None, ge=2)
+    """Number k of samples whose best reward `advantage: pass_at_k` maximises; rejected by the other estimators. For
+    k = 1 use `leave_one_out`. In a group with fewer samples, k is their number; a single sample has an advantage of 0.
+    """
     normalization: Normalization | None = None
     """Normalisation of the advantages instead of the estimator's default: `none`; `group`, the standard deviation of
     the group's rewards, or of the other rewards for `leave_one_out`; `batch`, mean and deviation over all tokens of the
@@ -228,7 +311,11 @@ class ObjectiveConfig(Config):
     surrogate: Surrogate = "ppo"
     """Surrogate objective: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy
     gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
-    arXiv:2507.18071), which requires `aggregation: sequence`."""
+    arXiv:2507.18071), which requires `aggregation: sequence`; `dppo`, the ratio `pi / pi_rollout` without tokens whose
+    probability has changed too much (arXiv:2602.04879), which requires `correction: {kind: none}`."""
+    dppo: DPPOConfig = Field(default_factory=DPPOConfig)
+    """Trust region and penalty of `surrogate: dppo`; rejected by the other surrogates. `clip_low`, `clip_high` and
+    `dual_clip` have no use with it."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """Distance below 1 at which the importance ratio is clipped: if the advantage is negative, a ratio below
     `1 - clip_low` has no gradient."""
@@ -265,6 +352,39 @@ class ObjectiveConfig(Config):
             )
         if self.surrogate == "cispo" and self.dual_clip is not None:
             raise ValueError(f"surrogate = cispo does not use dual_clip = {self.dual_clip}: its weights are bounded")
+        if self.surrogate != "dppo" and self.dppo != DPPOConfig():
+            raise ValueError(f"surrogate = {self.surrogate} does not use dppo: give surrogate = dppo, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _dppo_bounds_alone(self) -> ObjectiveConfig:
+        if self.surrogate != "dppo":
+            return self
+        if self.correction.kind != "none":
+            raise ValueError(
+                "surrogate = dppo compares the policy with the engine in its ratio: it needs correction.kind = none, "
+                f"not {self.correction.kind}"
+            )
+        for name in ("clip_low", "clip_high", "dual_clip", "force_on_policy_ratio"):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"surrogate = dppo does not use {name} = {value}: dppo.low and dppo.high bound it")
+        return self
+
+    @model_validator(mode="after")
+    def _advantage_has_its_options(self) -> ObjectiveConfig:
+        if self.advantage == "pass_at_k" and self.pass_at_k is None:
+            raise ValueError("advantage = pass_at_k needs pass_at_k, the number of samples")
+        if self.advantage != "pass_at_k" and self.pass_at_k is not None:
+            raise ValueError(f"advantage = {self.advantage} does not use pass_at_k = {self.pass_at_k}")
+        if self.advantage in ("maxrl", "pass_at_k") and self.normalized_by != "none":
+            raise ValueError(f"advantage = {self.advantage} does not use normalization = {self.normalization}")
+        shaping = self.shaping
+        if self.advantage == "maxrl" and (shaping.signed or shaping.overlong is not None or self.kl.in_reward):
+            raise ValueError(
+                "advantage = maxrl divides by the mean reward, which must not be negative: leave out shaping.signed, "
+                "shaping.overlong and kl.in_reward"
+            )
         return self
 
     @model_validator(mode="after")
@@ -290,6 +410,17 @@ class ObjectiveConfig(Config):
                 "overlong) and kl.in_reward change: give one of them"
             )
         return self
+
+    @property
+    def corrects_engine(self) -> bool:
+        """True if the loss takes into account that the engine's probabilities are not the learner's."""
+        return self.correction.kind != "none" or self.surrogate == "dppo"
+
+    @property
+    def trains_without_advantage(self) -> bool:
+        """True if the loss has a penalty or a bonus on every token, also if the token's advantage is 0."""
+        penalty = self.kl.in_loss or (self.surrogate == "dppo" and self.dppo.kl_weight > 0)
+        return penalty or self.entropy_coefficient > 0
 
     @property
     def normalized_by(self) -> Normalization:

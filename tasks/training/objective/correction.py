@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.training.objective.config import CorrectionConfig
+from tasks.training.objective.config import CorrectionConfig, MaskConfig
+from tasks.training.objective.divergence import binary_divergence
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import mean_per_sequence, sum_per_sequence
 
@@ -22,6 +23,8 @@ class Correction(NamedTuple):
     """bool; True if the weight was truncated (`tis`, `sequence_truncate`) or the token dropped (the other kinds)."""
     off_policy: Tensor
     """bool; True if the token's sequence was dropped by `off_policy_threshold`."""
+    masked: Tensor
+    """bool; True if the token was dropped by `mask`."""
 
 
 @torch.no_grad()
@@ -40,7 +43,7 @@ def correction(
         logprobs: `[batch, seq]`, nats, under the policy that is being trained; used for `off_policy_threshold` only.
         old_logprobs: `[batch, seq]`, nats, under the learner's policy before the first update on the batch.
         rollout_logprobs: `[batch, seq]`, nats, as the engine reported them.
-        advantages: `[batch, seq]`; their signs are used for `off_policy_threshold` only.
+        advantages: `[batch, seq]`; their signs are used for `off_policy_threshold` and `mask.increase_only`.
         mask: bool `[batch, seq]`, trained tokens; sums and means over a sequence use only these.
         sequence_ids: `[batch, seq]` for packed rows, else None.
         config: kind and bounds, both inclusive.
@@ -50,7 +53,39 @@ def correction(
     if config.off_policy_threshold is not None:
         drift = mean_per_sequence(rollout_logprobs - logprobs, mask, sequence_ids)
         off_policy = mask & (advantages < 0) & (drift > config.off_policy_threshold)
-    return Correction(weights.masked_fill(off_policy, 0.0), outside, off_policy)
+    masked = torch.zeros_like(mask)
+    if config.mask is not None:
+        masked = _masked(old_logprobs, rollout_logprobs, advantages, mask, sequence_ids, config.mask)
+    return Correction(weights.masked_fill(off_policy | masked, 0.0), outside, off_policy, masked)
+
+
+def _masked(
+    old_logprobs: Tensor,
+    rollout_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    sequence_ids: Tensor | None,
+    config: MaskConfig,
+) -> Tensor:
+    """Return the trained tokens that `MaskConfig` drops, bool `[batch, seq]`."""
+    log_weights = old_logprobs - rollout_logprobs
+    match config.metric:
+        case "ratio":
+            values = log_weights
+        case "tv":
+            values = (bounded_exp(log_weights) - 1).abs()
+        case "binary_tv":
+            values = binary_divergence(old_logprobs, rollout_logprobs, "tv")
+        case "binary_kl":
+            values = binary_divergence(old_logprobs, rollout_logprobs, "kl")
+    if config.level == "sequence":
+        values = mean_per_sequence(values, mask, sequence_ids)
+    if config.metric == "ratio":
+        values = bounded_exp(values)
+    outside = (values < (config.min or 0.0)) | (values > (config.max or inf))
+    if config.increase_only:
+        outside &= advantages * log_weights > 0
+    return mask & outside
 
 
 def _weights(
@@ -62,7 +97,7 @@ def _weights(
         case "none":
             return torch.ones_like(weights), torch.zeros_like(mask)
         case "tis":
-            return weights.clamp(max=most), weights > most
+            return weights.clamp(min=config.min, max=most), (weights < least) | (weights > most)
         case "sequence_truncate" | "sequence_mask":
             whole = bounded_exp(sum_per_sequence(log_weights.masked_fill(~mask, 0.0), sequence_ids))
             outside = whole > most

@@ -75,7 +75,8 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     """Compute loss and metrics of one micro-batch.
 
     The loss is `sum(share * (-w * surrogate + beta * kl - entropy_coefficient * entropy)) / denominator`. `share` is 1,
-    except with `sequence` aggregation: there it is one over the number of trained tokens of the token's sample.
+    except with `sequence` aggregation: there it is one over the number of trained tokens of the token's sample. With
+    `dppo`, `dppo.kl_weight * log(pi / pi_rollout)^2` is added to `beta * kl`.
 
     Args:
         inputs: the micro-batch; arithmetic is in its precision, but at least float32.
@@ -95,7 +96,8 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     )
     old, rollout, advantages = old.detach(), rollout.detach(), advantages.detach()
 
-    ratio = importance_ratio(logprobs, old, mask, inputs.sequence_ids, config)
+    base = rollout if config.surrogate == "dppo" else old
+    ratio = importance_ratio(logprobs, base, mask, inputs.sequence_ids, config)
     engine = correction(logprobs, old, rollout, advantages, mask, inputs.sequence_ids, config.correction)
 
     sample_share = _sample_share(mask, inputs, logprobs.dtype)
@@ -110,6 +112,9 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
         kl = kl_estimate(logprobs, _trained(inputs.ref_logprobs, mask).detach(), config.kl.estimator)
         penalty = kl * bounded_exp(logprobs - old) if config.kl.importance_corrected else kl
         kl_part = config.kl.beta * (share * penalty).sum() / denominator
+    if config.surrogate == "dppo":
+        penalty = 2 * kl_estimate(logprobs, rollout, "k2")  # the squared log-ratio
+        kl_part = kl_part + config.dppo.kl_weight * (share * penalty).sum() / denominator
     if config.entropy_coefficient > 0:
         assert inputs.entropy is not None
         entropy_part = -config.entropy_coefficient * (share * _trained(inputs.entropy, mask)).sum() / denominator
@@ -120,10 +125,11 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
             probability=bounded_exp(old),
             log_mismatch=old - rollout,
             ratio=ratio,
-            clipped=clipped(ratio, advantages, config),
+            clipped=clipped(ratio, logprobs, advantages, config),
             weights=engine.weights,
             out_of_bounds=engine.out_of_bounds,
             off_policy=engine.off_policy,
+            masked=engine.masked,
             kl=kl,
             mask=mask,
             sample_share=sample_share,

@@ -24,12 +24,20 @@ if TYPE_CHECKING:
 LOSS_METRICS = (
     Metric("loss", "", "value that is differentiated"),
     Metric("policy_loss", "", "its part of the policy"),
-    Metric("kl_loss", "", "its part of the KL penalty"),
+    Metric("kl_loss", "", "its part of the KL penalties, `kl.beta` and `dppo.kl_weight`"),
     Metric("entropy_loss", "", "its part of the entropy"),
-    Metric("ratio", "", "mean of r"),
+    Metric("ratio", "", "mean of r; with `dppo`, r is pi / pi_rollout"),
     Metric("ratio_max", "", "maximum of r"),
-    Metric("clip_low", "share of tokens", "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low"),
-    Metric("clip_high", "share of tokens", "tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high"),
+    Metric(
+        "clip_low",
+        "share of tokens",
+        "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low; with `dppo`, dropped ones with A < 0",
+    ),
+    Metric(
+        "clip_high",
+        "share of tokens",
+        "tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high; with `dppo`, dropped ones with A > 0",
+    ),
     Metric(
         "probability",
         "",
@@ -48,6 +56,7 @@ LOSS_METRICS = (
         "share",
         "tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections)",
     ),
+    Metric("masked", "share of tokens", "tokens dropped by `correction.mask`; only if that is set"),
     Metric("off_policy", "share of sequences", "sequences dropped by `off_policy_threshold`; only if that is set"),
     Metric("mismatch", "nats", "mean of abs(d)"),
     Metric("mismatch_max", "nats", "maximum of abs(d)"),
@@ -101,6 +110,8 @@ class Measured:
     """bool, as in `Correction`."""
     off_policy: Tensor
     """bool, as in `Correction`."""
+    masked: Tensor
+    """bool, as in `Correction`."""
     kl: Tensor | None
     """Estimate of KL(policy || reference), nats, or None if the loss has no such term."""
     mask: Tensor
@@ -145,6 +156,8 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         sums["clip_dual"] = total(tokens.clipped.dual)
     if config.correction.off_policy_threshold is not None:
         sums[OFF_POLICY] = total(tokens.off_policy * tokens.sample_share)
+    if config.correction.mask is not None:
+        sums["masked"] = total(tokens.masked)
     if tokens.kl is not None:
         sums["kl"] = total(tokens.kl)
     return sums

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.objective.divergence import binary_divergence
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import mean_per_sequence
 
@@ -16,9 +17,9 @@ class Clipped(NamedTuple):
     """Tokens that have no gradient because of a bound of the surrogate; bool `[batch, seq]` each."""
 
     low: Tensor
-    """The ratio is below `1 - clip_low`."""
+    """The ratio is below `1 - clip_low`, or the token left the trust region of `dppo` downwards."""
     high: Tensor
-    """The ratio is above `1 + clip_high`."""
+    """The ratio is above `1 + clip_high`, or the token left the trust region of `dppo` upwards."""
     dual: Tensor
     """The advantage is negative and the ratio above `dual_clip`."""
 
@@ -36,7 +37,8 @@ def importance_ratio(
 
     Args:
         logprobs: `[batch, seq]`, nats, under the policy that is being trained.
-        old_logprobs: `[batch, seq]`, nats, under the policy before the first update on the batch.
+        old_logprobs: `[batch, seq]`, nats, under the policy before the first update on the batch; for `dppo`, under the
+            engine.
         mask: bool `[batch, seq]`, trained tokens.
         sequence_ids: `[batch, seq]` for packed rows, else None.
         config: only `surrogate` and `force_on_policy_ratio` are read.
@@ -56,8 +58,14 @@ def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objec
       PPO, Ye et al. 2020, arXiv:1912.09729, eq. 5), so that a token that has become much more likely cannot dominate
       the batch;
     - `cispo`: `clip(r) A log pi`, no gradient through `clip(r)` (MiniMax-M1, arXiv:2506.13585, eq. 4): a clipped token
-      keeps a gradient of bounded weight. The paper sets no lower bound, which is `clip_low: 1`.
+      keeps a gradient of bounded weight. The paper sets no lower bound, which is `clip_low: 1`;
+    - `dppo`: `r A` with `r = pi / pi_rollout`, and 0 for the tokens that `DPPOConfig` drops: A < 0, r < 1 and a
+      divergence above `dppo.low`, or A > 0, r > 1 and a divergence above `dppo.high` (DPPO, arXiv:2602.04879, eq. 11
+      and 12). Tokens that move back to the engine's probability keep their gradient.
     """
+    if config.surrogate == "dppo":
+        outside = _outside_region(ratio, logprobs, advantages, config)
+        return (ratio * advantages).masked_fill(outside.low | outside.high, 0.0)
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     if config.surrogate == "cispo":
         return clipped.detach() * advantages * logprobs
@@ -68,10 +76,21 @@ def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objec
 
 
 @torch.no_grad()
-def clipped(ratio: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
-    """Find the tokens that have no gradient because of a bound of `surrogate`; all arguments are `[batch, seq]`."""
+def clipped(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
+    """Find the tokens that have no gradient because of a bound of `surrogate`; all tensors are `[batch, seq]`."""
+    if config.surrogate == "dppo":
+        return _outside_region(ratio, logprobs, advantages, config)
     low, high = ratio < 1 - config.clip_low, ratio > 1 + config.clip_high
     if config.surrogate == "cispo":  # its weights are clipped for any advantage
         return Clipped(low, high, torch.zeros_like(low))
     negative, beyond = advantages < 0, config.dual_clip is not None and ratio > config.dual_clip
     return Clipped(negative & low, (advantages > 0) & high, negative & beyond)
+
+
+@torch.no_grad()
+def _outside_region(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
+    """Find the tokens that have left the trust region of `dppo`, and that the update would move further away."""
+    divergence = binary_divergence(logprobs, logprobs - ratio.log(), config.dppo.divergence)
+    low = (advantages < 0) & (ratio < 1) & (divergence > config.dppo.low)
+    high = (advantages > 0) & (ratio > 1) & (divergence > config.dppo.high)
+    return Clipped(low, high, torch.zeros_like(low))

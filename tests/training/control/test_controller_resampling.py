@@ -112,7 +112,14 @@ def test_without_resampling_every_group_is_trained_on(tmp_path):
     assert len({step.denominator for step in run.learner.steps}) == 1
 
 
-@pytest.mark.parametrize("objective", [{"kl": {"beta": 0.1}}, {"entropy_coefficient": 0.1}])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"kl": {"beta": 0.1}},
+        {"entropy_coefficient": 0.1},
+        {"surrogate": "dppo", "correction": {"kind": "none"}},
+    ],
+)
 def test_what_has_no_advantage_is_computed_where_a_penalty_or_a_bonus_acts_on_it(tmp_path, objective):
     options = taking_turns(steps=1, resampling={"kind": "none"}, objective=objective)
     run = Run(tmp_path, options, prompts(50), only_fourths_teach).play()

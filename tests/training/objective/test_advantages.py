@@ -1,4 +1,4 @@
-from itertools import product
+from itertools import combinations, product
 from math import sqrt
 
 import pytest
@@ -6,18 +6,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.failures import MistakeError
 from tasks.training.objective import ObjectiveConfig, compute_advantages, normalize_then_sum, zero_variance
 from tests.examples import examples
 
 PROPERTY = settings(deadline=None, max_examples=examples(50), derandomize=True)
-LOCAL = ["group_mean", "group_norm", "leave_one_out"]
+LOCAL = ["group_mean", "group_norm", "leave_one_out", "maxrl", "pass_at_k"]
 ALL = [*LOCAL, "reinforce_pp", "reinforce_pp_baseline"]
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 LENGTHS = torch.tensor([[1, 2, 3, 4], [2, 2, 2, 4]])
 
 
-def advantages(name, rewards=REWARDS, lengths=LENGTHS, normalization=None):
-    return compute_advantages(rewards, lengths, ObjectiveConfig(advantage=name, normalization=normalization))
+def config_of(name, k=2, **options):
+    return ObjectiveConfig(advantage=name, pass_at_k=k if name == "pass_at_k" else None, **options)
+
+
+def allowed(name, rewards):
+    """The rewards, without their signs for an estimator that refuses negative ones."""
+    return rewards.abs() if name == "maxrl" else rewards
+
+
+def advantages(name, rewards=REWARDS, lengths=LENGTHS, **options):
+    return compute_advantages(rewards, lengths, config_of(name, **options))
 
 
 def assert_close(actual, expected):
@@ -71,6 +81,81 @@ def test_leave_one_out_normalised_over_the_batch_by_hand():
     assert_close(advantages("leave_one_out", normalization="batch"), expected)
 
 
+def test_maxrl_by_hand():
+    # means 1/2 and 1/4; a group without a success, and one without a failure, teach nothing
+    assert_close(advantages("maxrl"), [[1.0, -1.0, -1.0, 1.0], [3.0, -1.0, -1.0, -1.0]])
+    rewards = torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64)
+    assert (advantages("maxrl", rewards) == 0).all()
+
+
+def test_maxrl_refuses_negative_rewards():
+    with pytest.raises(MistakeError, match=r"maxrl divides by the mean reward of a group, and a reward is -0.5"):
+        advantages("maxrl", REWARDS - 0.5)
+
+
+def test_pass_at_k_by_hand():
+    # k = 2: twice the mean of what a sample adds to one of the other three. A success adds 1 to each failure.
+    assert_close(advantages("pass_at_k"), [[2 * 2 / 3, 0, 0, 2 * 2 / 3], [2.0, 0, 0, 0]])
+    # k = 3: three times the mean over the three pairs of others. Of those of a success, 1 and 3 have no success.
+    assert_close(advantages("pass_at_k", k=3), [[3 * 1 / 3, 0, 0, 3 * 1 / 3], [3.0, 0, 0, 0]])
+    # k = 2 with 0.2, 0.6, 1.0: 1.0 adds 0.8 and 0.4, 0.6 adds 0.4 and 0
+    graded = torch.tensor([[0.6, 0.2, 1.0]], dtype=torch.float64)
+    assert_close(advantages("pass_at_k", graded, torch.ones(1, 3)), [[0.4, 0, 1.2]])
+
+
+@PROPERTY
+@given(
+    rewards=st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0]) | st.floats(-3, 3), min_size=2, max_size=6),
+    k=st.integers(2, 6),
+)
+def test_pass_at_k_is_what_a_sample_adds_to_every_set_of_others(rewards, k):
+    n = len(rewards)
+    expected = []
+    for i, reward in enumerate(rewards):
+        sets = [max(others) for others in combinations(rewards[:i] + rewards[i + 1 :], min(k, n) - 1)]
+        expected.append(min(k, n) * sum(max(reward - highest, 0) for highest in sets) / len(sets))
+    row = torch.tensor([rewards], dtype=torch.float64)
+    assert_close(advantages("pass_at_k", row, torch.ones(1, n), k=k), [expected])
+
+
+def expected_gradient(name, values, logits, samples, k=2):
+    """The mean of `mean_i A_i d log pi(x_i)` over all groups of `samples` outcomes, whose rewards are `values`.
+
+    The number of outcomes is finite, and each group has its probability under the softmax of `logits`.
+    """
+    outcomes = torch.cartesian_prod(*[torch.arange(len(values))] * samples)  # [groups, samples]
+    logprobs = logits.log_softmax(0)[outcomes]
+    a = advantages(name, values[outcomes], torch.ones(outcomes.shape), k=k)
+    chance = logprobs.detach().sum(dim=1).exp()
+    (gradient,) = torch.autograd.grad((chance * (a * logprobs).mean(dim=1)).sum(), logits)
+    return gradient
+
+
+@pytest.mark.parametrize("values", [(0.0, 1.0), (0.0, 0.0, 1.0), (0.1, 0.4, 1.0)])
+@pytest.mark.parametrize(("samples", "k"), [(2, 2), (3, 2), (4, 2), (4, 3), (4, 4), (5, 3)])
+def test_the_mean_gradient_of_pass_at_k_is_that_of_the_best_of_k(values, samples, k):
+    values = torch.tensor(values, dtype=torch.float64)
+    logits = torch.linspace(0.5, -0.7, len(values), dtype=torch.float64).requires_grad_()
+    given = expected_gradient("pass_at_k", values, logits, samples, k)
+    drawn = torch.cartesian_prod(*[torch.arange(len(values))] * k).view(-1, k)
+    best = (logits.log_softmax(0)[drawn].sum(dim=1).exp() * values[drawn].amax(dim=1)).sum()
+    (wanted,) = torch.autograd.grad(best, logits)
+    torch.testing.assert_close(given, wanted, rtol=1e-12, atol=1e-14)
+    if set(values.tolist()) == {0.0, 1.0}:  # pass@k
+        failure = logits.softmax(0)[values == 0].sum()
+        (wanted,) = torch.autograd.grad(1 - failure**k, logits)
+        torch.testing.assert_close(given, wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 4, 6])
+def test_the_mean_gradient_of_maxrl_is_that_of_a_truncated_log_likelihood(samples):
+    # of sum_k pass@k / k for k < samples: one order less than without the baseline, which groups without a success lack
+    values, logits = torch.tensor([0.0, 1.0]).double(), torch.tensor([0.8, -0.6]).double().requires_grad_()
+    failure = logits.softmax(0)[0]
+    (wanted,) = torch.autograd.grad(sum((1 - failure**k) / k for k in range(1, samples)), logits)
+    torch.testing.assert_close(expected_gradient("maxrl", values, logits, samples), wanted, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize(
     ("name", "normalization", "same_as"),
     [
@@ -110,7 +195,7 @@ def test_a_rollout_without_tokens_has_no_say_in_the_batch_moments(name):
 @PROPERTY
 @given(reward=st.floats(-100, 100), samples=st.integers(2, 17), dtype=st.sampled_from([torch.float32, torch.float64]))
 def test_equal_rewards_teach_exactly_nothing(name, reward, samples, dtype):
-    rewards = torch.full((1, samples), reward, dtype=dtype)
+    rewards = allowed(name, torch.full((1, samples), reward, dtype=dtype))
     assert zero_variance(rewards).all()
     assert (advantages(name, rewards, torch.ones(1, samples, dtype=torch.long)) == 0).all()
 
@@ -119,7 +204,8 @@ def test_equal_rewards_teach_exactly_nothing(name, reward, samples, dtype):
 @PROPERTY
 @given(reward=st.floats(-100, 100), tokens=st.lists(st.integers(0, 5), min_size=6, max_size=6))
 def test_a_batch_of_one_reward_only_gives_exactly_zero(name, reward, tokens):
-    assert (advantages(name, torch.full((2, 3), reward), torch.tensor(tokens).view(2, 3)) == 0).all()
+    rewards = allowed(name, torch.full((2, 3), reward))
+    assert (advantages(name, rewards, torch.tensor(tokens).view(2, 3)) == 0).all()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -129,7 +215,7 @@ def test_a_batch_of_one_reward_only_gives_exactly_zero(name, reward, tokens):
     tokens=st.lists(st.integers(0, 1000), min_size=12, max_size=12),
 )
 def test_any_rewards_give_finite_advantages_of_the_same_shape_and_dtype(name, rewards, tokens):
-    values = advantages(name, torch.tensor(rewards).view(3, 4), torch.tensor(tokens).view(3, 4))
+    values = advantages(name, allowed(name, torch.tensor(rewards).view(3, 4)), torch.tensor(tokens).view(3, 4))
     assert values.isfinite().all()
     assert (values.shape, values.dtype) == ((3, 4), torch.float32)
 
@@ -145,6 +231,8 @@ def test_a_group_of_one_teaches_nothing_and_has_no_leave_one_out():
     one, length = torch.ones(2, 1), torch.ones(2, 1, dtype=torch.long)
     assert (advantages("group_mean", one, length) == 0).all()
     assert (advantages("group_norm", one, length) == 0).all()
+    assert (advantages("maxrl", one, length) == 0).all()
+    assert (advantages("pass_at_k", one, length) == 0).all()
     with pytest.raises(ValueError, match="at least 2 samples"):
         advantages("leave_one_out", one, length)
 
@@ -178,7 +266,7 @@ QUARTERS = [0.75, -0.25, -0.25, -0.25]
 
 def ragged(name, rewards=RAGGED, present=PRESENT):
     lengths = LENGTHS.masked_fill(~present, -1)
-    return compute_advantages(rewards, lengths, ObjectiveConfig(advantage=name), present)
+    return compute_advantages(rewards, lengths, config_of(name), present)
 
 
 def test_group_mean_of_three_and_of_four_by_hand():
@@ -194,6 +282,16 @@ def test_group_norm_of_three_and_of_four_by_hand():
 def test_leave_one_out_of_three_and_of_four_by_hand():
     # against the mean of the other two: 1 - 0, 0 - 1/2; of the other three: 1 - 0, 0 - 1/3
     assert_close(ragged("leave_one_out"), [[1.0, -0.5, -0.5, 0.0], [1.0, -1 / 3, -1 / 3, -1 / 3]])
+
+
+def test_maxrl_of_three_and_of_four_by_hand():
+    assert_close(ragged("maxrl"), [[2.0, -1.0, -1.0, 0.0], [3.0, -1.0, -1.0, -1.0]])
+
+
+def test_pass_at_k_of_three_and_of_four_by_hand():
+    # in the group of three, k is 3: the success adds 1 to the one pair of others
+    config = ObjectiveConfig(advantage="pass_at_k", pass_at_k=4)
+    assert_close(compute_advantages(RAGGED, LENGTHS, config, PRESENT), [[3.0, 0, 0, 0], [4.0, 0, 0, 0]])
 
 
 def test_reinforce_pp_of_three_and_of_four_by_hand():
@@ -230,8 +328,8 @@ masks = st.lists(st.booleans(), min_size=10, max_size=10).map(lambda given: torc
     present=masks.filter(lambda mask: (mask.sum(dim=1) >= 2).all()),
 )
 def test_a_group_with_k_of_n_samples_is_the_group_of_those_k_alone(name, rewards, present):
-    rewards, lengths = torch.tensor(rewards, dtype=torch.float64).view(2, 5), torch.ones(2, 5, dtype=torch.long)
-    config = ObjectiveConfig(advantage=name)
+    rewards = allowed(name, torch.tensor(rewards, dtype=torch.float64).view(2, 5))
+    lengths, config = torch.ones(2, 5, dtype=torch.long), config_of(name, k=4)
     together = compute_advantages(rewards, lengths, config, present)
     for row, values, mask in zip(together, rewards, present, strict=True):
         alone = compute_advantages(values[mask][None], lengths[0, mask][None], config)
@@ -330,11 +428,8 @@ def test_normalize_then_sum_refuses_what_it_cannot_normalise():
         ObjectiveConfig(reward_aggregation="normalize_then_sum")
 
 
-NORMALISED = [
-    (name, normalization)
-    for name, normalization in product(ALL, ["none", "group", "batch"])
-    if (name, normalization) != ("reinforce_pp", "group")
-]
+REFUSED = [("reinforce_pp", "group"), *product(["maxrl", "pass_at_k"], ["group", "batch"])]
+NORMALISED = [pair for pair in product(ALL, ["none", "group", "batch"]) if pair not in REFUSED]
 
 
 @pytest.mark.parametrize("noisy", [[0.0, 0.3, 0.1 + 0.2], [1.0, 3 * (0.1 * 3), 4 * 0.3 - 0.3]])
@@ -342,7 +437,7 @@ NORMALISED = [
 def test_rewards_that_differ_by_rounding_alone_are_equal(name, normalization, noisy):
     assert noisy[1] != noisy[2]
     rewards = torch.tensor([noisy, [noisy[0], noisy[1], noisy[1]]], dtype=torch.float64)
-    config = ObjectiveConfig(advantage=name, normalization=normalization)
+    config = config_of(name, normalization=normalization)
     given, plain = compute_advantages(rewards, torch.ones(2, 3, dtype=torch.long), config)
     torch.testing.assert_close(given, plain, rtol=1e-9, atol=1e-12)
 
@@ -350,7 +445,7 @@ def test_rewards_that_differ_by_rounding_alone_are_equal(name, normalization, no
 @pytest.mark.parametrize(("name", "normalization"), [each for each in NORMALISED if each != ("reinforce_pp", "none")])
 def test_a_group_of_rounding_noise_teaches_exactly_nothing(name, normalization):
     rewards = torch.tensor([[0.3, 0.1 + 0.2, 0.3]], dtype=torch.float64)
-    config = ObjectiveConfig(advantage=name, normalization=normalization)
+    config = config_of(name, normalization=normalization)
     assert (compute_advantages(rewards, torch.ones(1, 3, dtype=torch.long), config) == 0).all()
     assert zero_variance(rewards).all()
     weights = torch.ones(1, 2, dtype=torch.float64)

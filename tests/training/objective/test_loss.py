@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+from tasks.training.objective.divergence import binary_divergence
 from tasks.training.objective.kl import kl_estimate
 from tasks.training.objective.metrics import LOSS_METRICS
 
@@ -93,6 +94,22 @@ def test_constant_aggregation_by_hand():
     [
         ({"kind": "none"}, [1, 1, 1, 1, 1]),
         ({"kind": "tis", "max": 1.5}, [1.0, 1.5, 0.5, 1.5, 0.8]),
+        ({"kind": "tis", "min": 0.9, "max": 1.5}, [1.0, 1.5, 0.9, 1.5, 0.9]),
+        # the mask compares the weight before it is truncated: 3 and 0.5 are outside of it, and 2 becomes 1.5
+        ({"kind": "tis", "min": 0.9, "max": 1.5, "mask": {"min": 0.6, "max": 2.5}}, [1.0, 0, 0, 1.5, 0.9]),
+        ({"kind": "none", "mask": {"min": 0.6, "max": 2.5}}, [1, 0, 0, 1, 1]),
+        # geometric means: 1.145 and 1.265
+        ({"kind": "tis", "mask": {"level": "sequence", "max": 1.2}}, [1.0, 2.0, 0.5, 0, 0]),
+        # abs(w - 1): 0, 2, 0.5 and 1, 0.2, on average 0.833 and 0.6
+        ({"kind": "tis", "mask": {"metric": "tv", "max": 0.4}}, [1.0, 0, 0, 0, 0.8]),
+        ({"kind": "tis", "mask": {"metric": "tv", "level": "sequence", "max": 0.7}}, [0, 0, 0, 2.0, 0.8]),
+        # only 3.0 of the first (A > 0, w > 1) and 0.8 of the second (A < 0, w < 1) increase the difference
+        (
+            {"kind": "tis", "mask": {"metric": "tv", "level": "sequence", "max": 0.5, "increase_only": True}},
+            [1.0, 0, 0.5, 2.0, 0],
+        ),
+        # p: exp(-1, -2, -0.5; -0.3, -1.7) and p / w: abs(p - q) = 0, 0.0902, 0.6065; 0.3704, 0.0457
+        ({"kind": "tis", "mask": {"metric": "binary_tv", "max": 0.09}}, [1.0, 0, 0, 0, 0.8]),
         ({"kind": "icepop", "min": 0.75, "max": 2.5}, [1.0, 0, 0, 2.0, 0.8]),
         # geometric means: (1 * 3 * 0.5)^(1/3) = 1.145 and (2 * 0.8)^(1/2) = 1.265
         ({"kind": "seq_mask_tis", "min": 0.9, "max": 1.2}, [1.0, 3.0, 0.5, 0, 0]),
@@ -185,6 +202,25 @@ def test_the_share_out_of_bounds_counts_sequences_where_sequences_are_dropped():
     assert share(kind="icepop", min=0.75, max=2.5) == pytest.approx(2 / 5)
     assert share(kind="seq_mask_tis", min=0.9, max=1.2) == pytest.approx(1 / 2)
     assert share(kind="sequence_mask", max=1.55) == pytest.approx(1 / 2)
+    assert share(kind="tis", min=0.6, max=2.5) == pytest.approx(2 / 5)
+
+
+def test_masked_tokens_are_counted_apart_from_truncated_ones():
+    config = ObjectiveConfig(correction={"max": 1.5, "mask": {"max": 2.5}})
+    metrics = summarize([policy_loss(example(), config).metrics])
+    assert (metrics["masked"], metrics["is_oob_ratio"]) == pytest.approx((1 / 5, 2 / 5))  # w = 3; 3 and 2
+    assert metrics["importance_weight_max"] == 1.5
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.5, 0.5), (0.9, 0.3), (1e-3, 0.6), (1 - 1e-6, 0.999), (0.2, 1.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_binary_divergences_are_those_of_two_coins(p, q, dtype):
+    learner, engine = (tensor([x]).log().to(dtype) for x in (p, q))
+    other = (1 - q) * log((1 - q) / (1 - p)) if q < 1 else 0.0
+    # an error of the log-probabilities, relative eps, moves q log(q / p) by q eps log(q / p), and 1 - p by eps
+    close = 64 * torch.finfo(dtype).eps * (1 + abs(log(q / p))) + 1e-7 * (q == 1)
+    assert binary_divergence(learner, engine, "tv").item() == pytest.approx(abs(p - q), abs=close)
+    assert binary_divergence(learner, engine, "kl").item() == pytest.approx(q * log(q / p) + other, abs=close)
 
 
 @pytest.mark.parametrize(("p", "q"), [(0.5, 0.5), (0.9, 0.3), (1e-3, 0.6)])
@@ -258,6 +294,8 @@ EVERY_KIND = [
     {"correction": {"kind": "sequence_truncate", "max": 1.1}},
     {"correction": {"kind": "sequence_mask", "max": 1.1}},
     {"correction": {"off_policy_threshold": 0.01}},
+    {"correction": {"min": 0.9, "max": 1.1, "mask": {"level": "sequence", "min": 0.95}}},
+    {"correction": {"kind": "none", "mask": {"metric": "binary_kl", "max": 0.01}}},
     {"dual_clip": 1.2},
     {
         "surrogate": "gspo",
@@ -266,6 +304,8 @@ EVERY_KIND = [
         "clip_high": 0.05,
         "correction": {"kind": "none"},
     },
+    {"surrogate": "dppo", "correction": {"kind": "none"}, "dppo": {"low": 0.05, "high": 0.1, "kl_weight": 0.3}},
+    {"surrogate": "dppo", "correction": {"kind": "none"}, "dppo": {"divergence": "kl", "low": 0.01, "high": 0.02}},
     {"entropy_coefficient": 0.1},
 ]
 
@@ -347,6 +387,15 @@ def test_only_the_policys_logprobs_carry_a_gradient():
 def test_tensors_of_another_shape_are_refused_by_name(name):
     with pytest.raises(ValueError, match=rf"{name} must be \[batch, seq\] like mask \[4, 6\], got \[4, 5\]"):
         loss(random_inputs(**{name: torch.zeros(4, 5)}))
+
+
+@pytest.mark.parametrize("config", EVERY_KIND)
+def test_bfloat16_inputs_give_the_loss_of_the_same_numbers_in_float32(config):
+    names = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs", "advantages", "entropy")
+    inputs = random_inputs()
+    low = replace(inputs, **{name: getattr(inputs, name).bfloat16() for name in names})
+    wide = replace(inputs, **{name: getattr(low, name).float() for name in names})
+    assert torch.equal(loss(low, **config), loss(wide, **config))
 
 
 def test_bfloat16_logprobs_are_computed_in_float32():

@@ -24,6 +24,12 @@ EVERY_KIND = [
     {"surrogate": "gspo", "aggregation": "sequence", "correction": {"kind": "sequence_truncate", "max": 1.5}},
     {"dual_clip": 3.0, "correction": {"kind": "sequence_mask", "max": 1.5, "off_policy_threshold": 0.05}},
     {"entropy_coefficient": 0.1, "kl": {"beta": 0.1, "importance_corrected": True}},
+    {"surrogate": "dppo", "correction": {"kind": "none"}, "dppo": {"low": 0.05, "high": 0.1, "kl_weight": 0.3}},
+    {"surrogate": "dppo", "correction": {"kind": "none"}, "dppo": {"divergence": "kl", "low": 0.01, "high": 0.02}},
+    {"correction": {"min": 0.8, "max": 1.2, "mask": {"level": "sequence", "min": 0.95, "max": 1.1}}},
+    {"correction": {"mask": {"metric": "tv", "level": "sequence", "max": 0.15, "increase_only": True}}},
+    {"correction": {"kind": "none", "mask": {"metric": "binary_tv", "max": 0.05}}},
+    {"correction": {"mask": {"metric": "binary_kl", "level": "sequence", "max": 0.01}}},
 ]
 TENSORS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs", "entropy", "advantages", "mask")
 

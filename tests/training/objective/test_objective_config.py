@@ -35,9 +35,9 @@ def test_every_exported_name_resolves():
 @pytest.mark.parametrize(
     ("correction", "named"),
     [
-        ({"kind": "tis", "min": 0.5}, ["kind = tis", "correction.min = 0.5"]),
+        ({"kind": "tis", "min": 2.5}, ["correction.min = 2.5", "correction.max = 2.0"]),
         ({"kind": "tis", "max": None}, ["kind = tis", "correction.max"]),
-        ({"min": 0.5}, ["kind = tis", "correction.min = 0.5"]),
+        ({"kind": "none", "min": 0.5}, ["kind = none", "correction.min = 0.5"]),
         ({"kind": "none", "max": 2.0}, ["kind = none", "correction.max = 2.0"]),
         ({"kind": "icepop", "max": 5.0}, ["kind = icepop", "correction.min"]),
         ({"kind": "icepop", "min": 0.5}, ["kind = icepop", "correction.max"]),
@@ -46,6 +46,13 @@ def test_every_exported_name_resolves():
         ({"kind": "sequence_truncate"}, ["kind = sequence_truncate", "correction.max"]),
         ({"kind": "sequence_mask", "min": 0.5, "max": 2.0}, ["kind = sequence_mask", "correction.min = 0.5"]),
         ({"off_policy_threshold": 0}, ["off_policy_threshold"]),
+        ({"mask": {}}, ["correction.mask.max", "correction.mask.min"]),
+        ({"mask": {"min": 1.2, "max": 0.8}}, ["correction.mask.min = 1.2", "correction.mask.max = 0.8"]),
+        ({"mask": {"metric": "tv", "min": 0.1}}, ["correction.mask.metric = tv", "correction.mask.min = 0.1"]),
+        (
+            {"kind": "icepop", "min": 0.5, "max": 5.0, "mask": {"max": 2.0}},
+            ["correction.kind = icepop", "correction.mask", "kind = tis or none"],
+        ),
         ({"kind": "sometimes"}, ["kind"]),
         ({"kind": "tis", "rho": 2.0}, ["rho"]),
     ],
@@ -87,8 +94,36 @@ def test_a_correction_that_contradicts_itself_is_refused_by_name(correction, nam
         ),
         ({"kl": {"sync_every": 10, "sync_alpha": 0.5}}, ["kl.sync_every", "kl.beta is 0"]),
         ({"kl": {"beta": 0.1, "sync_every": 10}}, ["kl.sync_every", "kl.sync_alpha"]),
+        ({"advantage": "pass_at_k"}, ["advantage = pass_at_k", "needs pass_at_k"]),
+        ({"advantage": "pass_at_k", "pass_at_k": 1}, ["pass_at_k"]),
+        ({"pass_at_k": 4}, ["advantage = group_mean", "pass_at_k = 4"]),
+        (
+            {"advantage": "pass_at_k", "pass_at_k": 2, "normalization": "batch"},
+            ["advantage = pass_at_k", "normalization = batch"],
+        ),
+        ({"advantage": "maxrl", "normalization": "group"}, ["advantage = maxrl", "normalization = group"]),
+        ({"advantage": "maxrl", "shaping": {"signed": True}}, ["advantage = maxrl", "shaping.signed"]),
+        (
+            {"advantage": "maxrl", "shaping": {"overlong": {"max_length": 10, "cache": 1}}},
+            ["advantage = maxrl", "shaping.overlong"],
+        ),
+        ({"advantage": "maxrl", "kl": {"beta": 0.1, "in_reward": True}}, ["advantage = maxrl", "kl.in_reward"]),
         ({"surrogate": "gspo"}, ["surrogate = gspo", "aggregation = sequence", "token"]),
         ({"surrogate": "cispo", "dual_clip": 3.0}, ["surrogate = cispo", "dual_clip = 3.0"]),
+        ({"surrogate": "dppo"}, ["surrogate = dppo", "correction.kind = none", "tis"]),
+        (
+            {"surrogate": "dppo", "correction": {"kind": "none"}, "clip_high": 0.3},
+            ["surrogate = dppo", "clip_high = 0.3", "dppo.high"],
+        ),
+        (
+            {"surrogate": "dppo", "correction": {"kind": "none"}, "dual_clip": 3.0},
+            ["surrogate = dppo", "dual_clip = 3.0"],
+        ),
+        (
+            {"surrogate": "dppo", "correction": {"kind": "none"}, "force_on_policy_ratio": True},
+            ["surrogate = dppo", "force_on_policy_ratio = True"],
+        ),
+        ({"dppo": {"high": 0.1}}, ["surrogate = ppo", "dppo"]),
         ({"dual_clip": 1.0}, ["dual_clip"]),
         ({"shaping": {"stop_properly": 1.5}}, ["shaping.stop_properly"]),
         ({"shaping": {"overlong": {"max_length": 9, "cache": 10}}}, ["overlong.cache = 10", "overlong.max_length = 9"]),
@@ -120,6 +155,12 @@ def test_a_config_cannot_be_changed_once_made():
 def test_a_config_survives_the_way_to_json_and_back():
     config = ObjectiveConfig(correction={"kind": "icepop", "min": 0.5, "max": 5.0}, kl={"beta": 0.1})
     assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_a_config_of_dppo_survives_it_too():
+    config = ObjectiveConfig(surrogate="dppo", correction={"kind": "none"}, dppo={"divergence": "kl", "high": 0.05})
+    assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
+    assert ObjectiveConfig.model_validate_json(ObjectiveConfig().model_dump_json()) == ObjectiveConfig()
 
 
 def test_the_denominator_counts_what_the_aggregation_divides_by():

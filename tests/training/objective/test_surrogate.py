@@ -67,13 +67,44 @@ def test_gspo_is_the_clipped_ratio_of_whole_sequences():
     assert grad[0] == pytest.approx([2 * first / 6] * 3)
 
 
+def test_dppo_drops_tokens_whose_probability_changed_too_much():
+    # q: exp(OLD) = 0.368, 0.135, 0.050; 0.741, 0.183, 0.018, and p - q = (r - 1) q:
+    #   A = 2:   -0.184 (moves back up: kept),   0.014,   0.149 (above `high`)
+    #   A = -1:  -0.222 (below `-low`),   0.073 and 0.055 (move back down: kept)
+    value, grad, metrics = run(
+        surrogate="dppo", correction={"kind": "none"}, dppo={"low": 0.2, "high": 0.1, "kl_weight": 0.5}
+    )
+    penalty = 0.5 * sum(log(r) ** 2 for row in RATIOS for r in row) / 6
+    assert value == pytest.approx(-(2 * 0.5 + 2 * 1.1 - 1.4 - 4.0) / 6 + penalty)
+    pull = [[log(r) / 6 for r in row] for row in RATIOS]  # the penalty's gradient, 2 * 0.5 log(r) / 6, also of dropped
+    assert grad[0] == pytest.approx([2 * 0.5 / 6 - pull[0][0], 2 * 1.1 / 6 - pull[0][1], -pull[0][2]])
+    assert grad[1] == pytest.approx([-pull[1][0], -1.4 / 6 - pull[1][1], -4.0 / 6 - pull[1][2]])
+    assert (metrics["clip_low"], metrics["clip_high"]) == pytest.approx((1 / 6, 1 / 6))
+    assert metrics["kl_loss"] == pytest.approx(penalty)
+
+
+def test_dppos_ratio_is_that_to_the_engine():
+    old = torch.tensor(OLD, dtype=torch.float64)
+    advantages = torch.tensor(ADVANTAGES, dtype=torch.float64)
+    engine = old - 0.1
+    given = LossInputs(old, old, engine, advantages, mask=torch.ones(2, 3, dtype=torch.bool))
+    config = ObjectiveConfig(
+        surrogate="dppo", correction={"kind": "none"}, dppo={"low": 1.0, "high": 1.0, "kl_weight": 0}
+    )
+    wide = ObjectiveConfig(correction={"max": 1e9}, clip_low=1.0, clip_high=1e9)  # r w = pi / pi_rollout
+    output, same = policy_loss(given, config), policy_loss(given, wide)
+    torch.testing.assert_close(output.loss, same.loss)
+    assert summarize([output.metrics])["ratio"] == pytest.approx(exp(0.1))
+
+
 def test_on_policy_all_surrogates_have_the_gradient_of_reinforce():
     old = torch.tensor(OLD, dtype=torch.float64)
     advantages = torch.tensor(ADVANTAGES, dtype=torch.float64)
-    for surrogate in ("ppo", "cispo", "gspo"):
+    for surrogate in ("ppo", "cispo", "gspo", "dppo"):
         logprobs = old.clone().requires_grad_()
         inputs = LossInputs(logprobs, old, old, advantages, mask=torch.ones(2, 3, dtype=torch.bool))
-        policy_loss(inputs, ObjectiveConfig(surrogate=surrogate, aggregation="sequence")).loss.backward()
+        config = ObjectiveConfig(surrogate=surrogate, aggregation="sequence", correction={"kind": "none"})
+        policy_loss(inputs, config).loss.backward()
         torch.testing.assert_close(logprobs.grad, -advantages / 6)
 
 
