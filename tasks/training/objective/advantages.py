@@ -50,7 +50,7 @@ def compute_advantages(
 
     Raises:
         ValueError: shapes are not `[groups, samples]` or differ; a group has no sample; a reward is not finite; a
-            length is negative; `leave_one_out` is used with groups of one.
+            length is negative; `leave_one_out` is used with groups of one; `advantage` is a function of the user's.
     """
     _check_shapes(rewards, num_tokens)
     present = _checked(present, rewards.shape, rewards.device)
@@ -64,6 +64,8 @@ def compute_advantages(
             advantages = _leave_one_out(r, present)
         case "reinforce_pp":
             advantages = r
+        case _:
+            raise ValueError(f"advantage.function = {config.advantage.function} is not computed here")
     match config.normalized_by:
         case "group" if config.advantage == "leave_one_out":
             deviation = _std_of_others(r, present)

@@ -5,12 +5,15 @@ This module does not import torch: recipes are also parsed on machines without t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from tasks.config import Config
+from tasks.config_fields import name_or_mapping
+from tasks.training.objective.own import OwnAdvantage, OwnFunction, OwnSurrogate
 
 Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
 Normalization = Literal["none", "group", "batch"]
@@ -204,9 +207,14 @@ class ShapingConfig(Config):
 class ObjectiveConfig(Config):
     """The objective of one training run: advantages, loss, correction and penalties."""
 
-    advantage: Advantage = "group_mean"
+    advantage: Annotated[
+        Annotated[Advantage, Tag("[name]")] | Annotated[OwnAdvantage, Tag("[mapping]")],
+        Discriminator(name_or_mapping),
+    ] = "group_mean"
     """Estimator that computes advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm`
-    (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2)."""
+    (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2). Or a
+    function of your own, as `{function: my_objective.advantage}` (`docs/extending.md`): it gets the rewards after
+    `shaping` and `kl.in_reward`, and nothing changes what it returns, so that it takes no `normalization`."""
     normalization: Normalization | None = None
     """Normalisation of the advantages instead of the estimator's default: `none`; `group`, the standard deviation of
     the group's rewards, or of the other rewards for `leave_one_out`; `batch`, mean and deviation over all tokens of the
@@ -225,10 +233,15 @@ class ObjectiveConfig(Config):
     `constant_length` times the number of sequences in the global batch (Dr GRPO)."""
     constant_length: int | None = Field(default=None, gt=0)
     """Divisor per sequence of `aggregation: constant`, tokens; rejected by the other aggregations."""
-    surrogate: Surrogate = "ppo"
+    surrogate: Annotated[
+        Annotated[Surrogate, Tag("[name]")] | Annotated[OwnSurrogate, Tag("[mapping]")],
+        Discriminator(name_or_mapping),
+    ] = "ppo"
     """Surrogate objective: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy
     gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
-    arXiv:2507.18071), which requires `aggregation: sequence`."""
+    arXiv:2507.18071), which requires `aggregation: sequence`. Or a loss of your own, as `{function: my_objective.loss}`
+    (`docs/extending.md`), whose options replace `clip_low`, `clip_high` and `dual_clip`: these stay at their defaults,
+    and there are no metrics of clipping."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """Distance below 1 at which the importance ratio is clipped: if the advantage is negative, a ratio below
     `1 - clip_low` has no gradient."""
@@ -268,6 +281,25 @@ class ObjectiveConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _own_functions_replace_options(self) -> ObjectiveConfig:
+        if isinstance(self.surrogate, OwnSurrogate):
+            for name in ("clip_low", "clip_high", "dual_clip", "force_on_policy_ratio"):
+                value, default = getattr(self, name), type(self).model_fields[name].default
+                if value != default:
+                    raise ValueError(
+                        f"surrogate.function = {self.surrogate.function} does not use {name} = {value}: leave it out, "
+                        f"or set {name}: {json.dumps(default)} if the file that this one extends sets it, and give the "
+                        "function what it needs in surrogate.options"
+                    )
+        if isinstance(self.advantage, OwnAdvantage) and self.normalization is not None:
+            raise ValueError(
+                f"advantage.function = {self.advantage.function} returns advantages that nothing changes any more: "
+                f"leave out normalization = {self.normalization}, or set normalization: null if the file that this one "
+                "extends sets it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rewards_match_advantage(self) -> ObjectiveConfig:
         if self.advantage == "reinforce_pp" and self.normalization == "group":
             raise ValueError(
@@ -282,7 +314,7 @@ class ObjectiveConfig(Config):
         if self.reward_aggregation == "normalize_then_sum" and self.advantage != "group_norm":
             raise ValueError(
                 "reward_aggregation = normalize_then_sum normalises by the group's deviation: it needs advantage = "
-                f"group_norm, not {self.advantage}"
+                f"group_norm, not {_name(self.advantage)}"
             )
         if self.reward_aggregation == "normalize_then_sum" and (self.shaping.changes_rewards or self.kl.in_reward):
             raise ValueError(
@@ -294,7 +326,19 @@ class ObjectiveConfig(Config):
     @property
     def normalized_by(self) -> Normalization:
         """The normalisation of the advantages: `normalization`, or the estimator's default if it is None."""
-        return self.normalization or _NORMALIZATION_OF[self.advantage]
+        default = "none" if isinstance(self.advantage, OwnAdvantage) else _NORMALIZATION_OF[self.advantage]
+        return self.normalization or default
+
+    @property
+    def own_functions(self) -> dict[str, OwnFunction]:
+        """The user's functions, by the option that names them."""
+        options = {"surrogate": self.surrogate, "advantage": self.advantage}
+        return {name: option for name, option in options.items() if isinstance(option, OwnFunction)}
+
+    @property
+    def keeps_equal_rewards(self) -> bool:
+        """True if groups of equal rewards count as groups with a gradient (`advantage.keep_equal_rewards`)."""
+        return isinstance(self.advantage, OwnAdvantage) and self.advantage.keep_equal_rewards
 
     def denominator(self, num_tokens: Iterable[int]) -> float:
         """Return the divisor of the loss of a global batch, for `LossInputs.denominator`.
@@ -312,3 +356,7 @@ class ObjectiveConfig(Config):
         if self.aggregation == "token":
             return float(sum(trained))
         return float(len(trained) * (self.constant_length or 1))
+
+
+def _name(option: str | OwnFunction) -> str:
+    return option if isinstance(option, str) else option.function
