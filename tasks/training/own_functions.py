@@ -16,7 +16,6 @@ from tasks.training.objective.own import (
     OwnFunction,
     OwnSurrogate,
     RewardBatch,
-    RowTerms,
     SurrogateRow,
     Terms,
 )
@@ -34,8 +33,8 @@ class OwnFunctionError(MistakeError):
     """A loss or advantage function of the user's cannot be used, and the message names it and its line."""
 
 
-class _Function:
-    """A user's function with its options.
+class OwnCode:
+    """A function of the user's with its options.
 
     Attributes:
         name: its import path, after the word for its kind.
@@ -60,7 +59,7 @@ class _Function:
         except CannotJudge as error:
             raise OwnFunctionError(str(error)) from error
 
-    def __call__(self, argument: object) -> Any:
+    def call(self, argument: object) -> Any:
         """Call the function.
 
         Raises:
@@ -83,68 +82,79 @@ class _Function:
         raise OwnFunctionError(f"{self.name} {reason}{line}") from error
 
 
-def own_loss(option: object) -> RowTerms | None:
-    """Return the user's loss that `objective.surrogate` names, or None for a built-in surrogate.
+class OwnLoss(OwnCode):
+    """The loss that `objective.surrogate` names."""
 
-    Raises:
-        OwnFunctionError: it cannot be loaded; or later, when it is called, it fails or returns something else.
-    """
-    if not isinstance(option, OwnSurrogate):
-        return None
-    function = _Function(option, LOSS)
+    def __init__(self, option: OwnSurrogate) -> None:
+        super().__init__(option, LOSS)
 
-    def terms_of(row: SurrogateRow) -> Terms:
-        returned = function(row)
+    def __call__(self, row: SurrogateRow) -> Terms:
+        """Return the terms of a row, and values of its metrics, which have no gradient.
+
+        Raises:
+            OwnFunctionError: the function fails, or returns something else.
+        """
+        returned = self.call(row)
         terms, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
-        _check_like(terms, row, "a term for each token", function)
+        self._check_like(terms, row, "a term for each token")
         if not isinstance(metrics, dict) or not all(isinstance(name, str) for name in metrics):
-            function.refuse(f"must return metrics as a dict by name, got {one_line(repr(metrics), 100)}")
+            self.refuse(f"must return metrics as a dict by name, got {one_line(repr(metrics), 100)}")
         for name, values in metrics.items():
-            _check_like(values, row, f"a value of the metric {name!r} for each token", function)
+            self._check_like(values, row, f"a value of the metric {name!r} for each token")
         if row.logprobs.requires_grad and not terms.requires_grad:
-            function.refuse("returned terms without a gradient: compute them from row.logprobs, without detach")
+            self.refuse("returned terms without a gradient: compute them from row.logprobs, without detach")
         return terms, {name: values.detach() for name, values in metrics.items()}
 
-    return terms_of
+    def _check_like(self, values: object, row: SurrogateRow, what: str) -> None:
+        """Check that values are finite numbers, one for each token of a row."""
+        from torch import Tensor
+
+        shape = list(row.mask.shape)
+        if not isinstance(values, Tensor) or values.shape != row.mask.shape:
+            got = list(values.shape) if isinstance(values, Tensor) else one_line(repr(values), 100)
+            self.refuse(f"must return {what}, a tensor {shape}, got {got}")
+        # Numbers that are not finite before the call are an error of the learner, which skips the step.
+        inputs = (row.logprobs, row.old_logprobs, row.rollout_logprobs, row.advantages)
+        if not values[row.mask].isfinite().all() and all(tensor.isfinite().all() for tensor in inputs):
+            self.refuse(f"returned NaN or infinity as {what}, for inputs that are finite")
 
 
-def _check_like(values: object, row: SurrogateRow, what: str, function: _Function) -> None:
-    """Check that values are finite numbers, one for each token of a row."""
-    from torch import Tensor
+class OwnEstimator(OwnCode):
+    """The advantage function that `objective.advantage` names."""
 
-    shape = list(row.mask.shape)
-    if not isinstance(values, Tensor) or values.shape != row.mask.shape:
-        got = list(values.shape) if isinstance(values, Tensor) else one_line(repr(values), 100)
-        function.refuse(f"must return {what}, a tensor {shape}, got {got}")
-    # Numbers that are not finite before the call are an error of the learner, which skips the step.
-    inputs = (row.logprobs, row.old_logprobs, row.rollout_logprobs, row.advantages)
-    if not values[row.mask].isfinite().all() and all(tensor.isfinite().all() for tensor in inputs):
-        function.refuse(f"returned NaN or infinity as {what}, for inputs that are finite")
+    def __init__(self, option: OwnAdvantage) -> None:
+        super().__init__(option, ADVANTAGE)
 
+    def __call__(self, batch: RewardBatch) -> Tensor:
+        """Return the advantages of a batch as float64.
 
-def own_advantages(option: OwnAdvantage) -> Callable[[RewardBatch], Tensor]:
-    """Return the user's function that `objective.advantage` names. Its result is float64 and has one of two shapes.
+        They are `[groups, samples]`, or `[groups, samples, longest]` with an advantage for each token.
 
-    They are `[groups, samples]`, and `[groups, samples, longest]` with an advantage for each token.
+        Raises:
+            OwnFunctionError: the function fails, or returns something else.
+        """
+        from torch import Tensor
 
-    Raises:
-        OwnFunctionError: it cannot be loaded; or later, when it is called, it fails or returns something else.
-    """
-    from torch import Tensor
-
-    function = _Function(option, ADVANTAGE)
-
-    def advantages_of(batch: RewardBatch) -> Tensor:
         shapes, present = [list(batch.rewards.shape), list(batch.sampled.shape)], batch.present.clone()
-        values = function(batch)
+        values = self.call(batch)
         if not isinstance(values, Tensor) or list(values.shape) not in shapes:
             got = list(values.shape) if isinstance(values, Tensor) else one_line(repr(values), 100)
-            function.refuse(
+            self.refuse(
                 f"must return an advantage for each response, a tensor {shapes[0]}, or for each token, {shapes[1]}, "
                 f"got {got}"
             )
         if not values[present].isfinite().all():
-            function.refuse("returned NaN or infinity")
+            wrong = ~values.isfinite().flatten(2).all(dim=2) if values.ndim == 3 else ~values.isfinite()
+            group = int((wrong & present).any(dim=1).nonzero()[0])
+            rewards = ", ".join(f"{reward:g}" for reward in batch.rewards[group, present[group]].tolist())
+            self.refuse(f"returned NaN or infinity for a group with the rewards {rewards}")
         return values.detach().double()
 
-    return advantages_of
+
+def own_loss(option: object) -> OwnLoss | None:
+    """Return the user's loss that `objective.surrogate` names, or None for a built-in surrogate.
+
+    Raises:
+        OwnFunctionError: it cannot be loaded.
+    """
+    return OwnLoss(option) if isinstance(option, OwnSurrogate) else None

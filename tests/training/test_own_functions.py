@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tasks.training.objective.own import OwnAdvantage, OwnSurrogate, RewardBatch, SurrogateRow
-from tasks.training.own_functions import OwnFunctionError, own_advantages, own_loss
+from tasks.training.own_functions import OwnEstimator, OwnFunctionError, own_loss
 from tasks.verifiers.functions import function_digest
 
 LOSSES = """
@@ -146,18 +146,18 @@ def batch():
             r"must return an advantage for each response, a tensor \[2, 2\], or for each token, \[2, 2, 3\], got \[\]",
         ),
         ("a_list", r"must return an advantage .* got \[\[1\.0, 0\.0\]"),
-        ("nan", r"returned NaN or infinity \(.*\.py, line 6\)$"),
+        ("nan", r"returned NaN or infinity for a group with the rewards 1, 0 \(.*\.py, line 6\)$"),
         ("raises", r"raised AttributeError: .*'reward' \(.*\.py, line 8\)$"),
     ],
 )
 def test_an_advantage_function_that_training_cannot_use_is_named_with_its_line(module, function, sentence):
     name = module(ADVANTAGES)
     with pytest.raises(OwnFunctionError, match=rf"^advantage function {name}\.{function} {sentence}"):
-        own_advantages(OwnAdvantage(function=f"{name}.{function}"))(batch())
+        OwnEstimator(OwnAdvantage(function=f"{name}.{function}"))(batch())
 
 
 def test_both_shapes_of_advantages_are_accepted(module):
     name, given = module(ADVANTAGES), batch()
     for function, shape in (("right", [2, 2]), ("by_token", [2, 2, 3]), ("absent_nan", [2, 2])):
-        values = own_advantages(OwnAdvantage(function=f"{name}.{function}"))(given)
+        values = OwnEstimator(OwnAdvantage(function=f"{name}.{function}"))(given)
         assert (list(values.shape), values.dtype) == (shape, torch.float64)

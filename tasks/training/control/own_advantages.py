@@ -23,15 +23,14 @@ def advantages_of(objective: ObjectiveConfig) -> Advantages:
     Raises:
         OwnFunctionError: it cannot be loaded; or later, when it is called, it fails or returns something else.
     """
-    from tasks.training.own_functions import own_advantages
+    from tasks.training.own_functions import OwnEstimator
 
     if not isinstance(objective.advantage, OwnAdvantage):
         return advantages
-    function = own_advantages(objective.advantage)
+    estimator = OwnEstimator(objective.advantage)
 
     def compute(batch: Sequence[JudgedGroup], penalties: list[float], _config: TrainingConfig) -> list[list[Advantage]]:
-        described = reward_batch(batch, penalties)
-        values = function(described)
+        values = estimator(reward_batch(batch, penalties))
         return [
             [_advantage(row[s], completion) for s, completion in enumerate(group.completions)]
             for group, row in zip(batch, values, strict=True)
