@@ -13,12 +13,12 @@ PAGE = (ROOT / "docs" / "extending.md").read_text()
 DIFFS = re.findall(r"^```diff\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 WRITTEN = dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 PROGRAMS = {name: text for name, text in WRITTEN.items() if name.startswith("try_")}
-BESIDE = ("my_verifiers/contains.py", "capitals.yaml")
+BESIDE = ("my_verifiers/contains.py", "capitals.yaml", "my_objective.py", "own_objective.yaml")
 """The files that a program reads."""
 PRINTED = {
     "try_loader.py": "1 prompt",
     "try_verifier.py": "1 prompt, 1 set aside\n1.0 0.0",
-    "try_objective.py": "[[-0.5, -0.5]]",
+    "try_objective.py": "my_objective.spo my_objective.discounted",
 }
 
 
