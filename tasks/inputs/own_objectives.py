@@ -21,7 +21,7 @@ def check_own_functions(training: Recipe) -> None:
     """Check that the files of the functions can be parsed, and that their modules contain these names.
 
     Raises:
-        SpecError: there is no such module, one of its files is not valid Python, or it does not contain the name.
+        SpecError: a module does not exist, one of its files is not valid Python, or it does not contain the name.
     """
     for option, own in training.objective.own_functions.items():
         _digest(option, own)  # the module exists
@@ -36,7 +36,7 @@ def with_code_digests(training: Recipe) -> Recipe:
     """Return the recipe with the digests of its functions, so that changed code misses the cache.
 
     Raises:
-        SpecError: there is no such module.
+        SpecError: a module does not exist.
     """
     digests = {
         option: own.model_copy(update={"fingerprint": _digest(option, own)})

@@ -124,7 +124,7 @@ def fingerprinted_recipe(training: Recipe) -> Recipe:
     That is the code that scores the answers, and the functions of the objective.
 
     Raises:
-        SpecError: there is no such code.
+        SpecError: a module does not exist.
     """
     return with_code_digests(_with_benchmarks(training, _fingerprinted(training.benchmarks)))
 

@@ -95,8 +95,8 @@ def model_card(title: str, base: str, headline: str, files: Mapping[str, str], f
         base: the initial checkpoint.
         headline: the result of the evaluation.
         files: contents of the three files, by the pipeline option that takes each.
-        functions: import paths of the user's functions, verifiers and environments, also those of the objective. The
-            card does not contain their code.
+        functions: import paths of the user's functions, verifiers and environments. The card does not contain their
+            code.
     """
     base_model = f"base_model: {base.partition('@')[0]}\n" if "/" in base else ""
     options = " ".join(f"--{name} {name}.yaml" for name in files)

@@ -1,7 +1,7 @@
 """Loads the loss and the advantage functions that a recipe names, and checks what they return.
 
 A function is found, imported and identified as a reward function is (`tasks.verifiers.functions`). A result that
-training cannot use ends the run with one sentence, which names the function and its line.
+training cannot use ends the run with one line, which names the function and its place in the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOSS, ADVANTAGE = "loss", "advantage function"
-"""What messages call the functions of `objective.surrogate` and `objective.advantage`."""
+"""Names of the two kinds of functions in messages."""
 
 
 class OwnFunctionError(MistakeError):
@@ -87,6 +87,7 @@ class OwnLoss(OwnCode):
 
     def __init__(self, option: OwnSurrogate) -> None:
         super().__init__(option, LOSS)
+        self._metrics: list[str] | None = None  # of the first call: each micro-batch must have the same ones
 
     def __call__(self, row: SurrogateRow) -> Terms:
         """Return the terms of a row, and values of its metrics, which have no gradient.
@@ -99,6 +100,10 @@ class OwnLoss(OwnCode):
         self._check_like(terms, row, "a term for each token")
         if not isinstance(metrics, dict) or not all(isinstance(name, str) for name in metrics):
             self.refuse(f"must return metrics as a dict by name, got {one_line(repr(metrics), 100)}")
+        names = sorted(metrics)
+        if self._metrics not in (None, names):
+            self.refuse(f"must return the same metrics in every call, got {names} after {self._metrics}")
+        self._metrics = names
         for name, values in metrics.items():
             self._check_like(values, row, f"a value of the metric {name!r} for each token")
         if row.logprobs.requires_grad and not terms.requires_grad:

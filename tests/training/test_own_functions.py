@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -36,6 +37,9 @@ def list_of_metrics(row):
 
 def averaged_metric(row):
     return row.logprobs, {"kept": row.mask.float().mean()}
+
+def sometimes(row):
+    return row.logprobs, {"kept": row.mask} if row.advantages[0, 0] > 0 else {}
 
 def full(row):
     raise torch.OutOfMemoryError("full")
@@ -89,10 +93,18 @@ def test_what_is_not_the_functions_fault_is_not_put_down_to_it(module):
     with pytest.raises(torch.OutOfMemoryError):
         own_loss(OwnSurrogate(function=f"{name}.full"))(row())
     given = row()
-    nan = SurrogateRow(given.logprobs * torch.nan, *list(vars(given).values())[1:])  # the learner skips such a step
+    nan = replace(given, logprobs=given.logprobs * torch.nan)  # the learner skips such a step
     terms, _ = own_loss(OwnSurrogate(function=f"{name}.right"))(nan)
     assert terms.isnan().all()
     assert own_loss("ppo") is None
+
+
+def test_every_micro_batch_must_have_the_same_metrics(module):
+    name, given = module(LOSSES), row()
+    loss = own_loss(OwnSurrogate(function=f"{name}.sometimes"))
+    assert loss(given)[1].keys() == {"kept"}
+    with pytest.raises(OwnFunctionError, match=r"the same metrics in every call, got \[\] after \['kept'\]"):
+        loss(replace(given, advantages=-given.advantages))
 
 
 def test_a_function_that_cannot_be_loaded_is_named(module):

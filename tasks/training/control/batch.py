@@ -38,8 +38,7 @@ class TrainedBatch:
 
 
 Advantage: TypeAlias = float | Floats
-"""The advantage of a response, or `[n]`, the advantage of each of its tokens, with those that an environment inserted.
-"""
+"""The advantage of a response, or `[n]`, the advantage of each of its tokens, inserted ones included."""
 Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list[list[Advantage]]]
 """A function that takes a batch, a penalty for each response and the options, and returns advantages (`advantages`)."""
 

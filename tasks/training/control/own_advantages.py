@@ -43,8 +43,8 @@ def _advantage(values: Tensor, completion: Completion) -> Advantage:
     """Return the advantage of a response, or of each of its tokens if there are `values` for tokens."""
     if values.ndim == 0:
         return float(values)
-    each: Advantage = values[: len(completion.token_ids)].float().numpy()
-    return each
+    by_token: Advantage = values[: len(completion.token_ids)].float().numpy()
+    return by_token
 
 
 def reward_batch(batch: Sequence[JudgedGroup], penalties: list[float]) -> RewardBatch:

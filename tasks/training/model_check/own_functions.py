@@ -19,12 +19,12 @@ from tasks.training.objective.own import RewardBatch, SurrogateRow
 from tasks.training.own_functions import OwnCode, OwnEstimator, OwnLoss
 
 LENGTHS = {"a": 6, "b": 4, "c": 9, "d": 5}
-"""Number of tokens of each dummy sequence; the tokens of `c` are masked, as those of a truncated response may be."""
+"""Number of tokens of each dummy sequence; the tokens of `c` are masked, as in a truncated response."""
 TOLERANCE = 1e-4
 """Largest difference of a term between two rows, as a multiple of the largest term: a thousand times the rounding of
 float32. The mean of one of the rows differs by a tenth of it, or more."""
 REWARDS = ((1.0, 0.0, 0.25), (0.5, 0.5), (0.0, 1.0, 0.0))
-"""Rewards of the dummy groups; those of the second are equal."""
+"""Rewards of the dummy groups; in the second they are equal."""
 
 Argument = TypeVar("Argument", SurrogateRow, RewardBatch)
 

@@ -241,7 +241,7 @@ class ObjectiveConfig(Config):
     gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
     arXiv:2507.18071), which requires `aggregation: sequence`. Or a loss of your own, as `{function: my_objective.loss}`
     (`docs/extending.md`): `clip_low`, `clip_high` and `dual_clip` then stay at their defaults and have no effect, and
-    there are no metrics of clipping."""
+    metrics of clipping are not recorded."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """Distance below 1 at which the importance ratio is clipped: if the advantage is negative, a ratio below
     `1 - clip_low` has no gradient."""
