@@ -491,7 +491,7 @@ def _locate(
         if chosen and not fields:
             models = chosen
             continue
-        if step != "[key]":
+        if not step.startswith("["):  # pydantic's [key], and the tags of `name_or_mapping`
             path += f".{step}" if path else step
         owners = models
         models = models_in([field.annotation for field in fields]) or models

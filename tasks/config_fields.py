@@ -153,6 +153,14 @@ def has_an_order(field: FieldInfo) -> bool:
     return _InItsOrder() in field.metadata
 
 
+def name_or_mapping(value: Any) -> str:
+    """Return the tag of an option that is either a name or the options of a model, as a pydantic discriminator.
+
+    A tag in square brackets is left out of the paths in error messages.
+    """
+    return "[mapping]" if isinstance(value, dict | BaseModel) else "[name]"
+
+
 def models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:
     """Return the models in annotations, at any depth of unions and containers."""
     models: list[type[BaseModel]] = []

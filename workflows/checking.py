@@ -12,11 +12,14 @@ from tasks.flyte.stages import RESULT, Folder, Stopwatch, composed
 from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import Recipe, quickstart
 from tasks.inputs.handed_on import contents_of, hand_to_check
+from tasks.inputs.own_objectives import lacking_digests
+from tasks.inputs.pinning import check_pinned
 from tasks.pods import overrides
 from tasks.tables.schemas import StageSummary
 from tasks.training.cluster.pods import checking_pod
 from tasks.training.model_check.options import CheckedOptions
 from tasks.training.model_check.task import STAGE, check_model
+from tasks.verifiers.config import DEFAULTS
 
 RECIPE = quickstart()[1]
 
@@ -31,6 +34,7 @@ def checking(model: Folder, training: Annotated[Recipe, RESULT] = RECIPE) -> Sta
     """
     if not training.model_check:
         return Stopwatch(STAGE).summary("not checked: model_check is false")
+    check_pinned("workflows/rlvr.py rlvr", DEFAULTS, others=lacking_digests(training))
     pod = checking_pod(training, training.cluster, stored_models(training))
     handed = hand_to_check(
         model=model, options=CheckedOptions.of(training), contents=contents_of(model)

@@ -13,6 +13,7 @@ from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import DataFile, Recipe, quickstart
 from tasks.inputs.handed_on import contents_of, hand_to_training
 from tasks.inputs.memory_needs import judge_gpus
+from tasks.inputs.own_objectives import lacking_digests
 from tasks.inputs.pin_tasks import pin_training
 from tasks.inputs.pinning import check_pinned
 from tasks.pods import overrides
@@ -39,7 +40,7 @@ def compose_training(
         training: the recipe, with its machines.
     """
     sources = [benchmark.source for benchmark in training.benchmarks]
-    check_pinned("workflows/training.py train", data.verifiers, sources)
+    check_pinned("workflows/training.py train", data.verifiers, sources, others=lacking_digests(training))
     holding = training, training.cluster, judge_gpus(data, training.benchmarks), stored_models(training, data)
     handed = hand_to_training(
         model=model,

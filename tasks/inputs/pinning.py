@@ -22,6 +22,7 @@ from tasks.inputs.composed_again import last_mark
 from tasks.inputs.evaluations import with_digests
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model, is_pinned
+from tasks.inputs.own_objectives import with_code_digests
 from tasks.sourcing import loaders
 from tasks.sourcing.spec import EvaluationSet, SourceSpec
 from tasks.verifiers.config import VerifiersConfig
@@ -118,8 +119,14 @@ def with_judges(data: DataFile) -> DataFile:
 
 
 def fingerprinted_recipe(training: Recipe) -> Recipe:
-    """Return the recipe with digests of its benchmarks' questions, and of the user's code that scores them."""
-    return _with_benchmarks(training, _fingerprinted(training.benchmarks))
+    """Return the recipe with digests of its benchmarks' questions, and of the user's code.
+
+    That is the code that scores the answers, and the functions of the objective.
+
+    Raises:
+        SpecError: a module does not exist.
+    """
+    return with_code_digests(_with_benchmarks(training, _fingerprinted(training.benchmarks)))
 
 
 def fingerprinted_evaluation(evaluation: EvaluationFile) -> EvaluationFile:

@@ -35,6 +35,7 @@ from tasks.inputs.judges import (
 )
 from tasks.inputs.memory_needs import check_memory, judge_gpus, served_judge
 from tasks.inputs.minimal_options import written_options
+from tasks.inputs.own_objectives import check_own_functions
 from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.pinning import (
     fingerprinted_data,
@@ -191,12 +192,14 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
 
     Raises:
         SpecError: a file or column is missing, a repository on the hub cannot be read, a user-defined reward function
-            or verifier cannot be imported or fails on every dummy response, a chat source has no judge, a mixture names
+            or verifier cannot be imported or fails on every dummy response, a function of the objective cannot be
+            imported, a chat source has no judge, a mixture names
             an unknown source or domain, a response length does not fit into the context of a stage, or a stage's
             context is longer than a model's.
         ModelError: a model folder is not usable, or neither this machine nor an image contains a package.
     """
     check_together(data, training, evaluation)
+    check_own_functions(training)
     names = [source.name for source in data.used_sources]
     benchmarks = [benchmark.source for benchmark in (*evaluation.benchmarks, *training.benchmarks)]
     template = None

@@ -29,7 +29,12 @@ OF_IMAGES = "data_specs"
 
 def modules_of(files: Iterable[Any]) -> set[str]:
     """Return the names of the user's modules that are used by the specifications among `files`."""
-    return {module for file in files for source in _sources(file) for module in _modules(source)}
+    return {
+        module
+        for file in files
+        for each in _files_in(file)
+        for module in (*_objective(each), *(module for source in _sources(each) for module in _modules(source)))
+    }
 
 
 def check_sent(sent: Sent, files: Iterable[Any], *, whole: bool) -> None:
@@ -85,6 +90,22 @@ def check_registered() -> None:
             )
 
 
+def _files_in(file: Any) -> Iterator[Any]:
+    """Yield the files of an experiment's variants, or the file itself."""
+    if isinstance(file, Experiment):
+        for variant in file.variants.values():
+            yield from (variant.data, variant.training, variant.evaluation)
+    else:
+        yield file
+
+
+def _objective(file: Any) -> Iterator[str]:
+    """Yield the modules of the functions of a recipe's objective."""
+    if isinstance(file, Recipe):
+        for own in file.objective.own_functions.values():
+            yield own.function.rpartition(".")[0]
+
+
 def _sources(file: Any) -> Iterator[SourceSpec]:
     match file:
         case DataFile():
@@ -94,10 +115,6 @@ def _sources(file: Any) -> Iterator[SourceSpec]:
             yield from (benchmark.source for benchmark in file.benchmarks)
         case SourceBatch():
             yield from file.sources
-        case Experiment():
-            variants = file.variants.values()
-            files = (each for variant in variants for each in (variant.data, variant.training, variant.evaluation))
-            yield from (source for each in files for source in _sources(each))
 
 
 def _modules(source: SourceSpec) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 4096
-"""Largest number of entries, ten times as many as a checkout has. With more, the file starts again with the new ones."""
+"""Largest number of entries, ten times as many as a checkout has. With more, only the new ones are written."""
 
 
 class ParsedModules:

@@ -128,6 +128,7 @@ def report(
             _copy_results(folder, written, tables, folders, metrics)
             files = {name: _yaml(lineage.without_folders(options)) for name, options in written.items()}
             functions = {name for source in data.sources for name in source.code_of_the_user}
+            functions |= {own.function for own in training.objective.own_functions.values()}
             card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), files, functions)
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:

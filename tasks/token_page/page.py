@@ -117,7 +117,7 @@ def choose(rows: Sequence[TokenRow]) -> list[TokenRow]:
 def _full(rows: Sequence[TokenRow], *, by_advantage: bool) -> float:
     """Return the absolute value that has the full colour, or 0 if all values are 0."""
     if by_advantage:
-        return max((abs(row.about["advantage"] or 0.0) for row in rows), default=0.0)
+        return max((float(np.abs(row.advantages).max(initial=0)) for row in rows), default=0.0)
     values = [np.abs(row.differences[row.mask]) for row in rows]
     together = np.concatenate(values) if values else np.zeros(0)
     return float(np.percentile(together, FULL)) if len(together) else 0.0
@@ -127,19 +127,23 @@ def _shown(row: TokenRow, texts: TokenTexts, limit: int, full: float, *, by_adva
     count = len(row.ids)
     tail = limit // 2 if count > limit else 0
     head = limit - tail if count > limit else count
-    values = np.full(count, row.about["advantage"] or 0.0) if by_advantage else row.differences
+    values = row.advantages if by_advantage else row.differences
     first, last = (_tokens(row, texts, values, full, part) for part in (slice(0, head), slice(count - tail, count)))
     return ShownTokens(row, first, last, count - head - tail)
 
 
 def _tokens(row: TokenRow, texts: TokenTexts, values: NDArray[Any], full: float, part: slice) -> list[ShownToken]:
-    columns = (row.ids[part], row.engine[part], row.learner[part], row.mask[part], values[part])
-    ids, engine, learner, mask, shown = (column.tolist() for column in columns)
-    advantage = row.about["advantage"]
-    same = "" if advantage is None else f", advantage {advantage:+.3g}"
+    columns = (row.ids, row.engine, row.learner, row.mask, values, row.advantages)
+    ids, engine, learner, mask, shown, advantages = (column[part].tolist() for column in columns)
     return [
-        ShownToken(text, _style(value, full) if in_loss else "m", _values(number, one, other, in_loss=in_loss) + same)
-        for text, number, one, other, in_loss, value in zip(texts(ids), ids, engine, learner, mask, shown, strict=True)
+        ShownToken(
+            text,
+            _style(value, full) if in_loss else "m",
+            _values(number, one, other, advantage, in_loss=in_loss),
+        )
+        for text, number, one, other, in_loss, value, advantage in zip(
+            texts(ids), ids, engine, learner, mask, shown, advantages, strict=True
+        )
     ]
 
 
@@ -149,10 +153,13 @@ def _style(value: float, full: float) -> str:
     return f"{'p' if value > 0 else 'n'}{level}" if level else ""
 
 
-def _values(number: int, engine: float, learner: float, *, in_loss: bool) -> str:
+def _values(number: int, engine: float, learner: float, advantage: float, *, in_loss: bool) -> str:
     if not in_loss:
         return f"id {number}, not in the loss" + (f", engine {engine:.4f}" if engine else "")
-    return f"id {number}, learner {learner:.4f}, engine {engine:.4f}, difference {learner - engine:+.4f} nats"
+    return (
+        f"id {number}, learner {learner:.4f}, engine {engine:.4f}, difference {learner - engine:+.4f} nats, "
+        f"advantage {advantage:+.3g}"
+    )
 
 
 @cache

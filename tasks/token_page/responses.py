@@ -41,6 +41,7 @@ class TokenRow:
         engine: `[n]`, log-probabilities of the engine, nats.
         learner: `[n]`, log-probabilities of the learner, nats, 0 outside the mask.
         mask: `[n]`, true for tokens in the loss.
+        advantages: `[n]`, 0 for a response that no step was taken on.
     """
 
     about: dict[str, Any]
@@ -48,6 +49,7 @@ class TokenRow:
     engine: NDArray[np.float32]
     learner: NDArray[np.float32]
     mask: NDArray[np.bool_]
+    advantages: NDArray[np.float32]
 
     @property
     def differences(self) -> NDArray[np.float32]:
@@ -155,12 +157,16 @@ def _rows(file: Path, step: int, prompt: str) -> list[TokenRow]:
 def _row(table: pa.Table) -> TokenRow:
     [about] = table.select([*_ABOUT, "advantage"]).to_pylist()
     ids = _array(table, "token_ids", np.int32, 0)
+    advantages = _array(table, "token_advantages", np.float32, len(ids))
+    if about["advantage"] is not None:
+        advantages[:] = about["advantage"]
     return TokenRow(
         about,
         ids,
         _array(table, "engine_logprobs", np.float32, len(ids)),
         _array(table, "learner_logprobs", np.float32, len(ids)),
         _array(table, "loss_mask", np.bool_, len(ids)),
+        advantages,
     )
 
 

@@ -36,6 +36,7 @@ from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
+from tasks.training.control.own_advantages import advantages_of
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.questions import Benchmark, load_questions
 from tasks.training.control.validation import split_validation, validated_policy
@@ -135,6 +136,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         MemoryLimitError: the kernel's out-of-memory killer ended processes of the run more than once.
         ImageError: the image is for machines with GPUs and the cluster has none, or vice versa.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
+        OwnFunctionError: a loss or an advantage function of the user's fails.
     """
     gpus = gpus_of_ray()
     check_image(gpus, f"the Ray cluster has {gpus:g} GPUs")
@@ -241,6 +243,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
             policies=folder / "policies",
             on_step=inputs.on_step,
             on_phase=inputs.on_phase,
+            advantages=advantages_of(config.objective),
             validation_prompts=validated,
             questions=questions,
             turns=turns,

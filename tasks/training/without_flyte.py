@@ -56,6 +56,7 @@ def train_recipe(
     """
     from tasks.inputs.benchmarks import questions
     from tasks.inputs.fingerprints import fingerprinted
+    from tasks.inputs.own_objectives import with_code_digests
     from tasks.inputs.pinning import pinned_recipe
     from tasks.inputs.preflight import warn_off_policy
     from tasks.training.control.questions import Benchmark
@@ -63,7 +64,7 @@ def train_recipe(
     from tasks.training.run import RunInputs, make_run_folder
     from tasks.training.run_attempt import step_note, train_at
 
-    config = with_overrides(recipe, overrides)
+    config = with_code_digests(with_overrides(recipe, overrides))
     warn_off_policy(config)
     judging = parse(DataFile, data) if data else config.companion(DataFile, recipe)
     verifiers = fingerprinted(judging.verifiers)

@@ -43,9 +43,9 @@ def row(text, tokenizer, group=0, sample=0, differences=(0.0,), advantage=0.5, m
         "score": 1.0,
         "passed": True,
         "detail": None,
-        "advantage": advantage,
+        "advantage": None if np.ndim(advantage) else advantage,
     }
-    return TokenRow(about, ids, engine, learner, mask)
+    return TokenRow(about, ids, engine, learner, mask, np.resize(np.float32(advantage), len(ids)))
 
 
 def page_of(tmp_path, texts, *rows, **options):
@@ -71,6 +71,14 @@ def test_tokens_have_their_difference_as_colour_and_in_words(tmp_path, texts, to
         tmp_path, texts, row("the", tokenizer), row("dog", tokenizer, sample=1, advantage=-0.5), by_advantage=True
     )
     assert {style for style, *_ in shown(by_advantage)} == {f"p{LEVELS}", f"n{LEVELS}"}
+
+
+def test_each_token_has_its_own_advantage(tmp_path, texts, tokenizer):
+    page = page_of(tmp_path, texts, row("the dog", tokenizer, advantage=(0.5, -0.25)), by_advantage=True)
+    first, second, *_ = shown(page)
+    assert (first[0], second[0]) == (f"p{LEVELS}", f"n{LEVELS // 2}")
+    assert first[1].endswith("advantage +0.5")
+    assert second[1].endswith("advantage -0.25")
 
 
 def test_hostile_text_stays_text_and_the_page_asks_for_nothing(tmp_path, texts, tokenizer):

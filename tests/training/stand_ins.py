@@ -23,6 +23,7 @@ from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
+from tasks.training.control.own_advantages import advantages_of
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
 from tasks.training.control.validation_figures import Question
@@ -310,6 +311,7 @@ class Run:
             self.checkpoints,
             self.folder / "policies",
             on_phase=self.phases.append,
+            advantages=advantages_of(self.config.objective),
             validation_prompts=validated,
             questions=self.questions,
             turns=turns,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tasks.generation.interface import Completion
+from tasks.generation.interface import Completion, Piece
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.client import Learner, StepReport
@@ -26,17 +27,19 @@ class TrainedBatch:
 
     Attributes:
         metrics: the learner's metrics, averaged over the optimizer steps.
-        advantages: for each group, the advantages of its responses in their order.
+        spreads: for each group, the standard deviation of its advantages (`spread_of`).
         tokens: the tokens of the responses of groups that are kept (`keep_tokens`), by group number. A group that is
             trained on again is left out: its responses were written after its first step.
     """
 
     metrics: dict[str, float]
-    advantages: list[list[float]]
+    spreads: list[float]
     tokens: dict[int, list[TrainedTokens]]
 
 
-Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list[list[float]]]
+Advantage: TypeAlias = float | Floats
+"""The advantage of a response, or `[n]`, the advantage of each of its tokens, inserted ones included."""
+Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list[list[Advantage]]]
 """A function that takes a batch, a penalty for each response and the options, and returns advantages (`advantages`)."""
 
 
@@ -71,7 +74,15 @@ async def train_batch(
     metrics = {**updated.metrics, "learning_rate": rate}
     if kl.in_reward:
         metrics["kl"] = sum(distances) / max(sum(sequence.num_trained for sequence in sequences), 1)
-    return TrainedBatch(metrics, rows, _tokens(batch, groups, updated.logprobs))
+    return TrainedBatch(metrics, [spread_of(row) for row in rows], _tokens(batch, groups, updated.logprobs))
+
+
+def spread_of(advantages: Sequence[Advantage]) -> float:
+    """Return the standard deviation of the advantages of a group: of its responses, or of all their tokens."""
+    by_token = [values for values in advantages if isinstance(values, np.ndarray)]
+    if not by_token:
+        return statistics.pstdev(map(float, advantages))
+    return float(np.concatenate(by_token, dtype=np.float64).std()) if any(map(len, by_token)) else 0.0
 
 
 def _numbered(
@@ -117,8 +128,11 @@ def _trained_tokens(sample: Sample, trained: dict[int, Floats]) -> TrainedTokens
         values = trained.get(sequence.kept_as)  # None for a group without a gradient, which is not in the loss
         masks.append(mask & (values is not None))
         logprobs.append(np.zeros(length, np.float32) if values is None else np.where(mask, values, np.float32(0)))
+    by_token = [sequence.advantage for sequence in sample if isinstance(sequence.advantage, np.ndarray)]
     return TrainedTokens(
-        np.concatenate(logprobs).astype(np.float32, copy=False), np.concatenate(masks), sample[0].advantage
+        np.concatenate(logprobs).astype(np.float32, copy=False),
+        np.concatenate(masks),
+        np.concatenate(by_token) if by_token else sample[0].advantage,
     )
 
 
@@ -150,20 +164,26 @@ def _sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
 
 
 def _with_advantages(
-    batch: Sequence[JudgedGroup], sequences: list[TokenSequence], advantages: list[list[float]]
+    batch: Sequence[JudgedGroup], sequences: list[TokenSequence], advantages: list[list[Advantage]]
 ) -> list[list[Sample]]:
-    """Return the samples of the groups with their advantages, which all pieces of a sample share.
+    """Return the samples of the groups with their advantages.
+
+    All pieces of a sample share its advantage, or have the advantages of their tokens.
 
     `sequences` is what `responses` returned.
     """
     remaining = iter(sequences)
     return [
         [
-            [replace(next(remaining), advantage=advantage) for _ in completion.pieces]
+            [replace(next(remaining), advantage=_of_piece(advantage, piece)) for piece in completion.pieces]
             for completion, advantage in zip(group.completions, row, strict=True)
         ]
         for group, row in zip(batch, advantages, strict=True)
     ]
+
+
+def _of_piece(advantage: Advantage, piece: Piece) -> Advantage:
+    return advantage[piece.start : piece.end] if isinstance(advantage, np.ndarray) else advantage
 
 
 async def _update(groups: list[list[Sample]], rate: float, learner: Learner, config: TrainingConfig) -> StepReport:
@@ -217,7 +237,7 @@ def with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> lis
     everything = [piece for group in by_group for piece in group]
     if objective.trains_without_advantage:
         return everything
-    moving = [piece for group in by_group if any(piece.advantage for piece in group) for piece in group]
+    moving = [piece for group in by_group if any(np.any(piece.advantage) for piece in group) for piece in group]
     return moving or [min(everything, key=lambda piece: piece.length)]
 
 
@@ -267,8 +287,8 @@ def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[
     return mask
 
 
-def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
-    """Return for each group the advantages of its responses, in their order.
+def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: TrainingConfig) -> list[list[Advantage]]:
+    """Return for each group the advantages of its responses, in their order, by a built-in estimator.
 
     `penalties` contains one number for every response of the batch, which is subtracted from its reward.
     """
@@ -276,18 +296,26 @@ def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: Tra
 
     from tasks.training.objective import compute_advantages, normalize_then_sum
 
-    present = _padded([[True] * len(group.completions) for group in batch], torch.bool)  # [groups, samples]
+    rewards, present = rewards_of(batch, penalties)
     if config.objective.reward_aggregation == "normalize_then_sum":
         values = normalize_then_sum(*_components(batch), present)
     else:
-        rewards = _padded([group.scores for group in batch], torch.float64)
-        rewards[present] -= torch.tensor(penalties, dtype=torch.float64)
-        num_tokens = _padded([[c.num_tokens for c in group.completions] for group in batch], torch.long)
+        num_tokens = padded([[c.num_tokens for c in group.completions] for group in batch], torch.long)
         values = compute_advantages(rewards, num_tokens, config.objective, present)
     return [row[mask].tolist() for row, mask in zip(values, present, strict=True)]
 
 
-def _padded(rows: Sequence[list[Any]], dtype: Any) -> Any:
+def rewards_of(batch: Sequence[JudgedGroup], penalties: list[float]) -> tuple[Any, Any]:
+    """Return the rewards of a batch less the penalties, and which samples exist, both `[groups, samples]`."""
+    import torch
+
+    present = padded([[True] * len(group.completions) for group in batch], torch.bool)
+    rewards = padded([group.scores for group in batch], torch.float64)
+    rewards[present] -= torch.tensor(penalties, dtype=torch.float64)
+    return rewards, present
+
+
+def padded(rows: Sequence[list[Any]], dtype: Any) -> Any:
     """Return rows of different lengths as a tensor `[rows, longest]`, padded with 0."""
     import torch
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import statistics
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -292,8 +291,8 @@ class Controller:
         self.lifecycle.keep_full(config.groups_per_step * config.async_steps)
         rate = learning_rate(step, config.optimizer, config.steps)
         trained = await train_batch(batch, step, rate, self._learner, config, self._advantages)
-        for group, row in zip(batch, trained.advantages, strict=True):
-            self.lifecycle.trained(group, step, statistics.pstdev(row), trained.tokens.get(group.number))
+        for group, spread in zip(batch, trained.spreads, strict=True):
+            self.lifecycle.trained(group, step, spread, trained.tokens.get(group.number))
         return trained.metrics
 
     async def _publish(self) -> None:

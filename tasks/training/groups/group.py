@@ -50,6 +50,8 @@ class Prompt:
         pass_rate: share of correct responses under the initial checkpoint, 0 to 1, or None if it was not measured.
         environment: the environment that answers between the turns of an episode. Optional. If None, a response is a
             single turn.
+        source: name of the source of the data file.
+        metadata: the prompt's metadata, as JSON of an object.
     """
 
     prompt_id: str
@@ -60,6 +62,8 @@ class Prompt:
     token_ids: list[int]
     pass_rate: float | None = 0.0
     environment: EnvironmentSpec | None = None
+    source: str = ""
+    metadata: str = "{}"
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], token_ids: list[int]) -> Prompt:
@@ -73,6 +77,8 @@ class Prompt:
             token_ids=token_ids,
             pass_rate=row.get("pass_rate"),
             environment=EnvironmentSpec.from_json(row["environment"]),
+            source=row["source"],
+            metadata=row["metadata"],
         )
 
 
@@ -297,10 +303,13 @@ class JudgedGroup:
         """Return why the group carries no gradient under `objective`, or an empty string if it carries a gradient.
 
         It carries none if all scores are equal or, for GDPO, if no reward with a nonzero weight varies. It also carries
-        none if every response is masked out of the loss.
+        none if every response is masked out of the loss. With `advantage.keep_equal_rewards`, equal scores do not
+        matter.
         """
         if objective.shaping.filter_truncated and all(completion.truncated for completion in self.completions):
             return "every response was truncated"
+        if objective.keeps_equal_rewards:
+            return ""
         scores = self.scores
         if objective.reward_aggregation == "sum_then_normalize":
             return f"every score is {scores[0]:g}" if are_equal(scores) else ""

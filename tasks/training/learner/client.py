@@ -25,6 +25,7 @@ from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, by_nu
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.learner.ranks_start import RanksStart
+from tasks.training.own_functions import OwnFunctionError
 from tasks.training.simulation.roofline import (
     Architecture,
     gpu_called,
@@ -415,7 +416,9 @@ class RayLearner:
         try:
             return await reference
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, LearnerLostError | ShardUploadError | StoreError | DamagedError):
+            if isinstance(
+                error.cause, LearnerLostError | OwnFunctionError | ShardUploadError | StoreError | DamagedError
+            ):
                 raise error.cause from error
             raise  # the rank's exception, with its traceback
         except ray.exceptions.RayError as error:

@@ -39,16 +39,16 @@ class Sequence:
     """One rollout as training data: prompt, response, log-probabilities and advantage.
 
     Raises:
-        ValueError: the prompt is empty (nothing predicts the first response token), or `rollout_logprobs`, `mask` or
-            `old_logprobs` is not as long as `response_ids`.
+        ValueError: the prompt is empty (nothing predicts the first response token), or `rollout_logprobs`, `mask`,
+            `old_logprobs` or a list of advantages is not as long as `response_ids`.
     """
 
     prompt_ids: list[int]
     response_ids: Numbers
     rollout_logprobs: Numbers
     """Log-probability of each response token, nats, as the inference engine reported it."""
-    advantage: float
-    """Advantage of every token of the response."""
+    advantage: float | Floats
+    """Advantage of every token of the response, or `[n]`, one for each token."""
     mask: list[bool] | None = None
     """True for the response tokens that are trained. Optional. If None, all are."""
     old_logprobs: Numbers | None = None
@@ -68,6 +68,10 @@ class Sequence:
             values = getattr(self, name)
             if values is not None and len(values) != len(self.response_ids):
                 raise ValueError(f"{name} has {len(values)} entries for {len(self.response_ids)} response_ids")
+        if np.ndim(self.advantage) and np.shape(self.advantage) != (len(self.response_ids),):
+            raise ValueError(
+                f"advantage has {np.size(self.advantage)} entries for {len(self.response_ids)} response_ids"
+            )
 
     @property
     def length(self) -> int:
@@ -269,7 +273,9 @@ class _Packer:
         lengths = [len(s.response_ids) for s in chosen]
         mask = np.concatenate([s.mask or [True] * n for s, n in zip(chosen, lengths, strict=True)]).astype(np.bool_)
         logprobs = np.concatenate([s.rollout_logprobs for s in chosen]).astype(np.float32)
-        advantages = np.repeat(np.array([s.advantage for s in chosen], np.float32), lengths)
+        advantages = np.concatenate(
+            [np.broadcast_to(np.asarray(s.advantage, np.float32), n) for s, n in zip(chosen, lengths, strict=True)]
+        )
         old = [s.old_logprobs for s in chosen if s.old_logprobs is not None]
         if old and len(old) < len(chosen):
             raise ValueError("of the sequences in a row, all have old_logprobs or none has")

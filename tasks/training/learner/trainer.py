@@ -38,6 +38,7 @@ from tasks.training.learner.universal import TAG, universal_in
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers
 from tasks.training.learner.weight_files import as_readable_as_others, copy_all_but_weights
 from tasks.training.objective import LossInputs, policy_loss
+from tasks.training.own_functions import own_loss
 
 SHARD = "5GB"
 """Maximum size of a safetensors file of an exported policy."""
@@ -67,12 +68,14 @@ class Trainer:
             ModelError: the learner cannot compute this model correctly.
             DenseAttentionError: rows are too long for the attention that this GPU supports for the learner's type.
             MistakeError: `learner.liger` is true, and its kernel cannot compute the model's head.
+            OwnFunctionError: the loss that `objective.surrogate` names cannot be loaded.
         """
         options = config.learner
         self._config = config
         self._folder = model_folder
         self._rank = torch.distributed.get_rank()
         self._ranks = torch.distributed.get_world_size()
+        self._own_loss = own_loss(config.objective.surrogate)
         self._dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
         dtype: torch.dtype = getattr(torch, self._dtype)
         engine_config = deepspeed_config(config, self._dtype)
@@ -176,6 +179,7 @@ class Trainer:
                 sample_tokens=self._to_device(batch.sample_tokens),
             ),
             self._config.objective,
+            self._own_loss,
         )
         self.engine.backward(output.loss * self._ranks)
         metrics = {name: float(value) for name, value in output.metrics.items()}

@@ -18,6 +18,7 @@ from tasks.training.model_check.comparison import Difference
 from tasks.training.model_check.engine import EngineComparison, prompts_for, sampled_responses
 from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.training.model_check.options import CheckedOptions
+from tasks.training.model_check.own_functions import check_own_functions
 from tasks.training.model_check.text import text_tokens
 
 
@@ -45,6 +46,7 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
 
     `LearnerCheck` compares the learner with the model. Then an engine samples from the initial checkpoint and, after a
     weight update, from the updated one, and `EngineComparison` compares its log-probabilities with the learner's.
+    Before, the functions of the objective are called on dummy tensors (`check_own_functions`).
 
     Args:
         folder: a Hugging Face model folder.
@@ -60,12 +62,16 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
         EngineOptionsError: vLLM does not serve the model, or its adapter.
         WeightsNotTakenError: the engine does not use a tensor, or got no tensor for one of its weights.
         EngineError: the engine died.
+        OwnFunctionError: a loss or an advantage function of the user's cannot be used.
     """
     with track_activity("model check") as begin:
         return _check_model(folder, options, begin, engine=engine)
 
 
 def _check_model(folder: Path, options: CheckedOptions, begin: Begin, *, engine: bool) -> dict[str, Difference]:
+    if options.surrogate or options.advantage:
+        begin("calling the functions of the objective")
+        check_own_functions(options)
     begin("loading the model into the learner")
     dtypes = [precision.resolve(dtype, gpu=has_gpu()) for dtype in (options.learner.dtype, options.engine.dtype)]
     comparisons = Comparisons(begin, 3 + (dtypes[0] != "float32") + 2 * engine)

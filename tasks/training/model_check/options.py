@@ -8,6 +8,7 @@ from tasks.config import Config
 from tasks.generation.config import EngineConfig
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import LearnerConfig, LoraConfig
+from tasks.training.objective.own import OwnAdvantage, OwnSurrogate
 
 
 class CheckedOptions(Config):
@@ -19,8 +20,15 @@ class CheckedOptions(Config):
     """The adapter that is trained. If null, all weights are trained."""
     engine: EngineConfig = EngineConfig()
     """The engines of training."""
+    surrogate: OwnSurrogate | None = None
+    """The loss of the user's. If null, it is a built-in surrogate."""
+    advantage: OwnAdvantage | None = None
+    """The advantage function of the user's. If null, it is a built-in estimator."""
 
     @classmethod
     def of(cls, config: TrainingConfig) -> Self:
         """Return the options of a recipe that are relevant for the check."""
-        return cls(learner=config.learner, lora=config.lora, engine=config.actors.engine)
+        own = config.objective.own_functions
+        return cls.model_validate(
+            {"learner": config.learner, "lora": config.lora, "engine": config.actors.engine, **own}
+        )

@@ -28,6 +28,7 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
     Raises:
         ModelCheckError, ModelError, EngineOptionsError, WeightsNotTakenError: the run would not train the policy that
             samples; the message names the likely cause.
+        OwnFunctionError: a loss or an advantage function of the user's cannot be used.
     """
     from tasks import charts
     from tasks.training.model_check.check import check_model as check

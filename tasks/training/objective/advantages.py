@@ -60,7 +60,7 @@ def compute_advantages(
 
     Raises:
         ValueError: shapes are not `[groups, samples]` or differ; a group has no sample; a reward is not finite; a
-            length is negative; `leave_one_out` is used with groups of one.
+            length is negative; `leave_one_out` is used with groups of one; `advantage` is a function of the user's.
         MistakeError: a reward is negative, and `maxrl` is used.
     """
     _check_shapes(rewards, num_tokens)
@@ -80,6 +80,8 @@ def compute_advantages(
         case "pass_at_k":
             assert config.pass_at_k is not None
             advantages = _gains(r, present, config.pass_at_k)
+        case _:
+            raise ValueError(f"advantage.function = {config.advantage.function} is not computed here")
     match config.normalized_by:
         case "group" if config.advantage == "leave_one_out":
             deviation = _std_of_others(r, present)

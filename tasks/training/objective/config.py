@@ -5,12 +5,15 @@ This module does not import torch: recipes are also parsed on machines without t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from tasks.config import Config
+from tasks.config_fields import name_or_mapping
+from tasks.training.objective.own import OwnAdvantage, OwnFunction, OwnSurrogate
 
 Advantage = Literal[
     "group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "maxrl", "pass_at_k"
@@ -281,11 +284,16 @@ class ShapingConfig(Config):
 class ObjectiveConfig(Config):
     """The objective of one training run: advantages, loss, correction and penalties."""
 
-    advantage: Advantage = "group_mean"
+    advantage: Annotated[
+        Annotated[Advantage, Tag("[name]")] | Annotated[OwnAdvantage, Tag("[mapping]")],
+        Discriminator(name_or_mapping),
+    ] = "group_mean"
     """Estimator that computes advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm`
     (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++), `reinforce_pp_baseline` (ProRLv2), `maxrl`
     (MaxRL, arXiv:2602.02710: `(r - mean) / mean`, which weighs prompts with few successes more) or `pass_at_k` (PKPO,
-    arXiv:2505.15201: what a sample adds to the best of k). `maxrl` requires rewards that are not negative."""
+    arXiv:2505.15201: what a sample adds to the best of k). `maxrl` requires rewards that are not negative. Or a
+    function of your own, as `{function: my_objective.advantage}` (`docs/extending.md`): it gets the rewards after
+    `shaping` and `kl.in_reward`, and nothing changes what it returns, so that it takes no `normalization`."""
     pass_at_k: int | None = Field(default=None, ge=2)
     """Number k of samples whose best reward `advantage: pass_at_k` maximises; rejected by the other estimators. For
     k = 1 use `leave_one_out`. In a group with fewer samples, k is their number; a single sample has an advantage of 0.
@@ -308,11 +316,16 @@ class ObjectiveConfig(Config):
     `constant_length` times the number of sequences in the global batch (Dr GRPO)."""
     constant_length: int | None = Field(default=None, gt=0)
     """Divisor per sequence of `aggregation: constant`, tokens; rejected by the other aggregations."""
-    surrogate: Surrogate = "ppo"
+    surrogate: Annotated[
+        Annotated[Surrogate, Tag("[name]")] | Annotated[OwnSurrogate, Tag("[mapping]")],
+        Discriminator(name_or_mapping),
+    ] = "ppo"
     """Surrogate objective: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy
     gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
     arXiv:2507.18071), which requires `aggregation: sequence`; `dppo`, the ratio `pi / pi_rollout` without tokens whose
-    probability has changed too much (arXiv:2602.04879), which requires `correction: {kind: none}`."""
+    probability has changed too much (arXiv:2602.04879), which requires `correction: {kind: none}`. Or a loss of your
+    own, as `{function: my_objective.loss}` (`docs/extending.md`): `clip_low`, `clip_high` and `dual_clip` then stay at
+    their defaults and have no effect, and metrics of clipping are not recorded."""
     dppo: DPPOConfig = Field(default_factory=DPPOConfig)
     """Trust region and penalty of `surrogate: dppo`; rejected by the other surrogates. `clip_low`, `clip_high` and
     `dual_clip` have no use with it."""
@@ -353,7 +366,9 @@ class ObjectiveConfig(Config):
         if self.surrogate == "cispo" and self.dual_clip is not None:
             raise ValueError(f"surrogate = cispo does not use dual_clip = {self.dual_clip}: its weights are bounded")
         if self.surrogate != "dppo" and self.dppo != DPPOConfig():
-            raise ValueError(f"surrogate = {self.surrogate} does not use dppo: give surrogate = dppo, or leave it out")
+            raise ValueError(
+                f"surrogate = {_name(self.surrogate)} does not use dppo: give surrogate = dppo, or leave it out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -376,7 +391,7 @@ class ObjectiveConfig(Config):
         if self.advantage == "pass_at_k" and self.pass_at_k is None:
             raise ValueError("advantage = pass_at_k needs pass_at_k, the number of samples")
         if self.advantage != "pass_at_k" and self.pass_at_k is not None:
-            raise ValueError(f"advantage = {self.advantage} does not use pass_at_k = {self.pass_at_k}")
+            raise ValueError(f"advantage = {_name(self.advantage)} does not use pass_at_k = {self.pass_at_k}")
         if self.advantage in ("maxrl", "pass_at_k") and self.normalized_by != "none":
             raise ValueError(f"advantage = {self.advantage} does not use normalization = {self.normalization}")
         shaping = self.shaping
@@ -384,6 +399,25 @@ class ObjectiveConfig(Config):
             raise ValueError(
                 "advantage = maxrl divides by the mean reward, which must not be negative: leave out shaping.signed, "
                 "shaping.overlong and kl.in_reward"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _own_functions_replace_options(self) -> ObjectiveConfig:
+        if isinstance(self.surrogate, OwnSurrogate):
+            for name in ("clip_low", "clip_high", "dual_clip", "force_on_policy_ratio"):
+                value, default = getattr(self, name), type(self).model_fields[name].default
+                if value != default:
+                    raise ValueError(
+                        f"surrogate.function = {self.surrogate.function} does not use {name} = {value}: leave it out, "
+                        f"or set {name}: {json.dumps(default)} if the file that this one extends sets it, and give the "
+                        "function what it needs in surrogate.options"
+                    )
+        if isinstance(self.advantage, OwnAdvantage) and self.normalization is not None:
+            raise ValueError(
+                f"advantage.function = {self.advantage.function} returns advantages that nothing changes any more: "
+                f"leave out normalization = {self.normalization}, or set normalization: null if the file that this one "
+                "extends sets it"
             )
         return self
 
@@ -402,7 +436,7 @@ class ObjectiveConfig(Config):
         if self.reward_aggregation == "normalize_then_sum" and self.advantage != "group_norm":
             raise ValueError(
                 "reward_aggregation = normalize_then_sum normalises by the group's deviation: it needs advantage = "
-                f"group_norm, not {self.advantage}"
+                f"group_norm, not {_name(self.advantage)}"
             )
         if self.reward_aggregation == "normalize_then_sum" and (self.shaping.changes_rewards or self.kl.in_reward):
             raise ValueError(
@@ -425,7 +459,19 @@ class ObjectiveConfig(Config):
     @property
     def normalized_by(self) -> Normalization:
         """The normalisation of the advantages: `normalization`, or the estimator's default if it is None."""
-        return self.normalization or _NORMALIZATION_OF[self.advantage]
+        default = "none" if isinstance(self.advantage, OwnAdvantage) else _NORMALIZATION_OF[self.advantage]
+        return self.normalization or default
+
+    @property
+    def own_functions(self) -> dict[str, OwnFunction]:
+        """The user's functions, by the option that names them."""
+        options = {"surrogate": self.surrogate, "advantage": self.advantage}
+        return {name: option for name, option in options.items() if isinstance(option, OwnFunction)}
+
+    @property
+    def keeps_equal_rewards(self) -> bool:
+        """True if groups of equal rewards count as groups with a gradient (`advantage.keep_equal_rewards`)."""
+        return isinstance(self.advantage, OwnAdvantage) and self.advantage.keep_equal_rewards
 
     def denominator(self, num_tokens: Iterable[int]) -> float:
         """Return the divisor of the loss of a global batch, for `LossInputs.denominator`.
@@ -443,3 +489,7 @@ class ObjectiveConfig(Config):
         if self.aggregation == "token":
             return float(sum(trained))
         return float(len(trained) * (self.constant_length or 1))
+
+
+def _name(option: str | OwnFunction) -> str:
+    return option if isinstance(option, str) else option.function

@@ -13,6 +13,7 @@ micro-batches add up to the loss (and gradient) of the batch, however it is spli
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,7 @@ from tasks.training.objective.config import Aggregation, ObjectiveConfig
 from tasks.training.objective.correction import correction
 from tasks.training.objective.kl import kl_estimate
 from tasks.training.objective.metrics import Measured, measure
+from tasks.training.objective.own import OwnSurrogate, RowTerms, SurrogateRow
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import sum_per_sequence
 from tasks.training.objective.surrogate import clipped, importance_ratio, surrogate
@@ -42,7 +44,7 @@ class LossInputs:
     rollout_logprobs: Tensor
     """Log-probabilities as the inference engine reported them while sampling."""
     advantages: Tensor
-    """Advantages, equal on all tokens of a rollout."""
+    """Advantages; equal on all tokens of a rollout, unless a function of the user's returned one for each token."""
     mask: Tensor
     """1 or True on trained response tokens."""
     entropy: Tensor | None = None
@@ -71,7 +73,7 @@ class LossOutput:
     """Detached sums, counts and maxima, 0-d, from which `summarize` computes the metrics of the batch."""
 
 
-def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
+def policy_loss(inputs: LossInputs, config: ObjectiveConfig, own: RowTerms | None = None) -> LossOutput:
     """Compute loss and metrics of one micro-batch.
 
     The loss is `sum(share * (-w * surrogate + beta * kl - entropy_coefficient * entropy)) / denominator`. `share` is 1,
@@ -81,15 +83,17 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     Args:
         inputs: the micro-batch; arithmetic is in its precision, but at least float32.
         config: the objective.
+        own: the user's loss, if `config.surrogate` names one. Optional. If None, the surrogate is a built-in one.
 
     Returns:
         The loss and its metrics. Gradients are exactly zero outside the mask, and the loss of a micro-batch without a
         trained token is zero.
 
     Raises:
-        ValueError: shapes differ, `kl.in_loss` has no `ref_logprobs`, or `entropy_coefficient > 0` has no `entropy`.
+        ValueError: shapes differ, `kl.in_loss` has no `ref_logprobs`, `entropy_coefficient > 0` has no `entropy`, or
+            `surrogate.function` has no `own`.
     """
-    _check(inputs, config)
+    _check(inputs, config, own)
     mask = inputs.mask.bool()
     logprobs, old, rollout, advantages = (
         _trained(x, mask) for x in (inputs.logprobs, inputs.old_logprobs, inputs.rollout_logprobs, inputs.advantages)
@@ -104,7 +108,14 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     share = sample_share if config.aggregation == "sequence" else mask.to(logprobs.dtype)
     denominator = _denominator(inputs.denominator, mask, sample_share, config)
 
-    policy_part = -(share * engine.weights * surrogate(ratio, logprobs, advantages, config)).sum() / denominator
+    own_metrics: Mapping[str, Tensor] = {}
+    if own is None:
+        terms = surrogate(ratio, logprobs, advantages, config)
+    else:
+        ids = inputs.sequence_ids if inputs.sequence_ids is not None else torch.zeros_like(mask, dtype=torch.int64)
+        terms, own_metrics = own(SurrogateRow(logprobs, old, rollout, advantages, mask, ids))
+        terms = torch.where(mask, terms, 0.0)
+    policy_part = -(share * engine.weights * terms).sum() / denominator
     nothing = torch.zeros_like(policy_part)
     kl, kl_part, entropy_part = None, nothing, nothing
     if config.kl.in_loss:
@@ -125,7 +136,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
             probability=bounded_exp(old),
             log_mismatch=old - rollout,
             ratio=ratio,
-            clipped=clipped(ratio, logprobs, advantages, config),
+            clipped=None if own else clipped(ratio, logprobs, advantages, config),
             weights=engine.weights,
             out_of_bounds=engine.out_of_bounds,
             off_policy=engine.off_policy,
@@ -133,6 +144,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
             kl=kl,
             mask=mask,
             sample_share=sample_share,
+            own=own_metrics,
         )
         parts = {"loss": loss, "policy_loss": policy_part, "kl_loss": kl_part, "entropy_loss": entropy_part}
         detached = {name: part.detach() for name, part in parts.items()}
@@ -166,7 +178,9 @@ def _units(mask: Tensor, sample_share: Tensor, aggregation: Aggregation) -> Tens
     return mask.sum() if aggregation == "token" else sample_share.sum().round()
 
 
-def _check(inputs: LossInputs, config: ObjectiveConfig) -> None:
+def _check(inputs: LossInputs, config: ObjectiveConfig, own: RowTerms | None) -> None:
+    if isinstance(config.surrogate, OwnSurrogate) and own is None:
+        raise ValueError(f"surrogate.function = {config.surrogate.function} needs own, got None")
     if config.kl.in_loss and inputs.ref_logprobs is None:
         raise ValueError(f"kl.beta = {config.kl.beta} needs ref_logprobs, got None")
     if config.entropy_coefficient > 0 and inputs.entropy is None:

@@ -8,7 +8,7 @@ trained tokens. `LOSS_METRICS` contains the definitions, with `w` the correction
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,8 @@ LOSS_METRICS = (
     Metric(
         "clip_low",
         "share of tokens",
-        "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low; with `dppo`, dropped ones with A < 0",
+        "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low; with `dppo`, dropped ones with A < 0; this and the "
+        "other metrics of clipping only with a built-in `surrogate`",
     ),
     Metric(
         "clip_high",
@@ -75,6 +76,7 @@ LOSS_METRICS = (
         "mean of the configured estimator of KL(policy, reference); only if beta > 0; with `in_reward`, "
         "that of the policy before the first update",
     ),
+    Metric("own/<name>", "", "mean over tokens of a value that the loss of your own (`surrogate.function`) returned"),
     Metric("num_tokens", "tokens", "trained tokens; recorded as `trained_tokens`"),
     Metric(
         "num_sequences",
@@ -103,7 +105,8 @@ class Measured:
     """`old_logprobs - rollout_logprobs`, nats."""
     ratio: Tensor
     """Importance ratio."""
-    clipped: Clipped
+    clipped: Clipped | None
+    """Tokens that a bound of the surrogate clips, or None for a loss of the user's."""
     weights: Tensor
     """The correction's weights."""
     out_of_bounds: Tensor
@@ -118,6 +121,8 @@ class Measured:
     """bool, trained tokens."""
     sample_share: Tensor
     """One over the number of trained tokens of the token's sample; 0 outside the mask."""
+    own: Mapping[str, Tensor] = field(default_factory=dict)
+    """Values that a loss of the user's returned, by name."""
 
 
 def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
@@ -135,10 +140,7 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
     sums = {
         "ratio": total(ratio),
         "ratio_max": largest(ratio),
-        "clip_low": total(tokens.clipped.low),
-        "clip_high": total(tokens.clipped.high),
         "probability": total(tokens.probability),
-        "clip_high_probability_max": largest(tokens.probability * tokens.clipped.high),
         "importance_weight": total(tokens.weights),
         "importance_weight_max": largest(tokens.weights),
         "is_oob_ratio": total(tokens.out_of_bounds * (tokens.sample_share if per_sequence else 1)),
@@ -152,8 +154,13 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         "num_tokens": num_tokens,
         "num_sequences": num_sequences,
     }
-    if config.dual_clip is not None:
-        sums["clip_dual"] = total(tokens.clipped.dual)
+    if tokens.clipped is not None:
+        sums["clip_low"] = total(tokens.clipped.low)
+        sums["clip_high"] = total(tokens.clipped.high)
+        sums["clip_high_probability_max"] = largest(tokens.probability * tokens.clipped.high)
+        if config.dual_clip is not None:
+            sums["clip_dual"] = total(tokens.clipped.dual)
+    sums |= {f"own/{name}": total(values) for name, values in tokens.own.items()}
     if config.correction.off_policy_threshold is not None:
         sums[OFF_POLICY] = total(tokens.off_policy * tokens.sample_share)
     if config.correction.mask is not None:

@@ -315,6 +315,9 @@ def test_every_metric_has_a_definition_with_its_unit():
     measured = {
         name for config in EVERY_KIND for name in summarize([policy_loss(inputs, ObjectiveConfig(**config)).metrics])
     }
+    own = ObjectiveConfig.model_validate({"surrogate": {"function": "mine.loss"}})
+    output = policy_loss(inputs, own, lambda row: (row.logprobs, {"<name>": row.logprobs}))
+    measured |= summarize([output.metrics]).keys()
     assert measured == {metric.name for metric in LOSS_METRICS}
     assert all(metric.meaning for metric in LOSS_METRICS)
 
