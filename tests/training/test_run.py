@@ -38,6 +38,7 @@ RECIPE = TrainingConfig.model_validate(
 )
 OF_OTHER_OPTIONS = {
     "kl",
+    "masked",
     "off_policy",
     "retired_prompts",
     "deferred_prompts",

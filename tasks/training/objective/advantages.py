@@ -200,9 +200,10 @@ def _gains(r: Tensor, present: Tensor, k: int) -> Tensor:
 
 
 def _chances_of_maximum(size: int, ranks: int, k: int) -> list[float]:
-    """Return k times the probability of each rank to be the maximum of k - 1 samples that a higher rank meets.
+    """Return for each rank i (from 0, ascending) k times the chance that the best of k - 1 other samples has it.
 
-    The sets of k - 1 of a group's other samples whose maximum has rank i (from 0) contain k - 2 of the i samples below.
+    The ranks are within a group of `size` samples and below the sample's own. A set of k - 1 others whose best has rank
+    i contains k - 2 of the i samples below it.
     """
     k = min(k, size)
     return [k * comb(i, k - 2) / comb(size - 1, k - 1) if k > 1 else 0.0 for i in range(ranks)]

@@ -381,9 +381,12 @@ class ObjectiveConfig(Config):
                 f"not {self.correction.kind}"
             )
         for name in ("clip_low", "clip_high", "dual_clip", "force_on_policy_ratio"):
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(f"surrogate = dppo does not use {name} = {value}: dppo.low and dppo.high bound it")
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if value != default:
+                raise ValueError(
+                    f"surrogate = dppo does not use {name} = {value}: leave it at {default}; dppo.low and dppo.high are "
+                    "its bounds"
+                )
         return self
 
     @model_validator(mode="after")
