@@ -12,6 +12,7 @@ import pytest
 
 from tasks.tables.json_lines import read_json_lines
 from tests.paths import ROOT
+from tests.programs import RLVR
 from tests.training.mixtures import mixture
 from tests.training.test_command import OVERRIDES
 
@@ -62,7 +63,7 @@ def test_a_recipe_trains_with_the_loss_and_the_advantage(tiny_model, tmp_path):
     options = [*OVERRIDES, "steps=2", "keep_tokens=1", "--folder", "run"]
     command = ["train", "own_objective.yaml", "--mixture", str(prompts), "--model", str(tiny_model), *options]
     done = subprocess.run(
-        [sys.executable, "-m", "tasks.commands.group", *command],
+        [*RLVR, *command],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,

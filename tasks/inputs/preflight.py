@@ -193,9 +193,8 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     Raises:
         SpecError: a file or column is missing, a repository on the hub cannot be read, a user-defined reward function
             or verifier cannot be imported or fails on every dummy response, a function of the objective cannot be
-            imported, a chat source has no judge, a mixture names
-            an unknown source or domain, a response length does not fit into the context of a stage, or a stage's
-            context is longer than a model's.
+            imported, a chat source has no judge, a mixture names an unknown source or domain, a response length does
+            not fit into the context of a stage, or a stage's context is longer than a model's.
         ModelError: a model folder is not usable, or neither this machine nor an image contains a package.
     """
     check_together(data, training, evaluation)
