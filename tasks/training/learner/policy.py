@@ -27,6 +27,7 @@ from tasks.training.learner.architecture import (
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import DEFAULT_CHUNK, can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
+from tasks.training.learner.row_cost import RowCost
 from tasks.training.learner.sharding import gather_experts_together, restore_buffers, sharded_loading
 
 DENSE = "sdpa"
@@ -152,7 +153,11 @@ class Policy(nn.Module):
     @property
     def rows(self) -> RowOptions:
         """The kind of rows that the model supports."""
-        return RowOptions(share_prompts=self.shares_prompts, alone=carries_state(self.model))
+        return RowOptions(
+            share_prompts=self.shares_prompts,
+            alone=carries_state(self.model),
+            cost=RowCost.of_config(self.model.config.get_text_config().to_dict()),
+        )
 
     @property
     def attends_densely(self) -> bool:
