@@ -33,6 +33,8 @@ from tasks.training.learner.row_cost import TOKENS, RowCost
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+Routes = NDArray[np.uint8] | NDArray[np.uint16]
+"""The experts of tokens, `[tokens, layers, k]`, as an engine reports them."""
 Numbers = collections.abc.Sequence[float] | NDArray[np.int32] | Floats
 """One number for each token."""
 
@@ -42,8 +44,8 @@ class Sequence:
     """One rollout as training data: prompt, response, log-probabilities and advantage.
 
     Raises:
-        ValueError: the prompt is empty (nothing predicts the first response token), or `rollout_logprobs`, `mask` or
-            `old_logprobs` is not as long as `response_ids`.
+        ValueError: the prompt is empty (nothing predicts the first response token), `rollout_logprobs`, `mask` or
+            `old_logprobs` is not as long as `response_ids`, or `routes` has more tokens than the sequence.
     """
 
     prompt_ids: list[int]
@@ -63,6 +65,9 @@ class Sequence:
     kept_as: int | None = None
     """Number under which a step returns the learner's log-probabilities of the response (`StepReport.logprobs`).
     Optional. If None, it does not return them."""
+    routes: Routes | None = None
+    """The experts that the engine chose for the first tokens of prompt and response, up to all of them. Optional. If
+    None, the learner chooses, as it does for the other tokens."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -71,6 +76,8 @@ class Sequence:
             values = getattr(self, name)
             if values is not None and len(values) != len(self.response_ids):
                 raise ValueError(f"{name} has {len(values)} entries for {len(self.response_ids)} response_ids")
+        if self.routes is not None and len(self.routes) > self.length:
+            raise ValueError(f"routes has {len(self.routes)} entries for {self.length} tokens")
 
     @property
     def length(self) -> int:
@@ -114,6 +121,8 @@ class MicroBatch:
     """`[1, N]`, 0 outside the mask, or None if the sequences have none."""
     returned: Bools | None = None
     """`[1, N]`, tokens of sequences whose log-probabilities a step returns, or None without such sequences."""
+    routes: NDArray[np.int16] | None = None
+    """`[T, layers, k]`, the experts of each token, -1 if the learner chooses; None if the sequences have no routes."""
 
     @property
     def num_tokens(self) -> int:
@@ -325,7 +334,22 @@ class _Packer:
             sample_tokens=np.repeat(_row([_sample_tokens(s) for s in chosen]), lengths, axis=1),
             old_logprobs=np.where(mask, np.concatenate(old), 0)[None].astype(np.float32) if old else None,
             returned=np.repeat([returned], lengths, axis=1) if any(returned) else None,
+            routes=self._routes(row, openers),
         )
+
+    def _routes(self, row: list[int], openers: set[int]) -> NDArray[np.int16] | None:
+        """Return the routes of a row's tokens; those of a shared prompt are the first sequence's."""
+        parts: list[NDArray[np.int16]] = []
+        for index in row:
+            sequence = self._sequences[index]
+            if sequence.routes is None:
+                continue
+            missing = sequence.length - len(sequence.routes)
+            routes = np.pad(sequence.routes.astype(np.int16), ((0, missing), (0, 0), (0, 0)), constant_values=-1)
+            parts.append(routes if index in openers else routes[len(sequence.prompt_ids) :])
+        if parts and len(parts) < len(row):
+            raise ValueError("of the sequences in a row, all have routes or none has")
+        return np.concatenate(parts) if parts else None
 
 
 def _row(values: collections.abc.Sequence[float]) -> Ints:
