@@ -28,13 +28,12 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.generation.interface import Routes
 from tasks.training.learner.row_cost import TOKENS, RowCost
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-Routes = NDArray[np.uint8] | NDArray[np.uint16]
-"""The experts of tokens, `[tokens, layers, k]`, as an engine reports them."""
 Numbers = collections.abc.Sequence[float] | NDArray[np.int32] | Floats
 """One number for each token."""
 
@@ -238,7 +237,7 @@ class _Packer:
         return row[:1] + [own for before, own in itertools.pairwise(row) if self._family[before] != self._family[own]]
 
     def _cost(self, row: list[int]) -> int:
-        """Return the operations of a row; those of a shared prompt count once."""
+        """Return the operations of a row. A shared prompt counts once."""
         prompts = sum(self._row_cost.of_prompt(len(self._sequences[i].prompt_ids)) for i in self._openers(row))
         chosen = [self._sequences[i] for i in row]
         return prompts + sum(self._row_cost.of_response(len(s.prompt_ids), len(s.response_ids)) for s in chosen)
@@ -338,7 +337,7 @@ class _Packer:
         )
 
     def _routes(self, row: list[int], openers: set[int]) -> NDArray[np.int16] | None:
-        """Return the routes of a row's tokens; those of a shared prompt are the first sequence's."""
+        """Return the routes of a row's tokens. A shared prompt has the routes of the first sequence."""
         parts: list[NDArray[np.int16]] = []
         for index in row:
             sequence = self._sequences[index]

@@ -19,10 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tasks.storage.model_folder import ModelError
+from tasks.training.routing_replay import check_model_type
 
-MODEL_TYPES = ("qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo")
-"""Types of models whose routers weight the `k` most probable experts by the softmax over all experts."""
 LAYER = re.compile(r"\.layers\.(\d+)\.")
 """The number of a layer in the name of a module."""
 
@@ -45,11 +43,7 @@ class RouteReplay:
             ModelError: the routers of this type of model are not supported.
         """
         config = model.config.get_text_config()
-        if config.model_type not in MODEL_TYPES:
-            raise ModelError(
-                f"routing_replay: the learner cannot replay the routes of models of the type `{config.model_type}`, "
-                f"only of {', '.join(MODEL_TYPES)}; use another model, or set routing_replay: false"
-            )
+        check_model_type(config.model_type)
         self.routes: Tensor | None = None
         self._layers: int = config.num_hidden_layers
         for name, module in model.named_modules():
@@ -64,7 +58,7 @@ class RouteReplay:
         next row.
 
         Raises:
-            ValueError: the routes are those of a model with another number of layers.
+            ValueError: the routes have another number of layers than the model.
         """
         if routes is not None and routes.shape[1] != self._layers:
             raise ValueError(f"routes have {routes.shape[1]} layers, and the model has {self._layers}")

@@ -18,7 +18,7 @@ class RowCost:
     Attributes:
         token: operations of a token in all layers, without attention's scores.
         prediction: operations of the head for a predicted token.
-        pair: operations for a token and one that it attends to, in all layers that attend to all tokens.
+        pair: operations of attention for a token and another that it attends to, in all layers without a window.
         windowed_pair: the same in all layers with sliding-window attention.
         window: number of tokens that a layer with sliding-window attention attends to.
     """
@@ -73,5 +73,5 @@ TOKENS = RowCost(token=1)
 
 
 def _pairs(length: int) -> int:
-    """Return the number of pairs of a token and one that it attends to: itself, or one before it."""
+    """Return the number of pairs of a token and a token that it attends to: itself, or an earlier token."""
     return length * (length + 1) // 2

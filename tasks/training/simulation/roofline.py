@@ -271,7 +271,7 @@ class Architecture:
 
     @property
     def flops_of_a_pair(self) -> int:
-        """Number of operations of a layer's attention for a token and one that it attends to.
+        """Number of operations of a layer's attention for a token and another that it attends to.
 
         There are 2 for each unit of width of a score, and 2 for each unit that is added to the layer's result.
         """

@@ -156,7 +156,7 @@ def test_no_other_way_to_deal_makes_ranks_wait_less():
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 @pytest.mark.parametrize("name", ["Olmo-3-32B", "Qwen2.5-1.5B"])
 def test_ranks_wait_less_than_if_rows_are_balanced_by_tokens(name, ranks):
-    """Responses as long as those of reasoning models: most short, a few at the limit. One token stands for 16."""
+    """Long-tailed lengths, as reasoning models have: most short, a few at the limit. A token stands for 16."""
     lengths = np.minimum(np.random.default_rng(0).lognormal(np.log(3000), 0.8, 1024), 24_000).astype(int) // 16
     model = RowCost.of(KNOWN[name])
     cost = replace(model, pair=16 * model.pair, windowed_pair=16 * model.windowed_pair, window=model.window // 16)
