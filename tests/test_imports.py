@@ -121,8 +121,8 @@ FLOORS = (
     ),
     *("environments", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
-    *("training.prompt_options", "training.gpu_shares", "training.config", "training.simulation.roofline"),
-    "training.own_functions",
+    *("training.prompt_options", "training.gpu_shares", "training.config", "training.routing_replay"),
+    *("training.simulation.roofline", "training.own_functions"),
     *("training.simulation.rank_memory", "training.simulation.gpu_memory_fit", "training.cluster.sizes"),
     *(
         "training.timeouts",

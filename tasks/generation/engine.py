@@ -24,6 +24,7 @@ from tasks.generation.interface import (
     EngineOptionsError,
     EngineStatistics,
     RequestRefusedError,
+    Routes,
     ServedAdapter,
     VersionSpan,
     WeightsNotTakenError,
@@ -72,12 +73,14 @@ class Engine:
         output: EngineOutput,
         *,
         adapted: bool = False,
+        returns_routes: bool = False,
     ) -> None:
         self._llm = llm
         self._files = files
         self._output = output
         self.statistics = statistics
         self._adapted = adapted
+        self._returns_routes = returns_routes
         self._adapter: LoRARequest | None = None
         self._requests = 0
         self._has_answered = False
@@ -95,6 +98,7 @@ class Engine:
         updatable: bool = False,
         adapter: ServedAdapter | None = None,
         can_sleep: bool = False,
+        returns_routes: bool = False,
     ) -> Engine:
         """Load `model` and return when the engine accepts requests.
 
@@ -105,6 +109,7 @@ class Engine:
             adapter: Optional. The LoRA adapter that every request uses. `update_weights` then takes the adapter's
                 folder, and must be called before the first request.
             can_sleep: True if `sleep` will be called.
+            returns_routes: True if responses have routes, which needs a GPU and a mixture of experts.
 
         Raises:
             EngineError: vLLM could not start. The message contains vLLM's reason.
@@ -116,9 +121,15 @@ class Engine:
         output = EngineOutput(Path(files.name) / "output.txt")
         with engine_variables(config, files.name), output.captured():
             llm, statistics = load(
-                str(model), config, output, updatable=updatable, adapter=adapter, can_sleep=can_sleep
+                str(model),
+                config,
+                output,
+                updatable=updatable,
+                adapter=adapter,
+                can_sleep=can_sleep,
+                returns_routes=returns_routes,
             )
-        return cls(llm, config, statistics, files, output, adapted=adapter is not None)
+        return cls(llm, config, statistics, files, output, adapted=adapter is not None, returns_routes=returns_routes)
 
     async def generate(
         self,
@@ -154,6 +165,7 @@ class Engine:
 
     async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
         sample = (await self._final_output(prompt, parameters)).outputs[0]
+        processed = len(prompt["prompt_token_ids"]) + len(sample.token_ids) - 1  # the last token is only sampled
         assert (sample.logprobs is None) == (parameters.logprobs is None)
         assert sample.finish_reason is not None
         tokens = list(sample.token_ids)
@@ -164,6 +176,7 @@ class Engine:
             logprobs=np.array(_chosen(tokens, sample.logprobs), np.float32),
             finish_reason=sample.finish_reason,
             versions=[_span(span) for span in sample.weight_versions or []],
+            routes=_routes(sample.routed_experts, processed) if self._returns_routes else None,
         )
 
     async def _final_output(self, prompt: TokensPrompt, parameters: SamplingParams) -> RequestOutput:
@@ -379,6 +392,23 @@ async def running_engine(model: str | Path, config: EngineConfig, *, updatable: 
         yield engine
     finally:
         engine.shutdown()
+
+
+def _routes(routes: Routes | None, tokens: int) -> Routes:
+    """Return the routes that vLLM reports for a request, after a check of their number.
+
+    They have a row for each token that vLLM processed, also for tokens that were in its prefix cache.
+
+    Args:
+        routes: what vLLM reports.
+        tokens: number of tokens that it processed.
+
+    Raises:
+        EngineError: vLLM reports routes of another number of tokens.
+    """
+    if routes is None or len(routes) != tokens:
+        raise EngineError(f"vLLM returned routes of {0 if routes is None else len(routes)} tokens instead of {tokens}")
+    return routes
 
 
 def _span(span: WeightVersionSpan) -> VersionSpan:

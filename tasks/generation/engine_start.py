@@ -33,6 +33,7 @@ def load(
     updatable: bool,
     adapter: ServedAdapter | None,
     can_sleep: bool,
+    returns_routes: bool,
 ) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM, and return it with the statistics that it updates.
 
@@ -69,6 +70,8 @@ def load(
         options["kv_cache_memory_bytes"] = round(config.cpu_kv_cache_gib * 2**30)
     if can_sleep and has_gpu():  # without a GPU a sleeping engine only pauses, for which vLLM needs no option
         options["enable_sleep_mode"] = True
+    if returns_routes:
+        options["enable_return_routed_experts"] = True
     if adapter is not None:
         options |= _adapter_options(Path(model), adapter)
     elif updatable:

@@ -15,6 +15,9 @@ from tasks.generation.config import SamplingConfig
 from tasks.storage.tensor_digest import Contents
 from tasks.verifiers.scores import FunctionFailure, Reward, Score
 
+Routes = NDArray[np.uint8] | NDArray[np.uint16]
+"""The experts of tokens, `[tokens, layers, k]`, also of layers without experts, whose numbers mean nothing."""
+
 
 class EngineError(InfrastructureError):
     """The engine failed, and the failure was not caused by a request: another engine may succeed."""
@@ -131,6 +134,8 @@ class Completion:
         versions: spans of tokens by the policy version that sampled them. More than one after in-flight updates.
         turns: the turns of an episode. Empty for a single response, whose tokens are all sampled.
         end: how the episode ended if the verifier does not score it, otherwise None.
+        routes: the experts that the engine's routers chose for the tokens of the prompt and of the response, without
+            the last, which the engine does not process. None if they were not requested.
     """
 
     text: str
@@ -140,6 +145,7 @@ class Completion:
     versions: list[VersionSpan]
     turns: tuple[EpisodeTurn, ...] = ()
     end: EpisodeEnd | None = None
+    routes: Routes | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -60,6 +60,7 @@ from tasks.storage.locations import check_folders
 from tasks.training.cluster.pods import check_judge_gpus
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import check_liger
+from tasks.training.routing_replay import check_replayed_episodes, check_routing_replay
 from tasks.training.telemetry import trackers
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     if on_this_machine:
         trackers.check(training.trackers)
         check_liger(training.learner, gpu=has_gpu())
+        check_routing_replay(training, gpu=has_gpu())
         if evaluation.harness:
             check_installed()
         lacking = report_unjudgeable(pinned, first_rows)
@@ -253,6 +255,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
                 f"engine.max_model_len ({spec.engine.max_model_len})"
             )
     check_evaluation(data, training, evaluation)
+    check_replayed_episodes(training, episodes=any(source.environment for source in data.used_sources))
     warn_off_policy(training)
     if data.difficulty is not None:
         _check_alike(data.name, data.difficulty, training)

@@ -177,6 +177,14 @@ class TrainingConfig(Config):
     `mask`: it is trained on without these tokens."""
     lora: LoraConfig | None = None
     """Adapter that is trained instead of the model's weights (LoRA). If null, all weights are trained."""
+    routing_replay: bool = False
+    """If true, the learner uses the experts that the engine chose for each token, in a mixture of experts (Rollout
+    Routing Replay, R3, Ma et al. 2025, arXiv:2510.11370). If false, rounding lets it choose other experts for some
+    tokens, whose probabilities then differ by far more than rounding. The learner computes the weights of the experts
+    itself, so that gradients reach the router. The reference policy chooses its own experts. Routes take a byte for
+    each token, layer and chosen expert, or two if there are more than 256 experts: in memory, in checkpoints and with
+    `keep_tokens`. This requires GPUs, a model of the type `qwen2_moe`, `qwen3_moe`, `olmoe` or `flex_olmo`, and prompts
+    without an environment."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """Loss, advantages, KL penalty and off-policy correction."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -219,8 +227,8 @@ class TrainingConfig(Config):
     keep_tokens: RunTime[float] = Field(0, ge=0, le=1)
     """Share of the groups whose responses are written with their tokens, chosen by the number of the group: token ids,
     log-probabilities under engine and learner, loss mask and advantage, as columns of `rollouts/*.parquet`. It adds up
-    to 12 bytes for each token of these groups to the disk. A run that has ended is not repeated for it. If 0, no tokens
-    are written, and the learner returns no log-probabilities."""
+    to 12 bytes for each token of these groups to the disk, and the routes with `routing_replay`. A run that has ended
+    is not repeated for it. If 0, no tokens are written, and the learner returns no log-probabilities."""
     log_completions: RunTime[int] = Field(0, ge=0)
     """Number of responses of every batch that are printed during the run."""
     stall_seconds: RunTime[float] = Field(1800, gt=0)
@@ -417,6 +425,28 @@ class TrainingConfig(Config):
                 f"objective.shaping.overlong penalises from {overlong.max_length - overlong.cache} tokens on, which "
                 f"sampling.max_tokens ({self.sampling.max_tokens}) never exceeds"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _replays_routes_that_engines_return(self) -> Self:
+        if not self.routing_replay:
+            return self
+        engine = self.actors.engine
+        refused = {
+            "lora": (self.lora, "the reference is the same model without its adapter, and would replace the routes"),
+            "learner.torch_compile": (self.learner.torch_compile, "compiled layers would keep the routes of one row"),
+            "actors.engine.model_runner = v1": (
+                engine.model_runner == "v1",
+                "only vLLM's second runner returns routes",
+            ),
+            "actors.engine.vllm.enable_prefix_caching = false": (
+                engine.vllm.get("enable_prefix_caching") is False,
+                "vLLM stores routes with the blocks of its prefix cache",
+            ),
+        }
+        for name, (is_given, reason) in refused.items():
+            if is_given:
+                raise ValueError(f"routing_replay and {name}: {reason}; leave one of them out")
         return self
 
     def _check_deterministic(self) -> None:

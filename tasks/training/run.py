@@ -54,6 +54,7 @@ from tasks.training.records.ledger import Ledger
 from tasks.training.records.response_files import RolloutFiles
 from tasks.training.records.run_state import RunState
 from tasks.training.rewards import RewardClient
+from tasks.training.routing_replay import check_replayed_episodes, check_replayed_model
 from tasks.training.simulation.roofline import known_architecture
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.machine_use import MachineUse
@@ -145,7 +146,9 @@ def train(inputs: RunInputs) -> TrainingResult:
     check_resources(config, resuming=resuming)
     trackers.check(config.trackers)
     make_run_folder(folder)
+    check_replayed_model(config, inputs.model)
     prompts = load_prompts(config, inputs.model, inputs.mixture, inputs.verifiers)
+    check_replayed_episodes(config, episodes=any(prompt.environment for prompt in prompts))
     questions = load_questions(config, inputs.model, inputs.benchmarks, inputs.verifiers)
     if judge_gpus := needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(_judged(prompts, questions))):
         check_resources(config, resuming=resuming, judge_gpus=judge_gpus)

@@ -26,8 +26,8 @@ PROMPT_TABLES = ("prompts", "mixture", "graded", "heldout", "evaluation_prompts"
 """Tables of a run that may contain the prompt of a response."""
 FETCHED = "responses"
 """Name of the folder of a run's results with training's responses from a cluster."""
-TOKENS = {"token_ids", "engine_logprobs", "learner_logprobs", "loss_mask"}
-"""Names of lists with a value for each token, which are not read."""
+TOKENS = {"token_ids", "engine_logprobs", "learner_logprobs", "loss_mask", "routes"}
+"""Names of columns with a value for each token, which are not read."""
 RESPONSES = "responses"
 """Key of `summary.json` with the address of training's responses."""
 

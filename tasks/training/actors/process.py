@@ -88,12 +88,19 @@ class ActorProcess:
     """
 
     def __init__(
-        self, model: str, config: ActorsConfig, lora: LoraConfig | None = None, *, takes_turns: bool = False
+        self,
+        model: str,
+        config: ActorsConfig,
+        lora: LoraConfig | None = None,
+        *,
+        takes_turns: bool = False,
+        returns_routes: bool = False,
     ) -> None:
         self._model = model
         self._config = config
         self._lora = lora
         self._takes_turns = takes_turns
+        self._returns_routes = returns_routes
         self._engine: Engine | None = None
 
     async def placed(self) -> str:
@@ -115,6 +122,7 @@ class ActorProcess:
                 updatable=True,
                 adapter=served_adapter(self._model, self._lora) if self._lora else None,
                 can_sleep=self._takes_turns,
+                returns_routes=self._returns_routes,
             )
         return os.getpid()
 

@@ -39,6 +39,7 @@ from tasks.training.learner.config import check_dense_attention, check_liger
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.rank_files import RankFiles
 from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.training.routing_replay import check_routing_replay
 from tasks.training.simulation.roofline import known_architecture
 from tasks.verifiers import VerifiersConfig, verifiers_of
 
@@ -58,7 +59,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
         ResourceError: they do not fit. The message names the options and the cluster's resources, by node if several
             nodes have GPUs.
         DenseAttentionError: rows are too long for the attention that GPUs support for the learner's dtype.
-        MistakeError: `learner.liger` is true, and its kernel cannot run.
+        MistakeError: `learner.liger` is true, and its kernel cannot run, or `routing_replay`, and no engine has a GPU.
     """
     available = ray_resources()
     learner, actors = config.learner, config.actors
@@ -68,6 +69,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     if config.takes_turns and not gpus:
         raise ResourceError("placement = time_shared: the cluster has no GPU; placement = auto needs none")
     check_liger(learner, gpu=bool(gpus))
+    check_routing_replay(config, gpu=bool(gpus))
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)
     nodes = cluster_nodes()
@@ -219,7 +221,13 @@ class RunProcesses:
                 scheduling_strategy=reservation.strategy if reservation else self._beside(index),
             )
             return self._keep(
-                remote.remote(self._model, options, self._config.lora, takes_turns=self._config.takes_turns)
+                remote.remote(
+                    self._model,
+                    options,
+                    self._config.lora,
+                    takes_turns=self._config.takes_turns,
+                    returns_routes=self._config.routing_replay,
+                )
             )
 
         prepare = self._relays.prepare if self._relays else None

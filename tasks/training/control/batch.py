@@ -264,6 +264,7 @@ def _sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] |
             advantage=0.0,
             mask=None if mask is None else mask[piece.start : piece.end],
             sample_tokens=num_trained if len(completion.pieces) > 1 else None,
+            routes=completion.routes,  # no episode has any
         )
         for piece in completion.pieces
     ]

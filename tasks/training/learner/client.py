@@ -25,6 +25,7 @@ from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, by_nu
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.learner.ranks_start import RanksStart
+from tasks.training.learner.row_cost import TOKENS
 from tasks.training.own_functions import OwnFunctionError
 from tasks.training.simulation.roofline import (
     Architecture,
@@ -216,7 +217,7 @@ class RayLearner:
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
         self._numbers = itertools.count()
-        self._rows = RowOptions(share_prompts=False, alone=False)
+        self._rows = RowOptions(share_prompts=False, alone=False, cost=TOKENS)
 
     async def start(self) -> None:
         limit = Limit.of(self._config, "learner.init_timeout_seconds")

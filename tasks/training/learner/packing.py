@@ -21,11 +21,15 @@ from __future__ import annotations
 
 import collections.abc
 import itertools
+import math
 from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.generation.interface import Routes
+from tasks.training.learner.row_cost import TOKENS, RowCost
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -39,8 +43,9 @@ class Sequence:
     """One rollout as training data: prompt, response, log-probabilities and advantage.
 
     Raises:
-        ValueError: the prompt is empty (nothing predicts the first response token), or `rollout_logprobs`, `mask`,
-            `old_logprobs` or a list of advantages is not as long as `response_ids`.
+        ValueError: the prompt is empty (nothing predicts the first response token), `rollout_logprobs`, `mask`,
+            `old_logprobs` or a list of advantages is not as long as `response_ids`, or `routes` has more tokens than
+            the sequence.
     """
 
     prompt_ids: list[int]
@@ -60,6 +65,9 @@ class Sequence:
     kept_as: int | None = None
     """Number under which a step returns the learner's log-probabilities of the response (`StepReport.logprobs`).
     Optional. If None, it does not return them."""
+    routes: Routes | None = None
+    """The experts that the engine chose for the first tokens of prompt and response, up to all of them. Optional. If
+    None, the learner chooses, as it does for the other tokens."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -72,6 +80,8 @@ class Sequence:
             raise ValueError(
                 f"advantage has {np.size(self.advantage)} entries for {len(self.response_ids)} response_ids"
             )
+        if self.routes is not None and len(self.routes) > self.length:
+            raise ValueError(f"routes has {len(self.routes)} entries for {self.length} tokens")
 
     @property
     def length(self) -> int:
@@ -115,6 +125,8 @@ class MicroBatch:
     """`[1, N]`, 0 outside the mask, or None if the sequences have none."""
     returned: Bools | None = None
     """`[1, N]`, tokens of sequences whose log-probabilities a step returns, or None without such sequences."""
+    routes: NDArray[np.int16] | None = None
+    """`[T, layers, k]`, the experts of each token, -1 if the learner chooses; None if the sequences have no routes."""
 
     @property
     def num_tokens(self) -> int:
@@ -130,6 +142,8 @@ class RowOptions(TypedDict):
     alone: bool
     """True if the model passes a state from token to token in addition to attention, so that a row must contain only
     one sequence."""
+    cost: RowCost
+    """Operations of the model's rows."""
 
 
 def pack(
@@ -139,13 +153,14 @@ def pack(
     ranks: int = 1,
     share_prompts: bool = False,
     alone: bool = False,
+    cost: RowCost = TOKENS,
 ) -> list[list[MicroBatch]]:
     """Distribute sequences over micro-batches and ranks; every sequence is in exactly one.
 
     Sequences are packed first-fit decreasing into rows of at most `max_tokens`. Every rank gets the same number of
-    micro-batches, because sharded learners must step together: the fullest rows are halved until their number is
-    divisible by `ranks`, and if there are fewer sequences than ranks, the other rows are fillers without trained
-    tokens. Rows of similar size run at the same time.
+    micro-batches, because sharded learners must step together: the sequences are distributed over a number of rows
+    that is divisible by `ranks`, and if there are fewer sequences than ranks, the other rows are fillers without
+    trained tokens. Rows of similar cost run at the same time, because all ranks wait for the slowest.
 
     Args:
         sequences: the sequences of one global batch.
@@ -153,6 +168,7 @@ def pack(
         ranks: number of data-parallel ranks.
         share_prompts: keep sequences of one prompt together if they fit, with one copy of the prompt per row.
         alone: give each sequence a separate row.
+        cost: operations of a row. Optional. If not given, a row costs as much as it has tokens.
 
     Returns:
         The micro-batches of each rank, in order. The same input gives the same output.
@@ -161,7 +177,7 @@ def pack(
         ValueError: there are no sequences or no ranks, or a sequence is longer than `max_tokens`.
     """
     _check(sequences, max_tokens, ranks)
-    packer = _Packer(sequences, max_tokens, share_prompts)
+    packer = _Packer(sequences, max_tokens, share_prompts, cost)
     rows = packer.divisible([[i] for i in range(len(sequences))] if alone else packer.rows(), ranks)
     return [[packer.build(row) for row in share] for share in packer.deal(rows, ranks)]
 
@@ -191,8 +207,9 @@ def by_number(
 class _Packer:
     """Packs sequences into rows. A row is a list of indices into `sequences`, in the order of its responses."""
 
-    def __init__(self, sequences: list[Sequence], max_tokens: int, share_prompts: bool) -> None:
+    def __init__(self, sequences: list[Sequence], max_tokens: int, share_prompts: bool, cost: RowCost) -> None:
         self._sequences = sequences
+        self._row_cost = cost
         self._max_tokens = max_tokens
         # sequences of one family may share a prompt
         numbers: dict[tuple[int, ...], int] = {}
@@ -224,29 +241,60 @@ class _Packer:
         """Return the sequences of a row whose prompt precedes them; the others share an earlier sequence's prompt."""
         return row[:1] + [own for before, own in itertools.pairwise(row) if self._family[before] != self._family[own]]
 
+    def _cost(self, row: list[int]) -> int:
+        """Return the operations of a row. A shared prompt counts once."""
+        prompts = sum(self._row_cost.of_prompt(len(self._sequences[i].prompt_ids)) for i in self._openers(row))
+        chosen = [self._sequences[i] for i in row]
+        return prompts + sum(self._row_cost.of_response(len(s.prompt_ids), len(s.response_ids)) for s in chosen)
+
     def divisible(self, rows: list[list[int]], ranks: int) -> list[list[int]]:
-        """Halve the fullest rows until their number is divisible by `ranks`."""
-        rows = list(rows)
+        """Return rows, of about the same cost if possible, whose number is divisible by `ranks`.
+
+        If there are too few sequences or parts of families, the costliest rows are halved.
+        """
+        if ranks == 1:
+            return rows
+        rows = self._even(rows, math.ceil(len(rows) / ranks) * ranks)
         while len(rows) % ranks:
-            fullest = max(range(len(rows)), key=lambda r: (len(rows[r]) > 1, self._size(rows[r])))
-            row = rows[fullest]
+            costliest = max(range(len(rows)), key=lambda r: (len(rows[r]) > 1, self._cost(rows[r])))
+            row = rows[costliest]
             if len(row) < 2:
                 rows.append([])
             else:
-                cut = min(range(1, len(row)), key=lambda c: max(self._size(row[:c]), self._size(row[c:])))
-                rows[fullest : fullest + 1] = [row[:cut], row[cut:]]
+                cut = min(range(1, len(row)), key=lambda c: max(self._cost(row[:c]), self._cost(row[c:])))
+                rows[costliest : costliest + 1] = [row[:cut], row[cut:]]
         return rows
 
+    def _even(self, rows: list[list[int]], number: int) -> list[list[int]]:
+        """Distribute what is in rows over at most `number` rows, so that they cost about the same.
+
+        The costliest sequence or part of a family is first, and each goes to the cheapest row that has space (Graham
+        1969, "longest processing time"). If one has no space in any row, the rows are returned as they are.
+        """
+        units = [list(unit) for row in rows for _, unit in itertools.groupby(row, key=self._family.__getitem__)]
+        costs = [self._cost(unit) for unit in units]
+        even: list[list[int]] = [[] for _ in range(number)]
+        loads, space = np.zeros(number, np.int64), np.full(number, self._max_tokens)
+        for index in sorted(range(len(units)), key=lambda i: (-costs[i], i)):
+            fitting = np.flatnonzero(space >= self._size(units[index]))
+            if not len(fitting):
+                return list(rows)
+            cheapest = fitting[loads[fitting].argmin()]
+            even[cheapest] += units[index]
+            loads[cheapest] += costs[index]
+            space[cheapest] -= self._size(units[index])
+        return [row for row in even if row]
+
     def deal(self, rows: list[list[int]], ranks: int) -> list[list[list[int]]]:
-        """Give every rank equally many rows and about as many tokens; rows of similar size run at the same time."""
+        """Give every rank equally many rows of about the same cost; rows of similar cost run at the same time."""
         shares: list[list[list[int]]] = [[] for _ in range(ranks)]
         loads = [0] * ranks
-        by_size = sorted(rows, key=lambda row: -self._size(row))
-        for start in range(0, len(by_size), ranks):
+        by_cost = sorted(((self._cost(row), row) for row in rows), key=lambda costly: -costly[0])
+        for start in range(0, len(by_cost), ranks):
             lightest_first = sorted(range(ranks), key=lambda rank: loads[rank])
-            for rank, row in zip(lightest_first, by_size[start : start + ranks], strict=True):
+            for rank, (cost, row) in zip(lightest_first, by_cost[start : start + ranks], strict=True):
                 shares[rank].append(row)
-                loads[rank] += self._size(row)
+                loads[rank] += cost
         return shares
 
     def build(self, row: list[int]) -> MicroBatch:
@@ -292,7 +340,22 @@ class _Packer:
             sample_tokens=np.repeat(_row([_sample_tokens(s) for s in chosen]), lengths, axis=1),
             old_logprobs=np.where(mask, np.concatenate(old), 0)[None].astype(np.float32) if old else None,
             returned=np.repeat([returned], lengths, axis=1) if any(returned) else None,
+            routes=self._routes(row, openers),
         )
+
+    def _routes(self, row: list[int], openers: set[int]) -> NDArray[np.int16] | None:
+        """Return the routes of a row's tokens. A shared prompt has the routes of the first sequence."""
+        parts: list[NDArray[np.int16]] = []
+        for index in row:
+            sequence = self._sequences[index]
+            if sequence.routes is None:
+                continue
+            missing = sequence.length - len(sequence.routes)
+            routes = np.pad(sequence.routes.astype(np.int16), ((0, missing), (0, 0), (0, 0)), constant_values=-1)
+            parts.append(routes if index in openers else routes[len(sequence.prompt_ids) :])
+        if parts and len(parts) < len(row):
+            raise ValueError("of the sequences in a row, all have routes or none has")
+        return np.concatenate(parts) if parts else None
 
 
 def _row(values: collections.abc.Sequence[float]) -> Ints:

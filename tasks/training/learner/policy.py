@@ -27,6 +27,8 @@ from tasks.training.learner.architecture import (
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import DEFAULT_CHUNK, can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
+from tasks.training.learner.routing import RouteReplay
+from tasks.training.learner.row_cost import RowCost
 from tasks.training.learner.sharding import gather_experts_together, restore_buffers, sharded_loading
 
 DENSE = "sdpa"
@@ -64,7 +66,12 @@ class Policy(nn.Module):
     """
 
     def __init__(
-        self, model: PreTrainedModel, chunk: int, fused: bool = True, offload_activations: bool = False
+        self,
+        model: PreTrainedModel,
+        chunk: int,
+        fused: bool = True,
+        offload_activations: bool = False,
+        replays_routes: bool = False,
     ) -> None:
         """Wrap a model.
 
@@ -72,6 +79,10 @@ class Policy(nn.Module):
             model: a causal language model.
             chunk, fused: see `token_logprobs`; `chunk` is the number of tokens whose logits are in memory at a time.
             offload_activations: whether stored activations are kept in main memory until the backward pass.
+            replays_routes: whether `forward` takes the experts of each token.
+
+        Raises:
+            ModelError: with `replays_routes`, the routers of the model are not supported.
         """
         super().__init__()
         self._fused = fused
@@ -79,6 +90,7 @@ class Policy(nn.Module):
         self.model = model
         self._chunk = chunk
         self._logits = LogitsShape.of(model.config)
+        self._replay = RouteReplay(model) if replays_routes else None
 
     @classmethod
     def load(
@@ -93,18 +105,20 @@ class Policy(nn.Module):
         longest: int | None = None,
         fused: bool = True,
         compiled: bool = False,
+        replays_routes: bool = False,
         sharding: Mapping[str, Any] | None = None,
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter if `lora` is given.
 
         It uses the attention from `attention_for`, or transformers' plain attention on a GPU if scores are capped. All
         randomness, such as dropout, is off. `longest` is passed to `fix_rope`, and `fused` to `token_logprobs`. With
-        `compiled`, layers are compiled when they first run. With `sharding`, which is DeepSpeed's configuration with
-        ZeRO 3, every rank loads its shard of each parameter, and the call is collective.
+        `compiled`, layers are compiled when they first run. With `replays_routes`, `forward` takes the experts of each
+        token. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank loads its shard of each
+        parameter, and the call is collective.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
-                rows cannot follow.
+                rows cannot follow, or its routes cannot be replayed.
         """
         with loading(folder), sharded_loading(sharding):
             config = without_randomness(AutoConfig.from_pretrained(folder))
@@ -136,7 +150,7 @@ class Policy(nn.Module):
             for layer in model.modules():
                 if isinstance(layer, GradientCheckpointingLayer):
                     layer.compile(dynamic=True)  # once for all identical layers, and for rows of any length
-        return cls(model, chunk, fused, offload_activations)
+        return cls(model, chunk, fused, offload_activations, replays_routes)
 
     @property
     def can_be_fused(self) -> bool:
@@ -152,7 +166,11 @@ class Policy(nn.Module):
     @property
     def rows(self) -> RowOptions:
         """The kind of rows that the model supports."""
-        return RowOptions(share_prompts=self.shares_prompts, alone=carries_state(self.model))
+        return RowOptions(
+            share_prompts=self.shares_prompts,
+            alone=carries_state(self.model),
+            cost=RowCost.of_config(self.model.config.get_text_config().to_dict()),
+        )
 
     @property
     def attends_densely(self) -> bool:
@@ -168,16 +186,22 @@ class Policy(nn.Module):
         mask: Tensor,
         temperature: float,
         entropy_gradient: bool = False,
+        routes: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropy of the trained tokens of one packed row.
 
         Args:
             input_ids, position_ids, sources, targets, mask, temperature: the fields of a `Row`.
             entropy_gradient: whether the entropy carries a gradient, as the log-probabilities do.
+            routes: int16 `[T, layers, k]`, the experts of each token, or -1 if the model chooses them. Optional. If
+                None, it chooses all. The backward pass must precede the next forward pass.
 
         Returns:
             Two float32 tensors `[1, N]`, zero outside the mask.
         """
+        assert self._replay or routes is None, "the policy replays no routes"
+        if self._replay:
+            self._replay.begin(routes)
         layout_of = LAYOUTS.get(self.model.config._attn_implementation)
         layout = {"layout": layout_of(position_ids)} if layout_of else {}
         # in the backward pass the block has ended, so what a layer stores while it is recomputed stays on the device

@@ -95,6 +95,7 @@ class Trainer:
             offload_activations=options.offload_activations,
             lora=config.lora,
             fused=options.liger is not False,
+            replays_routes=config.routing_replay,
         )
         if options.liger is True and not self.policy.can_be_fused:
             raise MistakeError(
@@ -162,7 +163,7 @@ class Trainer:
         """
         kl = self._config.objective.kl
         row = self.row(batch)
-        logprobs, entropy = self._forward(row)
+        logprobs, entropy = self._forward(batch, row)
         # With a single update per batch, this forward pass uses the weights of pi_old.
         old = logprobs.detach() if batch.old_logprobs is None else self._to_device(batch.old_logprobs)
         output = policy_loss(
@@ -189,7 +190,7 @@ class Trainer:
     def logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
         """Return log-probabilities under the current policy, nats, `[N]` for each micro-batch. Collective."""
         with torch.no_grad():
-            return [self._forward(self.row(batch))[0][0].cpu().numpy() for batch in micro_batches]
+            return [self._forward(batch, self.row(batch))[0][0].cpu().numpy() for batch in micro_batches]
 
     def reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
         """Return log-probabilities under the reference policy, nats, `[N]` for each micro-batch. Collective."""
@@ -207,9 +208,13 @@ class Trainer:
             "temperature": self._config.sampling.temperature,
         }
 
-    def _forward(self, row: Row) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropy, both `[1, N]`."""
-        logprobs, entropy = self.engine(**row, entropy_gradient=self._config.objective.entropy_coefficient > 0)
+    def _forward(self, batch: MicroBatch, row: Row) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropy of a micro-batch, both `[1, N]`, with the experts of the rollouts."""
+        logprobs, entropy = self.engine(
+            **row,
+            entropy_gradient=self._config.objective.entropy_coefficient > 0,
+            routes=None if batch.routes is None else self._to_device(batch.routes),
+        )
         return logprobs, entropy
 
     def _to_device(self, array: NDArray) -> Tensor:

@@ -27,6 +27,7 @@ from tasks.tables.parquet import storable, table_from_rows, write_table
 from tasks.tables.schemas import EPISODE_TURNS
 from tasks.training.groups.group import Group, JudgedGroup, Sample
 from tasks.training.records.kept_tokens import TOKEN_COLUMNS, TrainedTokens, is_kept, token_columns
+from tasks.training.records.routes import ROUTES, routes_value
 
 TRAINING_ROLLOUTS = pa.schema(
     [
@@ -47,6 +48,7 @@ TRAINING_ROLLOUTS = pa.schema(
         pa.field("fate", pa.string(), nullable=False),
         pa.field("step", pa.int64()),
         *TOKEN_COLUMNS,
+        pa.field("routes", ROUTES),
     ]
 )
 """Schema of the files: one row per finished response, with `fate` and `step` of its group as in the ledger.
@@ -54,7 +56,7 @@ TRAINING_ROLLOUTS = pa.schema(
 For an episode, `response` is the last turn, and `turns` contains all turns (`turns_of`). For a single response `turns`
 is empty. `score` is the verifier's score before shaping, or null if the response could not be scored. Then `detail` has
 the reason. `rewards` contains the components of the score by name, before their weights. The last columns are null for
-groups whose tokens are not kept (`TOKEN_COLUMNS`).
+groups whose tokens are not kept (`TOKEN_COLUMNS`), and `routes` also without `routing_replay`.
 """
 
 FLUSH_BYTES = 256 << 20
@@ -113,6 +115,7 @@ class RolloutFiles:
                 row = _row(group, sample, fate, step)
                 if has_tokens:
                     row |= token_columns(sample.completion, trained.get(sample.index))
+                    row["routes"] = routes_value(sample.completion.routes)
                 self._rows.append(row)
                 self._bytes += _size(row)
 
@@ -135,7 +138,8 @@ def _size(row: dict[str, Any]) -> int:
     """Return an estimate of the bytes that a row takes in memory."""
     turns = sum(len(turn["content"]) + TOKEN_BYTES * len(turn["token_ids"]) for turn in row["turns"])
     arrays = [value for value in row.values() if isinstance(value, np.ndarray)]
-    return len(row["response"]) + turns + sum(array.nbytes for array in arrays)
+    routes = len(row["routes"]["experts"]) if row.get("routes") else 0
+    return len(row["response"]) + turns + routes + sum(array.nbytes for array in arrays)
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.failures import MistakeError
-from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan
+from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, Routes, VersionSpan
 from tasks.tables.parquet import read_table, storable, table_from_rows
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.objective import ShapingConfig
+from tasks.training.records.routes import ROUTES, routes_of, routes_value
 from tasks.verifiers import Reward, Score
 from tasks.verifiers.scores import FunctionFailure
 
@@ -64,12 +65,14 @@ SAVED_GROUPS = pa.schema(
         pa.field("finished", pa.bool_(), nullable=False),
         pa.field("completion", _COMPLETION),
         pa.field("score", _SCORE),
+        pa.field("routes", ROUTES),
     ]
 )
 """Schema of `groups.parquet`: one row per sample, with the samples of a group in consecutive rows.
 
 `completion` is null if nothing was generated. If generation had not `finished`, it contains the turns of the episode so
-far. `score` is null if scoring had not finished. `finished_at` is null if the group was not ready.
+far. `score` is null if scoring had not finished. `finished_at` is null if the group was not ready. `routes` is null
+without `routing_replay`.
 """
 
 
@@ -89,6 +92,7 @@ def groups_table(groups: Iterable[Group | JudgedGroup]) -> pa.Table:
             "finished": sample.completion is not None,
             "completion": _completion_row(generated) if (generated := sample.completion or sample.recorded) else None,
             "score": _score_row(sample.score) if sample.score else None,
+            "routes": routes_value(generated.routes) if generated else None,
         }
         for group, finished_at in finished
         for sample in group.samples
@@ -152,7 +156,7 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     )
     for sample, row in zip(group.samples, rows, strict=True):
         sample.actor = row["actor"]
-        generated = _completion(row["completion"]) if row["completion"] else None
+        generated = _completion(row["completion"], routes_of(row["routes"])) if row["completion"] else None
         if row["finished"]:
             sample.completion, sample.stage = generated, Stage.JUDGING
         else:
@@ -163,7 +167,7 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     return group
 
 
-def _completion(row: dict[str, Any]) -> Completion:
+def _completion(row: dict[str, Any], routes: Routes | None) -> Completion:
     end = row["end"]
     if end is not None:
         failure = FunctionFailure(**end["failure"]) if end["failure"] else None
@@ -176,6 +180,7 @@ def _completion(row: dict[str, Any]) -> Completion:
         [VersionSpan(**span) for span in row["versions"]],
         tuple(_turn(turn) for turn in row["turns"]),
         end,
+        routes,
     )
 
 

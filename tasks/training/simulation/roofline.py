@@ -178,6 +178,8 @@ class Architecture:
         """
         if config.get("kv_lora_rank"):  # DeepSeek's latent attention has a different cache and different operations
             raise ValueError(f"kv_lora_rank = {config['kv_lora_rank']}")
+        if not isinstance(config["intermediate_size"], int):  # Gemma 3n has one for each layer
+            raise ValueError(f"intermediate_size = {config['intermediate_size']}")
         heads = config["num_attention_heads"]
         window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
         kinds = config.get("layer_types") or ["sliding_attention"] * config["num_hidden_layers"]
@@ -209,13 +211,23 @@ class Architecture:
         """Number of parameters used for a token: all, but only the chosen ones of a layer's experts."""
         return round(self._parameters(self.experts.chosen if self.experts else 0))
 
+    @property
+    def active_parameters_of_layers(self) -> int:
+        """Number of parameters used for a token, without the embedding and the head."""
+        return self.active_parameters - self.embedding_parameters * (1 if self.tied else 2)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Number of parameters of the embedding, and of the head."""
+        return self.vocabulary * self.hidden
+
     def read_parameters(self, sequences: float) -> float:
         """Return the number of parameters that a decoding step of `sequences` is expected to read (`Experts.read`)."""
         return self._parameters(self.experts.read(sequences) if self.experts else 0)
 
     def _parameters(self, experts: float) -> float:
         """Return the number of parameters, counting this number of experts in every layer with experts."""
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        embeddings = self.embedding_parameters * (1 if self.tied else 2)
         mixed = self.experts.layers if self.experts else 0
         dense = (self.layers - mixed) * 3 * self.hidden * self.intermediate
         sparse = mixed * self._mixture(experts)
@@ -244,7 +256,7 @@ class Architecture:
     @property
     def largest_module(self) -> int:
         """Number of parameters of the largest layer, or of the embedding if that is larger."""
-        return max(self.largest_layer, self.vocabulary * self.hidden)
+        return max(self.largest_layer, self.embedding_parameters)
 
     def attended(self, context: float) -> float:
         """Return how many of `context` tokens a layer attends to and has in its cache, averaged over layers."""
@@ -257,12 +269,20 @@ class Architecture:
         """Return the bytes of the KV cache of a sequence of `context` tokens."""
         return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT * self.attended(context)
 
+    @property
+    def flops_of_a_pair(self) -> int:
+        """Number of operations of a layer's attention for a token and another that it attends to.
+
+        There are 2 for each unit of width of a score, and 2 for each unit that is added to the layer's result.
+        """
+        return 4 * self.heads * self.head_size
+
     def forward_flops(self, context: float) -> float:
         """Return the number of floating point operations for one token after `context` others.
 
         It is 2 for each parameter used and, for attention, 4 for each layer, unit of width and position.
         """
-        return 2 * self.active_parameters + 4 * self.layers * self.heads * self.head_size * self.attended(context)
+        return 2 * self.active_parameters + self.layers * self.flops_of_a_pair * self.attended(context)
 
 
 _QWEN3_EXPERTS = Experts(layers=48, count=128, chosen=8, intermediate=768)

@@ -16,6 +16,7 @@ from tasks.training.learner.client import LearnerLostError, RayLearner
 from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.rank_files import RankFiles
 from tasks.training.learner.restartable import RestartingLearner
+from tasks.training.learner.row_cost import TOKENS
 from tasks.training.learner.universal import TAG, universal_in
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import run_setup
@@ -65,7 +66,7 @@ class Rank:
         return getattr(self, f"_{method}")(*arguments)
 
     def _setup(self, _rank, _ranks, _address):
-        return RowOptions(share_prompts=False, alone=False)
+        return RowOptions(share_prompts=False, alone=False, cost=TOKENS)
 
     def _save(self, folder, upload):
         self._files, self._upload = self._write(Path(folder)), upload
