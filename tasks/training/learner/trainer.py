@@ -6,6 +6,7 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from tasks.training.learner.checkpoint_shards import Upload
 from tasks.training.learner.client import LearnerLostError, RankReport
 from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.deepspeed_config import deepspeed_config
+from tasks.training.learner.fused_layers import fuse
 from tasks.training.learner.packing import Floats, MicroBatch
 from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import Reference, WithoutAdapter
@@ -66,7 +68,8 @@ class Trainer:
         Raises:
             ModelError: the learner cannot compute this model correctly.
             DenseAttentionError: rows are too long for the attention that this GPU supports for the learner's type.
-            MistakeError: `learner.liger` is true, and its kernel cannot compute the model's head.
+            MistakeError: `learner.liger` is true, and its kernel cannot compute the model's head; or
+                `learner.fused_layers` is true, and no layer can be fused.
         """
         options = config.learner
         self._config = config
@@ -89,6 +92,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.policy = load(
             gradient_checkpointing=options.gradient_checkpointing,
+            checkpoint_every_n_layers=options.checkpoint_every_n_layers,
             offload_activations=options.offload_activations,
             lora=config.lora,
             fused=options.liger is not False,
@@ -98,6 +102,7 @@ class Trainer:
                 "learner.liger = true: the model's head has a bias, or its logits a cap, which the kernel does not "
                 "have; set it to auto"
             )
+        self._fuse_layers(self.policy)
         if self.policy.attends_densely:
             check_dense_attention(options)
         self.policy.train()
@@ -114,7 +119,26 @@ class Trainer:
         self._buffers: WeightBuffers | None = None
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
-            self.reference = WithoutAdapter(self.policy) if config.lora else Reference(load(), self._device, sharding)
+            self.reference = (
+                WithoutAdapter(self.policy)
+                if config.lora
+                else Reference(self._fuse_layers(load()), self._device, sharding)
+            )
+
+    def _fuse_layers(self, policy: Policy) -> Policy:
+        """Replace functions of the layers as `learner.fused_layers` says; rank 0 prints what it did to the policy.
+
+        Policy and reference must use the same functions: otherwise the penalty between them would not begin at 0.
+        """
+        options, gpu = self._config.learner, torch.cuda.is_available()
+        if not options.fuses_layers(gpu=gpu):
+            return policy
+        replaced = fuse(policy.model, torch.device("cuda" if gpu else "cpu"))
+        if options.fused_layers is True and not replaced.counts:
+            raise MistakeError(f"learner.fused_layers = true: the learner fuses {replaced}; set it to auto")
+        if self._rank == 0 and policy is self.policy:
+            print(f"the learner fuses {replaced}", file=sys.stderr, flush=True)
+        return policy
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
         """Take one optimizer step on this rank's micro-batches. Collective.

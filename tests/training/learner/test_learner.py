@@ -215,6 +215,12 @@ def a_row_each(one_step):
         pytest.param({"logprob_chunk_tokens": 2}, id="chunks of the projection", marks=pytest.mark.complete),
         pytest.param({"zero_stage": 1}, id="ZeRO 1", marks=pytest.mark.complete),
         pytest.param({"zero_stage": 3}, id="ZeRO 3", marks=pytest.mark.complete),
+        pytest.param({"fused_layers": True}, id="fused functions of layers", marks=pytest.mark.complete),
+        pytest.param(
+            {"fused_layers": True, "zero_stage": 3, "ranks": 2, "gradient_checkpointing": True},
+            id="fused functions of layers, recomputed, with ZeRO 3 on two ranks",
+            marks=pytest.mark.complete,
+        ),
         pytest.param({"ranks": 2}, id="two ranks", marks=pytest.mark.complete),
     ],
 )
