@@ -129,6 +129,11 @@ class LearnerConfig(Config):
             check_keys(self.deepspeed, self.zero_stage)
         except ValueError as error:
             raise ValueError(f"learner.deepspeed: {error}") from None
+        if self.ranks > self.ranks_with_a_copy and self.ranks % self.ranks_with_a_copy:
+            raise ValueError(
+                f"learner.deepspeed: zero_optimization.zero_hpz_partition_size = {self.ranks_with_a_copy} must divide "
+                f"learner.ranks = {self.ranks}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -174,6 +179,11 @@ class LearnerConfig(Config):
     def fuses_layers(self, *, gpu: bool) -> bool:
         """Return whether functions of layers are replaced by fused ones; `gpu` is whether the learner has GPUs."""
         return gpu and not self.torch_compile if self.fused_layers == "auto" else self.fused_layers
+
+    @property
+    def ranks_with_a_copy(self) -> int:
+        """Number of ranks that have a second copy of the weights together, with ZeRO 3 (`deepspeed`), or 1."""
+        return int(self.deepspeed.get("zero_optimization", {}).get("zero_hpz_partition_size", 1))
 
     @property
     def offloads_optimizer(self) -> bool:

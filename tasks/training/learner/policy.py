@@ -101,8 +101,8 @@ class Policy(nn.Module):
         It uses the attention from `attention_for`, or transformers' plain attention on a GPU if scores are capped. All
         randomness, such as dropout, is off. With `gradient_checkpointing`, the backward pass recomputes the first of
         every `checkpoint_every_n_layers` layers. `longest` is passed to `fix_rope`, and `fused` to `token_logprobs`.
-        With `compiled`, layers are compiled when they first run. With `sharding`, which is DeepSpeed's configuration with
-        ZeRO 3, every rank loads its shard of each parameter, and the call is collective.
+        With `compiled`, layers are compiled when they first run. With `sharding`, which is DeepSpeed's configuration
+        with ZeRO 3, every rank loads its shard of each parameter, and the call is collective.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed

@@ -53,6 +53,8 @@ class LearnerMemory:
     Attributes:
         weights, gradients, optimizer: this rank's shards for the policy.
         gathered: whole parameters with ZeRO 3, for the modules that are computed now or next.
+        copies: this rank's part of the copy of the weights that each group of ranks has with ZeRO 3 for the backward
+            pass (`zero_hpz_partition_size`).
         reference: this rank's shard of the reference policy's weights.
         mixed: float32 copies of the reference weights, if the reference policy follows the policy.
         activations: stored activations, and what the backward pass needs in addition for one layer.
@@ -64,6 +66,7 @@ class LearnerMemory:
     gradients: float
     optimizer: float
     gathered: float
+    copies: float
     reference: float
     mixed: float
     activations: float
@@ -110,6 +113,7 @@ def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = T
         offload_optimizer=gpu and learner.offloads_optimizer,
         offload_activations=gpu and learner.offload_activations,
         live_parameters=zero.get("stage3_max_live_parameters", LIVE_PARAMETERS),
+        group=learner.ranks_with_a_copy,
     )
 
 
@@ -128,6 +132,7 @@ def rank_memory(
     offload_optimizer: bool = False,
     offload_activations: bool = False,
     live_parameters: float = LIVE_PARAMETERS,
+    group: int = 1,
 ) -> LearnerMemory:
     """Return the memory of a rank with ZeRO.
 
@@ -150,6 +155,7 @@ def rank_memory(
         offload_optimizer: whether DeepSpeed keeps the optimizer's state in main memory.
         offload_activations: whether the inputs of layers are also kept in main memory, with `checkpointing`.
         live_parameters: largest number of parameters that ZeRO 3 gathers at a time, unless a single layer has more.
+        group: number of ranks that have a second copy of the weights together with ZeRO 3. If 1, there is none.
     """
     referred = model.parameters if reference else 0
     share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
@@ -174,6 +180,7 @@ def rank_memory(
         gradients=gradients,
         optimizer=optimizer,
         gathered=WEIGHT * live if zero_stage == 3 and ranks > 1 else 0,
+        copies=WEIGHT * model.parameters / min(group, ranks) if group > 1 else 0,
         reference=WEIGHT * referred * share[3],
         mixed=MIXED * referred * share[3] if following else 0,
         activations=activations,

@@ -248,6 +248,9 @@ def test_under_zero_3_the_reference_is_sharded_and_parameters_are_gathered():
     assert (sharded.reference, sharded.mixed) == (2 * model.parameters / 4, 4 * model.parameters / 4)
     assert sharded.gathered == 2e9
     assert memory(zero_stage=3, ranks=1).gathered == memory(zero_stage=2).gathered == 0
+    assert memory(zero_stage=3).copies == 0
+    assert memory(zero_stage=3, group=2).copies == memory(zero_stage=3).copies + 2 * model.parameters / 2
+    assert memory(zero_stage=3, group=8).copies == 2 * model.parameters / 4  # of 4 ranks, all
 
 
 def test_activations_of_a_mixture_by_hand():
