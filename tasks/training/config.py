@@ -373,9 +373,9 @@ class TrainingConfig(Config):
     def _copies_weights_in_one_model(self) -> Self:
         if self.learner.ranks_with_a_copy > 1 and self.objective.kl.beta > 0 and self.lora is None:
             raise ValueError(
-                "learner.deepspeed: zero_optimization.zero_hpz_partition_size: DeepSpeed makes its groups of ranks for one "
-                f"model, and objective.kl.beta = {self.objective.kl.beta:g} needs a reference policy as a second one; "
-                "leave it out"
+                "learner.deepspeed: zero_optimization.zero_hpz_partition_size: DeepSpeed makes its groups of ranks for "
+                f"one model, and objective.kl.beta = {self.objective.kl.beta:g} needs a reference policy as a second "
+                "one; leave it out"
             )
         return self
 

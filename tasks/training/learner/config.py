@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import math
 from typing import Literal, Self
@@ -97,6 +98,11 @@ class LearnerConfig(Config):
     """If true, compile the layers of the model with `torch.compile`: the first steps take minutes longer, the others
     less time on a GPU. This requires a C++ compiler on the learner's machines and `zero_stage` 1 or 2, since stage 3
     gathers parameters in the middle of a layer."""
+    attention: RunTime[Literal["auto", "fa2", "fa4"]] = "auto"
+    """Kernels of attention on a GPU in 16 bits: `fa2` (FlashAttention 2, part of torch), or `fa4` (FlashAttention 4,
+    the extra `fa4`), which takes less time and needs compute capability 9 or 10 (H100, B200). `auto`: `fa4` if it is
+    installed, supports the GPU, the type and the model's heads, and is as exact as plain attention on random tensors,
+    else `fa2`. A run with `fa4` fails if it cannot be used."""
     fused_layers: RunTime[StrictBool | Literal["auto"]] = "auto"
     """Use of fused functions in the layers: norms, rotary embedding, and the product of gated MLPs
     (`tasks.training.learner.fused_layers`). They take less time on a GPU, and a function is only replaced if the error
@@ -239,6 +245,26 @@ def check_liger(config: LearnerConfig, *, gpu: bool) -> None:
     if importlib.util.find_spec("liger_kernel") is None:
         raise MistakeError(
             "learner.liger = true: liger-kernel is not installed; install the extra `liger`, or set it to auto"
+        )
+
+
+def check_attention(config: LearnerConfig, *, gpu: bool) -> None:
+    """Check that FlashAttention 4 can be used on this machine if `learner.attention` is fa4.
+
+    Args:
+        config: options of the learner.
+        gpu: whether the learner has GPUs.
+
+    Raises:
+        MistakeError: there is no GPU, or `flash-attn-4` is not installed.
+    """
+    if config.attention != "fa4":
+        return
+    if not gpu:
+        raise MistakeError("learner.attention = fa4: it needs a GPU, and the learner has none; set it to auto")
+    if not list(importlib.metadata.distributions(name="flash-attn-4")):
+        raise MistakeError(
+            "learner.attention = fa4: flash-attn-4 is not installed; install the extra `fa4`, or set it to auto"
         )
 
 

@@ -26,6 +26,7 @@ from tasks.storage.durable import writing
 from tasks.storage.stored_files import StoredFile
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.config import TrainingConfig
+from tasks.training.learner import flash_attention
 from tasks.training.learner.async_checkpoint import BackgroundCheckpointEngine
 from tasks.training.learner.checkpoint_shards import Upload
 from tasks.training.learner.client import LearnerLostError, RankReport
@@ -69,7 +70,8 @@ class Trainer:
             ModelError: the learner cannot compute this model correctly.
             DenseAttentionError: rows are too long for the attention that this GPU supports for the learner's type.
             MistakeError: `learner.liger` is true, and its kernel cannot compute the model's head; or
-                `learner.fused_layers` is true, and no layer can be fused.
+                `learner.fused_layers` is true, and no layer can be fused; or `learner.attention` is fa4, and it cannot
+                compute the model.
         """
         options = config.learner
         self._config = config
@@ -102,6 +104,7 @@ class Trainer:
                 "learner.liger = true: the model's head has a bias, or its logits a cap, which the kernel does not "
                 "have; set it to auto"
             )
+        self._choose_attention()
         self._fuse_layers(self.policy)
         if self.policy.attends_densely:
             check_dense_attention(options)
@@ -124,6 +127,20 @@ class Trainer:
                 if config.lora
                 else Reference(self._fuse_layers(load()), self._device, sharding)
             )
+
+    def _choose_attention(self) -> None:
+        """Use FlashAttention 4 or 2 as `learner.attention` says; with GPUs rank 0 prints why 4 is not used."""
+        option, model = self._config.learner.attention, self.policy.model
+        flash_attention.switch_off()
+        if option == "fa2" or (option == "auto" and not torch.cuda.is_available()):
+            return
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        reason = flash_attention.switch_on(flash_attention.Heads.of(model.config), model.dtype, device)
+        if reason and option == "fa4":
+            raise MistakeError(f"learner.attention = fa4: {reason}; set it to auto")
+        if self._rank == 0:
+            used = f"does not use FlashAttention 4: {reason}" if reason else "uses FlashAttention 4"
+            print(f"the learner {used}", file=sys.stderr, flush=True)
 
     def _fuse_layers(self, policy: Policy) -> Policy:
         """Replace functions of the layers as `learner.fused_layers` says; rank 0 prints what it did to the policy.

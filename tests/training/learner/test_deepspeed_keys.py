@@ -126,11 +126,15 @@ def test_with_zero_3_transfers_overlap_with_computation_as_deepspeed_has_it(stag
 
 
 def test_groups_of_ranks_with_a_copy_of_the_weights_divide_the_ranks_and_are_for_one_model():
-    def run(ranks, **options):
-        learner = {"ranks": ranks, "zero_stage": 3, "deepspeed": {"zero_optimization": {"zero_hpz_partition_size": 8}}}
+    def run(ranks, size=8, stage=3, **options):
+        keys = {"zero_optimization": {"zero_hpz_partition_size": size}}
+        learner = {"ranks": ranks, "zero_stage": stage, "deepspeed": keys}
         return TrainingConfig.model_validate({"learner": learner, **options}).learner.ranks_with_a_copy
 
     assert run(64) == run(8) == run(2) == 8  # of fewer ranks, DeepSpeed takes all
+    assert run(64, size=1, stage=2) == 1
+    with pytest.raises(ValidationError, match="only at stages 3"):
+        run(64, stage=2)
     with pytest.raises(ValidationError, match=r"zero_hpz_partition_size = 8 must divide learner\.ranks = 12"):
         run(12)
     with pytest.raises(ValidationError, match=r"zero_hpz_partition_size: .* reference policy"):

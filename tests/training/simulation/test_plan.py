@@ -460,9 +460,12 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
     [
         (
             ["learner.ranks=8"],
-            r"a learner rank needs 117 GB and has 72: .* for optimizer\. Way out: lora, or more learner",
+            r"a learner rank needs 125 GB and has 72: .* for optimizer\. Way out: lora, or more learner",
         ),
-        (["learner.zero_stage=1"], r"for (weights|gradients)\. Way out: "),
+        (
+            ["learner.zero_stage=1", "learner.deepspeed.zero_optimization.zero_hpz_partition_size=1"],
+            r"for (weights|gradients)\. Way out: ",
+        ),
         (
             ["learner.gradient_checkpointing=false"],
             r"for activations\. Way out: learner\.gradient_checkpointing",
