@@ -9,9 +9,11 @@ from torch.nn.attention import _fa4, current_flash_attention_impl
 from transformers import AutoConfig
 
 from tasks.failures import MistakeError
+from tasks.training.config import TrainingConfig
 from tasks.training.learner import flash_attention, varlen
-from tasks.training.learner.config import LearnerConfig, check_attention
+from tasks.training.learner.config import DenseAttentionError, LearnerConfig, check_attention
 from tasks.training.learner.flash_attention import VERSION, Heads, _plain_attention, reason_against, switch_off, try_out
+from tasks.training.learner.trainer import Trainer
 
 CPU = torch.device("cpu")
 HEADS = Heads(queries=4, keys=2, sizes=frozenset({16}), windows=frozenset({True, False}), capped=False)
@@ -174,6 +176,27 @@ def test_plain_attention_by_hand():
         8,
     ]
     assert _plain_attention(positions, 1.0, 2)(zero, zero, values).flatten().tolist() == [1, 1.5, 3, 8]
+
+
+@pytest.fixture
+def one_rank(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+
+
+def test_a_rank_that_cannot_use_fa4_refuses_it(one_rank, tiny_model):
+    config = TrainingConfig(learner=LearnerConfig(attention="fa4"))
+    with pytest.raises(MistakeError, match=r"learner\.attention = fa4: there is no GPU"):
+        Trainer(config, str(tiny_model))
+
+
+def test_a_rank_prints_why_it_does_not_use_it(one_rank, tiny_model, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    config = TrainingConfig(learner=LearnerConfig(dtype="float32", micro_batch_tokens=4097, fused_layers=False))
+    with pytest.raises(DenseAttentionError):  # raised after attention is chosen
+        Trainer(config, str(tiny_model))
+    assert "the learner does not use FlashAttention 4: flash-attn-4 is not installed" in capsys.readouterr().err
 
 
 def test_on_a_machine_that_lacks_it_fa4_is_refused_and_the_rest_is_not():

@@ -3,17 +3,21 @@
 import gc
 import weakref
 
+import deepspeed
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 from transformers import AutoModelForCausalLM
 
+from tasks.failures import MistakeError
+from tasks.training.config import TrainingConfig
 from tasks.training.learner import fused_layers
 from tasks.training.learner.config import LearnerConfig, LoraConfig
 from tasks.training.learner.exactness import is_as_exact
 from tasks.training.learner.fused_layers import MLPS, NORMS, ROTARY, fuse, switched_off
 from tasks.training.learner.policy import Policy
+from tasks.training.learner.trainer import Trainer
 from tasks.training.model_check.comparison import ModelCheckError, typical_error
 from tasks.training.model_check.learner import LearnerCheck
 from tests.training.model_check.families import TOKENS, VOCABULARY, build
@@ -276,6 +280,28 @@ def test_layers_are_fused_on_gpus_unless_they_are_compiled_or_it_is_switched_off
     assert not fuses(True, torch_compile=True)
     with pytest.raises(ValueError, match=r"learner\.fused_layers = true: torch_compile"):
         fuses(True, torch_compile=True, fused_layers=True)
+
+
+@pytest.fixture
+def one_rank(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+
+
+def test_a_model_without_such_layers_is_refused_if_they_must_be_fused(folder, one_rank):
+    config = TrainingConfig(learner=LearnerConfig(fused_layers=True))
+    with pytest.raises(MistakeError, match=r"learner\.fused_layers = true: .* nothing, since the model has no layers"):
+        Trainer(config, str(folder("gpt2")))
+
+
+def test_one_line_says_what_was_replaced(folder, one_rank, not_compiled, monkeypatch, capsys):
+    monkeypatch.setattr(deepspeed, "initialize", None)
+    with pytest.raises(TypeError, match="not callable"):  # after functions were replaced
+        Trainer(TrainingConfig(learner=LearnerConfig(fused_layers=True)), str(folder("gemma2")))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "fuses" in line]
+    assert lines == [
+        "the learner fuses rotary embedding in 2; gated MLPs in 2; not norms: it would compute something else"
+    ]
 
 
 def norm(hidden, weight):
