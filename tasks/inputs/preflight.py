@@ -59,7 +59,7 @@ from tasks.sourcing.spec import SourceSpec
 from tasks.storage.locations import check_folders
 from tasks.training.cluster.pods import check_judge_gpus
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.config import check_liger
+from tasks.training.learner.config import check_attention, check_liger
 from tasks.training.routing_replay import check_replayed_episodes, check_routing_replay
 from tasks.training.telemetry import trackers
 
@@ -128,6 +128,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     if on_this_machine:
         trackers.check(training.trackers)
         check_liger(training.learner, gpu=has_gpu())
+        check_attention(training.learner, gpu=has_gpu())
         check_routing_replay(training, gpu=has_gpu())
         if evaluation.harness:
             check_installed()

@@ -378,6 +378,16 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _copies_weights_in_one_model(self) -> Self:
+        if self.learner.ranks_with_a_copy > 1 and self.objective.kl.beta > 0 and self.lora is None:
+            raise ValueError(
+                "learner.deepspeed: zero_optimization.zero_hpz_partition_size: DeepSpeed makes its groups of ranks for "
+                f"one model, and objective.kl.beta = {self.objective.kl.beta:g} needs a reference policy as a second "
+                "one; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.samples_in_rounds and not self.is_synchronous:
             raise ValueError(

@@ -35,7 +35,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.checkpoint_shards import ShardStorage
 from tasks.training.learner.client import RayLearner
-from tasks.training.learner.config import check_dense_attention, check_liger
+from tasks.training.learner.config import check_attention, check_dense_attention, check_liger
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.rank_files import RankFiles
 from tasks.training.rewards import RayJudge, RewardProcess
@@ -59,7 +59,8 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
         ResourceError: they do not fit. The message names the options and the cluster's resources, by node if several
             nodes have GPUs.
         DenseAttentionError: rows are too long for the attention that GPUs support for the learner's dtype.
-        MistakeError: `learner.liger` is true, and its kernel cannot run, or `routing_replay`, and no engine has a GPU.
+        MistakeError: `learner.liger` is true, or `learner.attention` is fa4, and its kernels cannot run, or
+            `routing_replay`, and no engine has a GPU.
     """
     available = ray_resources()
     learner, actors = config.learner, config.actors
@@ -69,6 +70,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     if config.takes_turns and not gpus:
         raise ResourceError("placement = time_shared: the cluster has no GPU; placement = auto needs none")
     check_liger(learner, gpu=bool(gpus))
+    check_attention(learner, gpu=bool(gpus))
     check_routing_replay(config, gpu=bool(gpus))
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)

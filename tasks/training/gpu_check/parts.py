@@ -35,12 +35,16 @@ class Variant(NamedTuple):
     needs_gpu: bool = False
 
 
+_PLAIN = {"liger": False, "fused_layers": False, "attention": "fa2"}
 VARIANTS = {
-    "plain": Variant({"liger": False}),
-    "liger": Variant({"liger": True}, package="liger_kernel", needs_gpu=True),
-    "compiled": Variant({"liger": False, "torch_compile": True}, program="g++"),
+    "plain": Variant(_PLAIN),
+    "liger": Variant(_PLAIN | {"liger": True}, package="liger_kernel", needs_gpu=True),
+    "compiled": Variant(_PLAIN | {"torch_compile": True}, program="g++"),
+    "fused": Variant(_PLAIN | {"fused_layers": True}, program="g++"),
+    "fa4": Variant(_PLAIN | {"attention": "fa4"}, package="flash_attn", needs_gpu=True),
+    "every-2nd-layer": Variant(_PLAIN | {"checkpoint_every_n_layers": 2}),
 }
-"""Variants of the learner, by name; each is a check of part B."""
+"""Variants of the learner, by name; each is a check of part B, and differs from `plain` in one option."""
 
 
 class Part(NamedTuple):
@@ -66,7 +70,13 @@ class Part(NamedTuple):
         return [PACKAGES.get(name, name) for name in self.packages if importlib.util.find_spec(name) is None]
 
 
-PACKAGES = {"deepspeed": "DeepSpeed", "liger_kernel": "liger-kernel", "ray": "Ray", "vllm": "vLLM"}
+PACKAGES = {
+    "deepspeed": "DeepSpeed",
+    "flash_attn": "flash-attn-4",
+    "liger_kernel": "liger-kernel",
+    "ray": "Ray",
+    "vllm": "vLLM",
+}
 """Names of packages in messages, by module, if the two differ."""
 LEARNER = ("torch", "transformers", "peft", "deepspeed")
 RUN = (*LEARNER, "vllm", "ray", "flytekit")
@@ -87,7 +97,7 @@ PARTS = {
             *("attention", "policy", "log-probabilities", "liger", "weights", "FP8", "training", "offloading"),
             *("training without recomputing", "LoRA", *map(variant_check, VARIANTS)),
         ),
-        300,
+        400,
         LEARNER,
     ),
     "C": Part("an engine alone", f"{_GPU}.checking:checks", ("engine",), 180, (*LEARNER, "vllm")),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from tasks.training.config import TrainingConfig
 from tasks.training.gpu_check.learning import LearnerChecks
 from tasks.training.gpu_check.parts import PACKAGES, VARIANTS
 from tasks.training.gpu_check.results import Findings, SkippedError
@@ -22,6 +23,7 @@ from tasks.training.learner.policy import EAGER
 from tasks.training.model_check.casting import computing_in
 from tasks.training.model_check.comparison import TIMES_PLAIN_OF_ENGINE, tolerance_of, typical_error
 from tasks.training.model_check.forward import plain_logprobs
+from tasks.training.simulation.rank_memory import learner_memory
 from tasks.training.simulation.roofline import GB
 
 LONGEST = 4096
@@ -41,7 +43,7 @@ class VariantChecks:
     def check_of(self, name: str) -> Callable[[Findings], None]:
         """Return the check of a variant: the same policy as the model's own forward pass, tokens/s, MFU, peak memory.
 
-        A variant is skipped if its package, its program or a GPU is missing.
+        A variant is skipped if its package, its program or a GPU is missing, or if it needs more memory than is free.
         """
         variant = VARIANTS[name]
 
@@ -53,8 +55,10 @@ class VariantChecks:
             if variant.needs_gpu and not torch.cuda.is_available():
                 raise SkippedError("no GPU")
             self._learner.close()
+            config = self._learner.config(self._sizes.row, more=variant.learner)
+            self._check_memory(config)
             exact, usual = self._exact()
-            trainer = self._learner.build(findings, self._learner.config(self._sizes.row, more=variant.learner))
+            trainer = self._learner.build(findings, config)
             sequences = self._learner.sequences(self._sizes.row)
             [[row]] = pack(sequences, self._sizes.row_tokens)
             [values] = trainer.logprobs([row])
@@ -73,6 +77,12 @@ class VariantChecks:
             self._learner.close()
 
         return check
+
+    def _check_memory(self, config: TrainingConfig) -> None:
+        """Raise `SkippedError` if `plan` computes more memory for the learner than the GPU has free."""
+        needed = learner_memory(self._sizes.model, config).total
+        if torch.cuda.is_available() and (free := torch.cuda.mem_get_info()[0]) < needed:
+            raise SkippedError(f"it needs {needed / GB:.0f} GB by plan, and {free / GB:.0f} GB are free")
 
     def _exact(self) -> tuple[Tensor, float]:
         """Return log-probabilities in float32, `[n]`, and the error of the plain forward pass, nats."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import math
 from typing import Literal, Self
@@ -87,6 +88,9 @@ class LearnerConfig(Config):
     """
     gradient_checkpointing: RunTime[bool] = False
     """If true, recompute activations in the backward pass instead of storing them: less memory, more time."""
+    checkpoint_every_n_layers: RunTime[int] = Field(1, gt=0)
+    """With `gradient_checkpointing`, the first of every n layers is recomputed, and activations of the others are
+    stored: a larger number takes more memory (`rlvr plan`) and less time. 1 recomputes all layers."""
     offload_activations: RunTime[bool] = False
     """If true, keep what `gradient_checkpointing` stores, the inputs of all layers, in main memory until the backward
     pass needs it. This does not change the results, and requires `gradient_checkpointing`."""
@@ -94,6 +98,17 @@ class LearnerConfig(Config):
     """If true, compile the layers of the model with `torch.compile`: the first steps take minutes longer, the others
     less time on a GPU. This requires a C++ compiler on the learner's machines and `zero_stage` 1 or 2, since stage 3
     gathers parameters in the middle of a layer."""
+    attention: RunTime[Literal["auto", "fa2", "fa4"]] = "auto"
+    """Kernels of attention on a GPU in 16 bits: `fa2` (FlashAttention 2, part of torch), or `fa4` (FlashAttention 4,
+    the extra `fa4`), which takes less time and needs compute capability 9 or 10 (H100, B200). `auto`: `fa4` if it is
+    installed, supports the GPU, the type and the model's heads, and is as exact as plain attention on random tensors,
+    else `fa2`. A run with `fa4` fails if it cannot be used."""
+    fused_layers: RunTime[StrictBool | Literal["auto"]] = "auto"
+    """Use of fused functions in the layers: norms, rotary embedding, and the product of gated MLPs
+    (`tasks.training.learner.fused_layers`). They take less time on a GPU, and a function is only replaced if the error
+    of its results, compared with float64, is at most twice the original's. `auto`: if there is a GPU and
+    `torch_compile`, which fuses whole layers, is off. true: always; the run fails if the model has no such layers.
+    false: never. All but the norms need a compiler on the learner's machines: a C++ compiler, and Triton on GPUs."""
     liger: RunTime[StrictBool | Literal["auto"]] = "auto"
     """Use of the loss kernel of `liger-kernel` (arXiv:2410.10989), which saves memory on a GPU. `auto`: if it is
     installed and there is a GPU. true: always; without the package or a GPU, the run fails. false: never."""
@@ -120,6 +135,11 @@ class LearnerConfig(Config):
             check_keys(self.deepspeed, self.zero_stage)
         except ValueError as error:
             raise ValueError(f"learner.deepspeed: {error}") from None
+        if self.ranks > self.ranks_with_a_copy and self.ranks % self.ranks_with_a_copy:
+            raise ValueError(
+                f"learner.deepspeed: zero_optimization.zero_hpz_partition_size = {self.ranks_with_a_copy} must divide "
+                f"learner.ranks = {self.ranks}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -132,6 +152,22 @@ class LearnerConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _recomputes_some_layers(self) -> Self:
+        if self.checkpoint_every_n_layers == 1:
+            return self
+        if not self.gradient_checkpointing:
+            raise ValueError(
+                f"learner.checkpoint_every_n_layers = {self.checkpoint_every_n_layers}: no layer is recomputed; give "
+                "gradient_checkpointing: true"
+            )
+        if self.offload_activations:
+            raise ValueError(
+                f"learner.checkpoint_every_n_layers = {self.checkpoint_every_n_layers}: with offload_activations, "
+                "copies of the weights of the other layers would be moved too; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _compiles_whole_layers(self) -> Self:
         if self.torch_compile and self.zero_stage == 3:
             raise ValueError(
@@ -139,6 +175,21 @@ class LearnerConfig(Config):
                 "give zero_stage 1 or 2"
             )
         return self
+
+    @model_validator(mode="after")
+    def _fuses_layers_once(self) -> Self:
+        if self.torch_compile and self.fused_layers is True:
+            raise ValueError("learner.fused_layers = true: torch_compile fuses whole layers already; set it to auto")
+        return self
+
+    def fuses_layers(self, *, gpu: bool) -> bool:
+        """Return whether functions of layers are replaced by fused ones; `gpu` is whether the learner has GPUs."""
+        return gpu and not self.torch_compile if self.fused_layers == "auto" else self.fused_layers
+
+    @property
+    def ranks_with_a_copy(self) -> int:
+        """Number of ranks that have a second copy of the weights together, with ZeRO 3 (`deepspeed`), or 1."""
+        return int(self.deepspeed.get("zero_optimization", {}).get("zero_hpz_partition_size", 1))
 
     @property
     def offloads_optimizer(self) -> bool:
@@ -194,6 +245,26 @@ def check_liger(config: LearnerConfig, *, gpu: bool) -> None:
     if importlib.util.find_spec("liger_kernel") is None:
         raise MistakeError(
             "learner.liger = true: liger-kernel is not installed; install the extra `liger`, or set it to auto"
+        )
+
+
+def check_attention(config: LearnerConfig, *, gpu: bool) -> None:
+    """Check that FlashAttention 4 can be used on this machine if `learner.attention` is fa4.
+
+    Args:
+        config: options of the learner.
+        gpu: whether the learner has GPUs.
+
+    Raises:
+        MistakeError: there is no GPU, or `flash-attn-4` is not installed.
+    """
+    if config.attention != "fa4":
+        return
+    if not gpu:
+        raise MistakeError("learner.attention = fa4: it needs a GPU, and the learner has none; set it to auto")
+    if not list(importlib.metadata.distributions(name="flash-attn-4")):
+        raise MistakeError(
+            "learner.attention = fa4: flash-attn-4 is not installed; install the extra `fa4`, or set it to auto"
         )
 
 

@@ -31,7 +31,8 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
         **({"communication_data_type": "fp32"} if config.learner.zero_stage == 1 else {}),
         "zero_optimization": {
             "stage": config.learner.zero_stage,
-            "overlap_comm": False,
+            # stage 3 would gather parameters and reduce gradients on the stream that computes
+            **({"overlap_comm": False} if config.learner.zero_stage < 3 else {}),
             "stage3_param_persistence_threshold": config.learner.persistence_threshold,
         },
         "gradient_clipping": optimizer.max_grad_norm,

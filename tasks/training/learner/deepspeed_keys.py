@@ -49,6 +49,8 @@ INNER_KEYS = {
     "timers.throughput": frozenset(["enabled", "synchronized"]),
 }
 """Keys that are passed through in nested mappings of DeepSpeed's configuration, by the path of the mapping."""
+_OFF = {"zero_hpz_partition_size": 1}
+"""Values without an effect, for recipes that extend one with such a key: they cannot remove it."""
 _PRESCALED = {"prescale_gradients": False, "gradient_predivide_factor": 1.0}
 """Keys about dividing gradients before they are summed over ranks, with DeepSpeed's defaults."""
 TOP_KEYS = frozenset(_TOP.split())
@@ -147,8 +149,8 @@ def check_keys(keys: Mapping[str, Any], zero_stage: int) -> None:
     _check(keys, "", TOP_KEYS)
     zero = keys.get("zero_optimization", {})
     for names, fits, stages in ((_ZERO_3, zero_stage == 3, "3"), (_ZERO_BELOW_3, zero_stage < 3, "1 and 2")):
-        for name in zero:
-            if name in names.split() and not fits:
+        for name, value in zero.items():
+            if name in names.split() and not fits and _OFF.get(name) != value:
                 raise ValueError(
                     f"zero_optimization.{name}: it has an effect only at stages {stages} of ZeRO, and "
                     f"learner.zero_stage is {zero_stage}"

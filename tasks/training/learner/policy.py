@@ -99,6 +99,7 @@ class Policy(nn.Module):
         *,
         dtype: torch.dtype,
         gradient_checkpointing: bool = False,
+        checkpoint_every_n_layers: int = 1,
         offload_activations: bool = False,
         chunk: int = DEFAULT_CHUNK,
         lora: LoraConfig | None = None,
@@ -111,9 +112,10 @@ class Policy(nn.Module):
         """Load a Hugging Face model folder, with a new adapter if `lora` is given.
 
         It uses the attention from `attention_for`, or transformers' plain attention on a GPU if scores are capped. All
-        randomness, such as dropout, is off. `longest` is passed to `fix_rope`, and `fused` to `token_logprobs`. With
-        `compiled`, layers are compiled when they first run. With `replays_routes`, `forward` takes the experts of each
-        token. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank loads its shard of each
+        randomness, such as dropout, is off. With `gradient_checkpointing`, the backward pass recomputes the first of
+        every `checkpoint_every_n_layers` layers. `longest` is passed to `fix_rope`, and `fused` to `token_logprobs`.
+        With `compiled`, layers are compiled when they first run. With `replays_routes`, `forward` takes the experts of
+        each token. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank loads its shard of each
         parameter, and the call is collective.
 
         Raises:
@@ -144,7 +146,9 @@ class Policy(nn.Module):
             add_adapter(model, lora)
         if gradient_checkpointing:
             # ZeRO-3 frees parameters between forward and backward, which breaks non-reentrant checkpointing.
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+            model.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": True}, every_n_layers=checkpoint_every_n_layers
+            )
             model.enable_input_require_grads()
         if compiled:
             for layer in model.modules():

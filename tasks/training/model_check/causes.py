@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tasks.training.learner.architecture import carries_state
+from tasks.training.learner.fused_layers import switched_off
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.model_check.comparison import FLOAT32, apart
 from tasks.training.model_check.forward import as_it_is, ids_of
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 LIKELY = "; the likely cause is"
 """Beginning of the last part of an error message."""
+FUSED = "a fused function of its layers; give learner.fused_layers = false"
+"""Cause of a learner that differs only with fused functions."""
 RANDOM = "dropout, or another part that is random in training"
 """Cause of a learner that differs from itself."""
 
@@ -36,6 +39,9 @@ class Causes:
         check = self._check
         if apart(check.logprobs(sequences), check.logprobs(sequences)) > FLOAT32:
             return RANDOM
+        with switched_off(check.policy.model):
+            if not self._differ(sequences):
+                return FUSED
         if all(not self._differ([sequence]) for sequence in sequences):
             if not self._differ(short):
                 return "RoPE that depends on the length of the longest sequence of a row"

@@ -82,6 +82,7 @@ def _check_model(folder: Path, options: CheckedOptions, begin: Begin, *, engine:
         longest=options.engine.max_model_len,
         lora=options.lora,
         gradient_checkpointing=options.learner.gradient_checkpointing,
+        fused_layers=options.learner.fuses_layers(gpu=has_gpu()),
         begin=comparisons.begin,
     )
     if not engine:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tasks.training.learner.fused_layers import switched_off
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.policy import EAGER
 
@@ -21,11 +22,12 @@ def plain_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -
 
 @contextlib.contextmanager
 def as_it_is(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Switch the model to transformers' plain attention and to evaluation mode within the block."""
+    """Switch the model to transformers' plain attention, its own functions and evaluation mode within the block."""
     before, training = model.config._attn_implementation, model.training
     model.set_attn_implementation(EAGER)
     try:
-        yield model.eval()
+        with switched_off(model):
+            yield model.eval()
     finally:
         model.set_attn_implementation(before)
         model.train(training)

@@ -30,6 +30,7 @@ from tasks.training.learner import attention
 from tasks.training.learner.adapter import merged, write_adapter
 from tasks.training.learner.architecture import fix_rope
 from tasks.training.learner.config import LoraConfig
+from tasks.training.learner.fused_layers import fuse
 from tasks.training.learner.packing import MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.policy import EAGER, Policy, attention_of
@@ -90,6 +91,7 @@ class LearnerCheck:
         longest: int,
         lora: LoraConfig | None = None,
         gradient_checkpointing: bool = False,
+        fused_layers: bool = False,
         begin: Begin = lambda _: None,
     ) -> None:
         """Load the model.
@@ -101,6 +103,7 @@ class LearnerCheck:
             longest: the context of the engines, tokens.
             lora: the adapter that is trained instead of the weights.
             gradient_checkpointing: the learner's option.
+            fused_layers: whether the learner replaces functions of its layers by fused ones.
             begin: called with what is compared, when the comparison begins.
 
         Raises:
@@ -121,6 +124,8 @@ class LearnerCheck:
         )
         self._set_attention(self.dtype)
         self.policy.to(self._device).train()
+        if fused_layers:
+            fuse(self.policy.model, self._device)
         self._other_version = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._trained()}
         self.figures = Figures(folder)
 

@@ -53,6 +53,8 @@ class LearnerMemory:
     Attributes:
         weights, gradients, optimizer: this rank's shards for the policy.
         gathered: whole parameters with ZeRO 3, for the modules that are computed now or next.
+        copies: this rank's part of the copy of the weights that each group of ranks has with ZeRO 3 for the backward
+            pass (`zero_hpz_partition_size`).
         reference: this rank's shard of the reference policy's weights.
         mixed: float32 copies of the reference weights, if the reference policy follows the policy.
         activations: stored activations, and what the backward pass needs in addition for one layer.
@@ -64,6 +66,7 @@ class LearnerMemory:
     gradients: float
     optimizer: float
     gathered: float
+    copies: float
     reference: float
     mixed: float
     activations: float
@@ -103,12 +106,14 @@ def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = T
         micro_batch_tokens=learner.micro_batch_tokens,
         logprob_chunk_tokens=learner.logprob_chunk_tokens,
         checkpointing=learner.gradient_checkpointing,
+        checkpoint_every_n_layers=learner.checkpoint_every_n_layers,
         reference=kl.beta > 0 and config.lora is None,
         following=(kl.sync_alpha or 1) < 1,
         frozen=config.lora is not None,
         offload_optimizer=gpu and learner.offloads_optimizer,
         offload_activations=gpu and learner.offload_activations,
         live_parameters=zero.get("stage3_max_live_parameters", LIVE_PARAMETERS),
+        group=learner.ranks_with_a_copy,
     )
 
 
@@ -120,48 +125,51 @@ def rank_memory(
     micro_batch_tokens: int,
     logprob_chunk_tokens: int,
     checkpointing: bool,
+    checkpoint_every_n_layers: int = 1,
     reference: bool,
     following: bool = False,
     frozen: bool = False,
     offload_optimizer: bool = False,
     offload_activations: bool = False,
     live_parameters: float = LIVE_PARAMETERS,
+    group: int = 1,
 ) -> LearnerMemory:
     """Return the memory of a rank with ZeRO.
 
     Stage 1 shards the optimizer's state, 2 also the gradients, 3 also the weights of policy and reference, which it
     gathers for the current modules. Loading does not need more: it comes before gradients and activations.
 
-    With `checkpointing`, activations are the inputs of all layers and all activations of the layer that is recomputed.
-    Logits count as far as they exceed what a layer needs for its backward pass, which begins after they are freed. With
-    a `frozen` model an adapter is trained; the adapter's state is not counted.
+    With `checkpointing`, activations are the inputs of the layers that are recomputed, all activations of the other
+    layers, and all activations of the layer that is recomputed now. Logits count as far as they exceed what a layer
+    needs for its backward pass, which begins after they are freed. With a `frozen` model an adapter is trained; the
+    adapter's state is not counted.
 
     Args:
         model: the shape of policy and reference.
         ranks: number of learner ranks.
-        zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing: options of the learner.
+        zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing, checkpoint_every_n_layers: options of the
+            learner.
         reference: whether there is a reference policy with separate weights.
         following: whether the reference follows the policy with a weight of less than 1.
         frozen: whether an adapter is trained instead of the weights.
         offload_optimizer: whether DeepSpeed keeps the optimizer's state in main memory.
         offload_activations: whether the inputs of layers are also kept in main memory, with `checkpointing`.
         live_parameters: largest number of parameters that ZeRO 3 gathers at a time, unless a single layer has more.
+        group: number of ranks that have a second copy of the weights together with ZeRO 3. If 1, there is none.
     """
     referred = model.parameters if reference else 0
     share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
     trained = 0 if frozen else model.parameters
     live = min(model.parameters, max(live_parameters, model.largest_layer))
-    layers = _layers(model, micro_batch_tokens)
-    backward = max(layer.backward for layer in layers)
-    inputs = 0.0  # bytes of the inputs of layers, in main memory
-    if checkpointing:
-        of_one = max(layer.stored + layer.backward for layer in layers)
-        on_gpu = min(ON_THE_WAY, model.layers) if offload_activations else model.layers
-        inputs = WEIGHT * micro_batch_tokens * model.hidden * (model.layers - on_gpu)
-        activations = of_one + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
-    else:
-        of_one = backward
-        activations = backward + sum(layer.count * layer.stored for layer in layers)
+    recomputed = range(0, model.layers, checkpoint_every_n_layers) if checkpointing else range(0)
+    layers = _layers(model, micro_batch_tokens, recomputed)
+    # the backward pass begins with the last layer, when everything is stored
+    last_recomputed = model.layers - 1 in recomputed
+    of_one = max(layer.backward + (layer.stored if last_recomputed else 0) for layer in layers)
+    of_others = sum(layer.count * layer.stored for layer in layers)
+    on_gpu = min(ON_THE_WAY, len(recomputed)) if offload_activations else len(recomputed)
+    inputs = WEIGHT * micro_batch_tokens * model.hidden * (len(recomputed) - on_gpu)  # in main memory
+    activations = of_one + of_others + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
     gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
     offloaded = inputs
     if offload_optimizer:
@@ -172,6 +180,7 @@ def rank_memory(
         gradients=gradients,
         optimizer=optimizer,
         gathered=WEIGHT * live if zero_stage == 3 and ranks > 1 else 0,
+        copies=WEIGHT * model.parameters / min(group, ranks) if group > 1 else 0,
         reference=WEIGHT * referred * share[3],
         mixed=MIXED * referred * share[3] if following else 0,
         activations=activations,
@@ -182,27 +191,31 @@ def rank_memory(
 
 @dataclass(frozen=True)
 class _Layer:
-    """Activation bytes of each of `count` equal layers: stored by the forward pass, and added by the backward pass."""
+    """Activation bytes of equal layers: stored by the forward pass, and added by the backward pass.
+
+    `count` is the number of those that are not recomputed.
+    """
 
     count: int
     stored: float
     backward: float
 
 
-def _layers(model: Architecture, tokens: int) -> list[_Layer]:
-    """Return the kinds of layers of the model: without experts, and with experts."""
+def _layers(model: Architecture, tokens: int, recomputed: range) -> list[_Layer]:
+    """Return the kinds of layers of the model: without experts, which come first, and with experts."""
     experts = model.experts
-    kinds = [(model.layers - (experts.layers if experts else 0), model.intermediate, 0)]
+    dense = model.layers - (experts.layers if experts else 0)
+    kinds = [(range(dense), model.intermediate, 0)]
     if experts:
-        kinds.append((experts.layers, experts.width, experts.chosen))
+        kinds.append((range(dense, model.layers), experts.width, experts.chosen))
     return [
         _Layer(
-            count,
+            sum(number not in recomputed for number in numbers),
             *(
                 tokens * ((hidden + routed * chosen) * model.hidden + mlp * width)
                 for hidden, mlp, routed in zip(STORED, BACKWARD, ROUTED, strict=True)
             ),
         )
-        for count, width, chosen in kinds
-        if count
+        for numbers, width, chosen in kinds
+        if numbers
     ]

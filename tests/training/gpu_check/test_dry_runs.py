@@ -1,5 +1,6 @@
 """`make gpu-check DRY=1`: all parts, and the learner's on a machine without vLLM, Ray and Flyte."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from tasks.training.gpu_check.parts import PARTS
+from tasks.training.gpu_check.parts import PARTS, VARIANTS, variant_check
 from tasks.training.gpu_check.sizes import TINY
 from tests.paths import ROOT
 
@@ -42,9 +43,12 @@ def test_every_part_runs_on_cpus_to_the_end(folder):
     checks, printed = gpu_check(folder)
     assert checks.keys() == {"model", *(name for part in PARTS.values() for name in part.checks)}
     assert names(checks, "failed") == set()
-    assert (
-        names(checks, "skipped") - ON_GPUS == ({"variant liger"} if "liger-kernel" not in printed else set()) - ON_GPUS
-    )
+    assert names(checks, "skipped") - ON_GPUS == {
+        variant_check(name)
+        for name, variant in VARIANTS.items()
+        if (variant.needs_gpu and not torch.cuda.is_available())
+        or (variant.package and not importlib.util.find_spec(variant.package))
+    }
     assert all(f"{letter} {part.title}" in printed for letter, part in PARTS.items())
     assert (folder / "gpu_parts" / "E-report.html").read_text().startswith("<!DOCTYPE html>")
     assert len((folder / "gpu_parts" / "E-metrics.jsonl").read_text().splitlines()) == 8

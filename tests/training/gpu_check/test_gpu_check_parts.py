@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tasks.config import SpecError
 from tasks.failures import MistakeError
@@ -14,9 +15,9 @@ from tasks.training.gpu_check.launching import launch, machine_facts, results_of
 from tasks.training.gpu_check.learning import LearnerChecks
 from tasks.training.gpu_check.part import UNFINISHED, PartTask, run_part
 from tasks.training.gpu_check.parts import PARTS, VARIANTS, selected, variant_check
-from tasks.training.gpu_check.results import Result, carry_out
+from tasks.training.gpu_check.results import Result, SkippedError, carry_out
 from tasks.training.gpu_check.rewards import share_of_ones
-from tasks.training.gpu_check.sizes import TINY
+from tasks.training.gpu_check.sizes import FULL, TINY
 from tasks.training.gpu_check.variants import VariantChecks
 from tests.paths import ROOT
 
@@ -66,13 +67,25 @@ def test_an_unknown_name_on_the_command_line_is_an_error_without_a_traceback():
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["liger", "compiled"])
-def test_a_variant_that_cannot_run_here_is_skipped(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("liger", "no liger-kernel"), ("compiled", "no g++"), ("fused", "no g++"), ("fa4", "no flash-attn-4")],
+)
+def test_a_variant_that_cannot_run_here_is_skipped(tmp_path, monkeypatch, name, reason):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr("shutil.which", lambda _: None)
     check = VariantChecks(TINY, tmp_path, LearnerChecks(TINY, tmp_path)).check_of(name)
     result = carry_out(name, check)
-    assert (result.status, result.reason) == ("skipped", {"liger": "no liger-kernel", "compiled": "no g++"}[name])
+    assert (result.status, result.reason) == ("skipped", reason)
+
+
+def test_a_variant_that_does_not_fit_into_the_gpus_memory_is_skipped(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80e9, 80e9))
+    checks = VariantChecks(FULL, tmp_path, LearnerChecks(FULL, tmp_path))
+    checks._check_memory(checks._learner.config(FULL.row))
+    with pytest.raises(SkippedError, match="needs 85 GB by plan, and 80 GB are free"):
+        checks._check_memory(checks._learner.config(FULL.row, more=VARIANTS["every-2nd-layer"].learner))
 
 
 def test_a_python_without_torch_is_one_sentence(tmp_path, monkeypatch):

@@ -117,6 +117,31 @@ def test_keys_are_merged_into_those_of_the_learner():
     assert merged == plain | {"zero_optimization": merged["zero_optimization"], "steps_per_print": 7}
 
 
+@pytest.mark.parametrize(("stage", "overlaps"), [(1, False), (2, False), (3, True)])
+def test_with_zero_3_transfers_overlap_with_computation_as_deepspeed_has_it(stage, overlaps):
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    keys = deepspeed_config(TrainingConfig.model_validate({"learner": {"zero_stage": stage}}), "bfloat16")
+    assert DeepSpeedZeroConfig(**keys["zero_optimization"]).overlap_comm == overlaps
+
+
+def test_groups_of_ranks_with_a_copy_of_the_weights_divide_the_ranks_and_are_for_one_model():
+    def run(ranks, size=8, stage=3, **options):
+        keys = {"zero_optimization": {"zero_hpz_partition_size": size}}
+        learner = {"ranks": ranks, "zero_stage": stage, "deepspeed": keys}
+        return TrainingConfig.model_validate({"learner": learner, **options}).learner.ranks_with_a_copy
+
+    assert run(64) == run(8) == run(2) == 8  # of fewer ranks, DeepSpeed takes all
+    assert run(64, size=1, stage=2) == 1
+    with pytest.raises(ValidationError, match="only at stages 3"):
+        run(64, stage=2)
+    with pytest.raises(ValidationError, match=r"zero_hpz_partition_size = 8 must divide learner\.ranks = 12"):
+        run(12)
+    with pytest.raises(ValidationError, match=r"zero_hpz_partition_size: .* reference policy"):
+        run(64, objective={"kl": {"beta": 0.1}})
+    assert run(64, objective={"kl": {"beta": 0.1}}, lora={"rank": 4, "alpha": 8}) == 8
+
+
 def test_values_are_of_the_types_that_deepspeed_takes():
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 

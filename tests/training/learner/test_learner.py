@@ -195,6 +195,7 @@ def one_step(learner, tiny_model, tmp_path_factory):
 
 ROW_EACH = {"zero_stage": 2, "micro_batch_tokens": 8}
 """Each sequence in a row of its own, padded: gradients of 4 micro-batches accumulate."""
+COPIES = {"zero_optimization": {"zero_hpz_partition_size": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +216,17 @@ def a_row_each(one_step):
         pytest.param({"logprob_chunk_tokens": 2}, id="chunks of the projection", marks=pytest.mark.complete),
         pytest.param({"zero_stage": 1}, id="ZeRO 1", marks=pytest.mark.complete),
         pytest.param({"zero_stage": 3}, id="ZeRO 3", marks=pytest.mark.complete),
+        pytest.param(
+            {"zero_stage": 3, "ranks": 2, "deepspeed": COPIES, "fresh": True},
+            id="a second copy of the weights",
+            marks=pytest.mark.complete,
+        ),
+        pytest.param({"fused_layers": True}, id="fused functions of layers", marks=pytest.mark.complete),
+        pytest.param(
+            {"fused_layers": True, "zero_stage": 3, "ranks": 2, "gradient_checkpointing": True},
+            id="fused functions of layers, recomputed, with ZeRO 3 on two ranks",
+            marks=pytest.mark.complete,
+        ),
         pytest.param({"ranks": 2}, id="two ranks", marks=pytest.mark.complete),
     ],
 )

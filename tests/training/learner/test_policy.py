@@ -181,6 +181,28 @@ def test_inputs_of_layers_that_wait_in_main_memory_change_nothing(folder, monkey
     torch.testing.assert_close(ours[True], ours[False], atol=0, rtol=0)
 
 
+@pytest.mark.parametrize(("every", "recomputed"), [(1, [0, 1, 2]), (2, [0, 2]), (3, [0])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recomputing_some_layers_changes_nothing(load, folder, every, recomputed, dtype):
+    some = Policy.load(folder, dtype=dtype, gradient_checkpointing=True, checkpoint_every_n_layers=every).train()
+    assert [i for i, layer in enumerate(some.model.model.layers) if layer.gradient_checkpointing] == recomputed
+    ours, theirs = (
+        (logprobs.detach(), gradients(policy.model, logprobs))
+        for policy in (some, load(dtype))
+        for logprobs in [packed(policy, tokens(ROWS["many lengths"]))[0]]
+    )
+    torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [({}, "gradient_checkpointing: true"), ({"gradient_checkpointing": True, "offload_activations": True}, "copies")],
+)
+def test_some_layers_are_recomputed_only_if_layers_are_and_nothing_is_offloaded(options, fault):
+    with pytest.raises(ValueError, match=rf"learner\.checkpoint_every_n_layers = 2: .*{fault}"):
+        LearnerConfig(checkpoint_every_n_layers=2, **options)
+
+
 @pytest.mark.complete
 def test_compiled_layers_compute_what_plain_ones_do_for_rows_of_any_length(folder, load):
     """In about a minute on a CPU: four pieces around the attention of a layer, once for all layers and rows."""

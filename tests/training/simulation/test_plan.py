@@ -229,12 +229,28 @@ def test_activations_logits_and_reference_by_hand():
     assert memory(frozen=True).optimizer == memory(frozen=True).gradients == 0
 
 
+def test_activations_of_layers_that_are_not_recomputed_by_hand():
+    stored, backward = 22 * 3584 + 8 * 18_944, 8 * 3584 + 6 * 18_944
+    second, third = memory(checkpoint_every_n_layers=2), memory(checkpoint_every_n_layers=3)
+    assert second.activations == 100 * (14 * 2 * 3584 + 14 * stored + backward)  # the last of 28 layers is stored
+    assert third.activations == 100 * (10 * 2 * 3584 + (18 + 1) * stored + backward)  # the last one is recomputed
+    assert memory(checkpoint_every_n_layers=28).activations == 100 * (2 * 3584 + 27 * stored + backward)
+    assert memory().total < second.total < third.total < memory(checkpointing=False).total
+    options = {"ranks": 1, "zero_stage": 1, "micro_batch_tokens": 100, "logprob_chunk_tokens": 1, "reference": False}
+    dense, mixed = 22 * 4 + 8 * 8, (22 * 4 + 8 * 13 + 2 * 4 * 4, 8 * 4 + 6 * 13 + 2 * 4 * 4)
+    computed = rank_memory(MIXTURE, checkpointing=True, checkpoint_every_n_layers=2, **options)
+    assert computed.activations == 100 * (2 * 2 * 4 + 0 * dense + mixed[0] + sum(mixed))  # of 3 layers, the second
+
+
 def test_under_zero_3_the_reference_is_sharded_and_parameters_are_gathered():
     model = KNOWN["Qwen2.5-7B"]
     sharded = memory(zero_stage=3, reference=True, following=True)
     assert (sharded.reference, sharded.mixed) == (2 * model.parameters / 4, 4 * model.parameters / 4)
     assert sharded.gathered == 2e9
     assert memory(zero_stage=3, ranks=1).gathered == memory(zero_stage=2).gathered == 0
+    assert memory(zero_stage=3).copies == 0
+    assert memory(zero_stage=3, group=2).copies == memory(zero_stage=3).copies + 2 * model.parameters / 2
+    assert memory(zero_stage=3, group=8).copies == 2 * model.parameters / 4  # of 4 ranks, all
 
 
 def test_activations_of_a_mixture_by_hand():
@@ -444,9 +460,12 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
     [
         (
             ["learner.ranks=8"],
-            r"a learner rank needs 117 GB and has 72: .* for optimizer\. Way out: lora, or more learner",
+            r"a learner rank needs 125 GB and has 72: .* for optimizer\. Way out: lora, or more learner",
         ),
-        (["learner.zero_stage=1"], r"for (weights|gradients)\. Way out: "),
+        (
+            ["learner.zero_stage=1", "learner.deepspeed.zero_optimization.zero_hpz_partition_size=1"],
+            r"for (weights|gradients)\. Way out: ",
+        ),
         (
             ["learner.gradient_checkpointing=false"],
             r"for activations\. Way out: learner\.gradient_checkpointing",

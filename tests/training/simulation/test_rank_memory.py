@@ -29,7 +29,7 @@ MIXTURE = Architecture(
 """A mixture of 0.8 billion parameters, in the shape of layers of Qwen3-30B-A3B."""
 
 
-def policy(shape, checkpointing):
+def policy(shape, checkpointing, every_n_layers=1):
     sizes = {
         "num_hidden_layers": shape.layers,
         "hidden_size": shape.hidden,
@@ -50,7 +50,9 @@ def policy(shape, checkpointing):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=varlen.NAME)
     assert sum(parameter.numel() for parameter in model.parameters()) == shape.parameters
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": True}, every_n_layers=every_n_layers
+        )
         model.enable_input_require_grads()
     return model.train()
 
@@ -83,21 +85,23 @@ def logprobs(model, tokens, chunk):
 
 
 CASES = {
-    "recomputed": (DENSE, 16_384, True, False),
-    "all stored": (SHALLOW, 8192, False, False),
-    "beside a reference": (SHALLOW, 8192, True, True),
-    "a mixture, recomputed": (MIXTURE, 16_384, True, False),
-    "a mixture, all stored": (MIXTURE, 8192, False, False),
+    "recomputed": (DENSE, 16_384, True, 1, False),
+    "every second one recomputed": (replace(DENSE, layers=8), 8192, True, 2, False),
+    "all stored": (SHALLOW, 8192, False, 1, False),
+    "beside a reference": (SHALLOW, 8192, True, 1, True),
+    "a mixture, recomputed": (MIXTURE, 16_384, True, 1, False),
+    "a mixture, every second layer recomputed": (MIXTURE, 8192, True, 2, False),
+    "a mixture, all stored": (MIXTURE, 8192, False, 1, False),
 }
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize(("shape", "tokens", "checkpointing", "reference"), CASES.values(), ids=CASES.keys())
-def test_memory_is_that_of_a_step(monkeypatch, shape, tokens, checkpointing, reference):
+@pytest.mark.parametrize(("shape", "tokens", "checkpointing", "every", "reference"), CASES.values(), ids=CASES.keys())
+def test_memory_is_that_of_a_step(monkeypatch, shape, tokens, checkpointing, every, reference):
     monkeypatch.setattr(_Blocks, "_reused", {})  # its tensors belong to this test's mode
     memory = MemTracker()
     with FakeTensorMode(), memory:
-        model = policy(shape, checkpointing)
+        model = policy(shape, checkpointing, every)
         other = policy(shape, checkpointing=False) if reference else None
         step(model, tokens, 1024, other)
     [measured] = [sizes["Total"] for sizes in memory.get_tracker_snapshot("peak").values()]
@@ -108,6 +112,7 @@ def test_memory_is_that_of_a_step(monkeypatch, shape, tokens, checkpointing, ref
         micro_batch_tokens=tokens,
         logprob_chunk_tokens=1024,
         checkpointing=checkpointing,
+        checkpoint_every_n_layers=every,
         reference=reference,
     )
     states = computed.weights + computed.gradients + computed.optimizer + computed.reference
