@@ -30,6 +30,7 @@ from tasks.generation.interface import (
     WeightUpdate,
 )
 from tasks.machine.memory_limit import watch, with_cause
+from tasks.machine.precision import HeadDtype
 from tasks.machine.resources import has_gpu
 from tasks.storage.tensor_digest import Contents
 
@@ -95,6 +96,7 @@ class Engine:
         updatable: bool = False,
         adapter: ServedAdapter | None = None,
         can_sleep: bool = False,
+        head_dtype: HeadDtype = "model",
     ) -> Engine:
         """Load `model` and return when the engine accepts requests.
 
@@ -105,6 +107,7 @@ class Engine:
             adapter: Optional. The LoRA adapter that every request uses. `update_weights` then takes the adapter's
                 folder, and must be called before the first request.
             can_sleep: True if `sleep` will be called.
+            head_dtype: type of the logits.
 
         Raises:
             EngineError: vLLM could not start. The message contains vLLM's reason.
@@ -116,7 +119,13 @@ class Engine:
         output = EngineOutput(Path(files.name) / "output.txt")
         with engine_variables(config, files.name), output.captured():
             llm, statistics = load(
-                str(model), config, output, updatable=updatable, adapter=adapter, can_sleep=can_sleep
+                str(model),
+                config,
+                output,
+                updatable=updatable,
+                adapter=adapter,
+                can_sleep=can_sleep,
+                head_dtype=head_dtype,
             )
         return cls(llm, config, statistics, files, output, adapted=adapter is not None)
 

@@ -33,6 +33,7 @@ def load(
     updatable: bool,
     adapter: ServedAdapter | None,
     can_sleep: bool,
+    head_dtype: precision.HeadDtype,
 ) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM, and return it with the statistics that it updates.
 
@@ -69,6 +70,8 @@ def load(
         options["kv_cache_memory_bytes"] = round(config.cpu_kv_cache_gib * 2**30)
     if can_sleep and has_gpu():  # without a GPU a sleeping engine only pauses, for which vLLM needs no option
         options["enable_sleep_mode"] = True
+    if head_dtype != "model":
+        options["hf_overrides"] = {"head_dtype": head_dtype}
     if adapter is not None:
         options |= _adapter_options(Path(model), adapter)
     elif updatable:

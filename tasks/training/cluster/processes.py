@@ -219,7 +219,13 @@ class RunProcesses:
                 scheduling_strategy=reservation.strategy if reservation else self._beside(index),
             )
             return self._keep(
-                remote.remote(self._model, options, self._config.lora, takes_turns=self._config.takes_turns)
+                remote.remote(
+                    self._model,
+                    options,
+                    self._config.lora,
+                    takes_turns=self._config.takes_turns,
+                    head_dtype=self._config.head_dtype,
+                )
             )
 
         prepare = self._relays.prepare if self._relays else None

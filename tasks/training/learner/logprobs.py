@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         chunk: int
         entropy_gradient: bool
         fused: bool
+        head: torch.dtype
         saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor | None]
         needs_input_grad: tuple[bool, ...]
 
@@ -43,13 +44,15 @@ def token_logprobs(
     with_entropy: bool = True,
     entropy_gradient: bool = False,
     fused: bool = True,
+    float32: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `log_softmax(logits / temperature)` at the targets, and that distribution's entropy.
 
     Logits are `x = scale * (hidden @ lm_head_weight.T + bias)` or, with a cap, `cap * tanh(x / cap)`.
 
-    Matrix products run in the dtype of `hidden`; softmax, sums and the returned values are float32, or float64 for
-    float64 inputs. Pass only the hidden states of trained positions, so that prompt tokens cost nothing.
+    Matrix products run in the dtype of `hidden`, or in float32 with `float32`; softmax, sums and the returned values
+    are float32, or float64 for float64 inputs. Pass only the hidden states of trained positions, so that prompt tokens
+    cost nothing.
 
     Args:
         hidden: `[T, H]`, last hidden states, one for each predicted token; T may be 0.
@@ -65,6 +68,8 @@ def token_logprobs(
         entropy_gradient: make the entropy differentiable too, which costs another pass over each `[chunk, V]` in the
             backward pass.
         fused: compute the backward pass with Liger's kernel if it can run (`liger`).
+        float32: compute the head in float32 for 16-bit inputs: neither logits nor their gradient are rounded to 16 bits
+            (ScaleRL, arXiv:2510.13786). Gradients are rounded to the dtype of `hidden` at the end.
 
     Returns:
         Log-probabilities `[T]`, nats, differentiable in `hidden`, `lm_head_weight` and `bias`; and entropy `[T]`, nats,
@@ -81,8 +86,9 @@ def token_logprobs(
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature must be above 0 and chunk at least 1, got {temperature} and {chunk}")
     shape = _Shape(scale, cap, temperature)
+    head = torch.promote_types(hidden.dtype, torch.float32) if float32 else hidden.dtype
     logprobs, entropy = _TokenLogprobs.apply(
-        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient, fused
+        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient, fused, head
     )
     return logprobs, entropy if with_entropy else None
 
@@ -124,19 +130,21 @@ class _TokenLogprobs(torch.autograd.Function):
         with_entropy: bool,
         entropy_gradient: bool,
         fused: bool,
+        head: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        blocks = _Blocks(hidden, len(weight), chunk)
+        blocks = _Blocks(hidden, len(weight), chunk, head)
+        left, right = (hidden, weight) if hidden.is_cuda else (hidden.to(head), weight.to(head))
         chosen, entropy = (hidden.new_zeros(len(hidden), dtype=blocks.wide) for _ in range(2))
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
-            logits = _logits(hidden[rows], weight, bias, shape, blocks)  # [chunk, V]
+            logits = _logits(left[rows], right, bias, shape, blocks)  # [chunk, V]
             logprobs = torch.log_softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
             chosen[rows] = logprobs.gather(1, targets[rows, None])[:, 0]
             if with_entropy:
                 # in place: p log p without another [chunk, V]
                 entropy[rows] = -torch.exp(logprobs, out=logits).mul_(logprobs).sum(dim=-1)
         ctx.save_for_backward(hidden, weight, targets, bias)  # type: ignore[arg-type]  # None is taken, too
-        ctx.shape, ctx.chunk, ctx.entropy_gradient = shape, chunk, entropy_gradient
+        ctx.shape, ctx.chunk, ctx.head, ctx.entropy_gradient = shape, chunk, head, entropy_gradient
         ctx.fused = fused and can_be_fused(shape.cap, bias, entropy_gradient)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
@@ -146,7 +154,9 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx: _Context, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, bias = ctx.saved_tensors
         shape, (needs_hidden, needs_weight, needs_bias) = ctx.shape, ctx.needs_input_grad[:3]
-        blocks = _Blocks(hidden, len(weight), ctx.chunk)
+        blocks = _Blocks(hidden, len(weight), ctx.chunk, ctx.head)
+        exact_hidden, exact_weight = hidden.to(ctx.head), weight.to(ctx.head)
+        left, right = (hidden, weight) if hidden.is_cuda else (exact_hidden, exact_weight)
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
         grad_bias = torch.zeros(len(weight), 1, dtype=blocks.wide, device=hidden.device) if needs_bias else None
         grad_weight: Tensor | None = None
@@ -154,29 +164,29 @@ class _TokenLogprobs(torch.autograd.Function):
             rows = slice(start, start + ctx.chunk)
             upstream = -shape.factor * grad_logprobs[rows, None]  # [chunk, 1]
             if ctx.fused and liger.serves(hidden):
-                logits = _narrow_logits(hidden[rows], weight, shape, blocks)
+                logits = _narrow_logits(left[rows], right, shape, blocks)
                 slope = liger.softmax_minus_onehot_(logits, targets[rows])
             else:
-                logits = _logits(hidden[rows], weight, bias, shape, blocks)
+                logits = _logits(left[rows], right, bias, shape, blocks)
                 of_entropy = grad_entropy[rows] if ctx.entropy_gradient else None
                 slope = _slope(logits, targets[rows], grad_logprobs[rows], of_entropy, shape, blocks)
             if ctx.entropy_gradient:  # the sum of two slopes has no common factor
                 upstream = torch.full_like(upstream, -shape.factor)
             if grad_bias is not None:
                 grad_bias += slope.to(blocks.wide).T @ upstream
-            if slope.dtype != hidden.dtype:
-                slope = blocks.get("product", hidden.dtype, len(slope)).copy_(slope)
+            if slope.dtype != blocks.head:
+                slope = blocks.get("product", blocks.head, len(slope)).copy_(slope)
             if grad_hidden is not None:
-                grad_hidden[rows] = (slope @ weight) * upstream
+                grad_hidden[rows] = (slope @ exact_weight) * upstream
             if needs_weight:
-                product = slope.T @ (hidden[rows] * upstream).to(hidden.dtype)  # [V, H]
+                product = slope.T @ (exact_hidden[rows] * upstream).to(blocks.head)  # [V, H]
                 # summed in float32: bfloat16 would round away what later chunks add
                 grad_weight = product if grad_weight is None else grad_weight.to(upstream.dtype).add_(product)
         if needs_weight:
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
         if grad_bias is not None:
             grad_bias = grad_bias[:, 0].to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None, None
 
 
 def _slope(
@@ -229,12 +239,16 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, shape: _Shape, 
 
 
 def _narrow_logits(hidden: Tensor, weight: Tensor, shape: _Shape, blocks: _Blocks) -> Tensor:
-    """Return logits `[rows, V]` in the type of `hidden`; in the wide type if they are scaled, to avoid rounding."""
+    """Return logits `[rows, V]` in the type of the head; in the wide type if they are scaled, to avoid rounding."""
     return _product(hidden, weight, blocks) if shape.factor == 1 else _logits(hidden, weight, None, shape, blocks)
 
 
 def _product(hidden: Tensor, weight: Tensor, blocks: _Blocks) -> Tensor:
-    return torch.mm(hidden, weight.T, out=blocks.get("product", hidden.dtype, len(hidden)))
+    """Return `hidden @ weight.T`, `[rows, V]`, in the type of the head."""
+    if hidden.dtype == blocks.head:
+        return torch.mm(hidden, weight.T, out=blocks.get("product", blocks.head, len(hidden)))
+    # on GPUs only, as in vLLM, and not tried: exact products of 16-bit numbers are summed in float32
+    return torch.mm(hidden, weight.T, out_dtype=blocks.head)
 
 
 class _Blocks:
@@ -247,7 +261,8 @@ class _Blocks:
 
     _reused: ClassVar[dict[tuple[str, torch.dtype, int, int], Tensor]] = {}
 
-    def __init__(self, hidden: Tensor, vocabulary: int, chunk: int) -> None:
+    def __init__(self, hidden: Tensor, vocabulary: int, chunk: int, head: torch.dtype) -> None:
+        self.head = head
         self.wide = torch.promote_types(hidden.dtype, torch.float32)
         self._device = hidden.device
         self._shape = (chunk, vocabulary)

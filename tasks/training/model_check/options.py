@@ -6,6 +6,7 @@ from typing import Self
 
 from tasks.config import Config
 from tasks.generation.config import EngineConfig
+from tasks.machine.precision import HeadDtype
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import LearnerConfig, LoraConfig
 
@@ -17,10 +18,12 @@ class CheckedOptions(Config):
     """The learner."""
     lora: LoraConfig | None = None
     """The adapter that is trained. If null, all weights are trained."""
+    head_dtype: HeadDtype = "model"
+    """Type of the logits, in learner and engines."""
     engine: EngineConfig = EngineConfig()
     """The engines of training."""
 
     @classmethod
     def of(cls, config: TrainingConfig) -> Self:
         """Return the options of a recipe that are relevant for the check."""
-        return cls(learner=config.learner, lora=config.lora, engine=config.actors.engine)
+        return cls(learner=config.learner, lora=config.lora, head_dtype=config.head_dtype, engine=config.actors.engine)
