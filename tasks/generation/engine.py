@@ -31,6 +31,7 @@ from tasks.generation.interface import (
     WeightUpdate,
 )
 from tasks.machine.memory_limit import watch, with_cause
+from tasks.machine.precision import HeadDtype
 from tasks.machine.resources import has_gpu
 from tasks.storage.tensor_digest import Contents
 
@@ -99,6 +100,7 @@ class Engine:
         adapter: ServedAdapter | None = None,
         can_sleep: bool = False,
         returns_routes: bool = False,
+        head_dtype: HeadDtype = "model",
     ) -> Engine:
         """Load `model` and return when the engine accepts requests.
 
@@ -110,6 +112,7 @@ class Engine:
                 folder, and must be called before the first request.
             can_sleep: True if `sleep` will be called.
             returns_routes: True if responses have routes, which needs a GPU and a mixture of experts.
+            head_dtype: type of the logits.
 
         Raises:
             EngineError: vLLM could not start. The message contains vLLM's reason.
@@ -128,6 +131,7 @@ class Engine:
                 adapter=adapter,
                 can_sleep=can_sleep,
                 returns_routes=returns_routes,
+                head_dtype=head_dtype,
             )
         return cls(llm, config, statistics, files, output, adapted=adapter is not None, returns_routes=returns_routes)
 

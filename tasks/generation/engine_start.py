@@ -34,6 +34,7 @@ def load(
     adapter: ServedAdapter | None,
     can_sleep: bool,
     returns_routes: bool,
+    head_dtype: precision.HeadDtype,
 ) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM, and return it with the statistics that it updates.
 
@@ -72,6 +73,8 @@ def load(
         options["enable_sleep_mode"] = True
     if returns_routes:
         options["enable_return_routed_experts"] = True
+    if head_dtype != "model":
+        options["hf_overrides"] = {"head_dtype": head_dtype}
     if adapter is not None:
         options |= _adapter_options(Path(model), adapter)
     elif updatable:

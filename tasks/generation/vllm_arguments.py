@@ -25,6 +25,13 @@ PARALLEL_SIZES = ("pipeline_parallel_size", "prefill_context_parallel_size", "da
 COMPILED = ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "optimization_level")
 """Engine arguments that vLLM ignores if it runs without compiled graphs."""
 
+HEAD_QUANTISED_BY = frozenset({
+    *("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "compressed-tensors", "inc"),
+    *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "moe_wna16"),
+})  # fmt: skip
+"""Values of `quantization` for which vLLM quantises the head too if the checkpoint says so. The other methods quantise
+linear layers and experts only (`get_quant_method` in `vllm.model_executor.layers.quantization`)."""
+
 
 def _for_each(reason: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), reason)

@@ -21,6 +21,8 @@ from tasks.failures import MistakeError
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 Auto = Literal["auto"]
+HeadDtype = Literal["model", "float32"]
+"""Type of the logits that a head computes: the type of the model's other layers, or float32."""
 
 CPU_DTYPE = "RLVR_CPU_DTYPE"
 """Environment variable with the type for `auto` without a GPU. It overrides the choice by processor."""

@@ -65,6 +65,15 @@ RECIPES = ROOT / "workflows" / "recipes"
             "actors.engine.vllm.kv_cache_dtype: .* objective.correction corrects",
         ),
         (
+            {
+                "head_dtype": "float32",
+                "actors": {"engine": {"vllm": {"quantization": "modelopt"}}},
+                "model_check": False,
+            },
+            "head_dtype = float32: .*quantization = modelopt can quantise the head",
+        ),
+        ({"head_dtype": "bfloat16"}, "head_dtype"),
+        (
             {"sampling": {"guided_regex": "[ab]"}, "objective": {"correction": {"kind": "none"}}},
             "guided_regex: .* which is not the policy; objective.correction corrects .* kind = none does not",
         ),

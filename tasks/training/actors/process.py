@@ -19,6 +19,7 @@ from tasks.generation.interface import (
     WeightUpdate,
 )
 from tasks.machine.memory_limit import ShortOfMemoryError
+from tasks.machine.precision import HeadDtype
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import free_resources
 from tasks.training.actors.broadcast import RelayError
@@ -95,12 +96,14 @@ class ActorProcess:
         *,
         takes_turns: bool = False,
         returns_routes: bool = False,
+        head_dtype: HeadDtype = "model",
     ) -> None:
         self._model = model
         self._config = config
         self._lora = lora
         self._takes_turns = takes_turns
         self._returns_routes = returns_routes
+        self._head_dtype = head_dtype
         self._engine: Engine | None = None
 
     async def placed(self) -> str:
@@ -123,6 +126,7 @@ class ActorProcess:
                 adapter=served_adapter(self._model, self._lora) if self._lora else None,
                 can_sleep=self._takes_turns,
                 returns_routes=self._returns_routes,
+                head_dtype=self._head_dtype,
             )
         return os.getpid()
 

@@ -229,6 +229,7 @@ class RunProcesses:
                     self._config.lora,
                     takes_turns=self._config.takes_turns,
                     returns_routes=self._config.routing_replay,
+                    head_dtype=self._config.head_dtype,
                 )
             )
 

@@ -7,21 +7,23 @@ pass recomputes them: four matrix products instead of three.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tasks.training.learner import liger
+from tasks.training.learner import liger, logits
+from tasks.training.learner.logits import Blocks, Shape, on_device
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
 
     class _Context(FunctionCtx):
-        shape: _Shape
+        shape: Shape
         chunk: int
         entropy_gradient: bool
         fused: bool
+        head: torch.dtype
         saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor | None]
         needs_input_grad: tuple[bool, ...]
 
@@ -43,13 +45,15 @@ def token_logprobs(
     with_entropy: bool = True,
     entropy_gradient: bool = False,
     fused: bool = True,
+    float32: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `log_softmax(logits / temperature)` at the targets, and that distribution's entropy.
 
     Logits are `x = scale * (hidden @ lm_head_weight.T + bias)` or, with a cap, `cap * tanh(x / cap)`.
 
-    Matrix products run in the dtype of `hidden`; softmax, sums and the returned values are float32, or float64 for
-    float64 inputs. Pass only the hidden states of trained positions, so that prompt tokens cost nothing.
+    Matrix products run in the dtype of `hidden`, or in float32 with `float32`; softmax, sums and the returned values
+    are float32, or float64 for float64 inputs. Pass only the hidden states of trained positions, so that prompt tokens
+    cost nothing.
 
     Args:
         hidden: `[T, H]`, last hidden states, one for each predicted token; T may be 0.
@@ -65,6 +69,8 @@ def token_logprobs(
         entropy_gradient: make the entropy differentiable too, which costs another pass over each `[chunk, V]` in the
             backward pass.
         fused: compute the backward pass with Liger's kernel if it can run (`liger`).
+        float32: compute the head in float32 for 16-bit inputs: neither logits nor their gradient are rounded to 16 bits
+            (ScaleRL, arXiv:2510.13786). Gradients are rounded to the dtype of `hidden` at the end.
 
     Returns:
         Log-probabilities `[T]`, nats, differentiable in `hidden`, `lm_head_weight` and `bias`; and entropy `[T]`, nats,
@@ -80,9 +86,10 @@ def token_logprobs(
         )
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature must be above 0 and chunk at least 1, got {temperature} and {chunk}")
-    shape = _Shape(scale, cap, temperature)
+    shape = Shape(scale, cap, temperature)
+    head = torch.promote_types(hidden.dtype, torch.float32) if float32 else hidden.dtype
     logprobs, entropy = _TokenLogprobs.apply(
-        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient, fused
+        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient, fused, head
     )
     return logprobs, entropy if with_entropy else None
 
@@ -90,25 +97,6 @@ def token_logprobs(
 def can_be_fused(cap: float | None, bias: Tensor | None, entropy_gradient: bool) -> bool:
     """Return whether Liger's kernel can compute a head's gradient: without cap, bias and entropy in the loss."""
     return not (entropy_gradient or cap or bias is not None)
-
-
-class _Shape(NamedTuple):
-    """Maps the output of the LM head to the logits of sampling: logit scale, soft cap and temperature."""
-
-    scale: float
-    cap: float | None
-    temperature: float
-
-    @property
-    def factor(self) -> float:
-        """Slope of the function, at 0 if there is a cap."""
-        return self.scale / self.temperature
-
-    def apply_(self, logits: Tensor) -> Tensor:
-        """Apply the function in place."""
-        if self.cap:
-            return logits.mul_(self.scale / self.cap).tanh_().mul_(self.cap / self.temperature)
-        return logits if self.factor == 1 else logits.mul_(self.factor)
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -119,24 +107,26 @@ class _TokenLogprobs(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        shape: _Shape,
+        shape: Shape,
         chunk: int,
         with_entropy: bool,
         entropy_gradient: bool,
         fused: bool,
+        head: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        blocks = _Blocks(hidden, len(weight), chunk)
-        chosen, entropy = (hidden.new_zeros(len(hidden), dtype=blocks.wide) for _ in range(2))
+        blocks = Blocks(hidden.device, len(weight), chunk)
+        values = on_device(logits.values, hidden.device, blocks)
+        left, right = (hidden, weight) if hidden.is_cuda else (hidden.to(head), weight.to(head))
+        wide = torch.promote_types(head, torch.float32)
+        chosen, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(2))
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
-            logits = _logits(hidden[rows], weight, bias, shape, blocks)  # [chunk, V]
-            logprobs = torch.log_softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
-            chosen[rows] = logprobs.gather(1, targets[rows, None])[:, 0]
+            product = _product(left[rows], right, head, blocks)  # [chunk, V]
+            chosen[rows], of_rows = values(product, bias, targets[rows], shape, with_entropy=with_entropy)
             if with_entropy:
-                # in place: p log p without another [chunk, V]
-                entropy[rows] = -torch.exp(logprobs, out=logits).mul_(logprobs).sum(dim=-1)
+                entropy[rows] = of_rows
         ctx.save_for_backward(hidden, weight, targets, bias)  # type: ignore[arg-type]  # None is taken, too
-        ctx.shape, ctx.chunk, ctx.entropy_gradient = shape, chunk, entropy_gradient
+        ctx.shape, ctx.chunk, ctx.head, ctx.entropy_gradient = shape, chunk, head, entropy_gradient
         ctx.fused = fused and can_be_fused(shape.cap, bias, entropy_gradient)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
@@ -146,117 +136,55 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx: _Context, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, bias = ctx.saved_tensors
         shape, (needs_hidden, needs_weight, needs_bias) = ctx.shape, ctx.needs_input_grad[:3]
-        blocks = _Blocks(hidden, len(weight), ctx.chunk)
+        blocks = Blocks(hidden.device, len(weight), ctx.chunk)
+        slope_of = on_device(logits.slope, hidden.device, blocks)
+        exact_hidden, exact_weight = hidden.to(ctx.head), weight.to(ctx.head)
+        left, right = (hidden, weight) if hidden.is_cuda else (exact_hidden, exact_weight)
+        wide = torch.promote_types(ctx.head, torch.float32)
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
-        grad_bias = torch.zeros(len(weight), 1, dtype=blocks.wide, device=hidden.device) if needs_bias else None
+        grad_bias = torch.zeros(len(weight), 1, dtype=wide, device=hidden.device) if needs_bias else None
         grad_weight: Tensor | None = None
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             upstream = -shape.factor * grad_logprobs[rows, None]  # [chunk, 1]
+            product = _product(left[rows], right, ctx.head, blocks)  # [chunk, V]
             if ctx.fused and liger.serves(hidden):
-                logits = _narrow_logits(hidden[rows], weight, shape, blocks)
-                slope = liger.softmax_minus_onehot_(logits, targets[rows])
+                slope = _slope_by_liger(product, targets[rows], shape, blocks)
             else:
-                logits = _logits(hidden[rows], weight, bias, shape, blocks)
                 of_entropy = grad_entropy[rows] if ctx.entropy_gradient else None
-                slope = _slope(logits, targets[rows], grad_logprobs[rows], of_entropy, shape, blocks)
+                slope = slope_of(product, bias, targets[rows], grad_logprobs[rows], of_entropy, shape)
             if ctx.entropy_gradient:  # the sum of two slopes has no common factor
                 upstream = torch.full_like(upstream, -shape.factor)
             if grad_bias is not None:
-                grad_bias += slope.to(blocks.wide).T @ upstream
-            if slope.dtype != hidden.dtype:
-                slope = blocks.get("product", hidden.dtype, len(slope)).copy_(slope)
+                grad_bias += slope.to(wide).T @ upstream
+            if slope.dtype != ctx.head:
+                slope = blocks.get("product", ctx.head, len(slope)).copy_(slope)
             if grad_hidden is not None:
-                grad_hidden[rows] = (slope @ weight) * upstream
+                grad_hidden[rows] = (slope @ exact_weight) * upstream
             if needs_weight:
-                product = slope.T @ (hidden[rows] * upstream).to(hidden.dtype)  # [V, H]
+                of_rows = slope.T @ (exact_hidden[rows] * upstream).to(ctx.head)  # [V, H]
                 # summed in float32: bfloat16 would round away what later chunks add
-                grad_weight = product if grad_weight is None else grad_weight.to(upstream.dtype).add_(product)
+                grad_weight = of_rows if grad_weight is None else grad_weight.to(upstream.dtype).add_(of_rows)
         if needs_weight:
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
         if grad_bias is not None:
             grad_bias = grad_bias[:, 0].to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None, None
 
 
-def _slope(
-    logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor | None, shape: _Shape, blocks: _Blocks
-) -> Tensor:
-    """Return the negative gradient with respect to the logits before the cap, `[rows, V]`.
+def _product(hidden: Tensor, weight: Tensor, head: torch.dtype, blocks: Blocks) -> Tensor:
+    """Return `hidden @ weight.T`, `[rows, V]`, in the type of the head."""
+    if hidden.dtype == head:
+        return torch.mm(hidden, weight.T, out=blocks.get("product", head, len(hidden)))
+    # on GPUs only, as in vLLM, and not tried: exact products of 16-bit numbers are summed in float32
+    return torch.mm(hidden, weight.T, out_dtype=head)
 
-    The factor `of_logprobs` is only applied if `of_entropy` is given. It may overwrite the logits.
+
+def _slope_by_liger(product: Tensor, targets: Tensor, shape: Shape, blocks: Blocks) -> Tensor:
+    """Return `logits.slope`, `[rows, V]`, without a cap, a bias and an entropy; it overwrites the product.
+
+    Its type is the product's, or a wider one if logits are scaled, to avoid rounding them.
     """
-    flatness = None
-    if shape.cap:  # the slope of the cap, 1 - tanh(x) ** 2
-        flatness = torch.square(logits, out=blocks.get("flatness", blocks.wide, len(logits)))
-        flatness.mul_(-((shape.temperature / shape.cap) ** 2)).add_(1)
-    if of_entropy is None:
-        slope = _softmax_minus_onehot(logits, targets, blocks)
-    else:
-        slope = _slope_of_both(logits, targets, of_logprobs, of_entropy, blocks)
-    return slope if flatness is None else slope.mul_(flatness)
-
-
-def _softmax_minus_onehot(logits: Tensor, targets: Tensor, blocks: _Blocks) -> Tensor:
-    """Return `-d logprob / d logits`, `[rows, V]`.
-
-    The subtraction comes before the rounding to bfloat16, which would lose 1 - p of a confident token. The factors of
-    rows are applied later, to the 16-bit matrices.
-    """
-    slope = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
-    return slope.scatter_add_(1, targets[:, None], slope.new_full((len(slope), 1), -1.0))
-
-
-def _slope_of_both(logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor, blocks: _Blocks) -> Tensor:
-    """Return `-d (of_logprobs * logprob + of_entropy * H) / d logits`, `[rows, V]`; the factors are `[rows]`.
-
-    It overwrites the logits. `d H / d logits = -p (log p + H)`.
-    """
-    softmax = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
-    logprobs = logits.sub_(logits.logsumexp(dim=-1, keepdim=True))
-    negative_entropy = (softmax * logprobs).sum(dim=-1, keepdim=True)
-    bonus = logprobs.sub_(negative_entropy).mul_(softmax).mul_(of_entropy[:, None])
-    softmax.scatter_add_(1, targets[:, None], softmax.new_full((len(softmax), 1), -1.0))
-    return softmax.mul_(of_logprobs[:, None]).add_(bonus)
-
-
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, shape: _Shape, blocks: _Blocks) -> Tensor:
-    """Return the logits used for sampling, `[rows, V]`, in the wide type."""
-    logits = _product(hidden, weight, blocks)
-    if logits.dtype != blocks.wide:
-        logits = blocks.get("logits", blocks.wide, len(hidden)).copy_(logits)
-    return shape.apply_(logits if bias is None else logits.add_(bias))
-
-
-def _narrow_logits(hidden: Tensor, weight: Tensor, shape: _Shape, blocks: _Blocks) -> Tensor:
-    """Return logits `[rows, V]` in the type of `hidden`; in the wide type if they are scaled, to avoid rounding."""
-    return _product(hidden, weight, blocks) if shape.factor == 1 else _logits(hidden, weight, None, shape, blocks)
-
-
-def _product(hidden: Tensor, weight: Tensor, blocks: _Blocks) -> Tensor:
-    return torch.mm(hidden, weight.T, out=blocks.get("product", hidden.dtype, len(hidden)))
-
-
-class _Blocks:
-    """Stores the `[chunk, V]` tensors of one pass.
-
-    On a CPU they are reused by every pass: memory of this size would be mapped again each time, page by page, and
-    caused a third of all page faults of a training step on the quickstart. An accelerator's allocator reuses memory
-    automatically.
-    """
-
-    _reused: ClassVar[dict[tuple[str, torch.dtype, int, int], Tensor]] = {}
-
-    def __init__(self, hidden: Tensor, vocabulary: int, chunk: int) -> None:
-        self.wide = torch.promote_types(hidden.dtype, torch.float32)
-        self._device = hidden.device
-        self._shape = (chunk, vocabulary)
-
-    def get(self, name: str, dtype: torch.dtype, rows: int) -> Tensor:
-        """Return an uninitialised `[rows, V]`, valid until the next call with this `name`."""
-        if self._device.type != "cpu":
-            return torch.empty(rows, self._shape[1], dtype=dtype, device=self._device)
-        key = (name, dtype, *self._shape)
-        if key not in self._reused:
-            self._reused[key] = torch.empty(self._shape, dtype=dtype)
-        return self._reused[key][:rows]
+    if shape.factor != 1:
+        product = logits.logits(product, None, shape, blocks=blocks)
+    return liger.softmax_minus_onehot_(product, targets)

@@ -72,6 +72,7 @@ class Policy(nn.Module):
         fused: bool = True,
         offload_activations: bool = False,
         replays_routes: bool = False,
+        float32_head: bool = False,
     ) -> None:
         """Wrap a model.
 
@@ -80,12 +81,14 @@ class Policy(nn.Module):
             chunk, fused: see `token_logprobs`; `chunk` is the number of tokens whose logits are in memory at a time.
             offload_activations: whether stored activations are kept in main memory until the backward pass.
             replays_routes: whether `forward` takes the experts of each token.
+            float32_head: whether the head computes in float32 (`head_dtype`); its weight keeps its type.
 
         Raises:
             ModelError: with `replays_routes`, the routers of the model are not supported.
         """
         super().__init__()
         self._fused = fused
+        self._float32_head = float32_head
         self._offload_activations = offload_activations
         self.model = model
         self._chunk = chunk
@@ -105,6 +108,7 @@ class Policy(nn.Module):
         lora: LoraConfig | None = None,
         longest: int | None = None,
         fused: bool = True,
+        float32_head: bool = False,
         compiled: bool = False,
         replays_routes: bool = False,
         sharding: Mapping[str, Any] | None = None,
@@ -113,10 +117,10 @@ class Policy(nn.Module):
 
         It uses the attention from `attention_for`, or transformers' plain attention on a GPU if scores are capped. All
         randomness, such as dropout, is off. With `gradient_checkpointing`, the backward pass recomputes the first of
-        every `checkpoint_every_n_layers` layers. `longest` is passed to `fix_rope`, and `fused` to `token_logprobs`.
-        With `compiled`, layers are compiled when they first run. With `replays_routes`, `forward` takes the experts of
-        each token. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank loads its shard of each
-        parameter, and the call is collective.
+        every `checkpoint_every_n_layers` layers. `longest` is passed to `fix_rope`, and `fused` and `float32_head` to
+        `token_logprobs`. With `compiled`, layers are compiled when they first run. With `replays_routes`, `forward`
+        takes the experts of each token. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank
+        loads its shard of each parameter, and the call is collective.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
@@ -154,7 +158,14 @@ class Policy(nn.Module):
             for layer in model.modules():
                 if isinstance(layer, GradientCheckpointingLayer):
                     layer.compile(dynamic=True)  # once for all identical layers, and for rows of any length
-        return cls(model, chunk, fused, offload_activations, replays_routes)
+        return cls(
+            model,
+            chunk,
+            fused,
+            offload_activations,
+            replays_routes=replays_routes,
+            float32_head=float32_head,
+        )
 
     @property
     def can_be_fused(self) -> bool:
@@ -206,12 +217,13 @@ class Policy(nn.Module):
         assert self._replay or routes is None, "the policy replays no routes"
         if self._replay:
             self._replay.begin(routes)
-        layout_of = LAYOUTS.get(self.model.config._attn_implementation)
-        layout = {"layout": layout_of(position_ids)} if layout_of else {}
         # in the backward pass the block has ended, so what a layer stores while it is recomputed stays on the device
         with save_on_cpu(pin_memory=True) if self._offload_activations else contextlib.nullcontext():
             hidden = self.model.base_model(  # [1, T, H]
-                input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
+                input_ids=input_ids,
+                position_ids=position_ids,
+                use_cache=False,
+                **layout_arguments(self.model, position_ids),
             )[0]
         head = self.model.get_output_embeddings()
         # Mamba 2 has float32 hidden states, and casts them to the type of the head before it
@@ -227,6 +239,7 @@ class Policy(nn.Module):
             chunk=self._chunk,
             entropy_gradient=entropy_gradient,
             fused=self._fused,
+            float32=self._float32_head,
         )
         assert entropy is not None
         return _scatter(logprobs, mask), _scatter(entropy, mask)
@@ -263,6 +276,12 @@ class Policy(nn.Module):
     def without_adapter(self) -> contextlib.AbstractContextManager[None]:
         """Disable the adapter within a block, so that the policy is the initial checkpoint."""
         return switched_off(self.model)
+
+
+def layout_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, object]:
+    """Return the arguments that describe a row to the attention of the model, none for a dense mask."""
+    layout_of = LAYOUTS.get(model.config._attn_implementation)
+    return {"layout": layout_of(position_ids)} if layout_of else {}
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:

@@ -91,6 +91,7 @@ class Trainer:
             dtype=dtype,
             chunk=options.logprob_chunk_tokens,
             longest=config.actors.engine.max_model_len,
+            float32_head=config.head_dtype == "float32",
             compiled=options.torch_compile,
             sharding=sharding,
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -54,6 +55,21 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype, rounded: torch.dtyp
             stack.callback(layer.register_forward_pre_hook(before).remove)
             stack.callback(layer.register_forward_hook(after, always_call=True).remove)
         yield
+
+
+@contextlib.contextmanager
+def float32_head(model: PreTrainedModel) -> Iterator[None]:
+    """Run the model's head in float32 within the block; what follows the head, such as a soft cap, gets its float32."""
+
+    def in_float32(head: nn.Module, inputs: tuple[Tensor], _: Tensor) -> Tensor:
+        weight, bias = (None if tensor is None else tensor.float() for tensor in (head.weight, head.bias))
+        return linear(inputs[0].float(), weight, bias)
+
+    hook = model.get_output_embeddings().register_forward_hook(in_float32)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:

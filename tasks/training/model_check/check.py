@@ -74,13 +74,15 @@ def _check_model(folder: Path, options: CheckedOptions, begin: Begin, *, engine:
         check_own_functions(options)
     begin("loading the model into the learner")
     dtypes = [precision.resolve(dtype, gpu=has_gpu()) for dtype in (options.learner.dtype, options.engine.dtype)]
-    comparisons = Comparisons(begin, 3 + (dtypes[0] != "float32") + 2 * engine)
+    in_16_bits = (1 + (options.head_dtype == "float32")) * (dtypes[0] != "float32")
+    comparisons = Comparisons(begin, 3 + in_16_bits + 2 * engine)
     learner = LearnerCheck(
         folder,
         text_tokens(folder),
         dtype=dtypes[0],
         longest=options.engine.max_model_len,
         lora=options.lora,
+        head_dtype=options.head_dtype,
         gradient_checkpointing=options.learner.gradient_checkpointing,
         fused_layers=options.learner.fuses_layers(gpu=has_gpu()),
         begin=comparisons.begin,
@@ -108,7 +110,7 @@ async def _sample(
         await asyncio.sleep(0)  # the thread starts: the engine loads meanwhile
     adapter = served_adapter(folder, options.lora) if options.lora else None
     begin("starting an engine")
-    engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter)
+    engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter, head_dtype=options.head_dtype)
     try:
         await checking
         begin("sampling before and after a weight update")

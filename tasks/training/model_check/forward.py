@@ -11,13 +11,25 @@ from transformers import PreTrainedModel
 
 from tasks.training.learner.fused_layers import switched_off
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.policy import EAGER
+from tasks.training.learner.policy import EAGER, layout_arguments
 
 
 def plain_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
     """Return the log-probabilities of each response, nats, float32 `[n]` in main memory, without gradients."""
     with torch.no_grad(), as_it_is(model) as own:
         return [_chosen(own(ids_of(s, own.device), use_cache=False).logits, s) for s in sequences]
+
+
+def logprobs_of_row(model: PreTrainedModel, sequence: TokenSequence) -> Tensor:
+    """Return the log-probabilities of a response as `plain_logprobs` does, but with the attention that the model has.
+
+    The hidden states are the same as in a learner whose row contains only this sequence.
+    """
+    ids = ids_of(sequence, model.device)
+    positions = torch.arange(ids.shape[1], device=model.device)[None]
+    with torch.no_grad():
+        output = model(input_ids=ids, position_ids=positions, use_cache=False, **layout_arguments(model, positions))
+    return _chosen(output.logits, sequence)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
     structure   in float32, learner, model and export must agree, before and after an update
     rounding    in 16 bits, the learner's distance from float32 must be about that of the model
+    head        with `head_dtype: float32`, the learner's head must not round to 16 bits
 
 Errors of packing, RoPE, head, dropout or names are errors of structure. In float32 they are found even if they are a
 thousand times smaller than the rounding of 16 bits. The check needs one process with one copy of the model and its
@@ -23,7 +24,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tasks.failures import MistakeError, one_line
-from tasks.machine.precision import Dtype
+from tasks.machine.precision import Dtype, HeadDtype
 from tasks.machine.progress import Begin
 from tasks.storage.model_folder import ModelError, weight_bytes, weight_files
 from tasks.training.learner import attention
@@ -35,7 +36,7 @@ from tasks.training.learner.packing import MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.policy import EAGER, Policy, attention_of
 from tasks.training.learner.weight_files import copy_all_but_weights
-from tasks.training.model_check.casting import computing_in
+from tasks.training.model_check.casting import computing_in, float32_head
 from tasks.training.model_check.causes import Causes
 from tasks.training.model_check.comparison import (
     FLOAT32,
@@ -47,7 +48,7 @@ from tasks.training.model_check.comparison import (
     tolerance_of,
     typical_error,
 )
-from tasks.training.model_check.forward import plain_logprobs
+from tasks.training.model_check.forward import logprobs_of_row, plain_logprobs
 from tasks.training.model_check.groups import groups_of, kind_of
 from tasks.training.model_check.text import STRIDE, cut, cuttings
 
@@ -90,6 +91,7 @@ class LearnerCheck:
         dtype: Dtype,
         longest: int,
         lora: LoraConfig | None = None,
+        head_dtype: HeadDtype = "model",
         gradient_checkpointing: bool = False,
         fused_layers: bool = False,
         begin: Begin = lambda _: None,
@@ -102,6 +104,7 @@ class LearnerCheck:
             dtype: the learner's type.
             longest: the context of the engines, tokens.
             lora: the adapter that is trained instead of the weights.
+            head_dtype: type of the logits, in the learner and in the model's own forward pass.
             gradient_checkpointing: the learner's option.
             fused_layers: whether the learner replaces functions of its layers by fused ones.
             begin: called with what is compared, when the comparison begins.
@@ -119,8 +122,14 @@ class LearnerCheck:
         self._device = _device_of(folder)
         self.begin = begin
         self.dtype: torch.dtype = getattr(torch, dtype)
+        self._float32_head = head_dtype == "float32"
         self.policy = Policy.load(
-            folder, dtype=self.dtype, longest=longest, lora=lora, gradient_checkpointing=gradient_checkpointing
+            folder,
+            dtype=self.dtype,
+            longest=longest,
+            lora=lora,
+            gradient_checkpointing=gradient_checkpointing,
+            float32_head=self._float32_head,
         )
         self._set_attention(self.dtype)
         self.policy.to(self._device).train()
@@ -146,6 +155,8 @@ class LearnerCheck:
                 self._compare("the learner and the model's own forward pass", sequences)
             if self.dtype != torch.float32:
                 self._check_rounding()
+                if self._float32_head:
+                    self._check_head()
             self._write_adapter(folder / INITIAL_ADAPTER)
             if self._lora:  # B begins as 0, and without it A has no gradient
                 self._update(sequences, last=False)
@@ -175,7 +186,8 @@ class LearnerCheck:
 
     def plain(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Return the log-probabilities of the model's own forward pass, one sequence at a time."""
-        return plain_logprobs(self.policy.model, sequences)
+        with float32_head(self.policy.model) if self._float32_head else contextlib.nullcontext():
+            return plain_logprobs(self.policy.model, sequences)
 
     @contextlib.contextmanager
     def computing_in(self, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
@@ -329,6 +341,22 @@ class LearnerCheck:
             typical_error(self.logprobs(sequences), exact),
             tolerance_of(usual, TIMES_PLAIN),
             lambda: f" (the model's own forward pass: {usual:.2g}); the likely cause is its attention in {name}",
+        )
+
+    def _check_head(self) -> None:
+        """Compare the learner's float32 head with the model's on equal hidden states, which 16 bits have rounded.
+
+        The rounding of a head in 16 bits is found, which the comparison of whole models does not tell from theirs.
+        """
+        self.begin(what := "the learner's head and the model's own in float32")
+        sequence = cut(self._tokens, min(max(ROUNDING_LENGTHS), self._longest))
+        with float32_head(self.policy.model):
+            theirs = logprobs_of_row(self.policy.model, sequence)
+        self.figures.require(
+            what,
+            apart(self.logprobs([sequence]), [theirs]),
+            FLOAT32,
+            lambda: "; the likely cause is a head that the learner does not compute in float32 (`head_dtype`)",
         )
 
     def _update(self, sequences: Sequence[TokenSequence], *, last: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Self
 
 from tasks.config import Config
 from tasks.generation.config import EngineConfig
+from tasks.machine.precision import HeadDtype
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import LearnerConfig, LoraConfig
 from tasks.training.objective.own import OwnAdvantage, OwnSurrogate
@@ -18,6 +19,8 @@ class CheckedOptions(Config):
     """The learner."""
     lora: LoraConfig | None = None
     """The adapter that is trained. If null, all weights are trained."""
+    head_dtype: HeadDtype = "model"
+    """Type of the logits, in learner and engines."""
     engine: EngineConfig = EngineConfig()
     """The engines of training."""
     surrogate: OwnSurrogate | None = None
@@ -30,5 +33,11 @@ class CheckedOptions(Config):
         """Return the options of a recipe that are relevant for the check."""
         own = config.objective.own_functions
         return cls.model_validate(
-            {"learner": config.learner, "lora": config.lora, "engine": config.actors.engine, **own}
+            {
+                "learner": config.learner,
+                "lora": config.lora,
+                "head_dtype": config.head_dtype,
+                "engine": config.actors.engine,
+                **own,
+            }
         )

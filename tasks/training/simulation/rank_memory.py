@@ -44,6 +44,8 @@ ON_THE_WAY = 2
 """Number of layers whose inputs are on the GPU at a time with offloading: one is computed, and one is copied."""
 LOGITS = 12
 """Bytes per logit: the logits, their softmax and their gradient in float32."""
+FLOAT32_HEAD = 8
+"""Bytes per weight of a head that computes in float32 (`head_dtype`): a copy of the weight, and its gradient."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class LearnerMemory:
         reference: this rank's shard of the reference policy's weights.
         mixed: float32 copies of the reference weights, if the reference policy follows the policy.
         activations: stored activations, and what the backward pass needs in addition for one layer.
-        logits: memory of logits that exceeds the memory of a layer's backward pass.
+        logits: memory of logits, and of a head in float32, that exceeds the memory of a layer's backward pass.
         offloaded: what the rank keeps in main memory instead. It is not part of the total.
     """
 
@@ -105,6 +107,7 @@ def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = T
         zero_stage=learner.zero_stage,
         micro_batch_tokens=learner.micro_batch_tokens,
         logprob_chunk_tokens=learner.logprob_chunk_tokens,
+        float32_head=config.head_dtype == "float32",
         checkpointing=learner.gradient_checkpointing,
         checkpoint_every_n_layers=learner.checkpoint_every_n_layers,
         reference=kl.beta > 0 and config.lora is None,
@@ -127,6 +130,7 @@ def rank_memory(
     checkpointing: bool,
     checkpoint_every_n_layers: int = 1,
     reference: bool,
+    float32_head: bool = False,
     following: bool = False,
     frozen: bool = False,
     offload_optimizer: bool = False,
@@ -150,6 +154,7 @@ def rank_memory(
         zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing, checkpoint_every_n_layers: options of the
             learner.
         reference: whether there is a reference policy with separate weights.
+        float32_head: whether the head computes in float32.
         following: whether the reference follows the policy with a weight of less than 1.
         frozen: whether an adapter is trained instead of the weights.
         offload_optimizer: whether DeepSpeed keeps the optimizer's state in main memory.
@@ -170,6 +175,9 @@ def rank_memory(
     on_gpu = min(ON_THE_WAY, len(recomputed)) if offload_activations else len(recomputed)
     inputs = WEIGHT * micro_batch_tokens * model.hidden * (len(recomputed) - on_gpu)  # in main memory
     activations = of_one + of_others + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
+    logits = LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary
+    if float32_head:
+        logits += FLOAT32_HEAD * model.vocabulary * model.hidden
     gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
     offloaded = inputs
     if offload_optimizer:
@@ -184,7 +192,7 @@ def rank_memory(
         reference=WEIGHT * referred * share[3],
         mixed=MIXED * referred * share[3] if following else 0,
         activations=activations,
-        logits=max(0, LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary - of_one),
+        logits=max(0, logits - of_one),
         offloaded=offloaded,
     )
 

@@ -15,7 +15,7 @@ from tasks.training.learner.architecture import LogitsShape
 from tasks.training.learner.config import LearnerConfig, LoraConfig
 from tasks.training.learner.policy import Policy
 from tasks.training.model_check import check
-from tasks.training.model_check.comparison import FLOAT32, TIMES_PLAIN, ModelCheckError
+from tasks.training.model_check.comparison import FLOAT32, TIMES_PLAIN, ModelCheckError, apart
 from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.training.model_check.options import CheckedOptions
 from tests.training.model_check.families import FAMILIES, TOKENS, build
@@ -122,6 +122,37 @@ def test_a_learner_without_its_mend_is_refused_with_the_cause(
         check.check()
     if name not in OF_NAMES:
         assert structure(check.figures) > 10 * FLOAT32
+
+
+HEAD = "the learner's head and the model's own in float32"
+
+
+def with_a_head_of_the_models_type(*arguments, float32, **options):
+    return token_logprobs(*arguments, **options)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "phi", "mamba2"])
+def test_a_learner_whose_head_keeps_the_models_type_is_refused(folder, monkeypatch, family):
+    """A cap, a scale of 0.12, a bias, and hidden states in float32 are among them."""
+    check = check_of(folder(family), dtype="bfloat16", head_dtype="float32")
+    assert check.check()[HEAD].nats < FLOAT32 / 100
+    monkeypatch.setattr(policy, "token_logprobs", with_a_head_of_the_models_type)
+    with pytest.raises(ModelCheckError, match=r"the likely cause is a head that .* float32 .`head_dtype`"):
+        check_of(folder(family), dtype="bfloat16", head_dtype="float32").check()
+
+
+def test_a_head_in_float32_is_more_exact_than_one_in_16_bits(folder):
+    errors = {}
+    for head_dtype in ("model", "float32"):
+        check = check_of(folder("phi"), dtype="bfloat16", head_dtype=head_dtype)
+        sequences = check.sequences()
+        exact = check.exact(sequences)
+        errors[head_dtype] = [apart(values, exact) for values in (check.logprobs(sequences), check.plain(sequences))]
+    assert all(ours < theirs for ours, theirs in zip(errors["float32"], errors["model"], strict=True))
+
+
+def test_a_learner_in_float32_has_no_head_to_check(folder):
+    assert HEAD not in check_of(folder("llama"), head_dtype="float32").check()
 
 
 def a_third_of_the_fault(check, sequences):

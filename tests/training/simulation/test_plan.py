@@ -224,6 +224,7 @@ def test_activations_logits_and_reference_by_hand():
     assert memory().activations == 100 * (28 * 2 * 3584 + stored + backward)
     assert memory().logits == 12 * 50 * 152_064 - 100 * (stored + backward)
     assert memory(logprob_chunk_tokens=1).logits == 0
+    assert memory(float32_head=True).logits - memory().logits == 8 * 152_064 * 3584
     assert memory(reference=True).total - memory().total == 2 * model.parameters
     assert memory(reference=True, following=True).mixed == 4 * model.parameters
     assert memory(frozen=True).optimizer == memory(frozen=True).gradients == 0
