@@ -1,4 +1,4 @@
-"""Counts the operations of a packed row, by which rows are balanced between ranks."""
+"""Counts the operations of packed rows, to balance them between ranks."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tasks.generation.interface import Routes
 
 ROUTES = pa.struct([("shape", pa.list_(pa.int32())), ("experts", pa.large_binary())])
 """The routes of a response: `[tokens, layers, k]`, and the numbers of the experts in this order, one or two bytes each,
-the lower one first. The tokens are those of the prompt and of the response, without the last."""
+the lower one first. They are for the tokens of the prompt and of the response, without the last."""
 
 
 def routes_value(routes: Routes | None) -> dict[str, Any] | None:
