@@ -71,8 +71,7 @@ def load(
         options["kv_cache_memory_bytes"] = round(config.cpu_kv_cache_gib * 2**30)
     if can_sleep and has_gpu():  # without a GPU a sleeping engine only pauses, for which vLLM needs no option
         options["enable_sleep_mode"] = True
-    if returns_routes:
-        options["enable_return_routed_experts"] = True
+    options["enable_return_routed_experts"] = returns_routes
     if head_dtype != "model":
         options["hf_overrides"] = {"head_dtype": head_dtype}
     if adapter is not None:

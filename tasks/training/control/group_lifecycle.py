@@ -320,9 +320,9 @@ class GroupLifecycle:
         self.decided.set()
 
     def _zero_variance_reason(self, group: JudgedGroup) -> str:
-        resampling = self._config.resampling
-        by_metric = isinstance(resampling, DynamicResampling) and not self._config.objective.keeps_equal_rewards
-        metric = resampling.metric if by_metric else "reward"
+        resampling, metric = self._config.resampling, "reward"
+        if isinstance(resampling, DynamicResampling) and not self._config.objective.keeps_equal_rewards:
+            metric = resampling.metric
         if metric == "score":
             scores = group.unshaped_scores
             return f"every score before shaping is {scores[0]:g}" if are_equal(scores) else ""

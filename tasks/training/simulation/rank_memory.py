@@ -175,7 +175,7 @@ def rank_memory(
     on_gpu = min(ON_THE_WAY, len(recomputed)) if offload_activations else len(recomputed)
     inputs = WEIGHT * micro_batch_tokens * model.hidden * (len(recomputed) - on_gpu)  # in main memory
     activations = of_one + of_others + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
-    logits = LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary
+    logits: float = LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary
     if float32_head:
         logits += FLOAT32_HEAD * model.vocabulary * model.hidden
     gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]

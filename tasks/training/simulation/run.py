@@ -13,6 +13,7 @@ from pathlib import Path
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
+from tasks.training.control.batch import Advantage
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
@@ -98,7 +99,7 @@ class _Metrics:
         return 0
 
 
-def centred_scores(batch: Sequence[JudgedGroup], _: list[float], config: TrainingConfig) -> list[list[float]]:
+def centred_scores(batch: Sequence[JudgedGroup], _: list[float], config: TrainingConfig) -> list[list[Advantage]]:
     """Return the scores minus their mean, by group: they are 0 for the same responses as the advantages.
 
     A step's duration depends on nothing else, and this needs no torch. The mean is over the group or, for
