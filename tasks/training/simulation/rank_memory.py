@@ -193,7 +193,7 @@ def rank_memory(
 class _Layer:
     """Activation bytes of equal layers: stored by the forward pass, and added by the backward pass.
 
-    `count` is the number of those that are not recomputed.
+    `count` is the number of layers that are not recomputed.
     """
 
     count: int
