@@ -1,7 +1,7 @@
 """Switches torch's variable-length attention to FlashAttention 4, for which the package `flash-attn-4` is needed.
 
-torch contains FlashAttention 2, and 4 is made for Hopper and Blackwell. torch calls the functions of the package instead
-of its kernels, so that `varlen` stays as it is. The switch applies to the whole process.
+torch contains FlashAttention 2, and 4 is made for Hopper and Blackwell. torch calls the functions of the package
+instead of its kernels, so that `varlen` stays as it is. The switch applies to the whole process.
 """
 
 from __future__ import annotations

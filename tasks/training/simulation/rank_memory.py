@@ -171,7 +171,7 @@ def rank_memory(
     inputs = WEIGHT * micro_batch_tokens * model.hidden * (len(recomputed) - on_gpu)  # in main memory
     activations = of_one + of_others + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
     gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
-    offloaded = inputs
+    offloaded: float = inputs
     if offload_optimizer:
         offloaded += (GRADIENT + OPTIMIZER) * trained * share[1]  # at stages 1 and 2 the gradients are a copy
         gradients, optimizer = (0.0 if zero_stage == 3 else gradients), 0.0
