@@ -256,7 +256,7 @@ def check_attention(config: LearnerConfig, *, gpu: bool) -> None:
         gpu: whether the learner has GPUs.
 
     Raises:
-        MistakeError: there is no GPU, or `flash-attn-4` is not installed.
+        MistakeError: the learner has no GPU, or `flash-attn-4` is not installed.
     """
     if config.attention != "fa4":
         return

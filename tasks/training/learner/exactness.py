@@ -1,4 +1,4 @@
-"""Compares a function with one that may replace it: the errors of both against float64, of values and gradients."""
+"""Compares a function with its replacement: the errors of both against float64, of values and gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Switches torch's variable-length attention to FlashAttention 4, for which the package `flash-attn-4` is needed.
 
-torch contains FlashAttention 2, and 4 is made for Hopper and Blackwell. torch calls the functions of the package in
-place of its own kernels, so that `varlen` stays as it is. The switch applies to the whole process.
+torch contains FlashAttention 2, and 4 is made for Hopper and Blackwell. torch calls the functions of the package
+instead of its kernels, so that `varlen` stays as it is. The switch applies to the whole process.
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import (
-    activate_flash_attention_impl,
-    current_flash_attention_impl,
-    restore_flash_attention_impl,
-)
+from torch.nn import attention as torch_attention
 from transformers import PreTrainedConfig
 
 from tasks.failures import one_line
@@ -37,7 +33,7 @@ WINDOW = 24
 
 @dataclass(frozen=True)
 class Heads:
-    """What the kernels must support of a model.
+    """The attention heads of a model, which the kernels must support.
 
     Attributes:
         queries, keys: number of heads of the queries, and of keys and values.
@@ -56,17 +52,18 @@ class Heads:
     def of(cls, config: PreTrainedConfig) -> Heads:
         """Return the heads of a model with this configuration."""
         text = config.get_text_config()
+        queries = getattr(text, "num_attention_heads", 0)  # recurrent models have none
         size = (
             getattr(text, "qk_head_dim", None)  # of multi-head latent attention
             or getattr(text, "head_dim", None)
-            or text.hidden_size // text.num_attention_heads
+            or text.hidden_size // max(queries, 1)
         )
         other = getattr(text, "global_head_dim", None)  # Gemma 4's layers without a window
         window = getattr(text, "sliding_window", None) is not None
         kinds = getattr(text, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
         return cls(
-            queries=text.num_attention_heads,
-            keys=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+            queries=queries,
+            keys=getattr(text, "num_key_value_heads", None) or queries,
             sizes=frozenset({size, other or size}),
             windows=frozenset("sliding" in kind for kind in kinds),
             capped=bool(getattr(text, "attn_logit_softcapping", None)),
@@ -83,7 +80,7 @@ def reason_against(heads: Heads, dtype: torch.dtype, capability: tuple[int, int]
         version: the installed version of the package, or None.
     """
     if capability is None:
-        return "there is no GPU"
+        return "the learner has no GPU"
     major, minor = capability
     largest = LARGEST_HEAD.get(major, 0)
     odd = [size for size in sorted(heads.sizes) if size % 8 or size > largest]
@@ -92,6 +89,7 @@ def reason_against(heads: Heads, dtype: torch.dtype, capability: tuple[int, int]
         (version != VERSION, f"{PACKAGE} {version} is installed, and torch needs {VERSION}"),
         (not largest, f"the GPU has compute capability {major}.{minor}, and it needs 9 or 10"),
         (dtype not in NARROW, f"it computes in 16 bits, and the model in {str(dtype).removeprefix('torch.')}"),
+        (not heads.queries, "the model has no attention"),
         (heads.capped, "it has no soft cap of scores"),
         (odd, f"heads have {sum(odd[:1])} units, and it needs a multiple of 8, at most {largest}"),
     )
@@ -108,8 +106,8 @@ def installed_version() -> str | None:
 
 def switch_off() -> None:
     """Return to FlashAttention 2, in the whole process."""
-    if current_flash_attention_impl() is not None:
-        restore_flash_attention_impl()
+    if torch_attention.current_flash_attention_impl() is not None:
+        torch_attention.restore_flash_attention_impl()
 
 
 def switch_on(heads: Heads, dtype: torch.dtype, device: torch.device) -> str:
@@ -136,14 +134,14 @@ def try_out(heads: Heads, dtype: torch.dtype, device: torch.device) -> str:
         Why it is not used, or an empty text if it is.
     """
     try:
-        activate_flash_attention_impl("FA4")
+        torch_attention.activate_flash_attention_impl("FA4")
         exact = all(_is_exact(heads, size, windows, dtype, device) for size in heads.sizes for windows in heads.windows)
     except Exception as error:  # of the package, of its compiler, or of torch's calls of it
         switch_off()
         return f"a test of it failed with {type(error).__name__}: {one_line(error)}"
     if not exact:
         switch_off()
-        return "its results on random tensors are less exact than those of plain attention"
+        return "its results on random tensors are less exact than plain attention's"
     return ""
 
 

@@ -4,9 +4,9 @@
     rotary      q * cos + rotate_half(q) * sin        the model's function, compiled
     gated MLP   activation(gate) * up                 the model's activation and the product, compiled
 
-What is compiled has no parameters, and a norm uses its own, so that ZeRO 3 can gather parameters by module as before.
-A function is replaced only if `is_as_exact` holds for it on random tensors. The forward pass of each module is replaced
-in the module alone: modules of other models, of the same classes, keep theirs.
+Compiled functions have no parameters, and a norm uses only its module's, so that ZeRO 3 can gather parameters by module
+as before. A function is replaced only if it is as exact on random tensors (`is_as_exact`). The forward pass is
+replaced in the module and not in its class, so that other models stay as they are.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FusedForward:
 
 @dataclass
 class Replaced:
-    """What was replaced in a model.
+    """The number of modules of a model that were changed by `fuse`, and why others were not.
 
     Attributes:
         counts: number of modules whose forward pass was replaced, by kind.
@@ -70,7 +70,7 @@ class Replaced:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return what was replaced and what was not, as a part of a sentence."""
+        """Return the kinds that were replaced, and the reasons for the others, for a log line."""
         parts = [f"{kind} in {count}" for kind, count in self.counts.items()]
         parts += [f"not {kind}: {reason}" for kind, reason in self.reasons.items()]
         return "; ".join(parts) or "nothing, since the model has no layers of the known kinds"
@@ -135,7 +135,7 @@ def _reason_against(candidate: _Candidate) -> str | None:
     except TorchDynamoException as error:
         first_line, _, _ = str(error).partition("\n")  # others are about torch's variables for debugging
         return f"the compiler failed: {first_line}"
-    except Exception as error:  # the functions are those of any model, which may need other arguments
+    except Exception as error:  # any model's functions are called here, and they may need other arguments
         return f"a comparison failed with {type(error).__name__}: {one_line(error)}"
     return None if exact else "it would compute something else"
 
@@ -181,7 +181,9 @@ def _gated_mlp(module: nn.Module, model: PreTrainedModel, device: torch.device) 
     if isinstance(activation, nn.Module) and next(activation.parameters(), None) is not None:
         return None
     kind = (type(activation), _settings(activation)) if isinstance(activation, nn.Module) else activation
-    product = _PRODUCTS.setdefault(kind, compiled(_product_after(activation)))
+    if kind not in _PRODUCTS:
+        _PRODUCTS[kind] = compiled(_product_after(activation))
+    product = _PRODUCTS[kind]
 
     def forward(self: Any, hidden: Tensor) -> Tensor:
         down: Tensor = self.down_proj(product(self.gate_proj(hidden), self.up_proj(hidden)))
@@ -262,7 +264,7 @@ def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
 
 
 def _like(module: nn.Module, **attributes: Any) -> nn.Module:
-    """Return a copy of a module, that shares everything but these attributes with it."""
+    """Return a copy of a module that shares everything but these attributes with it."""
     other = copy.copy(module)
     vars(other).update(attributes)
     return other

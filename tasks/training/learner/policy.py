@@ -150,9 +150,8 @@ class Policy(nn.Module):
             add_adapter(model, lora)
         if gradient_checkpointing:
             # ZeRO-3 frees parameters between forward and backward, which breaks non-reentrant checkpointing.
-            model.gradient_checkpointing_enable(
-                gradient_checkpointing_kwargs={"use_reentrant": True}, every_n_layers=checkpoint_every_n_layers
-            )
+            some = {"every_n_layers": checkpoint_every_n_layers} if checkpoint_every_n_layers > 1 else {}
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True}, **some)
             model.enable_input_require_grads()
         if compiled:
             for layer in model.modules():

@@ -179,7 +179,7 @@ def rank_memory(
     if float32_head:
         logits += FLOAT32_HEAD * model.vocabulary * model.hidden
     gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
-    offloaded = inputs
+    offloaded: float = inputs
     if offload_optimizer:
         offloaded += (GRADIENT + OPTIMIZER) * trained * share[1]  # at stages 1 and 2 the gradients are a copy
         gradients, optimizer = (0.0 if zero_stage == 3 else gradients), 0.0
@@ -201,7 +201,7 @@ def rank_memory(
 class _Layer:
     """Activation bytes of equal layers: stored by the forward pass, and added by the backward pass.
 
-    `count` is the number of those that are not recomputed.
+    `count` is the number of layers that are not recomputed.
     """
 
     count: int

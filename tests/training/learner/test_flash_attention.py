@@ -26,12 +26,13 @@ HOPPER, BLACKWELL = (9, 0), (10, 0)
         ({}, torch.bfloat16, HOPPER, VERSION, ""),
         ({}, torch.float16, BLACKWELL, VERSION, ""),
         ({"sizes": frozenset({256})}, torch.bfloat16, HOPPER, VERSION, ""),
-        ({}, torch.bfloat16, None, VERSION, "there is no GPU"),
+        ({}, torch.bfloat16, None, VERSION, "the learner has no GPU"),
         ({}, torch.bfloat16, HOPPER, None, "flash-attn-4 is not installed"),
         ({}, torch.bfloat16, HOPPER, "4.0.0b36", f"4.0.0b36 is installed, and torch needs {VERSION}"),
         ({}, torch.bfloat16, (8, 9), VERSION, "compute capability 8.9"),
         ({}, torch.bfloat16, (12, 0), VERSION, "compute capability 12.0"),
         ({}, torch.float32, HOPPER, VERSION, "the model in float32"),
+        ({"queries": 0, "keys": 0}, torch.bfloat16, HOPPER, VERSION, "no attention"),
         ({"capped": True}, torch.bfloat16, HOPPER, VERSION, "soft cap"),
         ({"sizes": frozenset({256})}, torch.bfloat16, BLACKWELL, VERSION, "heads have 256 units"),
         ({"sizes": frozenset({64, 512})}, torch.bfloat16, HOPPER, VERSION, "heads have 512 units"),
@@ -61,6 +62,10 @@ def test_heads_are_read_from_the_configuration(family, options, expected):
     heads = Heads.of(config)
     assert (tuple(heads.sizes), tuple(sorted(heads.windows)), heads.capped) == expected
     assert (heads.queries, heads.keys) == (8, 4)
+
+
+def test_a_model_without_attention_has_no_heads():
+    assert Heads.of(AutoConfig.for_model("mamba2")).queries == 0
 
 
 def mask_of(ends, window):
@@ -186,7 +191,7 @@ def one_rank(monkeypatch):
 
 def test_a_rank_that_cannot_use_fa4_refuses_it(one_rank, tiny_model):
     config = TrainingConfig(learner=LearnerConfig(attention="fa4"))
-    with pytest.raises(MistakeError, match=r"learner\.attention = fa4: there is no GPU"):
+    with pytest.raises(MistakeError, match=r"learner\.attention = fa4: the learner has no GPU"):
         Trainer(config, str(tiny_model))
 
 
