@@ -321,8 +321,9 @@ class GroupLifecycle:
 
     def _zero_variance_reason(self, group: JudgedGroup) -> str:
         resampling = self._config.resampling
-        by_metric = isinstance(resampling, DynamicResampling) and not self._config.objective.keeps_equal_rewards
-        metric = resampling.metric if by_metric else "reward"
+        metric = resampling.metric if isinstance(resampling, DynamicResampling) else "reward"
+        if self._config.objective.keeps_equal_rewards:
+            metric = "reward"
         if metric == "score":
             scores = group.unshaped_scores
             return f"every score before shaping is {scores[0]:g}" if are_equal(scores) else ""
