@@ -39,7 +39,7 @@ class TrainedBatch:
 
 Advantage: TypeAlias = float | Floats
 """The advantage of a response, or `[n]`, the advantage of each of its tokens, inserted ones included."""
-Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list[list[Advantage]]]
+Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], Sequence[Sequence[Advantage]]]
 """A function that takes a batch, a penalty for each response and the options, and returns advantages (`advantages`)."""
 
 
@@ -164,7 +164,7 @@ def _sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
 
 
 def _with_advantages(
-    batch: Sequence[JudgedGroup], sequences: list[TokenSequence], advantages: list[list[Advantage]]
+    batch: Sequence[JudgedGroup], sequences: list[TokenSequence], advantages: Sequence[Sequence[Advantage]]
 ) -> list[list[Sample]]:
     """Return the samples of the groups with their advantages.
 
