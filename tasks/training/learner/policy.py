@@ -24,8 +24,8 @@ from tasks.training.learner.architecture import (
     freeze_constants,
     without_randomness,
 )
-from tasks.training.learner.config import LoraConfig
-from tasks.training.learner.logprobs import DEFAULT_CHUNK, can_be_fused, token_logprobs
+from tasks.training.learner.config import CHUNK_ON_CPU, LoraConfig
+from tasks.training.learner.logprobs import can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.sharding import gather_experts_together, restore_buffers, sharded_loading
 
@@ -95,7 +95,7 @@ class Policy(nn.Module):
         dtype: torch.dtype,
         gradient_checkpointing: bool = False,
         offload_activations: bool = False,
-        chunk: int = DEFAULT_CHUNK,
+        chunk: int = CHUNK_ON_CPU,
         lora: LoraConfig | None = None,
         longest: int | None = None,
         fused: bool = True,
