@@ -186,7 +186,7 @@ class TrainingConfig(Config):
     itself, so that gradients reach the router. The reference policy chooses its own experts. Routes take a byte for
     each token, layer and chosen expert, or two if there are more than 256 experts: in memory, in checkpoints and with
     `keep_tokens`. This requires GPUs, a model of the type `qwen2_moe`, `qwen3_moe`, `olmoe` or `flex_olmo`, and prompts
-    without an environment."""
+    without an environment. The routes of vLLM on a GPU were not tried yet."""
     head_dtype: HeadDtype = "model"
     """Type of the logits and their gradient, in the learner, the reference policy, the engines of training and the
     model check together. `model`: the type of the other layers. `float32`: no logit is rounded to 16 bits, so that

@@ -15,6 +15,12 @@ from tests.paths import ROOT
 RECIPES = ROOT / "workflows" / "recipes"
 
 
+@pytest.mark.parametrize(("options", "chunks"), [({}, (4096, 1024)), ({"logprob_chunk_tokens": 7}, (7, 7))])
+def test_more_logits_are_in_memory_at_a_time_on_a_gpu_unless_the_recipe_sets_their_number(options, chunks):
+    learner = LearnerConfig(**options)
+    assert (learner.chunk_tokens(gpu=True), learner.chunk_tokens(gpu=False)) == chunks
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

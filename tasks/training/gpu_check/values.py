@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,8 +123,9 @@ def check_logprobs(findings: Findings, sizes: Sizes, device: torch.device, dtype
     weight = torch.randn(sizes.logprobs, device=device)
     for temperature in (1.0, 0.7):
 
-        def ours(hidden: Tensor, head: Tensor, temperature: float = temperature) -> Tensor:
-            return token_logprobs(hidden, head, targets, temperature=temperature, chunk=sizes.chunk)[0]
+        def ours(hidden: Tensor, head: Tensor, float32: bool, temperature: float = temperature) -> Tensor:
+            options: Any = {"temperature": temperature, "chunk": sizes.chunk, "float32": float32}
+            return token_logprobs(hidden, head, targets, **options)[0]
 
         def plain(hidden: Tensor, head: Tensor, temperature: float = temperature) -> Tensor:
             logits = (hidden @ head.T).to(torch.promote_types(hidden.dtype, torch.float32)) / temperature
@@ -129,10 +133,11 @@ def check_logprobs(findings: Findings, sizes: Sizes, device: torch.device, dtype
 
         exact = _with_gradients(plain, [hidden.to(_wide(dtype)), head.to(_wide(dtype))], weight)
         of_plain = _errors(_with_gradients(plain, [hidden, head], weight), exact)
-        for backward in ("torch", "liger") if liger.serves(hidden) else ("torch",):
+        kernels = ("torch", "liger") if liger.serves(hidden) else ("torch",)
+        for backward, float32 in itertools.product(kernels, (False, True)):
             with contextlib.nullcontext() if backward == "liger" else _without_liger():
-                of_ours = _errors(_with_gradients(ours, [hidden, head], weight), exact)
-            case = f"temperature {temperature}, backward by {backward}"
+                of_ours = _errors(_with_gradients(partial(ours, float32=float32), [hidden, head], weight), exact)
+            case = f"temperature {temperature}, backward by {backward}" + ", head in float32" * float32
             parts = tuple(f"{part}, {case}" for part in ("log-probabilities", "gradient of hidden", "gradient of head"))
             _compare(findings, "Log-probabilities differ from the reference", parts, of_ours, of_plain, dtype)
 
@@ -143,12 +148,14 @@ def check_liger(findings: Findings, sizes: Sizes, device: torch.device, dtype: t
     head = torch.randn(sizes.model.vocabulary, sizes.model.hidden, dtype=dtype, device=device, requires_grad=True)
     targets = torch.randint(sizes.model.vocabulary, (sizes.logprobs,), device=device)
 
-    def pass_over() -> None:
-        token_logprobs(hidden, head, targets, chunk=sizes.chunk)[0].sum().backward()
+    def pass_over(float32: bool = False) -> None:
+        token_logprobs(hidden, head, targets, chunk=sizes.chunk, float32=float32)[0].sum().backward()
 
     findings.figures["tokens"] = sizes.logprobs
     with _without_liger():
         findings.figures["forward and backward by torch, ms"] = 1000 * median_seconds(pass_over)
+        in_float32 = partial(pass_over, float32=True)
+        findings.figures["forward and backward with the head in float32, ms"] = 1000 * median_seconds(in_float32)
     if liger.serves(hidden):
         findings.figures["forward and backward with liger, ms"] = 1000 * median_seconds(pass_over)
     else:

@@ -17,6 +17,9 @@ from tasks.training.learner.deepspeed_keys import check_keys
 DENSE_TOKENS = 4096
 """Largest number of tokens of a row for attention with a dense mask on a GPU, since the mask's size is its square."""
 
+CHUNK_ON_GPU, CHUNK_ON_CPU = 4096, 1024
+"""Default number of tokens whose logits are in memory at a time."""
+
 
 class DenseAttentionError(MistakeError):
     """The learner would need dense attention on a GPU, as for float32, and rows are too long for its quadratic mask."""
@@ -82,10 +85,9 @@ class LearnerConfig(Config):
     """Number of elements below which a parameter is not sharded; only used with `zero_stage` 3."""
     micro_batch_tokens: RunTime[int] = Field(2048, gt=0)
     """Largest number of tokens in one forward pass. Sequences are packed up to it, and the longest must fit."""
-    logprob_chunk_tokens: RunTime[int] = Field(1024, gt=0)
+    logprob_chunk_tokens: RunTime[int | None] = Field(None, gt=0)
     """Number of tokens whose logits are in memory at a time. A smaller number saves memory and does not change the
-    results (`tasks.training.learner.logprobs`).
-    """
+    results (`tasks.training.learner.logprobs`). If null, 4,096 on a GPU, and 1,024 without one."""
     gradient_checkpointing: RunTime[bool] = False
     """If true, recompute activations in the backward pass instead of storing them: less memory, more time."""
     checkpoint_every_n_layers: RunTime[int] = Field(1, gt=0)
@@ -190,6 +192,10 @@ class LearnerConfig(Config):
     def ranks_with_a_copy(self) -> int:
         """Number of ranks that have a second copy of the weights together, with ZeRO 3 (`deepspeed`), or 1."""
         return int(self.deepspeed.get("zero_optimization", {}).get("zero_hpz_partition_size", 1))
+
+    def chunk_tokens(self, *, gpu: bool) -> int:
+        """Return `logprob_chunk_tokens`, or its default for a learner with or without GPUs."""
+        return self.logprob_chunk_tokens or (CHUNK_ON_GPU if gpu else CHUNK_ON_CPU)
 
     @property
     def offloads_optimizer(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tasks.training.learner import liger, logits
+from tasks.training.learner.config import CHUNK_ON_CPU
 from tasks.training.learner.logits import Blocks, Shape, on_device
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
         needs_input_grad: tuple[bool, ...]
 
 
-DEFAULT_CHUNK = 1024
-"""Number of tokens whose logits are in memory at a time."""
-
-
 def token_logprobs(
     hidden: Tensor,
     lm_head_weight: Tensor,
@@ -41,7 +38,7 @@ def token_logprobs(
     scale: float = 1.0,
     cap: float | None = None,
     temperature: float = 1.0,
-    chunk: int = DEFAULT_CHUNK,
+    chunk: int = CHUNK_ON_CPU,
     with_entropy: bool = True,
     entropy_gradient: bool = False,
     fused: bool = True,

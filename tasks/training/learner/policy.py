@@ -24,8 +24,8 @@ from tasks.training.learner.architecture import (
     freeze_constants,
     without_randomness,
 )
-from tasks.training.learner.config import LoraConfig
-from tasks.training.learner.logprobs import DEFAULT_CHUNK, can_be_fused, token_logprobs
+from tasks.training.learner.config import CHUNK_ON_CPU, LoraConfig
+from tasks.training.learner.logprobs import can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.routing import RouteReplay
 from tasks.training.learner.row_cost import RowCost
@@ -104,7 +104,7 @@ class Policy(nn.Module):
         gradient_checkpointing: bool = False,
         checkpoint_every_n_layers: int = 1,
         offload_activations: bool = False,
-        chunk: int = DEFAULT_CHUNK,
+        chunk: int = CHUNK_ON_CPU,
         lora: LoraConfig | None = None,
         longest: int | None = None,
         fused: bool = True,

@@ -89,7 +89,7 @@ class Trainer:
             Policy.load,
             model_folder,
             dtype=dtype,
-            chunk=options.logprob_chunk_tokens,
+            chunk=options.chunk_tokens(gpu=torch.cuda.is_available()),
             longest=config.actors.engine.max_model_len,
             float32_head=config.head_dtype == "float32",
             compiled=options.torch_compile,

@@ -43,7 +43,8 @@ default), and the backward pass has a gradient of both.
 ON_THE_WAY = 2
 """Number of layers whose inputs are on the GPU at a time with offloading: one is computed, and one is copied."""
 LOGITS = 12
-"""Bytes per logit: the logits, their softmax and their gradient in float32."""
+"""Bytes per logit: the logits, their softmax and their gradient in float32. A compiled head needs less (`logits`), but
+that was not measured on a GPU."""
 FLOAT32_HEAD = 8
 """Bytes per weight of a head that computes in float32 (`head_dtype`): a copy of the weight, and its gradient."""
 
@@ -106,7 +107,7 @@ def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = T
         ranks=learner.ranks,
         zero_stage=learner.zero_stage,
         micro_batch_tokens=learner.micro_batch_tokens,
-        logprob_chunk_tokens=learner.logprob_chunk_tokens,
+        logprob_chunk_tokens=learner.chunk_tokens(gpu=gpu),
         float32_head=config.head_dtype == "float32",
         checkpointing=learner.gradient_checkpointing,
         checkpoint_every_n_layers=learner.checkpoint_every_n_layers,

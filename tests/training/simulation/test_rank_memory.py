@@ -14,7 +14,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3MoeConfig
 
 from tasks.training.learner import attention, varlen
-from tasks.training.learner.logprobs import _Blocks, token_logprobs
+from tasks.training.learner.logits import Blocks
+from tasks.training.learner.logprobs import token_logprobs
 from tasks.training.learner.policy import attention_for
 from tasks.training.learner.varlen import Bounds
 from tasks.training.simulation.rank_memory import rank_memory
@@ -98,7 +99,7 @@ CASES = {
 @pytest.mark.complete
 @pytest.mark.parametrize(("shape", "tokens", "checkpointing", "every", "reference"), CASES.values(), ids=CASES.keys())
 def test_memory_is_that_of_a_step(monkeypatch, shape, tokens, checkpointing, every, reference):
-    monkeypatch.setattr(_Blocks, "_reused", {})  # its tensors belong to this test's mode
+    monkeypatch.setattr(Blocks, "_reused", {})  # its tensors belong to this test's mode
     memory = MemTracker()
     with FakeTensorMode(), memory:
         model = policy(shape, checkpointing, every)
