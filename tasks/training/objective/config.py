@@ -369,8 +369,8 @@ class ObjectiveConfig(Config):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if value != default:
                 raise ValueError(
-                    f"surrogate = dppo does not use {name} = {value}: leave it at {default}; dppo.low and dppo.high are "
-                    "its bounds"
+                    f"surrogate = dppo does not use {name} = {value}: leave it at {default}; its bounds are dppo.low "
+                    "and dppo.high"
                 )
         return self
 
