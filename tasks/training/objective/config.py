@@ -384,8 +384,8 @@ class ObjectiveConfig(Config):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if value != default:
                 raise ValueError(
-                    f"surrogate = dppo does not use {name} = {value}: leave it at {default}; dppo.low and dppo.high "
-                    "bound it"
+                    f"surrogate = dppo does not use {name} = {value}: leave it at {default}; its bounds are dppo.low "
+                    "and dppo.high"
                 )
         return self
 
