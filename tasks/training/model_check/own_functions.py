@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tasks.training.model_check.options import CheckedOptions
 from tasks.training.objective.own import RewardBatch, SurrogateRow
-from tasks.training.own_functions import OwnCode, OwnEstimator, OwnLoss
+from tasks.training.own_functions import OwnEstimator, OwnLoss
 
 LENGTHS = {"a": 6, "b": 4, "c": 9, "d": 5}
 """Number of tokens of each dummy sequence; the tokens of `c` are masked, as in a truncated response."""
@@ -91,7 +91,7 @@ def _unchanged(function: OwnLoss | OwnEstimator, argument: Argument) -> Any:
     result = function(argument)  # type: ignore[arg-type]  # each has its own kind of argument
     changed = next((name for name, value in tensors.items() if not torch.equal(value, before[name])), None)
     if changed is not None:
-        OwnCode.refuse(function, f"changes {changed}, which it was given: return new tensors instead")
+        function.refuse(f"changes {changed}, which it was given: return new tensors instead")
     return result
 
 

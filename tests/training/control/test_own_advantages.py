@@ -57,6 +57,12 @@ def test_the_function_gets_shaped_rewards_less_the_penalty_lengths_and_metadata(
     }
 
 
+def test_a_prompt_has_the_source_and_the_metadata_of_its_row():
+    row = {"prompt_id": "p", "domain": "math", "messages": [], "verifier": "math", "ground_truth": "1"}
+    prompt = Prompt.of_row(row | {"environment": None, "source": "sums", "metadata": '{"level": 3}'}, [1])
+    assert (prompt.source, prompt.metadata) == ("sums", '{"level": 3}')
+
+
 def test_inserted_tokens_of_an_episode_are_counted_and_not_marked_as_sampled():
     turns = (EpisodeTurn(0, 2, "a"), EpisodeTurn(4, 5, "b"))
     batch = reward_batch([judged([1.0], [5], turns)], [0.0])
