@@ -138,7 +138,7 @@ MACHINES = [HEAD, replace(NODE, name="run-learner-worker-a"), replace(NODE, name
 
 
 def disk_check(machines, *, limited=True, **changes):
-    training = parse(Recipe, json.dumps({"extends": "olmo3_think_7b", **changes}))
+    training = parse(Recipe, json.dumps({"extends": "olmo3_think_7b", "learner.zero_stage": 3, **changes}))
     pods = checks.pods_on(machines, training.companion(DataFile), training)
     return found(nodes.check_disk, machines, pods, limited=limited)
 

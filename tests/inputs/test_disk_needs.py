@@ -27,10 +27,10 @@ DISKS = {
     "axolotl_lora": {"training": 29, "model check": 26, "evaluation": 26},
     "dapo_qwen25_32b": {"head": 1244, "learner": 473, "actors": 82, "model check": 143, "evaluation": 143},
     "dr_grpo": {"training": 138, "model check": 26, "evaluation": 26},
-    "grpo": {"head": 288, "learner": 278, "actors": 33, "model check": 46, "rollouts": 46, "evaluation": 46},
-    "olmo3_instruct_7b": {"head": 303, "learner": 292, "actors": 34, "model check": 48, "evaluation": 48},
+    "grpo": {"head": 291, "learner": 317, "actors": 33, "model check": 46, "rollouts": 46, "evaluation": 46},
+    "olmo3_instruct_7b": {"head": 306, "learner": 333, "actors": 34, "model check": 48, "evaluation": 48},
     "olmo3_think_32b": {"head": 1227, "learner": 491, "actors": 81, "model check": 141, "evaluation": 141},
-    "olmo3_think_7b": {"head": 297, "learner": 170, "actors": 34, "model check": 48, "evaluation": 48},
+    "olmo3_think_7b": {"head": 306, "learner": 211, "actors": 34, "model check": 48, "evaluation": 48},
     "one_gpu": {"training": 58, "model check": 22, "rollouts": 22, "evaluation": 22},
     "one_gpu_lora": {"training": 40, "model check": 26, "rollouts": 26, "evaluation": 26},
     "prorl_v2": {"head": 81, "learner": 87, "actors": 23, "model check": 26, "evaluation": 26},
@@ -39,6 +39,8 @@ DISKS = {
     "quickstart_tools": {"training": 12, "model check": 6, "evaluation": 6},
 }
 """GiB of disk that the pods of the recipes that ship request."""
+ZERO_3 = {"learner.zero_stage": 3}
+"""A change of `olmo3_think_7b`: sixteen ranks that each have a part of the weights."""
 
 
 def files(recipe, **changes):
@@ -75,10 +77,10 @@ def test_the_documents_have_these_figures(name):
 def test_olmo_7b_by_hand():
     """ZeRO 3 on two machines of 8 ranks: 12 bytes a parameter and no weights; half of them on each machine."""
     model, part = 2 * OLMO_7B / GIB, 12 * OLMO_7B / 2 / GIB
-    learner = needs("olmo3_think_7b")["training: learner"]
+    learner = needs("olmo3_think_7b", **ZERO_3)["training: learner"]
     assert learner.run_gib == 20 + ceil(model + 3 * part + model) == 170
     assert learner.gib == 170, "more than the universal form, 82 GiB, and a part"
-    head = needs("olmo3_think_7b")["training: head"]
+    head = needs("olmo3_think_7b", **ZERO_3)["training: head"]
     assert head.run_gib == 20 + ceil(model + 5 * model) == 102
     checkpoint = copy = 12 * OLMO_7B / GIB
     universal = copy + copy / 16  # rank 0's share once more
@@ -244,7 +246,7 @@ def test_a_pod_with_a_volume_for_runs_requests_less():
 
 def test_too_little_is_refused_in_one_sentence_with_the_way_out():
     with pytest.raises(SpecError) as refused:
-        check_disk(*files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}}))
+        check_disk(*files("olmo3_think_7b", **ZERO_3, **{"cluster.node": {"disk_gib": 61}}))
     assert str(refused.value) == (
         "training: learner: a pod stores about 170 GiB (3 parts of checkpoints 122.3, model 13.6, a policy 13.6, "
         "slack 20), but cluster.node.disk_gib is 61: give at least 170, leave the option out, or mount a volume on "
@@ -253,10 +255,11 @@ def test_too_little_is_refused_in_one_sentence_with_the_way_out():
 
 
 def test_the_disk_of_a_group_is_compared_with_its_own_option():
-    files_of_run = files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}, "cluster.learner": {"disk_gib": 60}})
+    node = {"cluster.node": {"disk_gib": 61}} | ZERO_3
+    files_of_run = files("olmo3_think_7b", **node, **{"cluster.learner": {"disk_gib": 60}})
     with pytest.raises(SpecError, match=r"^training: learner: .* cluster\.learner\.disk_gib is 60: give at least 170"):
         check_disk(*files_of_run)
-    check_disk(*files("olmo3_think_7b", **{"cluster.node": {"disk_gib": 61}, "cluster.learner": {"disk_gib": 170}}))
+    check_disk(*files("olmo3_think_7b", **node, **{"cluster.learner": {"disk_gib": 170}}))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +300,7 @@ def test_a_template_by_name_may_mount_volumes_and_is_warned_of(caplog):
 
 
 def test_a_run_that_other_ranks_could_not_resume_is_warned_of(caplog):
-    check_disk(*files("olmo3_think_7b", **{"cluster.head": {"disk_gib": 110}}))
+    check_disk(*files("olmo3_think_7b", **ZERO_3, **{"cluster.head": {"disk_gib": 110}}))
     [record] = caplog.records
     assert record.getMessage().startswith(
         "training: head: cluster.head.disk_gib is 110: enough for the run, but not to resume"
@@ -309,7 +312,7 @@ def test_a_run_that_other_ranks_could_not_resume_is_warned_of(caplog):
 
 
 def test_the_table_of_pods_names_what_each_requests():
-    lines = pod_table(pods_of_run(*files("olmo3_think_7b"))).splitlines()
+    lines = pod_table(pods_of_run(*files("olmo3_think_7b", **ZERO_3))).splitlines()
     assert lines[0].split()[4:] == ["number", "cores", "memory", "disk", SHARED_MEMORY, "GPUs"]
     by_name = {line[:20].strip(): line[20:].split() for line in lines[1:]}
     assert by_name["training: learner"] == ["2", "64", "512", "GiB", "170", "GiB", "64", "GiB", "8"]

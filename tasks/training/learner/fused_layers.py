@@ -95,7 +95,7 @@ def fuse(model: PreTrainedModel, device: torch.device) -> Replaced:
             if reason := verdicts[fused.key]:
                 replaced.reasons.setdefault(kind, reason)
             else:
-                module.forward = FusedForward(module, fused.forward)  # type: ignore[method-assign, assignment]
+                module.forward = FusedForward(module, fused.forward)
                 replaced.counts[kind] += 1
     return replaced
 
@@ -110,7 +110,7 @@ def switched_off(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, forward in fused:
-            module.forward = forward  # type: ignore[method-assign, assignment]
+            module.forward = forward
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ def _norm(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _C
         return None
     shape, epsilon = whole_shape(weight), getattr(module, eps)
 
-    def forward(self: nn.Module, hidden: Tensor) -> Tensor:
+    def forward(self: Any, hidden: Tensor) -> Tensor:
         if hidden.dtype != self.weight.dtype:  # such as Mamba 2's residual in float32
-            return original(self, hidden)  # type: ignore[no-any-return]
-        return nn.functional.rms_norm(hidden, shape, self.weight, epsilon)  # type: ignore[arg-type]
+            return original(self, hidden)
+        return nn.functional.rms_norm(hidden, shape, self.weight, epsilon)
 
     def run(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda hidden, values: function(_like(module, _parameters={"weight": values}), hidden)
@@ -175,9 +175,9 @@ def _norm(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _C
 def _gated_mlp(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
     """Return a gated MLP (Shazeer 2020, arXiv:2002.05202) whose activation and product are one compiled function."""
     original = type(module).forward
-    activation = getattr(module, "act_fn", None)
     if not all(hasattr(module, name) for name in _GATED) or not _takes_one_tensor(original):
         return None
+    activation: Any = module.act_fn
     if isinstance(activation, nn.Module) and next(activation.parameters(), None) is not None:
         return None
     kind = (type(activation), _settings(activation)) if isinstance(activation, nn.Module) else activation

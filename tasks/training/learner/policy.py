@@ -150,7 +150,9 @@ class Policy(nn.Module):
             add_adapter(model, lora)
         if gradient_checkpointing:
             # ZeRO-3 frees parameters between forward and backward, which breaks non-reentrant checkpointing.
-            some = {"every_n_layers": checkpoint_every_n_layers} if checkpoint_every_n_layers > 1 else {}
+            some: dict[str, Any] = (
+                {"every_n_layers": checkpoint_every_n_layers} if checkpoint_every_n_layers > 1 else {}
+            )
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True}, **some)
             model.enable_input_require_grads()
         if compiled:

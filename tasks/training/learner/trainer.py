@@ -109,10 +109,10 @@ class Trainer:
                 "learner.liger = true: the model's head has a bias, or its logits a cap, which the kernel does not "
                 "have; set it to auto"
             )
-        self._choose_attention()
-        self._fuse_layers(self.policy)
         if self.policy.attends_densely:
             check_dense_attention(options)
+        self._choose_attention()
+        self._fuse_layers(self.policy)
         self.policy.train()
         self.engine: DeepSpeedEngine = deepspeed.initialize(
             model=self.policy,
