@@ -33,7 +33,7 @@ def load(
     updatable: bool,
     adapter: ServedAdapter | None,
     can_sleep: bool,
-    head_dtype: precision.HeadDtype,
+    head_dtype: precision.HeadDtype = "model",
 ) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM, and return it with the statistics that it updates.
 
