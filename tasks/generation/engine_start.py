@@ -33,8 +33,8 @@ def load(
     updatable: bool,
     adapter: ServedAdapter | None,
     can_sleep: bool,
-    returns_routes: bool,
-    head_dtype: precision.HeadDtype,
+    returns_routes: bool = False,
+    head_dtype: precision.HeadDtype = "model",
 ) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM, and return it with the statistics that it updates.
 

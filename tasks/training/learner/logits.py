@@ -1,8 +1,8 @@
 """Computes log-probabilities, entropies and gradients from a head's product, for one chunk of tokens.
 
-on a CPU    one operation after the other, in blocks of memory that all chunks use
-on a GPU    compiled: `torch.compile` fuses the operations, so that softmax and entropy are computed from the
-            product without another tensor `[rows, V]`, except for a soft cap, and only the gradient is written
+    on a CPU    one operation after the other, in blocks of memory that all chunks use
+    on a GPU    compiled: `torch.compile` fuses the operations, so that softmax and entropy are computed from the
+                product without another tensor `[rows, V]`, or with one if logits are scaled or capped
 
 Compiled functions were compared with plain ones on a CPU; they were not run on a GPU yet.
 """

@@ -61,7 +61,7 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype, rounded: torch.dtyp
 def float32_head(model: PreTrainedModel) -> Iterator[None]:
     """Run the model's head in float32 within the block; what follows the head, such as a soft cap, gets its float32."""
 
-    def in_float32(head: nn.Module, inputs: tuple[Tensor], _: Tensor) -> Tensor:
+    def in_float32(head: nn.Linear, inputs: tuple[Tensor], _: Tensor) -> Tensor:
         weight, bias = (None if tensor is None else tensor.float() for tensor in (head.weight, head.bias))
         return linear(inputs[0].float(), weight, bias)
 

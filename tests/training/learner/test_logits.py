@@ -17,12 +17,11 @@ ROUNDING = {torch.bfloat16: 2**-9, torch.float32: 2**-24}
 """Largest relative error of rounding to the nearest number of a type."""
 HEADS = {
     "plain": (Shape(1.0, None, 1.0), False, False),
-    "scale and temperature": (Shape(0.5, None, 0.6), False, False),
-    "cap": (Shape(1.0, 3.0, 1.0), False, False),
-    "bias": (Shape(1.0, None, 1.0), True, False),
-    "entropy": (Shape(1.0, None, 1.0), False, True),
-    "all": (Shape(0.5, 3.0, 0.6), True, True),
+    "scale, cap and bias": (Shape(0.5, 3.0, 0.6), True, False),
+    "scale, bias and entropy": (Shape(0.5, None, 0.6), True, True),
+    "cap and entropy": (Shape(1.0, 3.0, 1.0), False, True),
 }
+"""A shape, whether there is a bias, and whether the entropy has a gradient. Compiling a case takes some 10 seconds."""
 GPU = torch.device("cuda")
 
 
@@ -46,7 +45,7 @@ def tensors_of_rows(code):
 def test_compiled_functions_compute_what_plain_ones_do_for_any_number_of_rows(shape, bias, entropy, dtype):
     torch._dynamo.reset()
     compiled.cache_clear()
-    for rows in (24, 7, 1):
+    for rows in (24, 7):
         product, biases, targets, *factors = chunk(rows, dtype, bias=bias, entropy=entropy)
         before, blocks = product.clone(), Blocks(product.device, V, rows)
         ours = compiled(logits.values)(product, biases, targets, shape, with_entropy=True)
@@ -66,14 +65,14 @@ def test_compiled_functions_compute_what_plain_ones_do_for_any_number_of_rows(sh
 
 @pytest.mark.complete
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
-def test_compiled_functions_make_no_tensor_of_the_vocabulary_but_the_gradient(dtype):
-    """The plain ones make one or two for values, and one or two for the gradient, and pass over them five times."""
+def test_compiled_functions_of_a_plain_head_make_no_tensor_of_the_vocabulary_but_the_gradient(dtype):
+    """The plain ones make one or two for values, and as many for the gradient."""
     from torch._inductor.utils import run_and_get_code
 
     torch._dynamo.reset()
     compiled.cache_clear()
     product, bias, targets, *factors = chunk(24, dtype, bias=False, entropy=False)
-    shape = Shape(0.5, None, 0.6)
+    shape = Shape(1.0, None, 1.0)
     _, [code] = run_and_get_code(compiled(logits.values), product, bias, targets, shape, with_entropy=True)
     assert tensors_of_rows(code) == 0
     _, [code] = run_and_get_code(compiled(logits.slope), product, bias, targets, *factors, shape)
