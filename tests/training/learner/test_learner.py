@@ -448,14 +448,23 @@ LORA = {"rank": 4, "alpha": 8}
     ],
 )
 def test_a_saved_learner_goes_on_exactly(learner, tmp_path, stage, lora):
-    first = learner(zero_stage=stage, lora=lora)
+    check_that_it_goes_on(learner, tmp_path, zero_stage=stage, lora=lora)
+
+
+@pytest.mark.complete
+def test_a_saved_learner_with_a_second_copy_of_the_weights_goes_on_exactly(learner, tmp_path):
+    check_that_it_goes_on(learner, tmp_path, zero_stage=3, ranks=2, deepspeed=COPIES, micro_batch_tokens=8)
+
+
+def check_that_it_goes_on(learner, tmp_path, **options):
+    first = learner(fresh="deepspeed" in options, **options)  # its groups of ranks are for one model in a process
     step(first)
     asyncio.run(first.save(tmp_path / "saved"))
     step(first)  # while it is written
     asyncio.run(first.wait_until_written())
     expected = exported(first, tmp_path / "expected")
     learner.end()
-    second = learner(fresh=True, zero_stage=stage, lora=lora)
+    second = learner(fresh=True, **options)
     asyncio.run(second.load(tmp_path / "saved"))
     step(second)
     assert largest_change(exported(second, tmp_path / "found"), expected) == 0
