@@ -51,6 +51,34 @@ def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
     assert len(set(seeds)) == len(seeds) == 2 * 4 * 3
 
 
+@pytest.mark.parametrize("head_dtype", ["model", "float32"])
+def test_an_engine_starts_with_the_head_of_the_recipe(monkeypatch, tmp_path, head_dtype):
+    import ray
+
+    from tasks.training.actors.process import Engine
+    from tasks.training.cluster import processes
+
+    class AtHome:
+        """Stands for Ray, and creates actors in this process."""
+
+        def remote(self, actor):
+            return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=actor))
+
+    started = []
+
+    async def start(*_, head_dtype, **__):
+        started.append(head_dtype)
+
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    monkeypatch.setattr(processes, "RayActor", lambda create, *_, **__: create())
+    monkeypatch.setattr(Engine, "start", start)
+    config = TrainingConfig(head_dtype=head_dtype)
+    of_a_run = processes.RunProcesses(config, tmp_path, tmp_path, 0, "a" * 56)
+    of_a_run._ray = AtHome()
+    asyncio.run(of_a_run.make_actor(0, 0).start("a node"))
+    assert started == [head_dtype]
+
+
 @pytest.mark.parametrize("placement", ["shared", "time_shared", "apart"])
 def test_a_replaced_engine_gets_the_kv_cache_size_of_the_first(monkeypatch, tmp_path, placement):
     import ray

@@ -6,7 +6,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import token_logprobs
-from tasks.training.learner.policy import Policy
+from tasks.training.learner.policy import Policy, layout_arguments
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -77,9 +77,8 @@ def test_the_size_of_a_chunk_changes_neither_values_nor_gradients(chunk):
     values, gradients = results(leaves, targets, float32=True, chunk=chunk)
     whole, of_whole = results(leaves, targets, float32=True, chunk=T)
     torch.testing.assert_close(values, whole, rtol=1e-6, atol=1e-6)
-    for ours, theirs in zip(
-        gradients, of_whole, strict=True
-    ):  # a sum in another order may be rounded to the next number
+    for ours, theirs in zip(gradients, of_whole, strict=True):
+        # a sum in another order may be rounded to the next number
         torch.testing.assert_close(ours, theirs, rtol=2 * ROUNDING[torch.bfloat16], atol=1e-6)
 
 
@@ -119,7 +118,7 @@ def test_a_policy_rounds_no_logit_and_keeps_the_types_of_its_weights(folder, lor
     expected = (hidden.double() @ head.double().T).log_softmax(-1).gather(1, 5 * torch.arange(1, 12)[:, None])[:, 0]
     torch.testing.assert_close(logprobs[0].double(), expected, rtol=0, atol=1e-5)
     assert (rounded[0] - expected).abs().max() > 1e-3
-    changed = 0
+    changed = 0  # both policies have gradients of the same function, in 16 bits
     for (name, ours), (_, theirs) in zip(policy.named_parameters(), narrow.named_parameters(), strict=True):
         assert ours.dtype == theirs.dtype, name
         if ours.requires_grad:
@@ -130,7 +129,5 @@ def test_a_policy_rounds_no_logit_and_keeps_the_types_of_its_weights(folder, lor
 
 
 def layout(policy):
-    from tasks.training.learner.policy import layout_arguments
-
     positions = torch.arange(12)[None]
     return {"position_ids": positions, **layout_arguments(policy.model, positions)}
