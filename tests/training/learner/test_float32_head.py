@@ -4,9 +4,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import token_logprobs
 from tasks.training.learner.policy import Policy, layout_arguments
+from tasks.training.learner.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,3 +133,18 @@ def test_a_policy_rounds_no_logit_and_keeps_the_types_of_its_weights(folder, lor
 def layout(policy):
     positions = torch.arange(12)[None]
     return {"position_ids": positions, **layout_arguments(policy.model, positions)}
+
+
+@pytest.mark.parametrize("head_dtype", ["model", "float32"])
+def test_the_learner_loads_the_head_of_the_recipe(folder, monkeypatch, head_dtype):
+    class LoadedError(Exception):
+        """Ends the learner's start."""
+
+    def load(*_, float32_head, **__):
+        raise LoadedError(float32_head)
+
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    monkeypatch.setattr(Policy, "load", load)
+    with pytest.raises(LoadedError, match=str(head_dtype == "float32")):
+        Trainer(TrainingConfig(head_dtype=head_dtype), str(folder))
