@@ -98,8 +98,13 @@ def test_the_keys_that_are_offered_are_options_of_a_recipe():
     assert {name.partition(".")[0] for name in options} == Recipe.model_fields.keys() | {"extends"}
     chosen = [f"{name}={values[0]}" for name, values in options.items() if values and values[0] in ("false", "true")]
     assert len(chosen) > 10
+    needed = {
+        "objective.advantage.keep_equal_rewards=false": "objective.advantage.function=my_objective.advantage",
+        "objective.correction.mask.increase_only=false": "objective.correction.mask.max=0.5",
+    }
     for option in chosen:
-        assert with_overrides("quickstart", [option])
+        assert with_overrides("quickstart", [needed.pop(option, option), option])
+    assert not needed
 
 
 BASH = """
