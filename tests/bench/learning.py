@@ -126,6 +126,7 @@ def ours(seconds: float, turn: int) -> dict[str, float]:
     with contextlib.suppress(TimeUpError):
         chosen = config().model_copy(update={"validation": None, "seed": turn})
         train(RunInputs(chosen, inputs.model(FOLDER), path, folder, on_step=on_step))
+    ray.shutdown()  # prints what its processes printed, which must not follow the result
     return policies()
 
 
