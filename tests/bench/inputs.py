@@ -29,9 +29,12 @@ def prompts() -> pa.Table:
 
 
 def peer_type() -> dict[str, object]:
-    """Options of TRL's `GRPOConfig` for the type that this processor is fast at, which is ours as well."""
+    """Options of TRL's `GRPOConfig`: float32 weights, as it has by default, and products in the processor's fast type.
+
+    Weights in bfloat16 would round the steps of its optimizer away. Our learner has float32 master weights.
+    """
     dtype = precision.resolve("auto", gpu=False)
-    return {"bf16": dtype == "bfloat16", "model_init_kwargs": {"dtype": dtype}}
+    return {"bf16": dtype == "bfloat16", "model_init_kwargs": {"dtype": "float32"}}
 
 
 VARIES = {
