@@ -58,7 +58,7 @@ class FusedForward:
 
 
 @dataclass
-class Replaced:
+class Replacements:
     """The number of modules of a model that were changed by `fuse`, and why others were not.
 
     Attributes:
@@ -71,19 +71,19 @@ class Replaced:
 
     def __str__(self) -> str:
         """Return the kinds that were replaced, and the reasons for the others, for a log line."""
-        parts = [f"{kind} in {count}" for kind, count in self.counts.items()]
+        parts = [f"{kind} in {count} modules" for kind, count in self.counts.items()]
         parts += [f"not {kind}: {reason}" for kind, reason in self.reasons.items()]
         return "; ".join(parts) or "nothing, since the model has no layers of the known kinds"
 
 
-def fuse(model: PreTrainedModel, device: torch.device) -> Replaced:
+def fuse(model: PreTrainedModel, device: torch.device) -> Replacements:
     """Replace the functions of a model's layers by fused ones if these are as exact.
 
     Args:
         model: changed in place.
         device: the device that the model will compute on. Functions are compared there.
     """
-    replaced = Replaced()
+    replacements = Replacements()
     verdicts: dict[object, str | None] = {}
     for kind, candidate in ((NORMS, _norm), (ROTARY, _rotary), (MLPS, _gated_mlp)):
         for module in model.modules():
@@ -93,11 +93,11 @@ def fuse(model: PreTrainedModel, device: torch.device) -> Replaced:
             if fused.key not in verdicts:
                 verdicts[fused.key] = _reason_against(fused)
             if reason := verdicts[fused.key]:
-                replaced.reasons.setdefault(kind, reason)
+                replacements.reasons.setdefault(kind, reason)
             else:
                 module.forward = FusedForward(module, fused.forward)
-                replaced.counts[kind] += 1
-    return replaced
+                replacements.counts[kind] += 1
+    return replacements
 
 
 @contextlib.contextmanager

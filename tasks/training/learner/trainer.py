@@ -6,13 +6,13 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import deepspeed
 import torch
@@ -20,19 +20,16 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tasks.failures import MistakeError
 from tasks.machine import precision
 from tasks.storage.durable import writing
 from tasks.storage.stored_files import StoredFile
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.config import TrainingConfig
-from tasks.training.learner import flash_attention
 from tasks.training.learner.async_checkpoint import BackgroundCheckpointEngine
 from tasks.training.learner.checkpoint_shards import Upload
 from tasks.training.learner.client import LearnerLostError, RankReport
-from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.deepspeed_config import deepspeed_config
-from tasks.training.learner.fused_layers import fuse
+from tasks.training.learner.kernels import check_kernels, choose_attention, fuse_layers
 from tasks.training.learner.packing import Floats, MicroBatch
 from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import Reference, WithoutAdapter
@@ -104,15 +101,10 @@ class Trainer:
             fused=options.liger is not False,
             replays_routes=config.routing_replay,
         )
-        if options.liger is True and not self.policy.can_be_fused:
-            raise MistakeError(
-                "learner.liger = true: the model's head has a bias, or its logits a cap, which the kernel does not "
-                "have; set it to auto"
-            )
-        if self.policy.attends_densely:
-            check_dense_attention(options)
-        self._choose_attention()
-        self._fuse_layers(self.policy)
+        check_kernels(self.policy, options)
+        prints = self._rank == 0
+        choose_attention(self.policy.model, options, prints=prints)
+        fuse_layers(self.policy.model, options, prints=prints)
         self.policy.train()
         self.engine: DeepSpeedEngine = deepspeed.initialize(
             model=self.policy,
@@ -127,40 +119,13 @@ class Trainer:
         self._buffers: WeightBuffers | None = None
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
-            self.reference = (
-                WithoutAdapter(self.policy)
-                if config.lora
-                else Reference(self._fuse_layers(load()), self._device, sharding)
-            )
+            self.reference = WithoutAdapter(self.policy) if config.lora else self._load_reference(load, sharding)
 
-    def _choose_attention(self) -> None:
-        """Use FlashAttention 4 or 2 as `learner.attention` says; with GPUs rank 0 prints why 4 is not used."""
-        option, model = self._config.learner.attention, self.policy.model
-        flash_attention.switch_off()
-        if option == "fa2" or (option == "auto" and not torch.cuda.is_available()):
-            return
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reason = flash_attention.switch_on(flash_attention.Heads.of(model.config), model.dtype, device)
-        if reason and option == "fa4":
-            raise MistakeError(f"learner.attention = fa4: {reason}; set it to auto")
-        if self._rank == 0:
-            used = f"does not use FlashAttention 4: {reason}" if reason else "uses FlashAttention 4"
-            print(f"the learner {used}", file=sys.stderr, flush=True)
-
-    def _fuse_layers(self, policy: Policy) -> Policy:
-        """Replace functions of the layers as `learner.fused_layers` says; rank 0 prints what it did to the policy.
-
-        Policy and reference must use the same functions: otherwise the penalty between them would not begin at 0.
-        """
-        options, gpu = self._config.learner, torch.cuda.is_available()
-        if not options.fuses_layers(gpu=gpu):
-            return policy
-        replaced = fuse(policy.model, torch.device("cuda" if gpu else "cpu"))
-        if options.fused_layers is True and not replaced.counts:
-            raise MistakeError(f"learner.fused_layers = true: the learner fuses {replaced}; set it to auto")
-        if self._rank == 0 and policy is self.policy:
-            print(f"the learner fuses {replaced}", file=sys.stderr, flush=True)
-        return policy
+    def _load_reference(self, load: Callable[[], Policy], sharding: Mapping[str, Any] | None) -> Reference:
+        """Load a reference with the functions of the policy: with others, the penalty would not begin at 0."""
+        reference = load()
+        fuse_layers(reference.model, self._config.learner, prints=False)
+        return Reference(reference, self._device, sharding)
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
         """Take one optimizer step on this rank's micro-batches. Collective.

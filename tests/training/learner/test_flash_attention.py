@@ -102,8 +102,8 @@ class Package:
         with torch.enable_grad():
             leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
             result = attend(*leaves, mask, softmax_scale)[0]
-            found = torch.autograd.grad(result, leaves, grad)
-        return (*found, None, None)[: self._values[1]]
+            gradients = torch.autograd.grad(result, leaves, grad)
+        return (*gradients, None, None)[: self._values[1]]
 
 
 class Kernels(torch.autograd.Function):

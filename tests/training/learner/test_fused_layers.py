@@ -20,7 +20,7 @@ from tasks.training.learner.policy import Policy
 from tasks.training.learner.trainer import Trainer
 from tasks.training.model_check.comparison import ModelCheckError, typical_error
 from tasks.training.model_check.learner import LearnerCheck
-from tests.training.model_check.families import TOKENS, VOCABULARY, build
+from tests.training.model_check.families import TOKENS, VOCABULARY, built_once
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,15 +42,7 @@ COUNTS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A family's folder, made once."""
-    made = {}
-
-    def folder(family):
-        if family not in made:
-            made[family] = build(tmp_path_factory.mktemp(family), family)
-        return made[family]
-
-    return folder
+    return built_once(tmp_path_factory)
 
 
 @pytest.fixture
@@ -86,10 +78,10 @@ def packed(policy):
 
 def gradients(policy, logprobs):
     (logprobs * torch.linspace(-1, 2, len(logprobs))).sum().backward()
-    found = {name: p.grad.float() for name, p in policy.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad.float() for name, p in policy.named_parameters() if p.grad is not None}
     policy.zero_grad()
-    norm = torch.nn.utils.get_total_norm(list(found.values()))
-    return {name: gradient / norm for name, gradient in found.items()}
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    return {name: gradient / norm for name, gradient in gradients.items()}
 
 
 def computed(policy):
@@ -159,9 +151,9 @@ BROKEN = {
 def test_a_broken_function_is_not_used(folder, not_compiled, monkeypatch, kind, dtype):
     model = AutoModelForCausalLM.from_pretrained(folder("olmo3"), dtype=dtype)
     monkeypatch.setattr(*BROKEN[kind])
-    replaced = fuse(model, CPU)
-    assert set(replaced.counts) == {NORMS, ROTARY, MLPS} - {kind}
-    assert "something else" in replaced.reasons[kind]
+    replacements = fuse(model, CPU)
+    assert set(replacements.counts) == {NORMS, ROTARY, MLPS} - {kind}
+    assert "something else" in replacements.reasons[kind]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -251,11 +243,11 @@ def test_without_a_compiler_norms_are_replaced_and_the_rest_is_told(folder, monk
     monkeypatch.setattr(fused_layers, "compiled", lambda _: fails)
     monkeypatch.setattr(fused_layers, "_PRODUCTS", {})
     model = AutoModelForCausalLM.from_pretrained(folder("llama"), dtype=torch.float32)
-    replaced = fuse(model, CPU)
-    assert dict(replaced.counts) == {NORMS: 5}
+    replacements = fuse(model, CPU)
+    assert dict(replacements.counts) == {NORMS: 5}
     reason = "the compiler failed: No working C++ compiler found"
-    assert replaced.reasons == {ROTARY: reason, MLPS: reason}
-    assert str(replaced) == f"norms in 5; not {ROTARY}: {reason}; not {MLPS}: {reason}"
+    assert replacements.reasons == {ROTARY: reason, MLPS: reason}
+    assert str(replacements) == f"norms in 5 modules; not {ROTARY}: {reason}; not {MLPS}: {reason}"
 
 
 @pytest.mark.complete
@@ -300,7 +292,8 @@ def test_one_line_says_what_was_replaced(folder, one_rank, not_compiled, monkeyp
         Trainer(TrainingConfig(learner=LearnerConfig(fused_layers=True)), str(folder("gemma2")))
     lines = [line for line in capsys.readouterr().err.splitlines() if "fuses" in line]
     assert lines == [
-        "the learner fuses rotary embedding in 2; gated MLPs in 2; not norms: it would compute something else"
+        "the learner fuses rotary embedding in 2 modules; gated MLPs in 2 modules; not norms: it would compute "
+        "something else"
     ]
 
 

@@ -1,7 +1,11 @@
 """Model families in miniature, made from their configurations with random weights: vocabulary 128, two layers."""
 
 import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -82,6 +86,11 @@ OTHERS = {
     "afmoe": {**EXPERTS, **SLIDING, "num_local_experts": 4, "num_dense_layers": 1, "num_shared_experts": 1},
 }
 """The same for families that the learner computes in a way of their own, or not at all; `...` leaves an option out."""
+
+
+def built_once(temporary: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that returns a family's folder, and makes it at the first call."""
+    return cache(lambda family: build(temporary.mktemp(family), family))
 
 
 def build(folder, family, *, factors=None, **options):

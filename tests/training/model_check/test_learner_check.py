@@ -18,7 +18,7 @@ from tasks.training.model_check import check
 from tasks.training.model_check.comparison import FLOAT32, TIMES_PLAIN, ModelCheckError, apart
 from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.training.model_check.options import CheckedOptions
-from tests.training.model_check.families import FAMILIES, TOKENS, build
+from tests.training.model_check.families import FAMILIES, TOKENS, build, built_once
 
 AGREEMENT = 1e-4
 TYPES = ["float32", "bfloat16"]
@@ -28,15 +28,7 @@ OTHER_PLACES = ["gemma2", "phi", "deepseek_v2", "deepseek_v3"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A family's folder, made once."""
-    made = {}
-
-    def folder(family):
-        if family not in made:
-            made[family] = build(tmp_path_factory.mktemp(family), family)
-        return made[family]
-
-    return folder
+    return built_once(tmp_path_factory)
 
 
 def check_of(folder, longest=256, tokens=TOKENS, **options):
