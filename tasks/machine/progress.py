@@ -81,7 +81,10 @@ def track_activity(stage: str) -> Iterator[Begin]:
         activity.begin(what)
         _print(f"{stage}: {what}")
 
-    with _repeated(activity.line):
+    def later() -> str:
+        return activity.line() if activity.seconds() >= 1 else ""  # `begin` has just printed the work
+
+    with _repeated(later):
         yield begin
 
 
@@ -96,6 +99,10 @@ class Activity:
     def begin(self, what: str) -> None:
         """Set the work that begins now."""
         self._now = (what, self._clock())
+
+    def seconds(self) -> float:
+        """Return the seconds since the work began."""
+        return self._clock() - self._now[1]
 
     def line(self) -> str:
         """Return the work and its time as a log line."""
@@ -182,12 +189,13 @@ def _lines(meter: Meter) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _repeated(line: Callable[[], str]) -> Iterator[None]:
-    """Print the line every `LINE_SECONDS` while the block runs."""
+    """Print the line every `LINE_SECONDS` while the block runs, unless it is empty."""
     over = threading.Event()
 
     def write() -> None:
         while not over.wait(LINE_SECONDS):
-            _print(line())
+            if text := line():
+                _print(text)
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
