@@ -1,6 +1,6 @@
 """Keeps what was read from modules of this project in a file, as Python keeps their bytecode, and in the same folder.
 
-Without it, every command would parse about 200 modules again before it starts, which takes a second.
+Without it, every command would parse about 200 modules again before it starts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-MOST = 4096
-"""Largest number of entries, ten times as many as a checkout has. With more, only the new ones are written."""
+MOST = 1024
+"""Largest number of entries. A checkout has about 300, and each change of a module adds one. With more, only the new
+ones are written."""
 
 
 class ParsedModules:

@@ -45,6 +45,8 @@ def project(tmp_path, monkeypatch):
     pins = ["math-verify==1.0", "matplotlib==3.0  # draws", "numpy==2.0", "pandas==3.0", "rich==1.0", "vllm==0.3"]
     (tmp_path / digest.LOCK).write_text("\n".join([*pins, "# end"]))
     monkeypatch.setattr(digest, "ROOT", tmp_path)
+    (tmp_path / "reader.py").write_text("")
+    monkeypatch.setattr(digest, "_PARSED", ParsedModules(tmp_path / "reader.py"))
 
     def version(module="tasks.stage"):
         forget()
@@ -294,9 +296,7 @@ def test_everything_that_is_said_to_be_shown_is_there():
 
 def test_what_an_earlier_process_read_gives_the_same_version(project, tmp_path, monkeypatch):
     _, version = project
-    monkeypatch.setattr(digest, "_PARSED", ParsedModules(tmp_path / "images" / "pins.txt"))
-    (tmp_path / "images" / "pins.txt").write_text("")
     first = version()
-    monkeypatch.setattr(digest, "_PARSED", ParsedModules(tmp_path / "images" / "pins.txt"))
+    monkeypatch.setattr(digest, "_PARSED", ParsedModules(tmp_path / "reader.py"))
     monkeypatch.setattr(digest._Reader, "visit", None)  # nothing is parsed again
     assert version() == first

@@ -25,10 +25,10 @@ def file_of(reader: Path) -> Path:
 
 
 def test_another_process_finds_what_was_saved_next_to_the_bytecode(reader):
-    kept = ParsedModules(reader)
-    assert kept.get("a") is None
-    kept.add("a", [1, ["b"]])
-    kept.save()
+    modules = ParsedModules(reader)
+    assert modules.get("a") is None
+    modules.add("a", [1, ["b"]])
+    modules.save()
     assert ParsedModules(reader).get("a") == [1, ["b"]]
     assert file_of(reader).parent == Path(importlib.util.cache_from_source(str(reader))).parent
 
@@ -43,18 +43,18 @@ def test_two_processes_add_to_the_same_file(reader):
 
 
 def test_other_code_starts_again(reader):
-    kept = ParsedModules(reader)
-    kept.add("a", 1)
-    kept.save()
+    modules = ParsedModules(reader)
+    modules.add("a", 1)
+    modules.save()
     reader.write_text("version = 2")
     assert ParsedModules(reader).get("a") is None
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"code": 1, "modules": 2}', "\0"])
 def test_a_damaged_file_is_replaced(reader, text):
-    kept = ParsedModules(reader)
-    kept.add("a", 1)
-    kept.save()
+    modules = ParsedModules(reader)
+    modules.add("a", 1)
+    modules.save()
     file_of(reader).write_text(text)
     again = ParsedModules(reader)
     assert again.get("a") is None
@@ -66,15 +66,15 @@ def test_a_damaged_file_is_replaced(reader, text):
 def test_the_file_does_not_grow_without_end(reader, monkeypatch):
     monkeypatch.setattr(parsed_modules, "MOST", 2)
     for key in "abc":
-        kept = ParsedModules(reader)
-        kept.add(key, 1)
-        kept.save()
+        modules = ParsedModules(reader)
+        modules.add(key, 1)
+        modules.save()
     assert list(json.loads(file_of(reader).read_text())["modules"]) == ["c"]
 
 
 def test_a_folder_that_cannot_be_written_changes_nothing(reader):
     (reader.parent / "__pycache__").write_text("a file instead of the folder")
-    kept = ParsedModules(reader)
-    kept.add("a", 1)
-    kept.save()
-    assert kept.get("a") == 1
+    modules = ParsedModules(reader)
+    modules.add("a", 1)
+    modules.save()
+    assert modules.get("a") == 1
