@@ -8,7 +8,7 @@ from tasks.inputs.files import RECIPES, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.inputs.preflight import warn_off_policy
 from tasks.lineage.code_digest import pinned_version
-from tasks.training.objective.config import CorrectionConfig
+from tasks.training.objective.correction_config import CorrectionConfig
 from tasks.verifiers import VerifiersConfig
 
 

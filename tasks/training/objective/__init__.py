@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tasks.training.objective.config import CorrectionConfig, KLConfig, ObjectiveConfig, OverlongConfig, ShapingConfig
+from tasks.training.objective.config import KLConfig, ObjectiveConfig, OverlongConfig, ShapingConfig
+from tasks.training.objective.correction_config import CorrectionConfig
 from tasks.training.objective.shaping import shaped_reward
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ def compute_advantages(
     - `leave_one_out` (RLOO): `r_i - mean(r_j, j != i)`, which is `G / (G - 1)` times `group_mean`;
     - `reinforce_pp` (REINFORCE++): `r`, normalised over the batch;
     - `reinforce_pp_baseline` (REINFORCE++-baseline, ProRLv2): `r - mean(r)`, normalised over the batch;
-    - `maxrl` (MaxRL, Tajwar et al. 2026, arXiv:2602.02710, section 4.2): `(r - mean(r)) / mean(r)`, and 0 if `mean(r)`
+    - `maxrl` (MaxRL, Tajwar et al. 2026, arXiv:2602.02710): `(r - mean(r)) / mean(r)`, and 0 if `mean(r)`
       is 0. With rewards of 0 and 1, the gradient is on average that of `sum_k pass@k / k` for k < G, a series whose
       limit is log pass@1;
     - `pass_at_k` (PKPO, Walder and Karkhanis 2025, arXiv:2505.15201, eq. 33, `sloo_minus_one`): k times the mean of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.training.objective.config import CorrectionConfig, MaskConfig
+from tasks.training.objective.correction_config import CorrectionConfig, MaskConfig
 from tasks.training.objective.divergence import binary_divergence
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import mean_per_sequence, sum_per_sequence

@@ -13,7 +13,8 @@ from math import log
 from typing import TYPE_CHECKING
 
 from tasks.training.metric import Metric
-from tasks.training.objective.config import PER_SEQUENCE, ObjectiveConfig
+from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.objective.correction_config import PER_SEQUENCE
 from tasks.training.objective.ratios import bounded_exp
 
 if TYPE_CHECKING:
