@@ -185,14 +185,15 @@ class TrainingConfig(Config):
     tokens, whose probabilities then differ by far more than rounding. The learner computes the weights of the experts
     itself, so that gradients reach the router. The reference policy chooses its own experts. Routes take a byte for
     each token, layer and chosen expert, or two if there are more than 256 experts: in memory, in checkpoints and with
-    `keep_tokens`. This requires GPUs, a model of the type `qwen2_moe`, `qwen3_moe`, `olmoe` or `flex_olmo`, and prompts
-    without an environment. The routes of vLLM on a GPU were not tried yet."""
+    `keep_tokens`. The default memory and disk of pods do not count them: set `cluster.head.memory_gib` and
+    `cluster.head.disk_gib`. This requires GPUs, a model of the type `qwen2_moe`, `qwen3_moe`, `olmoe` or `flex_olmo`,
+    and prompts without an environment. The routes of vLLM on a GPU were not tried yet."""
     head_dtype: HeadDtype = "model"
     """Type of the logits and their gradient, in the learner, the reference policy, the engines of training and the
     model check together. `model`: the type of the other layers. `float32`: no logit is rounded to 16 bits, so that
     engine and learner agree better (ScaleRL, arXiv:2510.13786). Weights, and with them updates and exports, keep their
-    type. The products of the head take longer: on CPUs with bfloat16 2 to 5 times as long; on GPUs this was not
-    measured. A learner or an engine that computes in float32 anyway does not change. Difficulty and evaluation do not
+    type. Steps take longer (on a CPU with bfloat16 by 18 to 47% for a model of 135M parameters; on GPUs this was not
+    measured). A learner or an engine that computes in float32 anyway does not change. Difficulty and evaluation do not
     follow; their `engine.vllm` takes `hf_overrides: {head_dtype: float32}`."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """Loss, advantages, KL penalty and off-policy correction."""
