@@ -99,8 +99,8 @@ def test_one_advantage_for_each_token_reaches_its_token_in_packed_rows_and_in_th
 def test_a_function_that_repeats_a_built_in_estimator_changes_nothing():
     groups = [judged([1.0, 0.0, 0.25], [2, 3, 4]), judged([0.5, 1.0], [1, 2], number=1)]
     results = [trained_on(groups, advantage=advantage) for advantage in ("group_mean", MEAN)]
-    expected, found = ([sequence.advantage for sequence in learner.sequences] for learner, _ in results)
-    assert found == expected
+    expected, actual = ([sequence.advantage for sequence in learner.sequences] for learner, _ in results)
+    assert actual == expected
     assert results[0][1].spreads == results[1][1].spreads
 
 
