@@ -1,6 +1,7 @@
 """The progress of a stage: its rate and time left by hand, and its lines where there is no terminal."""
 
 import io
+import re
 import subprocess
 import sys
 import time
@@ -173,7 +174,7 @@ def test_long_work_repeats_its_line(monkeypatch, capsys):
         while len(lines) < 3:
             time.sleep(0.005)
     assert lines[0] == "model: downloading"
-    assert set(lines[1:]) == {"model: downloading, 0:00:00 so far"}
+    assert all(re.fullmatch(r"model: downloading, 0:00:\d\d so far", line) for line in lines[1:])
 
 
 def test_a_terminal_shows_the_work_that_is_done_now(monkeypatch):
