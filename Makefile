@@ -101,8 +101,8 @@ image-digests: | $(UV)  ## pins the base images of images/Dockerfile by digest, 
 reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/options, docs/alarms.md, metrics, constraints
 	@$(BIN)/python -m tasks.inputs.json_schema workflows/schemas
 	@$(BIN)/python -m tasks.inputs.options_page docs/options
-	@$(BIN)/python -m tasks.training.alarms_page > docs/alarms.md
-	@$(BIN)/python -m tasks.training.metrics_page > docs/metrics.md
+	@$(BIN)/python -m tasks.inputs.alarms_page > docs/alarms.md
+	@$(BIN)/python -m tasks.inputs.metrics_page > docs/metrics.md
 	@$(BIN)/python -m tasks.verifiers.instructions.constraints_page > docs/constraints.md
 
 words: $(VENV)/.ready  ## stores how often phrases of our own dialect occur, after some have become fewer
@@ -121,7 +121,7 @@ ONLY =
 VARIANTS =
 TABLE =
 gpu-check: $(if $(DRY),$(VENV)/.ready)  ## learner, engine and whole runs on this machine's GPU, in parts ([DRY=1: tiny, on CPUs] [ONLY=A,training] [VARIANTS=plain] [JSON=file] [TABLE=file: into docs/clusters.md] [GPU_PYTHON=python3])
-	@$(GPU_PYTHON) -m $(if $(TABLE),tasks.training.gpu_check.page "$(TABLE)",tasks.training.gpu_check $(if $(DRY),--dry) \
+	@$(GPU_PYTHON) -m $(if $(TABLE),tasks.gpu_check.page "$(TABLE)",tasks.gpu_check $(if $(DRY),--dry) \
 		$(if $(ONLY),--only "$(ONLY)") $(if $(VARIANTS),--variants "$(VARIANTS)") $(if $(JSON),--json "$(JSON)"))
 
 TRAINING = workflows/recipes/quickstart.yaml

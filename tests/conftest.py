@@ -20,7 +20,7 @@ WITH_ONE_ENGINE = (
     (
         "tests/generation/test_sampling_options.py",
         "tests/generation/test_vllm_arguments.py",
-        "tests/generation/test_policy_server.py",
+        "tests/rollouts/test_policy_server.py",
         "tests/generation/test_engine_episodes.py",
         "tests/generation/test_engine.py",
     ),

@@ -74,7 +74,7 @@ KINDS_OF_COMMANDS = {
     r"pyflyte run (workflows|tasks)/.*": "tests/workflows/test_workflows_alone.py",
     r"rlvr (plan|diff) .*": "test_commands_run",
     r"rlvr (new|check)( .*)?": "tests/commands/test_new.py, test_check.py",
-    r"rlvr prune.*": "tests/test_pruning.py",
+    r"rlvr prune.*": "tests/commands/test_pruning.py",
     r"rlvr (launch|fetch) .*": "tests/flyte/test_executions.py",
     r"rlvr trace .*": "tests/workflows/test_pipeline.py",
     r"rlvr show .*": "tests/workflows/test_policies_and_benchmarks.py",

@@ -84,7 +84,7 @@ def test_a_recipe_trains_with_the_loss_and_the_advantage(tiny_model, tmp_path):
 
 
 def test_the_arguments_that_pass_through_are_read(tmp_path):
-    from tasks.config import load_yaml
+    from tasks.config.loading import load_yaml
     from tasks.inputs.files import Recipe
 
     (text,) = re.findall(r"^```yaml\n(# fp8.yaml\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -103,8 +103,8 @@ def test_the_arguments_that_pass_through_are_read(tmp_path):
 
 
 def test_the_objectives_of_the_table_are_read():
-    from tasks.config import parse
-    from tasks.training.objective import ObjectiveConfig
+    from tasks.config.loading import parse
+    from tasks.training.options.objective import ObjectiveConfig
 
     values = re.findall(r"^\| .* \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
     read = [parse(ObjectiveConfig, value) for value in values]
@@ -112,7 +112,7 @@ def test_the_objectives_of_the_table_are_read():
 
 
 def test_the_recipe_is_read():
-    from tasks.config import parse
+    from tasks.config.loading import parse
     from tasks.inputs.files import Recipe
 
     (text,) = re.findall(r"^```yaml\n# workflows/recipes/\S+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

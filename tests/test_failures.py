@@ -17,7 +17,7 @@ from tasks.tables.parquet import TableError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.control.controller import NoSignalError
 from tasks.training.learner.client import LearnerLostError
-from tasks.training.timeouts import StalledError
+from tasks.training.runtime.timeouts import StalledError
 from tasks.verifiers.chat.server import ServerError
 
 

@@ -102,67 +102,22 @@ def test_plain_modules_know_nothing_of_flyte():
         stages = ("task", "rollout_tasks", "harness_task", "runs_task", "pin_tasks")
         stages = (*stages, "preflight", "handed_on", "composed_again")
         declares_tasks = path.parent.name == "flyte" or path.stem in stages
-        if not declares_tasks and path != ROOT / "tasks" / "pods.py":
+        if not declares_tasks and path != ROOT / "tasks" / "kubernetes" / "pods.py":
             assert not any(name.split(".")[0].startswith("flytekit") for name in imports_of(path)), path
 
 
 FLOORS = (
-    *("failures", "packages", "docstrings", "config_fields", "module_names", "option_names", "yaml_text"),
-    *("config", "connection", "kubernetes_fields", "pod_templates", "pods"),
-    *("machine", "excerpts", "charts", "tables", "lineage", "statistics", "storage", "flyte"),
-    *(
-        "verifiers",
-        "environments.spec",
-        "generation.vllm_names",
-        "generation.vllm_arguments",
-        "generation.config",
-        "generation.interface",
-        "generation.chat_template",
-    ),
-    *("environments", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
-    *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
-    *("training.prompt_options", "training.gpu_shares", "training.config", "training.routing_replay"),
-    *("training.simulation.roofline", "training.own_functions"),
-    *("training.simulation.rank_memory", "training.simulation.gpu_memory_fit", "training.cluster.sizes"),
-    *(
-        "training.timeouts",
-        "training.restart_budget",
-        "training.gpu_time_sharing",
-        "training.groups",
-        "training.rewards",
-        "training.learner",
-        "training.actors",
-    ),
-    *(
-        "training.records",
-        "training.telemetry",
-        "training.cluster",
-        "training.control",
-        "training.simulation",
-        "training.metrics_page",
-        "training.alarms_page",
-        "training.model_check",
-        "training.gpu_check",
-    ),
-    *(
-        "training.run",
-        "training.run_attempt",
-        "training.task",
-        "inputs",
-        "cluster_check",
-        "view",
-        "training.recipe_table",
-        "training.without_flyte",
-        "reporting",
-        "token_page",
-        "pruning",
-        "commands",
-    ),
+    *("failures", "excerpts", "charts", "config", "kubernetes", "machine", "tables", "lineage", "storage", "flyte"),
+    *("statistics", "verifiers", "generation", "environments", "rollouts"),
+    *("sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
+    *("training.options", "training.runtime", "training.objective", "training.groups", "training.sizing"),
+    *("training.learner", "records", "training.actors", "cluster", "training.telemetry", "training.control"),
+    *("model_check", "inputs", "planning", "gpu_check", "training", "cluster_check"),
+    *("reporting", "view", "token_page", "commands"),
 )
-"""Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.
+"""The folders of `tasks`. Each imports from those before it and from none after it.
 
-A learner's options stand below the learner: the run's options hold them, and the learner reads the run's. The roofline
-stands below the learner too, which computes its utilisation by it.
+`training` is what is left of it: the run and its task, which start what its folders contain.
 """
 
 

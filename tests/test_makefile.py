@@ -80,7 +80,7 @@ def test_gpu_check_hands_its_variables_to_the_command(tmp_path):
     )
     words = done.stdout.split()
     assert " ".join(words) == (
-        'python3 -m tasks.training.gpu_check --only "A,time sharing" --variants "plain" --json "gpu.json"'
+        'python3 -m tasks.gpu_check --only "A,time sharing" --variants "plain" --json "gpu.json"'
     )
     done = dry_run(tmp_path, "gpu-check", "TABLE=gpu.json", "GPU_PYTHON=python3")
-    assert done.stdout.split() == ["python3", "-m", "tasks.training.gpu_check.page", '"gpu.json"']
+    assert done.stdout.split() == ["python3", "-m", "tasks.gpu_check.page", '"gpu.json"']

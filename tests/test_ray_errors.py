@@ -10,8 +10,8 @@ from flytekit.exceptions.user import FlyteRecoverableException, FlyteUserRuntime
 import workflows.rlvr  # noqa: F401 has flytekit patched
 from tasks.failures import LONGEST, InfrastructureError, MistakeError, cause_in_infrastructure, one_line, sentence_on
 from tasks.flyte import errors, stages
-from tasks.training.config import RewardsConfig
-from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.training.actors.rewards import RayJudge, RewardProcess
+from tasks.training.options.run import RewardsConfig
 from tasks.verifiers import VerifiersConfig
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

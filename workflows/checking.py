@@ -8,17 +8,17 @@ from typing import Annotated
 from flytekit import Resources
 
 from images import DATA
+from tasks.cluster.pods import checking_pod
 from tasks.flyte.stages import RESULT, Folder, Stopwatch, composed
 from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import Recipe, quickstart
 from tasks.inputs.handed_on import contents_of, hand_to_check
 from tasks.inputs.own_objectives import lacking_digests
 from tasks.inputs.pinning import check_pinned
-from tasks.pods import overrides
+from tasks.kubernetes.pods import overrides
+from tasks.model_check.options import CheckedOptions
+from tasks.model_check.task import STAGE, check_model
 from tasks.tables.schemas import StageSummary
-from tasks.training.cluster.pods import checking_pod
-from tasks.training.model_check.options import CheckedOptions
-from tasks.training.model_check.task import STAGE, check_model
 from tasks.verifiers.config import DEFAULTS
 
 RECIPE = quickstart()[1]

@@ -6,14 +6,14 @@ rlvr doctor cluster-check [--training FILE] [--data FILE]
 from flytekit import Resources, workflow
 
 from images import DATA
+from tasks.cluster.pods import controller_overrides, ray_job
 from tasks.cluster_check.task import check_machines, check_pod, conclude
 from tasks.flyte.stages import uncached_composed
 from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.memory_needs import judge_gpus
-from tasks.pods import overrides
+from tasks.kubernetes.pods import overrides
 from tasks.tables.schemas import StageSummary
-from tasks.training.cluster.pods import controller_overrides, ray_job
 
 FILES = quickstart()
 

@@ -14,7 +14,6 @@ from tasks.cleaning.task import count_questions, merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.task import compare_variants, select_prompts, take_all
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed, config_digest, read_members
-from tasks.generation.judged_by import JudgedBy
 from tasks.generation.task import prepare_model
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart, templates_of
@@ -23,9 +22,10 @@ from tasks.inputs.pin_tasks import pin_data
 from tasks.inputs.pinning import check_pinned
 from tasks.inputs.preflight import longest_prompt, sampled_as_trained, unfiltered
 from tasks.inputs.stage_pods import judging_pod, rollout_pod
+from tasks.kubernetes.pods import overrides
 from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
-from tasks.pods import overrides
+from tasks.rollouts.judged_by import JudgedBy
 from tasks.sourcing.loaders import batches
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.task import source_prompts

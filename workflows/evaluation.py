@@ -20,7 +20,7 @@ from tasks.inputs.handed_on import contents_of, hand_on_benchmark, hand_to_evalu
 from tasks.inputs.pin_tasks import pin_evaluation
 from tasks.inputs.pinning import check_pinned
 from tasks.inputs.stage_pods import evaluation_pod
-from tasks.pods import overrides
+from tasks.kubernetes.pods import overrides
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 from tasks.view.task import bundle_responses, empty_view
 from workflows.questions import sourced_questions

@@ -8,6 +8,7 @@ from typing import Annotated
 from flytekit import Resources, workflow
 
 from images import DATA
+from tasks.cluster.pods import controller_overrides, ray_job
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed
 from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import DataFile, Recipe, quickstart
@@ -16,8 +17,7 @@ from tasks.inputs.memory_needs import judge_gpus
 from tasks.inputs.own_objectives import lacking_digests
 from tasks.inputs.pin_tasks import pin_training
 from tasks.inputs.pinning import check_pinned
-from tasks.pods import overrides
-from tasks.training.cluster.pods import controller_overrides, ray_job
+from tasks.kubernetes.pods import overrides
 from tasks.training.task import Trained, train_policy
 from workflows.questions import sourced_questions
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.cleaning.spec import Filters
-from tasks.config import SpecError, must_be_one_of
+from tasks.config.loading import SpecError, must_be_one_of
 from tasks.tables import texts
 from tasks.tables.schemas import Kind
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.config import Config, RunTime
+from tasks.config.loading import Config, RunTime
 
 Treatment = Literal["keep", "escape", "set_aside"]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}$", description="a code of ISO 639 such as en")]

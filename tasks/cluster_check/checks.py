@@ -12,11 +12,11 @@ from tasks.cluster_check import network, nodes, services
 from tasks.cluster_check.nodes import NodeFacts
 from tasks.failures import MistakeError
 from tasks.flyte.registration import CODE, SECRETS
+from tasks.gpu_check.results import Findings, Result, carry_out
 from tasks.inputs.disk_needs import HEAD, ONE_POD, PodNeed, stored_models, training_needs
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus
 from tasks.machine.groups import ACTORS, LEARNER
-from tasks.training.gpu_check.results import Findings, Result, carry_out
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -41,7 +41,7 @@ def node_facts(*, sandbox: bool) -> list[NodeFacts]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from tasks.training.cluster.nodes import living_nodes
+    from tasks.cluster.nodes import living_nodes
 
     own = ray.get_runtime_context().get_node_id()
     others = [node["NodeID"] for node in living_nodes() if node["NodeID"] != own]

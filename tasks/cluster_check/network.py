@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.cluster_check.nodes import NodeFacts
+from tasks.gpu_check.results import Findings, SkippedError
 from tasks.machine.groups import LEARNER, group_of
-from tasks.training.gpu_check.results import Findings, SkippedError
 
 REPEATS = 5
 """Number of timed all-reduces, after one warm-up."""
@@ -205,6 +205,6 @@ def check_network(findings: Findings, measured: Reduction, nodes: Sequence[NodeF
 
 
 def _living() -> list[dict[str, Any]]:
-    from tasks.training.cluster.nodes import living_nodes
+    from tasks.cluster.nodes import living_nodes
 
     return living_nodes()

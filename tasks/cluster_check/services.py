@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.generation.models import HubModel
+from tasks.gpu_check.results import Findings, SkippedError
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.judges import check_judge
 from tasks.sourcing.loader_specs import HuggingFaceLoader
-from tasks.training.gpu_check.results import Findings, SkippedError
 from tasks.verifiers.registry import CHAT
 
 if TYPE_CHECKING:

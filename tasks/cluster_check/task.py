@@ -9,9 +9,9 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA, TRAINING
 from tasks.cluster_check import checks
 from tasks.flyte.stages import Stopwatch, show, storage_location, uncached_stage
+from tasks.gpu_check.results import table
 from tasks.inputs.files import DataFile, Recipe
 from tasks.tables.schemas import StageSummary
-from tasks.training.gpu_check.results import table
 from tasks.training.task import CLUSTER
 
 STAGE = "cluster check"

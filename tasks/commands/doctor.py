@@ -13,7 +13,7 @@ from tasks.commands.run import CLUSTER_CHECK, input_options, run_options, run_wo
 
 CHECKS = {
     "gpu-check": Subcommand(
-        "tasks.training.gpu_check.__main__:main", "Check learner, engine and whole runs on this machine's GPU"
+        "tasks.gpu_check.__main__:main", "Check learner, engine and whole runs on this machine's GPU"
     ),
     "cluster-check": Subcommand(
         "tasks.commands.doctor:cluster_check", "Check that machines have what the run of a recipe needs"
@@ -51,12 +51,12 @@ def model_check(model: str, overrides: tuple[str, ...], engine: bool) -> None:
     MODEL is a folder, or a recipe, whose model is checked. Options such as learner.dtype=float32 override those in the
     recipe; a folder uses the quickstart's options.
     """
+    from tasks.commands.without_flyte import prepared
     from tasks.inputs.overrides import with_overrides
+    from tasks.model_check.check import check_model
+    from tasks.model_check.options import CheckedOptions
     from tasks.storage.model_folder import check_model_folder
     from tasks.storage.outputs import at_work
-    from tasks.training.model_check.check import check_model
-    from tasks.training.model_check.options import CheckedOptions
-    from tasks.training.without_flyte import prepared
 
     with at_work():
         is_folder = Path(model).is_dir()

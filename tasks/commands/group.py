@@ -10,8 +10,8 @@ from tasks.commands import bash
 from tasks.commands.lazy import LazyGroup, Subcommand
 from tasks.failures import MistakeError
 from tasks.machine.error_report import run_command
+from tasks.machine.packages import HOME, PACKAGES
 from tasks.machine.quiet import silence_libraries
-from tasks.packages import HOME, PACKAGES
 
 COMMANDS = {
     "new": Subcommand("tasks.commands.new:new", "Write the files of an example into FOLDER"),

@@ -45,7 +45,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the subcommand that `args` begin with. Name the nearest one if there is none."""
         if args[0] not in self.subcommands:
-            from tasks.config import close_match
+            from tasks.config.loading import close_match
 
             ctx.fail(f"No such command {args[0]!r}{close_match(args[0], self.subcommands)}.")
         return super().resolve_command(ctx, args)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from tasks.packages import HOME
+from tasks.machine.packages import HOME
 
 FOLDERS = {
     "data": HOME / "data_specs",

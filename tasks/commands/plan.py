@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tasks.commands.options import OVERRIDES, RECIPE, SpecFile, shipped
-from tasks.training.simulation import roofline
+from tasks.training.sizing import roofline
 
 SHARE = click.FloatRange(0.01, 1)
 """Type of the command-line options that are fractions of a GPU's peak."""
@@ -69,10 +69,10 @@ def plan(
     from tasks.inputs.overrides import with_overrides
     from tasks.inputs.pod_table import pod_table
     from tasks.inputs.stage_pods import pods_of_run
-    from tasks.training.simulation.measured import ASSUMED, measured_rates
-    from tasks.training.simulation.plan import Machines, Plan, PlanError, Prompts, best_split
-    from tasks.training.simulation.plan import plan as planned
-    from tasks.training.simulation.plan_table import table
+    from tasks.planning.measured import ASSUMED, measured_rates
+    from tasks.planning.plan import Machines, Plan, PlanError, Prompts, best_split
+    from tasks.planning.plan import plan as planned
+    from tasks.planning.plan_table import table
 
     config = with_overrides(recipe, overrides)
     model = roofline.architecture(config.model.source.model_dump(), shape)
@@ -103,9 +103,9 @@ def recipes(gpu: str, names: tuple[str, ...]) -> None:
 
     It has their pods, and the memory and hours that `plan` computes.
     """
-    from tasks.config import parse
+    from tasks.config.loading import parse
     from tasks.inputs.files import Recipe
-    from tasks.training.recipe_table import HEAD, recipe_row
+    from tasks.planning.recipe_table import HEAD, recipe_row
 
     click.echo("\n".join(HEAD))
     for name in names or shipped("training"):

@@ -19,7 +19,7 @@ def play(file: str, turns: tuple[str, ...]) -> None:
 
     The policy says TURNS, one after the other.
     """
-    from tasks.config import parse
+    from tasks.config.loading import parse
     from tasks.inputs.environments import TURNS
     from tasks.inputs.files import DataFile
     from tasks.inputs.play_environment import episodes_of, lines

@@ -25,7 +25,7 @@ def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
     Leftovers of killed processes are removed regardless of their age. An interrupted run is kept until it is named, and
     so is everything it may need to resume. Results that are removed from the cache are computed again if needed.
     """
-    from tasks.pruning import Plan
+    from tasks.commands.pruning import Plan
     from tasks.reporting.index import write_index
     from tasks.storage.locations import outputs_folder
     from tasks.storage.outputs import alone, size_text

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import click
 
 from tasks.commands.options import SpecFile, backend_options
-from tasks.packages import HOME
+from tasks.machine.packages import HOME
 
 PYFLYTE = "flytekit.clis.sdk_in_container.pyflyte:main"
 """Flytekit's command, which is imported when it is called."""

@@ -89,7 +89,7 @@ def _show_worst(chosen: Sequence[Question], policy: str, count: int) -> None:
 
 
 def _check(asked: Sequence[Question], policies: tuple[str, str]) -> None:
-    from tasks.config import must_be_one_of
+    from tasks.config.loading import must_be_one_of
 
     known = {policy for question in asked for policy in question.responses}
     for policy in policies:

@@ -38,8 +38,8 @@ def train(
     The same command resumes an interrupted run, and a larger number of steps continues it. Other options, or fewer
     steps, start another run. The checks of `doctor model-check` run first.
     """
+    from tasks.commands.without_flyte import train_recipe
     from tasks.storage.outputs import at_work
-    from tasks.training.without_flyte import train_recipe
 
     with at_work():
         results = train_recipe(recipe, overrides, mixture, model=model, data=data, folder=folder, cluster=cluster)

@@ -45,8 +45,8 @@ from tasks.tables.schemas import PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageS
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
-    from tasks.generation.rollout_cache import RolloutCache
-    from tasks.generation.sampling_loop import Sampled
+    from tasks.rollouts.rollout_cache import RolloutCache
+    from tasks.rollouts.sampling_loop import Sampled
 
 SUMMARY = "summary"
 """The key of a shard's metadata that contains the summary of its stage, because a mapped task has only one output."""
@@ -91,8 +91,8 @@ def split_prompts(
     """
     from tasks import charts
     from tasks.difficulty.sharding import shards
-    from tasks.generation.judging import judgeable
-    from tasks.generation.sample_and_score import RolloutError, fitting
+    from tasks.rollouts.judging import judgeable
+    from tasks.rollouts.sample_and_score import RolloutError, fitting
 
     columns = input_schema(prompts, PROMPTS)
     everything = read_input(prompts, columns)
@@ -152,7 +152,7 @@ def roll_out(
         verifiers: the options of the verifiers.
     """
     from tasks import charts
-    from tasks.generation.rollout_cache import responses
+    from tasks.rollouts.rollout_cache import responses
 
     watch = Stopwatch("rollouts")
     table = read_input(prompts, PROMPTS)
@@ -185,8 +185,8 @@ def _sample(
     prompts: pa.Table, model: Path, spec: RolloutSpec, cache: RolloutCache, verifiers: VerifiersConfig
 ) -> Sampled:
     from tasks.difficulty.stopping import remaining
-    from tasks.generation.judging import check_prompts
-    from tasks.generation.sampling_loop import Workload, sample
+    from tasks.rollouts.judging import check_prompts
+    from tasks.rollouts.sampling_loop import Workload, sample
 
     check_prompts(prompts, verifiers)
     samples = spec.sampling.samples
@@ -246,7 +246,7 @@ def judge_rollouts(
             (`spec.max_unjudged`). The scores of the others are cached, so that another attempt only scores the rest.
     """
     from tasks.charts import decks
-    from tasks.generation.judging import Judging, by_whole_prompts
+    from tasks.rollouts.judging import Judging, by_whole_prompts
 
     watch = Stopwatch("judging")
     table = read_input(prompts, PROMPTS)
@@ -327,8 +327,8 @@ def _rollout_cache(
     spec: RolloutSpec, model: Folder, initial: FlyteDirectory, verifiers: VerifiersConfig
 ) -> RolloutCache:
     """Return the cache of these rollouts and their scores."""
-    from tasks.generation.judged_by import JudgedBy
-    from tasks.generation.rollout_cache import RolloutCache
+    from tasks.rollouts.judged_by import JudgedBy
+    from tasks.rollouts.rollout_cache import RolloutCache
 
     judged_by = JudgedBy(verifiers, content_digest(initial))
     return RolloutCache.at(*storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judged_by)

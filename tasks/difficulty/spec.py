@@ -6,13 +6,13 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tasks.config import Config, RunTime
-from tasks.config_fields import InItsOrder
+from tasks.config.fields import InItsOrder
+from tasks.config.loading import Config, RunTime
 from tasks.difficulty.stopping import Bounds
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.models import ModelSpec
 from tasks.generation.vllm_arguments import check_thinking_budget
-from tasks.pods import PodConfig
+from tasks.kubernetes.pods import PodConfig
 
 
 class Variant(Config):

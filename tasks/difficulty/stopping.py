@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from tasks.config import Config
+from tasks.config.loading import Config
 
 
 class Bounds(Config):

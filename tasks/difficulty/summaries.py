@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.generation.headlines import sampling_headline
+from tasks.rollouts.headlines import sampling_headline
 from tasks.tables.rewards import reward_values
 from tasks.tables.schemas import StageSummary
 

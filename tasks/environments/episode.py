@@ -24,10 +24,10 @@ from tasks.environments.sessions import (
     Request,
     Session,
 )
-from tasks.environments.spec import EnvironmentSpec
 from tasks.failures import one_line
 from tasks.generation.chat_template import ChatTemplateError
 from tasks.generation.config import SamplingConfig
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan, sample_seed
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig

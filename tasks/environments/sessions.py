@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.environments.interface import Judgement, Turn
-from tasks.environments.spec import EnvironmentSpec
 from tasks.failures import one_line
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
 from tasks.verifiers.scores import FunctionFailure

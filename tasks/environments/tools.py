@@ -24,8 +24,8 @@ from pydantic import ValidationError, validate_call
 from pydantic.errors import PydanticUserError
 
 from tasks.environments.interface import EpisodeOver, ToolCall
-from tasks.environments.spec import ToolSpec
 from tasks.failures import one_line
+from tasks.generation.environment_spec import ToolSpec
 from tasks.lineage.user_code import line_of
 from tasks.verifiers.functions import function_digest, load, may_pass
 from tasks.verifiers.scores import CannotJudge, FunctionFailure

@@ -35,11 +35,11 @@ from tasks.environments.interface import (
     encodable,
 )
 from tasks.environments.python_tool import RUN_PROGRAM
-from tasks.environments.spec import GIVEN
 from tasks.environments.time_limit import TimeLimit
 from tasks.environments.tools import Toolbox, toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
 from tasks.failures import one_line, with_causes
+from tasks.generation.environment_spec import GIVEN
 from tasks.lineage.user_code import line_of
 from tasks.verifiers import worker
 from tasks.verifiers.code.running import Execution

@@ -18,7 +18,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from tasks.config import close_match
+from tasks.config.loading import close_match
 from tasks.failures import MistakeError, one_line
 
 THINKING = "<think>"

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 from pydantic import Field, field_validator
 
-from tasks.config import Config, RunTime
-from tasks.config_fields import Arguments, FolderInFile
+from tasks.config.fields import Arguments, FolderInFile
+from tasks.config.loading import Config, RunTime
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.config import must_be_one_of
+from tasks.config.loading import must_be_one_of
 from tasks.evaluation.runs import read_table
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.excerpts.texts import Excerpt

@@ -6,10 +6,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tasks.config import Config, RunTime, SpecError
+from tasks.config.loading import Config, RunTime, SpecError
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.vllm_arguments import check_thinking_budget
-from tasks.pods import PodConfig
+from tasks.kubernetes.pods import PodConfig
 from tasks.storage.sent_files import FilePath
 
 

@@ -28,9 +28,9 @@ from tasks.flyte.stages import (
     write_output,
 )
 from tasks.generation.benchmark_sampling import AskedBenchmark, AskedBenchmarks
-from tasks.generation.headlines import sampling_headline
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
+from tasks.rollouts.headlines import sampling_headline
 from tasks.tables.schemas import (
     EVALUATION,
     EVALUATION_PROMPTS,
@@ -45,9 +45,9 @@ from tasks.tables.truncation import warn_of_truncation
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
-    from tasks.generation.judged_by import JudgedBy
-    from tasks.generation.sample_and_score import Rollouts
-    from tasks.generation.sampling_loop import Workload
+    from tasks.rollouts.judged_by import JudgedBy
+    from tasks.rollouts.sample_and_score import Rollouts
+    from tasks.rollouts.sampling_loop import Workload
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ def evaluate_policy(
         asked: the names and the sampling options of these benchmarks, in the same order.
     """
     from tasks.charts import decks
-    from tasks.generation.judged_by import JudgedBy
-    from tasks.generation.response_identity import sampled_type
+    from tasks.rollouts.judged_by import JudgedBy
+    from tasks.rollouts.response_identity import sampled_type
 
     watch = Stopwatch("evaluation")
     benchmarks = [AskedBenchmark(name=HELDOUT, sampling=config.sampling), *asked.benchmarks]
@@ -156,8 +156,8 @@ def _workloads(
     config: EvaluationSpec,
     judged_by: JudgedBy,
 ) -> list[Workload]:
-    from tasks.generation.rollout_cache import RolloutCache
-    from tasks.generation.sampling_loop import Workload
+    from tasks.rollouts.rollout_cache import RolloutCache
+    from tasks.rollouts.sampling_loop import Workload
 
     return [
         Workload(
@@ -177,7 +177,7 @@ def _rollouts(
     config: EvaluationSpec,
     verifiers: VerifiersConfig,
 ) -> Rollouts:
-    from tasks.generation.sample_and_score import sample_and_score
+    from tasks.rollouts.sample_and_score import sample_and_score
 
     prompts = pa.concat_tables([workload.prompts for workload in workloads])
     responses = sum(workload.prompts.num_rows * workload.sampling.samples for workload in workloads)

@@ -27,7 +27,7 @@ from flytekit.constants import CopyFileDetection
 from flytekit.tools.ignore import FlyteIgnore, IgnoreGroup, StandardIgnore
 
 from tasks.failures import MistakeError
-from tasks.packages import HOME, PACKAGES
+from tasks.machine.packages import HOME, PACKAGES
 from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
 
 MOST_MB = 50

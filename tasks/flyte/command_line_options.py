@@ -11,7 +11,7 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
-from tasks.config import Composed, Config, Extendable, RecipeFile, SpecError, parse, shipped_files
+from tasks.config.loading import Composed, Config, Extendable, RecipeFile, SpecError, parse, shipped_files
 from tasks.flyte.labels import GIVEN
 from tasks.flyte.literals import config_class
 from tasks.storage.addresses import AddressRefusedError, is_credentialed, open_address

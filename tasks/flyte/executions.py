@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tasks.config import Config, close_match, must_be_one_of
+from tasks.config.loading import Config, close_match, must_be_one_of
 from tasks.failures import MistakeError, one_line
 from tasks.flyte.backend import BackendError, address, backend_error
 from tasks.tables.content_digest import MANIFEST

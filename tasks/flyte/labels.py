@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from tasks.config import RecipeFile
+from tasks.config.loading import RecipeFile
 
 LONGEST = 63
 """Maximum length of a label's value in Kubernetes. A value must begin and end with a letter or a digit."""

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 from pydantic import ValidationError
 
-from tasks.config import Config, SpecError, explain
+from tasks.config.loading import Config, SpecError, explain
 from tasks.failures import mistake_in, one_line
 
 _FAILED_INPUT = re.compile(r"Error converting input '(\w+)':")

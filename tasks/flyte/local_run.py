@@ -17,7 +17,7 @@ from flytekit import FlyteContextManager, current_context
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.config import Config
+from tasks.config.loading import Config
 from tasks.storage.locations import check_sandbox
 from tasks.storage.outputs import at_work, size_line
 from tasks.tables.schemas import StageSummary

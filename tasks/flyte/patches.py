@@ -38,7 +38,7 @@ from tasks.flyte import (
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
-from tasks.pod_templates import with_resources
+from tasks.kubernetes.pod_templates import with_resources
 from tasks.storage.locations import sandbox_folder
 
 CHECKED_VERSION = "1.16.31"

@@ -25,8 +25,8 @@ from flytekit.extend import TaskPlugins
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tasks.flyte.archive import unpacked_files
+from tasks.kubernetes.pod_templates import primary, with_resources
 from tasks.machine.local_ray import start_ray
-from tasks.pod_templates import primary, with_resources
 
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
 """Kubernetes' names for the fields of `Resources`."""

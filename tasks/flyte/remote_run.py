@@ -12,7 +12,7 @@ import rich_click as click
 from flytekit import FlyteContextManager
 from flytekit.constants import CopyFileDetection
 
-from tasks.config import RecipeFile
+from tasks.config.loading import RecipeFile
 from tasks.flyte.archive import sent_files
 from tasks.flyte.executions import check_project
 from tasks.flyte.labels import GIVEN, labels_of

@@ -22,7 +22,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.config import Config, result_options
+from tasks.config.loading import Config, result_options
 from tasks.failures import cause_in_infrastructure, sentence_on
 from tasks.flyte import patches
 from tasks.flyte.cache_policy import BACKENDS_ALONE, CodeDigest
@@ -94,7 +94,7 @@ def read_members(folder: Any, names: Iterable[str]) -> dict[str, str]:
 
 
 def config_digest(config: Config) -> str:
-    """Return the digest of the options of a configuration that change results (`tasks.config.result_options`)."""
+    """Return the digest of the options of a configuration that change results (`result_options`)."""
     return hashlib.sha256(json.dumps(result_options(config), sort_keys=True).encode()).hexdigest()
 
 

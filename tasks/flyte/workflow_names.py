@@ -15,7 +15,7 @@ from flytekit.core.base_task import PythonTask
 from flytekit.core.workflow import WorkflowBase
 from flytekit.exceptions.user import FlyteEntityNotFoundException
 
-from tasks.config import SpecError, close_match
+from tasks.config.loading import SpecError, close_match
 
 
 def only_workflows(every_name: Callable[..., list[str]]) -> Callable[..., list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.config import Config
+from tasks.config.loading import Config
 from tasks.generation.config import SamplingConfig
 
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tasks.environments.spec import EnvironmentSpec
 from tasks.failures import MistakeError, one_line
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.storage.model_folder import date_variables
 
 if TYPE_CHECKING:

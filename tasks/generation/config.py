@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tasks.config import Config, RunTime
-from tasks.config_fields import Arguments
-from tasks.connection import VARIABLE, plain_url
+from tasks.config.connection import VARIABLE, plain_url
+from tasks.config.fields import Arguments
+from tasks.config.loading import Config, RunTime
 from tasks.generation.vllm_arguments import (
     COMPILED,
     FALSIFIED,

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from tasks.config import Config
-from tasks.config_fields import FolderInFile
+from tasks.config.fields import FolderInFile
+from tasks.config.loading import Config
 from tasks.generation.tokenizer_options import ChatTemplateText, SpecialTokens, change_tokenizer
 from tasks.lineage.code_digest import pinned_version
+from tasks.machine.packages import install_command
 from tasks.machine.progress import track_activity
 from tasks.machine.quiet import silence_progress_bars
-from tasks.packages import install_command
 from tasks.storage.addresses import AddressRefusedError, open_address, reported_digest
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest

@@ -19,8 +19,8 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from pydantic import BeforeValidator, model_validator
 
-from tasks.config import Config, close_match
-from tasks.config_fields import PathMark
+from tasks.config.fields import PathMark
+from tasks.config.loading import Config, close_match
 from tasks.failures import one_line
 from tasks.storage.model_folder import CHAT_TEMPLATE, ModelError, date_variables, loading
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tasks.config import close_match
+from tasks.config.loading import close_match
 from tasks.generation.vllm_names import ENGINE_ARGUMENTS, SAMPLING_ARGUMENTS, VERSION
 
 FALSIFIED = (

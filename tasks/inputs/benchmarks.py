@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Self
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Config, Extendable, explain, file_called, load_yaml, merged
-from tasks.config_fields import InFile, NameOrFile, OnlyGiven
+from tasks.config.fields import InFile, NameOrFile, OnlyGiven
+from tasks.config.loading import Config, Extendable, explain, file_called, load_yaml, merged
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.generation.config import EngineConfig, SamplingConfig

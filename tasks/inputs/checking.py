@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.config import Extendable, SpecError, file_called, load_yaml, read_yaml, shipped_files
-from tasks.config_fields import YAML
+from tasks.config.fields import YAML
+from tasks.config.loading import Extendable, SpecError, file_called, load_yaml, read_yaml, shipped_files
+from tasks.config.option_names import SIMILAR, similarities
 from tasks.inputs.experiments import MODELS, Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.installed import missing_packages, need_of
-from tasks.option_names import SIMILAR, similarities
 
 KINDS: Mapping[str, type[Extendable]] = {
     "data": DataFile,

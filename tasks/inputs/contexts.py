@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.generation.config import EngineConfig
 from tasks.generation.models import HubModel, LocalFolder, ModelSpec
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.config import SpecError
+from tasks.cluster import disk
+from tasks.cluster.pods import is_in_one_pod
+from tasks.config.loading import SpecError
 from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.models import ModelSpec
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus, shape_of
+from tasks.kubernetes.pods import PodConfig
 from tasks.machine.groups import ACTORS, LEARNER
-from tasks.pods import PodConfig
-from tasks.training.cluster import disk
-from tasks.training.cluster.pods import is_in_one_pod
-from tasks.training.simulation import roofline
+from tasks.training.sizing import roofline
 from tasks.verifiers.chat.config import INITIAL
 
 logger = logging.getLogger(__name__)

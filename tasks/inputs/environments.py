@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest, TurnTokens
 from tasks.environments.sessions import EnvironmentPool
-from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.chat_template import ChatTemplateError
 from tasks.generation.config import SamplingConfig
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion
 from tasks.generation.models import HubModel, LocalFolder, ModelSpec
 from tasks.generation.tokenizer_options import change_loaded

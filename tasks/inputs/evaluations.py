@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.evaluation.spec import check_server
 from tasks.generation.config import SamplingConfig
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from tasks.config import (
+from tasks.config.fields import YAML, Arguments, AsWritten, InItsOrder, NameOrFile
+from tasks.config.loading import (
     Composed,
     Config,
     Extendable,
@@ -18,7 +19,6 @@ from tasks.config import (
     merged,
     must_be_one_of,
 )
-from tasks.config_fields import YAML, Arguments, AsWritten, InItsOrder, NameOrFile
 from tasks.inputs.files import ROOT, DataFile, EvaluationFile, Recipe
 
 MODELS: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}

@@ -9,21 +9,21 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec, ScreeningSpec
-from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
-from tasks.config_fields import InItsOrder, NameOrFile
+from tasks.cluster.pods import ClusterConfig, check_cluster
+from tasks.config.fields import InItsOrder, NameOrFile
+from tasks.config.loading import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
 from tasks.generation.benchmark_sampling import AskedBenchmarks
 from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile, BenchmarksInFile, NamedQuestions, check_engine, check_names
+from tasks.kubernetes.pods import PodConfig
 from tasks.mixing.spec import MixtureSpec
-from tasks.pods import PodConfig
 from tasks.sourcing.spec import DataSpec, SourceSpec
 from tasks.tables.losses import WARN_IF_LOST
 from tasks.tables.schemas import AFTER, BEFORE, EVERYTHING, HELDOUT
-from tasks.training.cluster.pods import ClusterConfig, check_cluster
-from tasks.training.config import TrainingConfig, ValidationConfig
+from tasks.training.options.run import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 
 ROOT = Path(__file__).parents[2]

@@ -25,8 +25,8 @@ from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import RESULT, HandedFolder, HandedTable, cached_by_backends, stored_digest
 from tasks.generation.config import EngineConfig
-from tasks.training.config import TrainingConfig
-from tasks.training.model_check.options import CheckedOptions
+from tasks.model_check.options import CheckedOptions
+from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
 
 handing = partial(cached_by_backends, container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), retries=2)

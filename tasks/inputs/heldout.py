@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.inputs.files import DataFile
 from tasks.sourcing.loaders import PEEK, Row
 from tasks.sourcing.spec import SourceSpec

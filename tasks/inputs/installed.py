@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from tasks.generation.models import ModelSpec, PackagedGguf
 from tasks.machine.local_ray import MachineError
-from tasks.packages import install_command
+from tasks.machine.packages import install_command
 
 IMPORTED = ("torch", "transformers", "vllm", "deepspeed", "ray")
 """Names of what the stages of generation and training import."""

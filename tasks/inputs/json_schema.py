@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tasks.config import Extendable
+from tasks.config.loading import Extendable
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.experiments import ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe

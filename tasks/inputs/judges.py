@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tasks.config import SpecError, must_be_one_of
+from tasks.config.loading import SpecError, must_be_one_of
 from tasks.generation.config import EngineConfig
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile

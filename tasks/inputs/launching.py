@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tasks.config import Extendable, parse
+from tasks.config.loading import Extendable, parse
 from tasks.flyte import executions
 from tasks.flyte.labels import labels_of
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe

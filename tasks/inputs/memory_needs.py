@@ -18,7 +18,7 @@ Ray's monitor kills processes at `RAYS_SHARE` of the limit. It counts `/dev/shm`
 can drop.
 
 For training with GPUs, only the head of a Ray cluster is checked, for the memory of the controller
-(`tasks.training.cluster.sizes`).
+(`tasks.training.sizing.pod_sizes`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.config import SpecError
+from tasks.cluster.pods import controller_pod, is_in_one_pod
+from tasks.config.loading import SpecError
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, Recipe
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.machine import precision
 from tasks.machine.memory_limit import GIB, MemoryLimit
-from tasks.pod_templates import SHARED_MEMORY
 from tasks.sourcing.columns import VERIFIERS_OF
-from tasks.training.cluster.pods import controller_pod, is_in_one_pod
-from tasks.training.cluster.sizes import HEAD_CORES, VERSIONS, head_needs
-from tasks.training.simulation import roofline
-from tasks.training.simulation.rank_memory import learner_memory
+from tasks.training.sizing import roofline
+from tasks.training.sizing.pod_sizes import HEAD_CORES, VERSIONS, head_needs
+from tasks.training.sizing.rank_memory import learner_memory
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
 LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 1.7, 1.8

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from tasks.config import Config
-from tasks.config_fields import PathMark, with_changed_files, with_paths
+from tasks.config.fields import PathMark, with_changed_files, with_paths
+from tasks.config.loading import Config
 from tasks.storage.sent_files import SentFile
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tasks.config import is_run_time, nested, read_yaml
+from tasks.config.loading import is_run_time, nested, read_yaml
 from tasks.inputs.json_schema import FILES
 
 _HEAD = """# Options of the {name} file

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tasks.config import SpecError, file_called, from_options, read_yaml
+from tasks.config.loading import SpecError, file_called, from_options, read_yaml
 from tasks.failures import one_line
 from tasks.inputs.files import Recipe
 

@@ -1,7 +1,7 @@
 """Checks and identifies the loss and advantage functions of a recipe (`objective.surrogate`, `objective.advantage`).
 
 Preflight has no torch, so that it does not import a function: it parses the module, whose digest becomes part of cache
-keys. The model check calls the function (`tasks.training.model_check.own_functions`).
+keys. The model check calls the function (`tasks.model_check.own_functions`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.inputs.files import Recipe
 from tasks.lineage.user_code import line_of, user_files
-from tasks.training.objective.own import OwnFunction
+from tasks.training.options.own import OwnFunction
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.scores import CannotJudge
 

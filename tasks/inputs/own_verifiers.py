@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.inputs.files import DataFile
 from tasks.inputs.rewards import ANSWER, ROWS, SENTENCE, UNKNOWN
 from tasks.sourcing import ground_truths, loaders

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.excerpts.episodes import ShownEpisode
-from tasks.generation.episodes import episode_columns
 from tasks.generation.interface import Completion
 from tasks.inputs.environments import first_of, played
 from tasks.inputs.files import DataFile
+from tasks.rollouts.episodes import episode_columns
 from tasks.sourcing import loaders
 from tasks.verifiers.scores import CannotJudge
 

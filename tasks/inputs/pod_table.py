@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks.inputs.stage_pods import PodRequest
-from tasks.pod_templates import SHARED_MEMORY
-from tasks.pods import PodConfig
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
+from tasks.kubernetes.pods import PodConfig
 
 HEAD = ("pods on a cluster", "number", "cores", "memory", "disk", SHARED_MEMORY, "GPUs")
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, NamedTuple
 from flytekit import FlyteContextManager, Resources
 
 from images import DATA
-from tasks.config import SpecError, must_be_one_of
+from tasks.cluster.pods import check_judge_gpus
+from tasks.config.loading import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
 from tasks.environments.conversation import ChatTemplate
 from tasks.evaluation.harness_spec import check_installed
@@ -57,10 +58,9 @@ from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.spec import SourceSpec
 from tasks.storage.locations import check_folders
-from tasks.training.cluster.pods import check_judge_gpus
-from tasks.training.config import TrainingConfig
-from tasks.training.learner.config import check_attention, check_liger
-from tasks.training.routing_replay import check_replayed_episodes, check_routing_replay
+from tasks.training.options.learner import check_attention, check_liger
+from tasks.training.options.routing_replay import check_replayed_episodes, check_routing_replay
+from tasks.training.options.run import TrainingConfig
 from tasks.training.telemetry import trackers
 
 logger = logging.getLogger(__name__)

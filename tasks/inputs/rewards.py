@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.inputs.files import DataFile
 from tasks.sourcing import ground_truths, loaders
 from tasks.sourcing.files import Malformed

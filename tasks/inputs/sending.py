@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tasks.config import SpecError
-from tasks.config_fields import PathMark, with_changed_files
+from tasks.config.fields import PathMark, with_changed_files
+from tasks.config.loading import SpecError
 from tasks.flyte.uploads import upload
 from tasks.sourcing.files import endings, files_at
 from tasks.storage.sent_files import SentFile

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tasks.cluster.disk import with_disk
+from tasks.cluster.pods import checking_pod, controller_pod, is_in_one_pod, worker_pods
 from tasks.difficulty.spec import DifficultySpec
 from tasks.inputs.disk_needs import evaluation_need, rollouts_need, stored_models
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus, served_judge
+from tasks.kubernetes.pods import PodConfig
 from tasks.machine.image import check_image
-from tasks.pods import PodConfig
-from tasks.training.cluster.disk import with_disk
-from tasks.training.cluster.pods import checking_pod, controller_pod, is_in_one_pod, worker_pods
 
 
 def rollout_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec, *, judges: bool) -> PodConfig:

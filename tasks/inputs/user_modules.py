@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.flyte.archive import Sent
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe

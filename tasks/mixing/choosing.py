@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.config import SpecError, must_be_one_of
+from tasks.config.loading import SpecError, must_be_one_of
 from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import Share
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 
 LARGEST_LOG = math.log(1e100)
 """Logarithm of the largest weight that is used as it is. Sums and products of such weights are finite."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tasks.config import Config
+from tasks.config.loading import Config
 
 
 class Share(Config):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.generation.models import ModelSpec
 from tasks.inputs.files import RECIPES, Recipe
 from tasks.inputs.minimal_options import written_options

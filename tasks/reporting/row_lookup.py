@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.config import close_match
+from tasks.config.loading import close_match
 from tasks.failures import MistakeError
 from tasks.tables.parquet import read_metadata
 from tasks.tables.schemas import READ, row_rank

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, WithJsonSchema, field_validator
 
-from tasks.config import Config, close_match
+from tasks.config.loading import Config, close_match
 from tasks.tables.schemas import Domain
 from tasks.verifiers.scores import OWN, is_own
 

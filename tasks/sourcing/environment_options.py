@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config import Config, close_match
-from tasks.config_fields import ModuleMark, UserCode
-from tasks.environments.spec import GIVEN
+from tasks.config.fields import ModuleMark, UserCode
+from tasks.config.loading import Config, close_match
+from tasks.generation.environment_spec import GIVEN
 from tasks.generation.vllm_names import TOOL_PARSERS
 from tasks.sourcing.fields import IMPORT_PATH, Where
 

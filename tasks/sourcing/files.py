@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.failures import one_line
 from tasks.sourcing.compression import format_of
 from tasks.sourcing.loader_specs import CsvLoader, HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader

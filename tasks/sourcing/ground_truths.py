@@ -14,8 +14,8 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from tasks.environments.spec import EnvironmentSpec, ToolSpec
 from tasks.environments.tools import described, described_methods
+from tasks.generation.environment_spec import EnvironmentSpec, ToolSpec
 from tasks.sourcing.code_tests import read_tests
 from tasks.sourcing.columns import IN_REWARDS, VERIFIERS, Columns
 from tasks.sourcing.environment_options import EnvironmentOptions

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import fsspec
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.sourcing.compression import ERRORS
 from tasks.sourcing.csv_files import csv_rows
 from tasks.sourcing.files import File, Item

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from tasks.config import SpecError, close_match, result_options
+from tasks.config.loading import SpecError, close_match, result_options
 from tasks.sourcing import hub
 from tasks.sourcing.compression import ERRORS
 from tasks.sourcing.files import File, Item, Malformed, endings, named_files

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.sourcing.files import Malformed
 from tasks.sourcing.ground_truths import asked_instead, drop_free_tests, environment_of, graded, verifier_of
 from tasks.sourcing.loaders import Row, open_rows

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Config, close_match
-from tasks.config_fields import UserCode
+from tasks.config.fields import UserCode
+from tasks.config.loading import Config, close_match
 from tasks.sourcing.columns import (
     COLUMNS_OF,
     DOMAIN_OF,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from flytekit import Resources
 
 from images import DATA
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.flyte.stages import Parquet, Stopwatch, config_digest, show, shown_stage, write_output
 from tasks.lineage.provenance import made_from
 from tasks.sourcing.spec import SourceBatch

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.lineage.user_code import imported
 from tasks.sourcing.files import Item, Malformed
 from tasks.verifiers.functions import function_digest

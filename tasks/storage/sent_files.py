@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
 
-from tasks.config import Config
+from tasks.config.loading import Config
 from tasks.failures import MistakeError
 from tasks.storage.addresses import open_address
 

@@ -51,8 +51,8 @@ PROMPTS = pa.schema(
   (`answers_left_off`).
 - `cluster` is the same for prompts that stay on one side of the split into training and held-out prompts. It is the key
   of the first of them (`tasks.tables.texts.prompt_keys`) in hex digits, or null if no other prompt is similar.
-- `environment` is JSON (`tasks.environments.spec.EnvironmentSpec`), or null for a prompt that is answered in a single
-  turn.
+- `environment` is JSON (`tasks.generation.environment_spec.EnvironmentSpec`), or null for a prompt that is answered in
+  a single turn.
 """
 
 Stage = Literal["sourcing", "cleaning", "difficulty", "mixing", "evaluation"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from tasks.packages import HOME
+from tasks.machine.packages import HOME
 from tasks.tables.schemas import EVERYTHING
 
 logger = logging.getLogger(__name__)

@@ -11,13 +11,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tasks.cluster.memory import killed_again
+from tasks.cluster.nodes import only_node, this_node_lives
+from tasks.cluster.placement import cluster_nodes, decided, gpu_of_cluster, rank_resources
+from tasks.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
+from tasks.cluster.relay import RelayNodes
+from tasks.cluster.watchdog import watch
 from tasks.environments.episode import EpisodePlayer
 from tasks.failures import PASSING, MistakeError
-from tasks.generation.sample_and_score import check_prompts
 from tasks.machine import precision
 from tasks.machine.image import check_image
 from tasks.machine.memory_limit import return_freed_memory
 from tasks.machine.resources import gpus_of_ray, ray_resources
+from tasks.records.checkpoint import Checkpoints
+from tasks.records.ending import end, reopen
+from tasks.records.identity import check_fits, needs_conversion, run_setup
+from tasks.records.journal import Journal, cut_back_records
+from tasks.records.ledger import Ledger
+from tasks.records.response_files import RolloutFiles
+from tasks.records.run_state import RunState
+from tasks.rollouts.sample_and_score import check_prompts
 from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
 from tasks.storage.model_folder import loading
@@ -26,14 +39,8 @@ from tasks.tables.parquet import read_table
 from tasks.tables.schemas import MIXTURE
 from tasks.training.actors.episodes import Episodes, RunEpisodes
 from tasks.training.actors.relayed_weights import RelayedWeights
+from tasks.training.actors.rewards import RewardClient
 from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
-from tasks.training.cluster.memory import killed_again
-from tasks.training.cluster.nodes import only_node, this_node_lives
-from tasks.training.cluster.placement import cluster_nodes, decided, gpu_of_cluster, rank_resources
-from tasks.training.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
-from tasks.training.cluster.relay import RelayNodes
-from tasks.training.cluster.watchdog import watch
-from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.own_advantages import advantages_of
@@ -41,24 +48,17 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.questions import Benchmark, load_questions
 from tasks.training.control.validation import split_validation, validated_policy
 from tasks.training.control.validation_figures import Question
-from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.checkpoint_shards import ShardStorage, fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
-from tasks.training.records.checkpoint import Checkpoints
-from tasks.training.records.ending import end, reopen
-from tasks.training.records.identity import check_fits, needs_conversion, run_setup
-from tasks.training.records.journal import Journal, cut_back_records
-from tasks.training.records.ledger import Ledger
-from tasks.training.records.response_files import RolloutFiles
-from tasks.training.records.run_state import RunState
-from tasks.training.rewards import RewardClient
-from tasks.training.routing_replay import check_replayed_episodes, check_replayed_model
-from tasks.training.simulation.roofline import known_architecture
+from tasks.training.options.routing_replay import check_replayed_episodes, check_replayed_model
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.gpu_time_sharing import Turns
+from tasks.training.runtime.timeouts import until_the_first
+from tasks.training.sizing.roofline import known_architecture
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.machine_use import MachineUse
-from tasks.training.timeouts import until_the_first
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.config import DEFAULTS, REWARD_MODEL
 

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tasks.config import Config, RunTime
+from tasks.config.loading import Config, RunTime
 from tasks.verifiers.chat.config import INITIAL, AnyJudgeConfig, NamedRewardModelConfig
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.scores import VERIFIERS

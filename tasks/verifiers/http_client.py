@@ -21,7 +21,7 @@ from typing import TypeVar
 import httpx2
 from pydantic import SecretStr
 
-from tasks.connection import ConnectionConfig
+from tasks.config.connection import ConnectionConfig
 from tasks.failures import one_line
 from tasks.verifiers.scores import CannotJudge
 

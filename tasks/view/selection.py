@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tasks.config import close_match
+from tasks.config.loading import close_match
 from tasks.view.responses import ResponseTables, Rows, ViewError, read_columns
 
 PART_RESPONSES, PART_TOKENS = 5_000, 8_000_000

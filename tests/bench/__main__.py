@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.machine import cpu_variables
-from tasks.training.simulation.ladder import PUBLISHED
+from tasks.planning.ladder import PUBLISHED
 from tasks.verifiers import VerifiersConfig
 from tests.bench.episodes import figures as of_episodes
 from tests.bench.figures import Figure, publish

@@ -19,10 +19,10 @@ import numpy as np
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.training.config import TrainingConfig
+from tasks.planning.simulated_actors import ChanceJudge, ClockActor, ClockLearner, EngineClock, drawn_lengths
+from tasks.planning.simulated_run import EnoughError, play
 from tasks.training.groups.group import Prompt
-from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock, drawn_lengths
-from tasks.training.simulation.run import EnoughError, play
+from tasks.training.options.run import TrainingConfig
 
 ACTORS = 20
 SAMPLES = 8

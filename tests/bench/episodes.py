@@ -26,8 +26,8 @@ from typing import Any
 import psutil
 
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
-from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion
 from tests.bench import inputs
 from tests.bench.figures import Figure

@@ -47,10 +47,10 @@ def engine() -> EngineConfig:
 
 def stage(folder: Path) -> dict[str, float]:
     """What `evaluate_policy` does: one engine for all benchmarks, judging, and the caches of responses and verdicts."""
-    from tasks.generation.judged_by import JudgedBy
-    from tasks.generation.rollout_cache import RolloutCache
-    from tasks.generation.sample_and_score import sample_and_score
-    from tasks.generation.sampling_loop import Workload
+    from tasks.rollouts.judged_by import JudgedBy
+    from tasks.rollouts.rollout_cache import RolloutCache
+    from tasks.rollouts.sample_and_score import sample_and_score
+    from tasks.rollouts.sampling_loop import Workload
     from tasks.verifiers.config import DEFAULTS
 
     rows, files = tempfile.mkdtemp(dir=folder), fsspec.filesystem("file")
@@ -72,9 +72,9 @@ def bare(folder: Path) -> dict[str, float]:
     from tasks.generation.engine_sampling import sampling_parameters
     from tasks.generation.engine_variables import engine_variables
     from tasks.generation.interface import sample_seed
-    from tasks.generation.sampling_loop import tokenise
     from tasks.machine import precision
     from tasks.machine.resources import has_gpu
+    from tasks.rollouts.sampling_loop import tokenise
     from tasks.tables.schemas import messages_key
 
     model, config = inputs.model(folder), engine()

@@ -20,11 +20,11 @@ UPDATES = 7
 
 def stage(folder: Path) -> dict[str, float]:
     """The difficulty stage: generation, judging, tables, and what is kept of them."""
-    from tasks.generation.judged_by import JudgedBy
-    from tasks.generation.rollout_cache import RolloutCache
-    from tasks.generation.sample_and_score import sample_and_score
-    from tasks.generation.sampling_loop import Workload
     from tasks.inputs.files import quickstart
+    from tasks.rollouts.judged_by import JudgedBy
+    from tasks.rollouts.rollout_cache import RolloutCache
+    from tasks.rollouts.sample_and_score import sample_and_score
+    from tasks.rollouts.sampling_loop import Workload
     from tasks.verifiers.config import DEFAULTS
 
     spec = quickstart()[0].difficulty

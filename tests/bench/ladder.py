@@ -28,21 +28,21 @@ from safetensors.torch import load_file
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
+from tasks.planning.ladder import LONGEST, MEAN_TOKENS, rungs
+from tasks.planning.simulated_actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths, mean_context
+from tasks.planning.simulated_run import Workload, simulate
+from tasks.records.checkpoint import Checkpoints
+from tasks.records.ledger import Ledger
 from tasks.storage.tensor_digest import contents_of
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore
-from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import WrittenWeights
 from tasks.training.learner.restartable import RestartingLearner
-from tasks.training.records.checkpoint import Checkpoints
-from tasks.training.records.ledger import Ledger
-from tasks.training.simulation.actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths, mean_context
-from tasks.training.simulation.ladder import LONGEST, MEAN_TOKENS, rungs
-from tasks.training.simulation.run import Workload, simulate
+from tasks.training.options.run import TrainingConfig
 from tests.tiny_model import build
 
 SCALE = 16

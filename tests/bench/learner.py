@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from tasks.machine import precision
-from tasks.training.config import TrainingConfig
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
+from tasks.training.options.run import TrainingConfig
 from tests.bench import inputs
 
 WARM_UP = 1

@@ -44,13 +44,13 @@ NAMES = {"ours": "rlvr-flyte", "trl": "TRL GRPOTrainer"}
 def prompts() -> Path:
     """The mixture: the quickstart's prompts, but chat, with pass rates under 62.5%; some are kept out of training."""
     from tasks.difficulty.grading import grade, select
-    from tasks.generation.judged_by import JudgedBy
-    from tasks.generation.rollout_cache import RolloutCache
-    from tasks.generation.sample_and_score import sample_and_score
-    from tasks.generation.sampling_loop import Workload
     from tasks.inputs.files import quickstart
     from tasks.mixing.mix import mix
     from tasks.mixing.spec import MixtureSpec
+    from tasks.rollouts.judged_by import JudgedBy
+    from tasks.rollouts.rollout_cache import RolloutCache
+    from tasks.rollouts.sample_and_score import sample_and_score
+    from tasks.rollouts.sampling_loop import Workload
     from tasks.tables.parquet import write_table
     from tasks.tables.schemas import MIXTURE
     from tasks.verifiers.config import DEFAULTS

@@ -7,10 +7,10 @@ import logging
 import random
 import sys
 
-from tasks.training.config import TrainingConfig
-from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths
-from tasks.training.simulation.ladder import ladder
-from tasks.training.simulation.run import Workload, simulate
+from tasks.planning.ladder import ladder
+from tasks.planning.simulated_actors import ClockLearner, EngineClock, drawn_lengths
+from tasks.planning.simulated_run import Workload, simulate
+from tasks.training.options.run import TrainingConfig
 
 SHARES = (0.3, 0.5, 0.7)
 """Of groups that teach nothing."""

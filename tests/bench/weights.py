@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tasks.pod_templates import SHARED_MEMORY
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.storage.tensor_digest import TensorDigest
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers
 

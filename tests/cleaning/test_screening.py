@@ -10,7 +10,7 @@ from tasks.cleaning.contamination import Questions, overlap_counts
 from tasks.cleaning.frames import Frames, frames_of
 from tasks.cleaning.screening import screen
 from tasks.cleaning.spec import CleaningSpec, Contamination, Filters
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.tables.schemas import PROMPTS
 from tests.cleaning.frames import CODE, DAPO, R1_ZERO, SUFFIX, framed, questions, words
 from tests.cleaning.prompts import gsm8k, needs_data, prompt, source, table

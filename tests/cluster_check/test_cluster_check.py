@@ -8,16 +8,16 @@ from dataclasses import replace
 import fsspec
 import pytest
 
+from tasks.cluster import disk
 from tasks.cluster_check import checks, network, nodes, services
 from tasks.cluster_check.checks import ClusterCheckError
 from tasks.cluster_check.network import Reduction
 from tasks.cluster_check.nodes import Disk, NodeFacts
 from tasks.cluster_check.services import HubName
-from tasks.config import load_yaml, parse
+from tasks.config.loading import load_yaml, parse
+from tasks.gpu_check.results import Findings, SkippedError, carry_out, table
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME
-from tasks.training.cluster import disk
-from tasks.training.gpu_check.results import Findings, SkippedError, carry_out, table
 from tests.paths import ROOT
 
 GIB = 2**30

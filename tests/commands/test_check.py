@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from tasks.commands.group import rlvr
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.inputs.checking import KINDS, kinds_of
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, ROOT
 

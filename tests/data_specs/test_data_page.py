@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import DATA_SPECS, DataFile
 from tests.paths import ROOT
 

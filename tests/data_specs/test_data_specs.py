@@ -11,7 +11,7 @@ import pytest
 
 from data_specs.rewards import thought_and_answer
 from data_specs.transforms import first_turn, turns, with_task_type
-from tasks.config import SpecError, load_yaml
+from tasks.config.loading import SpecError, load_yaml
 from tasks.flyte.command_line_options import ConfigFile, as_given, companion_callback
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, quickstart, with_companions
 from tasks.inputs.preflight import check_together

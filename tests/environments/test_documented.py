@@ -11,7 +11,7 @@ from importlib import import_module
 import pytest
 import yaml
 
-from tasks.config import SpecError, load_yaml
+from tasks.config.loading import SpecError, load_yaml
 from tasks.environments.tools import described, toolbox
 from tasks.inputs.files import DataFile
 from tasks.inputs.play_environment import episodes_of

@@ -8,8 +8,8 @@ import pytest
 from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
-from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import SamplingConfig
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.episode_turns import turns_of
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.verifiers import Score

@@ -9,9 +9,9 @@ import pytest
 from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
-from tasks.environments.spec import EnvironmentSpec
 from tasks.environments.tools import described_methods
 from tasks.generation.config import SamplingConfig
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.verifiers.config import EnvironmentsConfig
 from tests.environments.test_episode import PROMPT, Policy, Services
 from tests.environments.test_tools import written

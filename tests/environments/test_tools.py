@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.environments.interface import ToolCall
-from tasks.environments.spec import EnvironmentSpec
 from tasks.environments.tools import PATTERN, Toolbox, by_pattern, described, toolbox
 from tasks.generation.chat_template import ChatTemplateError, encode
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.verifiers.scores import CannotJudge
 from tests.tiny_model import tokenizer_of

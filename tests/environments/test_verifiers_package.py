@@ -80,7 +80,8 @@ def test_a_control_token_that_the_environment_quotes_is_made_plain():
 
 def test_processes_share_the_memory_of_the_package():
     program = (
-        "import sys; from tasks.environments.worker import warm_up; from tasks.environments.spec import GIVEN; "
+        "import sys; from tasks.environments.worker import warm_up; "
+        "from tasks.generation.environment_spec import GIVEN; "
         "warm_up({'path': GIVEN[sys.argv[1]], 'tool_parser': None, 'tokenizer': None}); "
         "print('verifiers.v1' in sys.modules)"
     )

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from tasks.config import SpecError, parse
+from tasks.config.loading import SpecError, parse
 from tasks.evaluation import harness, harness_child, harness_spec
 from tasks.evaluation.comparison import compare
 from tasks.evaluation.harness_spec import VERSION, HarnessBenchmark

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tasks.evaluation.comparison import compare
-from tasks.generation.rollout_cache import Verdict
+from tasks.rollouts.rollout_cache import Verdict
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS
 from tasks.verifiers import instructions

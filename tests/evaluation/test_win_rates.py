@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.config import SpecError, parse
+from tasks.config.loading import SpecError, parse
 from tasks.evaluation.comparison import compare
 from tasks.evaluation.win_rates import check_difficulties, read_length_control
 from tasks.failures import MistakeError

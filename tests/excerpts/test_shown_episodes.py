@@ -6,8 +6,8 @@ import pytest
 
 from tasks.excerpts.episodes import MOST_TURNS, TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.excerpts.texts import MOST_CHARS
-from tasks.generation.episodes import episode_columns
 from tasks.generation.interface import Completion, EpisodeEnd
+from tasks.rollouts.episodes import episode_columns
 from tasks.verifiers.scores import FunctionFailure
 from tests.excerpts.shown import HOSTILE, columns, game, outcome, turn
 

@@ -11,7 +11,7 @@ from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from google.protobuf.struct_pb2 import Struct
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.user_modules import MODULES
 from tasks.lineage.user_code import user_code_digest

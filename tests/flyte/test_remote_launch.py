@@ -13,7 +13,7 @@ from flytekit import FlyteContextManager
 from flytekit.clis.sdk_in_container.pyflyte import main
 from google.protobuf.json_format import MessageToDict
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.tables.content_digest import file_digest, seal
 from tests.flyte.admin_stand_in import FILES, admin, as_json

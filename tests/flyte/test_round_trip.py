@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from tasks.config import SpecError, extended, load_yaml, read_yaml
-from tasks.config_fields import in_one_order
+from tasks.config.fields import in_one_order
+from tasks.config.loading import SpecError, extended, load_yaml, read_yaml
 from tasks.difficulty.spec import DifficultySpec, RolloutSpec
 from tasks.flyte.stages import config_digest
 from tasks.inputs.benchmarks import BenchmarkFile

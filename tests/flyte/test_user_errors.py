@@ -7,7 +7,7 @@ from botocore.exceptions import NoCredentialsError
 from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.sourcing.files import files_at
 from tasks.storage.addresses import refused_credentials
 

@@ -9,7 +9,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
 from tasks.storage.tensor_digest import contents_of
 from tasks.training.learner.adapter import WEIGHTS, served_adapter
-from tasks.training.learner.config import LoraConfig
+from tasks.training.options.learner import LoraConfig
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
 pytestmark = [pytest.mark.engine, pytest.mark.complete]
@@ -24,7 +24,7 @@ def policies(tiny_model, tmp_path_factory):
     from transformers import AutoModelForCausalLM
 
     from tasks.training.learner import adapter
-    from tasks.training.learner.config import LoraConfig
+    from tasks.training.options.learner import LoraConfig
 
     config = LoraConfig(rank=RANK, alpha=6)
 
@@ -83,7 +83,7 @@ def test_a_first_adapter_is_version_0_and_may_change_nothing(engine, loop, tiny_
     from transformers import AutoModelForCausalLM
 
     from tasks.training.learner import adapter
-    from tasks.training.learner.config import LoraConfig
+    from tasks.training.options.learner import LoraConfig
 
     config = LoraConfig(rank=RANK, alpha=6)
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)

@@ -13,8 +13,8 @@ import pytest
 from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
-from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import SamplingConfig
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.verifiers.config import EnvironmentsConfig
 from tests.generation.test_engine import policy_logprobs
 from tests.tiny_model import build

@@ -4,14 +4,14 @@ import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.judging import Judging, by_whole_prompts
-from tasks.generation.rollout_cache import responses, verdict_number
-from tasks.generation.sampling_loop import Workload, sample
+from tasks.rollouts.judging import Judging, by_whole_prompts
+from tasks.rollouts.rollout_cache import responses, verdict_number
+from tasks.rollouts.sampling_loop import Workload, sample
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import RESPONSES
 from tasks.verifiers import VerifiersConfig, open_pool
-from tests.generation.test_rollout_cache import CountingEngine
-from tests.generation.test_sample_and_score import cache_in, table
+from tests.rollouts.test_rollout_cache import CountingEngine
+from tests.rollouts.test_sample_and_score import cache_in, table
 from tests.verifiers.rewards_of_a_user import ranks
 
 CONFIG = VerifiersConfig(time_limit_seconds=5)
@@ -94,7 +94,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
     tiny_model, tmp_path, pool, monkeypatch, stops_early
 ):
     engine, rows = CountingEngine(), []
-    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", engine)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", engine)
     remaining = (lambda scores: 0 if scores else 1) if stops_early else None
     cache = cache_in(tmp_path)
     made = sample(
@@ -117,7 +117,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
 
 @pytest.mark.long
 def test_a_group_of_which_some_responses_are_cached_is_judged_with_them(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", CountingEngine())
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", CountingEngine())
     fewer = SAMPLING.model_copy(update={"samples": 2})
     for sampling, judged in ((fewer, 4), (SAMPLING, 6)):
         rows = []

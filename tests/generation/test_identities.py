@@ -5,16 +5,16 @@ import shutil
 
 import pytest
 
-from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.jobs import Job
-from tasks.generation.judged_by import DISPATCH, MODULES, SEPARATE, JudgedBy
-from tasks.generation.response_identity import UNRELATED, generation_identity
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.lineage import code_digest as digest
+from tasks.rollouts.jobs import Job
+from tasks.rollouts.judged_by import DISPATCH, MODULES, SEPARATE, JudgedBy
+from tasks.rollouts.response_identity import UNRELATED, generation_identity
 from tasks.verifiers import VERIFIERS, VerifiersConfig
 from tasks.verifiers.config import CHAT
-from tests.generation.test_sample_and_score import cache_in, table
 from tests.paths import ROOT
+from tests.rollouts.test_sample_and_score import cache_in, table
 
 pytestmark = pytest.mark.long
 READ = {}
@@ -147,7 +147,7 @@ def test_responses_depend_on_the_engine_that_generates_them(edit):
     edited = identity()
     edit("tasks/generation/weight_transfer.py")
     edit("tasks/verifiers/mathematics/equivalence.py")
-    edit("tasks/generation/judging.py")
+    edit("tasks/rollouts/judging.py")
     assert identity() == edited
     edit("tasks/generation/chat_template.py")
     assert identity() != edited
@@ -155,7 +155,7 @@ def test_responses_depend_on_the_engine_that_generates_them(edit):
 
 
 def test_responses_depend_on_the_type_that_auto_means_here(monkeypatch):
-    monkeypatch.setattr("tasks.generation.response_identity.has_gpu", lambda: False)
+    monkeypatch.setattr("tasks.rollouts.response_identity.has_gpu", lambda: False)
     of_type = {}
     for dtype in ("float32", "bfloat16"):
         monkeypatch.setenv("RLVR_CPU_DTYPE", dtype)

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics
-from tests.training.model_check.families import build
+from tests.model_check.families import build
 
 pytestmark = pytest.mark.engine
 

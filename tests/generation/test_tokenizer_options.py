@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from transformers import AutoTokenizer
 
-from tasks.config import SpecError, load_yaml
+from tasks.config.loading import SpecError, load_yaml
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.generation.tokenizer_options import CHAT_TEMPLATES, change_loaded, name_of_template
 from tasks.inputs.environments import template_of

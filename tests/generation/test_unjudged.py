@@ -8,15 +8,15 @@ import pytest
 
 from tasks.failures import InfrastructureError
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.judging import Judging, UnjudgedError
-from tasks.generation.rollout_cache import RolloutCache
-from tasks.generation.sampling_loop import Workload, sample
+from tasks.rollouts.judging import Judging, UnjudgedError
+from tasks.rollouts.rollout_cache import RolloutCache
+from tasks.rollouts.sampling_loop import Workload, sample
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import RESPONSES, messages_key
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.function_watch import FAILURES, RewardFunctionError, RewardServiceError
-from tests.generation.test_rollout_cache import CountingEngine
-from tests.generation.test_sample_and_score import JUDGED_BY, table
+from tests.rollouts.test_rollout_cache import CountingEngine
+from tests.rollouts.test_sample_and_score import JUDGED_BY, table
 
 ENGINE, SAMPLING = EngineConfig(max_model_len=128), SamplingConfig(samples=4, max_tokens=16, seed=5)
 CONFIG = VerifiersConfig(time_limit_seconds=5)
@@ -74,7 +74,7 @@ def test_sampling_ends_before_all_rollouts_are_paid_unless_judging_may_try_again
     tiny_model, tmp_path, written, monkeypatch, kind, ends
 ):
     engine = CountingEngine()
-    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", engine)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", engine)
     table = prompts(written(f"def f(completions, **_):\n    raise {kind}('x')\n"), "f", count=50)
     options = ENGINE.model_copy(update={"max_num_seqs": 4})
     cache = RolloutCache.at(fsspec.filesystem("file"), str(tmp_path / "cache"), "policy", options, SAMPLING, JUDGED_BY)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.config import SpecError, load_yaml
+from tasks.config.loading import SpecError, load_yaml
 from tasks.generation.models import ModelError, ModelSpec, prepare_model
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
 from tasks.inputs.fingerprints import fingerprinted_model

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import jsonschema
 import pytest
 
-from tasks.config import SpecError, load_yaml, parse
+from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.evaluation.per_prompt import Asked
 from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
 from tasks.inputs.evaluations import check_evaluation

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.config import SpecError, parse
+from tasks.config.loading import SpecError, parse
 from tasks.inputs.contexts import check_contexts, longest_sequence
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tests.hub.cards import qwen_without_tokenizer_json

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.config import parse
+from tasks.config.loading import parse
 from tasks.inputs.detectable_gains import detectable_gains
 from tasks.inputs.files import DataFile, EvaluationFile
 from tasks.statistics.assumptions import detectable_by_plan

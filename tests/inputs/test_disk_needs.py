@@ -6,17 +6,17 @@ from math import ceil
 
 import pytest
 
-from tasks.config import SpecError, load_yaml, parse
+from tasks.cluster import disk
+from tasks.cluster.disk import StoredModels
+from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.inputs.disk_needs import check_disk, pod_needs, stored_models
 from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.pod_table import pod_table
 from tasks.inputs.stage_pods import pods_of_run
-from tasks.pod_templates import SHARED_MEMORY
-from tasks.pods import PodConfig
-from tasks.training.cluster import disk
-from tasks.training.cluster.disk import StoredModels
-from tasks.training.config import TrainingConfig
-from tasks.training.simulation.roofline import KNOWN
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
+from tasks.kubernetes.pods import PodConfig
+from tasks.training.options.run import TrainingConfig
+from tasks.training.sizing.roofline import KNOWN
 from tests.paths import ROOT
 
 GIB = 2**30

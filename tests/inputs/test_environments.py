@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.environments.conversation import ChatTemplate
 from tasks.generation.models import LocalFolder, ModelSpec
 from tasks.inputs.environments import check_environment, template_of

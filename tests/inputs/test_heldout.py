@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.inputs.files import DataFile
 from tasks.inputs.heldout import check_heldout
 from tasks.sourcing.loaders import PEEK, Row

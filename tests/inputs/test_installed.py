@@ -7,7 +7,7 @@ from tasks.commands.group import rlvr
 from tasks.generation.models import ModelSpec, PackagedGguf
 from tasks.inputs import installed
 from tasks.machine.local_ray import MachineError
-from tasks.packages import install_command
+from tasks.machine.packages import install_command
 from tasks.storage.model_folder import ModelError
 
 

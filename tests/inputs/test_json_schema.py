@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pytest
 
-from tasks.config import read_yaml
+from tasks.config.loading import read_yaml
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, Recipe
 from tasks.inputs.json_schema import FILES as FILES_OF_A_RUN

@@ -6,7 +6,7 @@ import socket
 import nltk
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.generation.config import EngineConfig
 from tasks.inputs.files import DataFile
 from tasks.inputs.judges import check_judge, check_policy_server, report_unjudgeable

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from tasks.config import SpecError, load_yaml, parse
+from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
 from tasks.inputs.memory_needs import RAYS_SHARE, check_memory, training_needs
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
+from tasks.kubernetes.pods import PodConfig
 from tasks.machine import precision
-from tasks.pod_templates import SHARED_MEMORY
-from tasks.pods import PodConfig
 from tests.machine.test_memory_limit import GIB, Group
 
 MEASURED = {"learner rank": 5.15, "engine": 2.1, "judge's engine": 1.95, "driver and Ray": 1.6, "the rest": 1.75}

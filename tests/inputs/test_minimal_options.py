@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, EvaluationFile, Recipe
 from tasks.inputs.minimal_options import written_options
 

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from tasks.config import Config, RunTime
+from tasks.config.loading import Config, RunTime
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.json_schema import FILES, json_schema
 from tasks.inputs.options_page import Examples, page, sections, write
-from tasks.training.config import TrainingConfig, ValidationConfig
+from tasks.training.options.run import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT
 

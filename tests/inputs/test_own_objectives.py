@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from tasks.config import SpecError, load_yaml, result_options
+from tasks.config.loading import SpecError, load_yaml, result_options
 from tasks.flyte.archive import sent_files
 from tasks.inputs.experiments import Experiment, Variant
 from tasks.inputs.files import Recipe, quickstart
 from tasks.inputs.own_objectives import check_own_functions, lacking_digests
 from tasks.inputs.pinning import check_pinned, fingerprinted_recipe
 from tasks.inputs.user_modules import MODULES, check_registered, check_sent, digests_of, modules_of
-from tasks.training.model_check.options import CheckedOptions
-from tasks.training.records.identity import run_name
+from tasks.model_check.options import CheckedOptions
+from tasks.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS
 from tests.inputs.test_user_modules import project  # noqa: F401 (a fixture)
 

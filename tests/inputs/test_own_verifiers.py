@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.inputs.files import DataFile
 from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.sourcing import loaders

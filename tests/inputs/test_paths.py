@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.config import SpecError, file_called, load_yaml, parse
+from tasks.config.loading import SpecError, file_called, load_yaml, parse
 from tasks.flyte.archive import sent_files
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe
 from tasks.inputs.user_modules import check_sent, modules_of

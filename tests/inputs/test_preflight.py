@@ -2,13 +2,13 @@
 
 import pytest
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import RECIPES, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.inputs.preflight import warn_off_policy
 from tasks.lineage.code_digest import pinned_version
-from tasks.training.objective.correction_config import CorrectionConfig
+from tasks.training.options.correction import CorrectionConfig
 from tasks.verifiers import VerifiersConfig
 
 

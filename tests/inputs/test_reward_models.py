@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from tasks.config import SpecError, result_options
+from tasks.config.loading import SpecError, result_options
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile
 from tasks.inputs.fingerprints import fingerprinted
@@ -106,7 +106,7 @@ def test_gpus_and_folders_are_of_the_models_that_are_asked(tmp_path):
 
 
 def test_a_folder_is_relative_to_the_data_file(tmp_path):
-    from tasks.config import load_yaml
+    from tasks.config.loading import load_yaml
 
     (tmp_path / "models" / "safe").mkdir(parents=True)
     file = tmp_path / "mine.yaml"

@@ -5,7 +5,7 @@ from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.interaction import click_types
 
-from tasks.config import is_run_time, result_options
+from tasks.config.loading import is_run_time, result_options
 from tasks.difficulty.rollout_tasks import judge_rollouts, roll_out
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds
@@ -14,13 +14,13 @@ from tasks.evaluation.task import evaluate_policy
 from tasks.flyte.stages import config_digest
 from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
 from tasks.inputs.options_page import sections
-from tasks.training.config import ActorsConfig, RewardsConfig, TrainingConfig
-from tasks.training.learner.config import LearnerConfig
-from tasks.training.prompt_options import (
+from tasks.training.options.learner import LearnerConfig
+from tasks.training.options.prompts import (
     ActiveResampling,
     DynamicResampling,
     NoResampling,
 )
+from tasks.training.options.run import ActorsConfig, RewardsConfig, TrainingConfig
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig, NamedRewardModelConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from tasks.config import SpecError, load_yaml
-from tasks.config_fields import models_in, path_mark
+from tasks.config.fields import models_in, path_mark
+from tasks.config.loading import SpecError, load_yaml
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.flyte import backend
 from tasks.flyte.uploads import upload

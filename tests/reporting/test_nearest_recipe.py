@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import RECIPES, Recipe, quickstart
 from tasks.inputs.minimal_options import written_options
 from tasks.reporting.index import write_index

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.flyte.local_run import PartRun
 from tasks.inputs.files import DataFile, quickstart
 from tasks.reporting.parts import carried, publish, responses_of

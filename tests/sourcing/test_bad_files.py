@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.sourcing import rows
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
@@ -114,7 +114,7 @@ def test_a_disk_that_fills_in_mid_write_leaves_nothing_that_is_taken_for_a_table
     path = tmp_path / "t.parquet"
     program = f"""
 import random
-from tests.generation.test_sample_and_score import table
+from tests.rollouts.test_sample_and_score import table
 from tasks.tables.schemas import PROMPTS
 from tasks.tables.parquet import write_table
 write_table({str(path)!r}, table(*(str(random.random()) * 50 for _ in range(2000))), PROMPTS)

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tasks import verifiers
-from tasks.config import SpecError, load_yaml
+from tasks.config.loading import SpecError, load_yaml
 from tasks.inputs.files import DataFile
 from tasks.sourcing.columns import MODES_OF, VERIFIERS
 from tasks.sourcing.spec import DataSpec

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.sourcing.loaders import files_of, fingerprint
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec

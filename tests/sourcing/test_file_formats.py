@@ -11,7 +11,7 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.sourcing.ground_truths import ground_truth
 from tasks.sourcing.loaders import files_of, open_rows
 from tasks.sourcing.prompts import build_prompts

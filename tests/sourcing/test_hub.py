@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import HfFileSystem
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.generation.models import ModelSpec
 from tasks.inputs.fingerprints import fingerprinted_model
 from tasks.sourcing import hub

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from tasks.config import SpecError, load_yaml
+from tasks.config.loading import SpecError, load_yaml
 from tasks.inputs.files import DataFile
 from tasks.sourcing.files import File
 from tasks.sourcing.loaders import check, check_unchanged, fingerprint, fingerprinted

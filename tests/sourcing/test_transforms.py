@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.lineage.user_code import user_files
 from tasks.sourcing.integer_answers import ASKED, whole
 from tasks.sourcing.loaders import check, fingerprint, open_rows
@@ -105,7 +105,7 @@ def test_a_changed_helper_is_imported_anew_and_nothing_is_imported_for_the_finge
 
 def test_installed_packages_and_the_standard_library_are_not_the_users(tmp_path, module):
     module.write_text(
-        "import json, numpy, pydantic.fields, tasks.config, no_such_module_at_all\ndef f(row): return row"
+        "import json, numpy, pydantic.fields, tasks.config.loading, no_such_module_at_all\ndef f(row): return row"
     )
     assert user_files(module.stem) == {module.stem: module}
 

@@ -7,7 +7,7 @@ from flytekit import FlyteContextManager
 from flytekit.configuration import DataConfig
 from flytekit.core.data_persistence import FileAccessProvider
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.generation.models import ModelError, StoredFolder
 from tasks.sourcing.files import named_files
 from tasks.sourcing.loader_specs import JsonlLoader

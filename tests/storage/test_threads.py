@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tasks.storage.threads import PatientThreads
-from tasks.training.timeouts import StalledError
+from tasks.training.runtime.timeouts import StalledError
 
 HANGING = """
 import asyncio, threading

@@ -8,7 +8,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.cleaning.task import merge_sources
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.difficulty.grading import outside_bounds
 from tasks.difficulty.stopping import Bounds
 from tasks.inputs.files import DataFile

@@ -12,11 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+from tasks.cluster.nodes import living_nodes
+from tasks.cluster.relay import RelayNodes
 from tasks.storage.durable import whole
 from tasks.training.actors.relayed_weights import RelayedWeights
-from tasks.training.cluster.nodes import living_nodes
-from tasks.training.cluster.relay import RelayNodes
-from tasks.training.timeouts import NO_LIMIT
+from tasks.training.runtime.timeouts import NO_LIMIT
 
 POLL_SECONDS = 0.02
 

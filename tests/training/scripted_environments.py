@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from tasks.environments.episode import EpisodePlayer
 from tasks.environments.sessions import AsksForTurn, Ended, Failed, Overran
-from tasks.environments.spec import EnvironmentSpec
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.training.actors.episodes import RunEpisodes
 from tasks.verifiers.scores import FunctionFailure
 

@@ -16,7 +16,7 @@ import pytest
 
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER
-from tasks.training.config import TrainingConfig
+from tasks.training.options.run import TrainingConfig
 from tests.training.driven import metrics, run
 from tests.training.mixtures import mixture
 from tests.training.processes import SHARED, held_by_tree

@@ -13,35 +13,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import SamplingConfig
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion, EngineStatistics, VersionSpan, WeightUpdate
+from tasks.planning.virtual_clock import run_in_virtual_time
+from tasks.records.checkpoint import Checkpoints
+from tasks.records.identity import run_setup
+from tasks.records.journal import Journal, cut_back_records
+from tasks.records.ledger import Ledger
+from tasks.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
+from tasks.records.run_state import RunState
+from tasks.records.saved_groups import load_groups
 from tasks.storage.tensor_digest import Contents
 from tasks.tables.parquet import read_table
 from tasks.training.actors.episodes import Episodes
+from tasks.training.actors.rewards import JudgementError
 from tasks.training.actors.weights import WeightStore
-from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.own_advantages import advantages_of
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
 from tasks.training.control.validation_figures import Question
-from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport, WrittenWeights
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.restartable import RestartingLearner
-from tasks.training.objective import ShapingConfig
-from tasks.training.records.checkpoint import Checkpoints
-from tasks.training.records.identity import run_setup
-from tasks.training.records.journal import Journal, cut_back_records
-from tasks.training.records.ledger import Ledger
-from tasks.training.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
-from tasks.training.records.run_state import RunState
-from tasks.training.records.saved_groups import load_groups
-from tasks.training.rewards import JudgementError
-from tasks.training.simulation.clock import run_in_virtual_time
+from tasks.training.options.objective import ShapingConfig
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.verifiers import Score
 
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}

@@ -7,19 +7,19 @@ import pytest
 from click.testing import CliRunner
 
 from tasks.commands.group import rlvr
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.failures import MistakeError
 from tasks.inputs.files import DataFile, quickstart
 from tasks.inputs.overrides import with_overrides
 from tasks.machine.resources import Machine
+from tasks.model_check.comparison import Difference, ModelCheckError
+from tasks.records.identity import run_name
+from tasks.records.run_state import OtherRunError
 from tasks.storage.lease import RunInUseError
 from tasks.storage.outputs import alone
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
-from tasks.training.config import ValidationConfig
-from tasks.training.model_check.comparison import Difference, ModelCheckError
-from tasks.training.records.identity import run_name
-from tasks.training.records.run_state import OtherRunError
+from tasks.training.options.run import ValidationConfig
 from tasks.training.run_attempt import step_note
 from tests.training.mixtures import mixture
 
@@ -168,7 +168,7 @@ def test_the_model_is_checked_once_for_a_run_folder_and_again_for_other_options(
         checked.append((model, options.learner.dtype))
         return {"the learner and an engine": Difference(1e-6, 1e-4)}
 
-    monkeypatch.setattr("tasks.training.model_check.check.check_model", check_model)
+    monkeypatch.setattr("tasks.model_check.check.check_model", check_model)
     for dtype in ("float32", "float32", "bfloat16"):
         options = ("model_check=true", f"learner.dtype={dtype}", "--folder", str(tmp_path / "run"))
         done = invoke(tiny_model, prompts, *options)
@@ -182,7 +182,7 @@ def test_a_model_that_is_refused_is_not_trained(prompts, tiny_model, given, monk
     def refuse(*_):
         raise ModelCheckError("model x: the learner and an engine differ")
 
-    monkeypatch.setattr("tasks.training.model_check.check.check_model", refuse)
+    monkeypatch.setattr("tasks.model_check.check.check_model", refuse)
     done = invoke(tiny_model, prompts, "model_check=true")
     assert isinstance(done.exception, ModelCheckError)
     assert not given
@@ -192,8 +192,8 @@ def test_from_a_machine_without_a_gpu_the_model_of_a_cluster_with_gpus_is_not_ch
     prompts, tiny_model, given, monkeypatch
 ):
     gpus = Machine(8.0, 8.0)
-    monkeypatch.setattr("tasks.training.without_flyte.ray_resources", lambda: gpus)
-    monkeypatch.setattr("tasks.training.without_flyte.has_gpu", lambda: False)
+    monkeypatch.setattr("tasks.commands.without_flyte.ray_resources", lambda: gpus)
+    monkeypatch.setattr("tasks.commands.without_flyte.has_gpu", lambda: False)
     done = invoke(tiny_model, prompts, "model_check=true", "--cluster", "10.0.0.1:6379")
     assert isinstance(done.exception, MistakeError)
     assert f"rlvr doctor model-check {tiny_model}" in str(done.exception)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tasks.generation.judging import RolloutError, check_prompts
+from tasks.rollouts.judging import RolloutError, check_prompts
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, canonical_json
 from tasks.verifiers import VerifierPool, VerifiersConfig, check_ground_truth, missing_resources

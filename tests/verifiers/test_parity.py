@@ -10,14 +10,14 @@ import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.generation.judged_by import JudgedBy
-from tasks.generation.rollout_cache import RolloutCache
-from tasks.generation.sample_and_score import sample_and_score
-from tasks.generation.sampling_loop import Workload, tokenise
+from tasks.rollouts.judged_by import JudgedBy
+from tasks.rollouts.rollout_cache import RolloutCache
+from tasks.rollouts.sample_and_score import sample_and_score
+from tasks.rollouts.sampling_loop import Workload, tokenise
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
-from tasks.training.config import RewardsConfig
-from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.training.actors.rewards import RayJudge, RewardProcess
+from tasks.training.options.run import RewardsConfig
 from tasks.verifiers import VerifiersConfig, verifiers_of, verify
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded
 
@@ -112,7 +112,7 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
         ids = tokenise(table.to_pylist(), model, SamplingConfig())
         yield ReplayingEngine(dict(zip(map(tuple, ids), MADE, strict=True)))
 
-    monkeypatch.setattr("tasks.generation.sampling_loop.running_engine", replaying)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
     cache = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, JudgedBy(config, ""))
     sampled = sample_and_score(

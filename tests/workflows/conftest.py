@@ -24,10 +24,10 @@ from tasks.flyte.ray_job import RayJobTask
 from tasks.flyte.stages import local, output_folder, run_id
 from tasks.generation.models import PackagedGguf
 from tasks.generation.task import PreparedModel, prepare_model
+from tasks.model_check.task import check_model
 from tasks.tables.content_digest import seal
 from tasks.tables.parquet import read_table, table_from_rows, validate, write_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
-from tasks.training.model_check.task import check_model
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe
 from tests.hub.models import CONTEXT, small

@@ -13,8 +13,8 @@ from tasks.evaluation.task import compare_policies
 from tasks.flyte.lost_outputs import COMPOSE_AGAIN, WRITERS, sentence
 from tasks.inputs.composed_again import compose_again
 from tasks.inputs.files import quickstart
+from tasks.kubernetes.pods import PodConfig
 from tasks.mixing.task import mix_prompts
-from tasks.pods import PodConfig
 from tasks.storage.locations import RUNS
 from tasks.training.task import train_policy
 from tests.flyte.admin_stand_in import console_form

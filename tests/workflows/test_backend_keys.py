@@ -19,8 +19,8 @@ from tasks.inputs.composed_again import NAME
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.pin_tasks import pin_data, pin_evaluation, pin_training
 from tasks.inputs.preflight import preflight
+from tasks.kubernetes.pods import PodConfig
 from tasks.lineage.code_digest import distributions, reachable
-from tasks.pods import PodConfig
 from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.prompts import build_prompts
 from tasks.storage.locations import RUNS

@@ -9,11 +9,11 @@ from flytekit.bin import entrypoint
 from flytekit.clis.sdk_in_container.pyflyte import main
 from flytekit.exceptions.user import FlyteUserRuntimeException
 
-from tasks.config import SpecError
+from tasks.config.loading import SpecError
 from tasks.generation.models import ModelError
 from tasks.inputs.files import DataFile, Recipe, quickstart
 from tasks.inputs.preflight import check, longest_prompt
-from tasks.training.prompt_options import CurriculumConfig, PromptsConfig
+from tasks.training.options.prompts import CurriculumConfig, PromptsConfig
 
 
 def data(**changes) -> DataFile:

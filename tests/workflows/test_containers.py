@@ -9,9 +9,9 @@ from flytekit.types.directory import FlyteDirectory
 from tasks.flyte.stages import config_digest
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.machine.image import ACCELERATOR
+from tasks.model_check.options import CheckedOptions
 from tasks.sourcing.loaders import batches
 from tasks.tables.parquet import read_metadata
-from tasks.training.model_check.options import CheckedOptions
 from tests.training.mixtures import HAS_AN_E
 from tests.workflows.containers import FOLDERS, files_of, literals, python
 from tests.workflows.propeller import IMAGE, FailedError
@@ -68,7 +68,7 @@ def test_a_pod_with_less_disk_than_it_fills_is_an_error_of_the_plan(cluster):
 @pytest.mark.complete
 @pytest.mark.parametrize(
     ("image", "task"),
-    [("data", "tasks.inputs.preflight.preflight"), ("training", "tasks.training.model_check.task.check_model")],
+    [("data", "tasks.inputs.preflight.preflight"), ("training", "tasks.model_check.task.check_model")],
 )
 def test_images_whose_engines_cannot_run_are_refused_in_a_sentence(cluster, tiny_model, monkeypatch, image, task):
     data, training, evaluation = quickstart()

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from tasks.config import SpecError, parse
+from tasks.config.loading import SpecError, parse
 from tasks.flyte.local_run import LocalRun
 from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.preflight import check_together, check_variants, sampled_as_trained

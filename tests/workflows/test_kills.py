@@ -16,7 +16,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER, StageSummary
-from tasks.training.config import TrainingConfig
+from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.config import DEFAULTS
 from tests.training.mixtures import mixture
 from tests.workflows.containers import files_of, literals, python

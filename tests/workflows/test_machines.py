@@ -5,8 +5,9 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 from google.protobuf.json_format import MessageToDict
 
+from tasks.cluster.pods import check_judge_gpus
 from tasks.cluster_check.task import check_machines
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
 from tasks.inputs.pinning import (
     fingerprinted_data,
@@ -16,9 +17,8 @@ from tasks.inputs.pinning import (
     pinned_recipe,
     with_commits,
 )
-from tasks.pod_templates import SHARED_MEMORY
-from tasks.pods import PodConfig
-from tasks.training.cluster.pods import check_judge_gpus
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
+from tasks.kubernetes.pods import PodConfig
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from tests.workflows.jobs import literals, run

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.cluster.pods import controller_pod
 from tasks.inputs.disk_needs import stored_models
 from tasks.inputs.files import quickstart
 from tasks.inputs.memory_needs import training_needs
-from tasks.training.cluster.pods import controller_pod
 from tests import pod
 from tests.object_store import object_store
 from tests.paths import ROOT

@@ -9,7 +9,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.commands.group import rlvr as command
-from tasks.config import SpecError, load_yaml, parse
+from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart

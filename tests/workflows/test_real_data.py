@@ -27,7 +27,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from flytekit.types.directory import FlyteDirectory
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import DataFile, Recipe
 from workflows.data import data
 home = Path(sys.argv[1])

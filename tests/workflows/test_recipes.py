@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from tasks.config import Extendable, SpecError, extended, load_yaml, nested, parse
+from tasks.config.loading import Extendable, SpecError, extended, load_yaml, nested, parse
 from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe
 from tasks.inputs.overrides import with_overrides
 from tests.paths import DATA

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from flytekit.types.directory import FlyteDirectory
 
-from tasks.config import load_yaml
+from tasks.config.loading import load_yaml
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, with_companions
 from tasks.inputs.preflight import preflight
 from tasks.tables.parquet import read_table

@@ -50,7 +50,7 @@ def command(beginning: str) -> str:
 
 @pytest.mark.long
 def test_its_reward_gives_a_score_and_its_files_are_read(folder, monkeypatch):
-    from tasks.config import load_yaml
+    from tasks.config.loading import load_yaml
     from tasks.inputs.files import DataFile, EvaluationFile, Recipe
     from tasks.inputs.preflight import check_together, sampled_as_trained
 

@@ -83,7 +83,7 @@ def test_the_wheel_holds_the_code_and_every_file_that_it_reads(wheel):
 def test_every_file_that_ships_loads_outside_of_a_checkout(python, tmp_path):
     code = """
         import data_specs.rewards, data_specs.transforms, tasks
-        from tasks.config import load_yaml
+        from tasks.config.loading import load_yaml
         from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, with_companions
         for path in sorted(RECIPES.glob("*.yaml")):
             print(with_companions(path.stem)[1].data)

@@ -15,9 +15,9 @@ from tasks.environments.episode import EpisodePlayer, EpisodeRequest, GenerateTu
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
 from tasks.tables.schemas import Message
+from tasks.training.actors.rewards import RewardClient, judge_text
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.groups.group import Prompt, Sample
-from tasks.training.rewards import RewardClient, judge_text
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
 

@@ -30,12 +30,12 @@ from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot, SlotState
 from tasks.training.actors.updates import WeightUpdates
 from tasks.training.actors.weights import Weights
-from tasks.training.config import TrainingConfig
-from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Group, Prompt, Sample, Stage
 from tasks.training.groups.window import Window
-from tasks.training.metric import Metric
-from tasks.training.timeouts import Limit, until_the_first, within
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.gpu_time_sharing import Turns
+from tasks.training.runtime.metric import Metric
+from tasks.training.runtime.timeouts import Limit, until_the_first, within
 
 logger = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from tasks.machine.precision import HeadDtype
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import free_resources
 from tasks.training.actors.broadcast import RelayError
-from tasks.training.config import ActorsConfig
 from tasks.training.learner.adapter import served_adapter
-from tasks.training.learner.config import LoraConfig
-from tasks.training.timeouts import Limit, watched, within
+from tasks.training.options.learner import LoraConfig
+from tasks.training.options.run import ActorsConfig
+from tasks.training.runtime.timeouts import Limit, watched, within
 
 STOP_SECONDS = 10.0
 """Seconds that an engine may take to shut down before its process is killed."""

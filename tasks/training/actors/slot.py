@@ -23,9 +23,9 @@ from tasks.generation.interface import Completion, EngineStatistics
 from tasks.training.actors.concurrency import Concurrency
 from tasks.training.actors.decoding import Decoding
 from tasks.training.actors.process import Actor
-from tasks.training.config import ActorsConfig
 from tasks.training.groups.group import Group, Sample
-from tasks.training.restart_budget import RestartBudget
+from tasks.training.options.run import ActorsConfig
+from tasks.training.runtime.restart_budget import RestartBudget
 
 MAX_BACK_OFF = 60.0
 """Longest pause in seconds before an actor is replaced, while the slot is within its restart budget."""

@@ -8,9 +8,9 @@ from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.actors.weights import Weights
-from tasks.training.config import TrainingConfig
-from tasks.training.gpu_time_sharing import Turns
-from tasks.training.timeouts import Limit, until_the_first, within
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.gpu_time_sharing import Turns
+from tasks.training.runtime.timeouts import Limit, until_the_first, within
 
 
 class WeightUpdates:

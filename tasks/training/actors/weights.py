@@ -19,8 +19,8 @@ from tasks.storage.lease import RunInUseError
 from tasks.storage.model_folder import weight_bytes
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.process import ActorLostError
-from tasks.training.cluster.sizes import VERSIONS
-from tasks.training.timeouts import NO_LIMIT, Limit, within
+from tasks.training.runtime.timeouts import NO_LIMIT, Limit, within
+from tasks.training.sizing.pod_sizes import VERSIONS
 
 logger = logging.getLogger(__name__)
 

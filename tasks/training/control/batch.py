@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tasks.generation.interface import Completion, Piece
-from tasks.training.config import TrainingConfig
+from tasks.records.kept_tokens import TrainedTokens, is_kept
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.client import Learner, StepReport
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.restartable import NotFiniteError
-from tasks.training.objective.config import ObjectiveConfig
-from tasks.training.records.kept_tokens import TrainedTokens, is_kept
+from tasks.training.options.objective import ObjectiveConfig
+from tasks.training.options.run import TrainingConfig
 
 
 @dataclass(frozen=True)

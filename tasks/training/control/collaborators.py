@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.records.checkpoint import Checkpoints
+from tasks.records.journal import Metrics
+from tasks.records.ledger import Ledger
 from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.process import Actor
+from tasks.training.actors.rewards import RewardClient
 from tasks.training.actors.weights import Weights
 from tasks.training.control.batch import Advantages, advantages
 from tasks.training.control.validation_figures import Question
-from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.restartable import RestartingLearner
-from tasks.training.records.checkpoint import Checkpoints
-from tasks.training.records.journal import Metrics
-from tasks.training.records.ledger import Ledger
-from tasks.training.rewards import RewardClient
+from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.telemetry.machine_use import MachineUse
 
 

@@ -28,8 +28,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.failures import InfrastructureError, MistakeError
+from tasks.records.checkpoint import Checkpoints, is_due
+from tasks.records.identity import run_setup
+from tasks.records.response_files import print_responses
+from tasks.records.run_state import RunState
+from tasks.records.saved_groups import groups_table, load_groups
 from tasks.storage.durable import whole_in_threads
-from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import train_batch
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.group_lifecycle import GroupLifecycle
@@ -37,17 +41,13 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import Validation, superseded_policies, validated_policy
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.checkpoint_shards import ShardUploadError
-from tasks.training.learner.config import learning_rate
 from tasks.training.learner.restartable import NotFiniteError
-from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
-from tasks.training.records.checkpoint import Checkpoints, is_due
-from tasks.training.records.identity import run_setup
-from tasks.training.records.response_files import print_responses
-from tasks.training.records.run_state import RunState
-from tasks.training.records.saved_groups import groups_table, load_groups
+from tasks.training.options.learner import learning_rate
+from tasks.training.options.prompts import ActiveResampling, DynamicResampling, NoResampling
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.timeouts import Limit, watched, within
 from tasks.training.telemetry.alarms import Watch
 from tasks.training.telemetry.step_metrics import batch_metrics
-from tasks.training.timeouts import Limit, watched, within
 
 logger = logging.getLogger(__name__)
 

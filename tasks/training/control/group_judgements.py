@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from tasks.training.actors.rewards import RewardClient, scorer_of
 from tasks.training.groups.group import Group, Sample
-from tasks.training.rewards import RewardClient, scorer_of
 from tasks.verifiers import Score
 from tasks.verifiers.grouped import GroupRewards
 

@@ -19,24 +19,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tasks.generation.interface import Completion, WeightUpdate
+from tasks.records.kept_tokens import TrainedTokens
+from tasks.records.ledger import Fate, Ledger
 from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import Actor
+from tasks.training.actors.rewards import MIN_JUDGED, RewardClient, judge_response
 from tasks.training.actors.weights import Weights
-from tasks.training.config import TrainingConfig
 from tasks.training.control.group_judgements import GroupJudgements
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.gpu_time_sharing import Turns
 from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.groups.window import Window
 from tasks.training.objective.rounding import are_equal
-from tasks.training.prompt_options import DynamicResampling
-from tasks.training.records.kept_tokens import TrainedTokens
-from tasks.training.records.ledger import Fate, Ledger
-from tasks.training.rewards import MIN_JUDGED, RewardClient, judge_response
+from tasks.training.options.prompts import DynamicResampling
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.gpu_time_sharing import Turns
+from tasks.training.runtime.timeouts import until_the_first
 from tasks.training.telemetry.step_metrics import StepCounters
-from tasks.training.timeouts import until_the_first
 from tasks.verifiers.function_watch import FunctionWatch
 from tasks.verifiers.grouped import judges_groups
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.training.prompt_options import PromptsConfig
+from tasks.training.options.prompts import PromptsConfig
 
 
 class PromptHistory:

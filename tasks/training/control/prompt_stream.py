@@ -13,7 +13,7 @@ from typing import Any
 from tasks.failures import MistakeError
 from tasks.training.control.prompt_history import PromptHistory
 from tasks.training.groups.group import Prompt
-from tasks.training.prompt_options import CurriculumConfig, PromptsConfig
+from tasks.training.options.prompts import CurriculumConfig, PromptsConfig
 
 DEFAULT_OPTIONS = PromptsConfig()
 """Options that do not change the mixture's order."""

@@ -12,16 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.config import non_default_options
+from tasks.config.loading import non_default_options
 from tasks.failures import MistakeError
 from tasks.generation import chat_template
 from tasks.generation.benchmark_sampling import AskedBenchmark
-from tasks.generation.judging import judgeable
+from tasks.rollouts.judging import judgeable
 from tasks.storage.model_folder import loading
 from tasks.tables.schemas import canonical_json
-from tasks.training.config import TrainingConfig
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
+from tasks.training.options.run import TrainingConfig
 from tasks.verifiers import VerifiersConfig
 
 logger = logging.getLogger(__name__)

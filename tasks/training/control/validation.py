@@ -18,11 +18,11 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
+from tasks.training.actors.rewards import RewardClient, judge_group, judge_response, scorer_of
 from tasks.training.actors.slot import ActorSlot
-from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
-from tasks.training.rewards import RewardClient, judge_group, judge_response, scorer_of
+from tasks.training.options.run import TrainingConfig, ValidationConfig
 from tasks.verifiers import stated_answer
 from tasks.verifiers.equal_answers import classes_of_equal_answers
 from tasks.verifiers.grouped import judges_groups

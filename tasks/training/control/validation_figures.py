@@ -14,7 +14,7 @@ from tasks.generation.interface import Completion
 from tasks.statistics.intervals import Estimate, mean_of, score_interval
 from tasks.statistics.majority import majority
 from tasks.training.groups.group import Prompt
-from tasks.training.metric import Metric
+from tasks.training.runtime.metric import Metric
 from tasks.verifiers import Score
 from tasks.verifiers.chat.prompts import is_pairwise
 

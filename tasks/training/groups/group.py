@@ -27,12 +27,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.environments.spec import EnvironmentSpec
 from tasks.generation import chat_template
+from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion
 from tasks.tables.schemas import Message
-from tasks.training.objective import ObjectiveConfig, ShapingConfig, shaped_reward
+from tasks.training.objective import shaped_reward
 from tasks.training.objective.rounding import are_equal
+from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
 from tasks.verifiers import Reward, Score
 
 

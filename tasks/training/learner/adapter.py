@@ -15,7 +15,7 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import ServedAdapter
 from tasks.storage.durable import whole
 from tasks.storage.tensor_digest import Contents, contents_of
-from tasks.training.learner.config import LoraConfig
+from tasks.training.options.learner import LoraConfig
 
 if TYPE_CHECKING:
     import peft

@@ -1,7 +1,7 @@
 """Reads the options of a model's configuration that the learner needs: head, randomness, recurrence and RoPE.
 
 Engines and transformers read these options automatically. The learner computes the head in chunks and packs rows, so it
-has to read them, too. `tasks.training.model_check` compares the result with the model's own forward pass.
+has to read them, too. `tasks.model_check` compares the result with the model's own forward pass.
 """
 
 from __future__ import annotations

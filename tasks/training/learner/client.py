@@ -19,21 +19,21 @@ from tasks.machine.memory_limit import MemoryLimitError
 from tasks.machine.ray_memory import RayMemory
 from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
-from tasks.training.config import TrainingConfig
 from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, by_number, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.learner.ranks_start import RanksStart
 from tasks.training.learner.row_cost import TOKENS
-from tasks.training.own_functions import OwnFunctionError
-from tasks.training.simulation.roofline import (
+from tasks.training.objective.own_functions import OwnFunctionError
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.timeouts import Limit, within
+from tasks.training.sizing.roofline import (
     Architecture,
     gpu_called,
     model_flops_utilization,
     tokens_before,
 )
-from tasks.training.timeouts import Limit, within
 
 if TYPE_CHECKING:
     from ray import ObjectRef

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.training.config import TrainingConfig
+from tasks.training.options.run import TrainingConfig
 
 
 def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:

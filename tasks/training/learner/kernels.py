@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from tasks.failures import MistakeError
 from tasks.training.learner import flash_attention
-from tasks.training.learner.config import LearnerConfig, check_dense_attention
 from tasks.training.learner.fused_layers import fuse
 from tasks.training.learner.policy import Policy
+from tasks.training.options.learner import LearnerConfig, check_dense_attention
 
 
 def check_kernels(policy: Policy, options: LearnerConfig) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tasks.training.learner import liger, logits
-from tasks.training.learner.config import CHUNK_ON_CPU
 from tasks.training.learner.logits import Blocks, Shape, on_device
+from tasks.training.options.learner import CHUNK_ON_CPU
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx

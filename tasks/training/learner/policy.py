@@ -24,12 +24,12 @@ from tasks.training.learner.architecture import (
     freeze_constants,
     without_randomness,
 )
-from tasks.training.learner.config import CHUNK_ON_CPU, LoraConfig
 from tasks.training.learner.logprobs import can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.routing import RouteReplay
 from tasks.training.learner.row_cost import RowCost
 from tasks.training.learner.sharding import gather_experts_together, restore_buffers, sharded_loading
+from tasks.training.options.learner import CHUNK_ON_CPU, LoraConfig
 
 DENSE = "sdpa"
 """Name of torch's attention. transformers passes it a mask `[T, T]` of a packed row."""

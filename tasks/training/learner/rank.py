@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.machine.large_imports import large_imports
-from tasks.training.config import TrainingConfig
-from tasks.training.simulation.roofline import WEIGHT, known_architecture
+from tasks.training.options.run import TrainingConfig
+from tasks.training.sizing.roofline import WEIGHT, known_architecture
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore

@@ -24,7 +24,6 @@ from tasks.machine import precision
 from tasks.storage.durable import writing
 from tasks.storage.stored_files import StoredFile
 from tasks.storage.tensor_digest import NOTHING, Contents
-from tasks.training.config import TrainingConfig
 from tasks.training.learner.async_checkpoint import BackgroundCheckpointEngine
 from tasks.training.learner.checkpoint_shards import Upload
 from tasks.training.learner.client import LearnerLostError, RankReport
@@ -38,7 +37,8 @@ from tasks.training.learner.universal import TAG, universal_in
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers
 from tasks.training.learner.weight_files import as_readable_as_others, copy_all_but_weights
 from tasks.training.objective import LossInputs, policy_loss
-from tasks.training.own_functions import own_loss
+from tasks.training.objective.own_functions import own_loss
+from tasks.training.options.run import TrainingConfig
 
 SHARD = "5GB"
 """Maximum size of a safetensors file of an exported policy."""

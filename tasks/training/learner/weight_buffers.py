@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import _TYPES
 from torch import Tensor
 
-from tasks.pod_templates import SHARED_MEMORY
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.storage.durable import WriteError, whole
 from tasks.storage.tensor_digest import Contents, TensorDigest
 from tasks.training.learner.weight_files import BUFFERS

@@ -1,7 +1,7 @@
 """Computes advantages, loss and metrics from rewards and log-probabilities.
 
-All functions are pure functions of tensors and an `ObjectiveConfig`. The configuration is imported eagerly and needs no
-torch, so that the command line parses recipes without it. The computations are imported on first use.
+All functions are pure functions of tensors and an `ObjectiveConfig`. Modules that need torch are imported on first use,
+so that other parts of the package are also imported on machines without torch.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tasks.training.objective.config import KLConfig, ObjectiveConfig, OverlongConfig, ShapingConfig
-from tasks.training.objective.correction_config import CorrectionConfig
 from tasks.training.objective.shaping import shaped_reward
 
 if TYPE_CHECKING:
@@ -20,13 +18,8 @@ if TYPE_CHECKING:
     from tasks.training.objective.metrics import summarize
 
 __all__ = [
-    "CorrectionConfig",
-    "KLConfig",
     "LossInputs",
     "LossOutput",
-    "ObjectiveConfig",
-    "OverlongConfig",
-    "ShapingConfig",
     "compute_advantages",
     "kl_of_responses",
     "normalize_then_sum",

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tasks.failures import MistakeError
-from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.objective.rounding import ROUNDING
+from tasks.training.options.objective import ObjectiveConfig
 
 GROUP_STD_EPSILON = 1e-6
 """Number added to a group's standard deviation before dividing by it."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.training.objective.correction_config import CorrectionConfig, MaskConfig
 from tasks.training.objective.divergence import binary_divergence
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import mean_per_sequence, sum_per_sequence
+from tasks.training.options.correction import CorrectionConfig, MaskConfig
 
 
 class Correction(NamedTuple):

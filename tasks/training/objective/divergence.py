@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tasks.training.objective.config import BinaryDivergence
+from tasks.training.options.objective import BinaryDivergence
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from tasks.training.objective.config import KLConfig, KLEstimator
 from tasks.training.objective.ratios import bounded_exp
+from tasks.training.options.objective import KLConfig, KLEstimator
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:

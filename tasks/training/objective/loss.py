@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tasks.training.objective.config import Aggregation, ObjectiveConfig
 from tasks.training.objective.correction import correction
 from tasks.training.objective.kl import kl_estimate
 from tasks.training.objective.metrics import Measured, measure
-from tasks.training.objective.own import OwnSurrogate, RowTerms, SurrogateRow
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import sum_per_sequence
 from tasks.training.objective.surrogate import clipped, importance_ratio, surrogate
+from tasks.training.options.objective import Aggregation, ObjectiveConfig
+from tasks.training.options.own import OwnSurrogate, RowTerms, SurrogateRow
 
 
 @dataclass(frozen=True)

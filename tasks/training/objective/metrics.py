@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from math import log
 from typing import TYPE_CHECKING
 
-from tasks.training.metric import Metric
-from tasks.training.objective.config import ObjectiveConfig
-from tasks.training.objective.correction_config import PER_SEQUENCE
 from tasks.training.objective.ratios import bounded_exp
+from tasks.training.options.correction import PER_SEQUENCE
+from tasks.training.options.objective import ObjectiveConfig
+from tasks.training.runtime.metric import Metric
 
 if TYPE_CHECKING:
     from torch import Tensor

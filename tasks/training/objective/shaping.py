@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.training.objective.config import OverlongConfig, ShapingConfig
+from tasks.training.options.objective import OverlongConfig, ShapingConfig
 
 
 def shaped_reward(reward: float, length: int, truncated: bool, config: ShapingConfig) -> float:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.objective.divergence import binary_divergence
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import mean_per_sequence
+from tasks.training.options.objective import ObjectiveConfig
 
 
 class Clipped(NamedTuple):

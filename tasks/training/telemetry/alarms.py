@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tasks.training.config import AlarmsConfig
+from tasks.training.options.run import AlarmsConfig
 
 logger = logging.getLogger(__name__)
 

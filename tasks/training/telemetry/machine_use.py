@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from tasks.pods import CORES_A_GPU
+from tasks.kubernetes.pods import CORES_A_GPU
 from tasks.training.actors.decoding import Decoding
 from tasks.training.actors.slot import ActorSlot
-from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import JudgedGroup
-from tasks.training.metric import Metric
-from tasks.training.simulation.roofline import (
+from tasks.training.options.run import TrainingConfig
+from tasks.training.runtime.metric import Metric
+from tasks.training.sizing.roofline import (
     Architecture,
     gpu_called,
     model_bandwidth_utilization,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tasks.generation.interface import Completion, WeightUpdate
 from tasks.training.groups.group import JudgedGroup
-from tasks.training.metric import Metric
+from tasks.training.runtime.metric import Metric
 
 SAMPLED = (
     Metric(

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from tasks.config import Config, RunTime
-from tasks.config_fields import HubOrFolder
-from tasks.connection import VARIABLE, ConnectionConfig, plain_url
+from tasks.config.connection import VARIABLE, ConnectionConfig, plain_url
+from tasks.config.fields import HubOrFolder
+from tasks.config.loading import Config, RunTime
 
 TEMPLATES = Path(__file__).parent / "templates"
 """Folder of the judges' prompt templates."""

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 import httpx2
 from pydantic import Field, ValidationError, model_validator
 
-from tasks.config import Config
+from tasks.config.loading import Config
 from tasks.storage.addresses import AddressRefusedError
 from tasks.storage.sent_files import SentFile, SentFileError, read_file
 from tasks.verifiers.calls import Messages

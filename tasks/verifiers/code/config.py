@@ -6,9 +6,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config import Config, RunTime
-from tasks.config_fields import InFile
-from tasks.connection import VARIABLE, ConnectionConfig, plain_url
+from tasks.config.connection import VARIABLE, ConnectionConfig, plain_url
+from tasks.config.fields import InFile
+from tasks.config.loading import Config, RunTime
 from tasks.storage.sent_files import FilePath
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")

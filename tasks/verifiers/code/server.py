@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from tasks.config import explain
+from tasks.config.loading import explain
 from tasks.verifiers import process_limits
 from tasks.verifiers.code.config import LIMITS, CodeConfig
 

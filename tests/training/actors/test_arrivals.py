@@ -4,7 +4,7 @@ import pytest
 
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.process import ActorLostError
-from tasks.training.config import ActorsConfig
+from tasks.training.options.run import ActorsConfig
 from tests.training.stand_ins import Run, ScriptedActor, always, config, prompts
 
 ARRIVALS = {

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from tasks.planning.simulated_actors import ClockActor, ClockLearner, EngineClock, drawn_lengths
+from tasks.planning.simulated_run import Workload, simulate
 from tasks.training.actors.concurrency import Concurrency
-from tasks.training.config import TrainingConfig
-from tasks.training.simulation.actors import ClockActor, ClockLearner, EngineClock, drawn_lengths
-from tasks.training.simulation.run import Workload, simulate
+from tasks.training.options.run import TrainingConfig
 
 
 def test_without_preemptions_an_engine_is_given_all_that_it_runs():

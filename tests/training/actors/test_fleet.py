@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from tasks.training.config import TrainingConfig
-from tasks.training.simulation import ladder
-from tasks.training.simulation.actors import ClockActor, ClockLearner, EngineClock, drawn_lengths, mean_context
-from tasks.training.simulation.clock import NothingToDoError, run_in_virtual_time
-from tasks.training.simulation.roofline import GPUS, KNOWN, model_bandwidth_utilization
-from tasks.training.simulation.run import Workload, simulate
+from tasks.planning import ladder
+from tasks.planning.simulated_actors import ClockActor, ClockLearner, EngineClock, drawn_lengths, mean_context
+from tasks.planning.simulated_run import Workload, simulate
+from tasks.planning.virtual_clock import NothingToDoError, run_in_virtual_time
+from tasks.training.options.run import TrainingConfig
+from tasks.training.sizing.roofline import GPUS, KNOWN, model_bandwidth_utilization
 
 ENGINE = EngineClock(step_seconds=0.01, max_num_seqs=16)
 

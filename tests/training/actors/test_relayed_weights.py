@@ -9,7 +9,7 @@ import pytest
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.learner.weight_files import BUFFERS
-from tasks.training.timeouts import Limit
+from tasks.training.runtime.timeouts import Limit
 from tests.training.actors.file_relays import Nodes
 from tests.training.stand_ins import run_in_virtual_time
 

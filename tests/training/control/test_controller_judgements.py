@@ -8,7 +8,7 @@ from math import sqrt
 
 import pytest
 
-from tasks.training.rewards import JudgementError
+from tasks.training.actors.rewards import JudgementError
 from tasks.verifiers import Reward, Score
 from tasks.verifiers.function_watch import RewardFunctionError
 from tasks.verifiers.scores import FunctionFailure

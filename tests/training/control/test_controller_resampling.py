@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tasks.training.actors.process import ActorLostError
-from tasks.training.config import ActorsConfig
 from tasks.training.control.controller import NoSignalError
+from tasks.training.options.run import ActorsConfig
 from tests.training.stand_ins import (
     RecordingLearner,
     Run,

@@ -12,11 +12,11 @@ from tasks.storage.tensor_digest import Contents
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.weights import WeightStore
-from tasks.training.config import ActorsConfig
 from tasks.training.control.controller import LostGroupsError, NoSignalError
 from tasks.training.groups.window import Window
 from tasks.training.learner.client import WrittenWeights
-from tasks.training.timeouts import Limit, StalledError, within
+from tasks.training.options.run import ActorsConfig
+from tasks.training.runtime.timeouts import Limit, StalledError, within
 from tests.training.stand_ins import (
     RecordingLearner,
     Run,
@@ -257,7 +257,7 @@ def test_rounds_that_nobody_could_judge_are_not_prompts_without_signal(tmp_path)
             raise_unjudged()
 
     def raise_unjudged():
-        from tasks.training.rewards import JudgementError
+        from tasks.training.actors.rewards import JudgementError
 
         raise JudgementError("the judge does not answer")
 
@@ -316,7 +316,7 @@ def test_of_several_updates_on_a_batch_one_that_is_not_finite_is_left_out_and_co
 
 
 def test_a_disk_that_does_not_answer_ends_the_run_and_an_upload_that_is_slow_does_not(tmp_path, caplog, monkeypatch):
-    import tasks.training.records.checkpoint as module
+    import tasks.records.checkpoint as module
 
     async def slow(_self, _checkpoint, _superseded):
         await asyncio.sleep(500)

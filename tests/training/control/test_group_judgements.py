@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from tasks.training.actors.rewards import JudgementError
 from tasks.training.groups.group import Stage
-from tasks.training.rewards import JudgementError
 from tasks.verifiers import Reward, Score, functions
 from tasks.verifiers.function_watch import RewardFunctionError
 from tasks.verifiers.scores import CannotJudge

@@ -12,7 +12,7 @@ from tasks.training.control.own_advantages import advantages_of, reward_batch
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence, pack
-from tasks.training.objective import ObjectiveConfig, ShapingConfig
+from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
 from tasks.verifiers import Reward, Score
 from tests.training.control.test_controller_resume import crashed_at_the_fourth_step
 from tests.training.control.test_episodes import run_of

@@ -12,7 +12,7 @@ from tasks.failures import MistakeError
 from tasks.training.control.controller import NoPromptsLeftError
 from tasks.training.control.prompt_history import PromptHistory
 from tasks.training.control.prompt_stream import PromptStream, easy_to_hard
-from tasks.training.prompt_options import CurriculumConfig, PromptsConfig, RerollConfig
+from tasks.training.options.prompts import CurriculumConfig, PromptsConfig, RerollConfig
 from tests.training.stand_ins import Run, always, config, ids, prompts
 
 

@@ -9,7 +9,7 @@ from tasks.generation.interface import Completion, VersionSpan
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.groups.window import Window
-from tasks.training.objective import ShapingConfig
+from tasks.training.options.objective import ShapingConfig
 from tasks.verifiers import Score
 from tests.examples import examples
 from tests.training.stand_ins import prompts

@@ -10,11 +10,11 @@ from torch.nn.attention import _fa4, current_flash_attention_impl
 from transformers import AutoConfig
 
 from tasks.failures import MistakeError
-from tasks.training.config import TrainingConfig
 from tasks.training.learner import flash_attention, varlen
-from tasks.training.learner.config import LearnerConfig, check_attention
 from tasks.training.learner.flash_attention import VERSION, Heads, _plain_attention, reason_against, switch_off, try_out
 from tasks.training.learner.trainer import Trainer
+from tasks.training.options.learner import LearnerConfig, check_attention
+from tasks.training.options.run import TrainingConfig
 
 CPU = torch.device("cpu")
 HEADS = Heads(queries=4, keys=2, sizes=frozenset({16}), windows=frozenset({True, False}), capped=False)

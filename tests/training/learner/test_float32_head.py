@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tasks.training.config import TrainingConfig
-from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import token_logprobs
 from tasks.training.learner.policy import Policy, layout_arguments
 from tasks.training.learner.trainer import Trainer
+from tasks.training.options.learner import LoraConfig
+from tasks.training.options.run import TrainingConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from tasks.storage.tensor_digest import contents_of
-from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import with_gradient
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.weight_files import BUFFERS
-from tests.training.model_check.families import build
+from tasks.training.options.run import TrainingConfig
+from tests.model_check.families import build
 
 pytestmark = pytest.mark.engine
 

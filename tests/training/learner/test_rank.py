@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from tasks.training.config import TrainingConfig
 from tasks.training.learner.rank import MARGIN, group_timeout, memory_share
+from tasks.training.options.run import TrainingConfig
 
 JOINED = """
 import socket
 
 import torch
 
-from tasks.training.config import TrainingConfig
+from tasks.training.options.run import TrainingConfig
 from tasks.training.learner.rank import LearnerRank
 
 with socket.create_server(("127.0.0.1", 0)) as free:

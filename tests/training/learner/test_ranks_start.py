@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tasks.training.learner import ranks_start
-from tasks.training.learner.config import LearnerConfig
 from tasks.training.learner.ranks_start import IMPORT_SECONDS, RanksStart
+from tasks.training.options.learner import LearnerConfig
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tasks.training.config import TrainingConfig
 from tasks.training.learner.packing import Sequence
-from tests.training.model_check.families import build
+from tasks.training.options.run import TrainingConfig
+from tests.model_check.families import build
 
 pytestmark = [pytest.mark.engine, pytest.mark.complete]
 

@@ -29,7 +29,7 @@ DEEP = {"num_hidden_layers": 12, "hidden_size": 64, "head_dim": 32, "moe_interme
 @pytest.fixture(scope="module")
 def family(tmp_path_factory):
     """A function that returns the folder of a family of models in miniature, made once."""
-    from tests.training.model_check.families import build
+    from tests.model_check.families import build
 
     made = {}
 

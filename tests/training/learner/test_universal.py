@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tasks.training.config import TrainingConfig
 from tasks.training.learner.universal import ConversionError, convert, universal_in
+from tasks.training.options.run import TrainingConfig
 from tests.training.learner.test_learner import LORA, SEQUENCES
 
 pytestmark = pytest.mark.engine

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.pod_templates import SHARED_MEMORY
+from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.storage.durable import WriteError
 from tasks.storage.tensor_digest import contents_of
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers

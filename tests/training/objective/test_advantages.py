@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.failures import MistakeError
-from tasks.training.objective import ObjectiveConfig, compute_advantages, normalize_then_sum, zero_variance
+from tasks.training.objective import compute_advantages, normalize_then_sum, zero_variance
+from tasks.training.options.objective import ObjectiveConfig
 from tests.examples import examples
 
 PROPERTY = settings(deadline=None, max_examples=examples(50), derandomize=True)

@@ -7,10 +7,11 @@ from math import exp, log
 import pytest
 import torch
 
-from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+from tasks.training.objective import LossInputs, policy_loss, summarize
 from tasks.training.objective.divergence import binary_divergence
 from tasks.training.objective.kl import kl_estimate
 from tasks.training.objective.metrics import LOSS_METRICS
+from tasks.training.options.objective import ObjectiveConfig
 
 RATIOS = [[0.5, 1.1, 1.5], [0.7, 1.4, 1.0]]  # pi / pi_old
 ENGINE = [[1.0, 3.0, 0.5], [2.0, 0.8, 1.0]]  # pi_old / pi_rollout

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+from tasks.training.objective import LossInputs, policy_loss, summarize
+from tasks.training.options.objective import ObjectiveConfig
 from tests.examples import examples
 
 PROPERTY = settings(deadline=None, max_examples=examples(60), derandomize=True)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
-from tasks.training.own_functions import own_loss
+from tasks.training.objective import LossInputs, policy_loss, summarize
+from tasks.training.objective.own_functions import own_loss
+from tasks.training.options.objective import ObjectiveConfig
 
 PPO = {"function": "tests.training.own_objective.ppo"}
 LENGTHS = (5, 1, 7, 3)

@@ -6,15 +6,10 @@ The functions ran outside of this repository, on float64 tensors; open-instruct 
 import pytest
 import torch
 
-from tasks.training.objective import (
-    CorrectionConfig,
-    LossInputs,
-    ObjectiveConfig,
-    compute_advantages,
-    policy_loss,
-    summarize,
-)
+from tasks.training.objective import LossInputs, compute_advantages, policy_loss, summarize
 from tasks.training.objective.correction import correction
+from tasks.training.options.correction import CorrectionConfig
+from tasks.training.options.objective import ObjectiveConfig
 
 
 def tensor(values):

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.training.objective import OverlongConfig, ShapingConfig, shaped_reward
+from tasks.training.objective import shaped_reward
 from tasks.training.objective.shaping import overlong_penalty
+from tasks.training.options.objective import OverlongConfig, ShapingConfig
 
 DAPO = OverlongConfig(max_length=20_480, cache=4_096)
 """Section 4.1: 16,384 tokens expected and 4,096 more as a cache, so 20,480 at most."""

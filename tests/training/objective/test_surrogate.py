@@ -5,7 +5,8 @@ from math import exp, log
 import pytest
 import torch
 
-from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+from tasks.training.objective import LossInputs, policy_loss, summarize
+from tasks.training.options.objective import ObjectiveConfig
 
 RATIOS = [[0.5, 1.1, 4.0], [0.7, 1.4, 4.0]]  # pi / pi_old
 OLD = [[-1.0, -2.0, -3.0], [-0.3, -1.7, -4.0]]

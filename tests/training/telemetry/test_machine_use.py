@@ -6,8 +6,8 @@ import pytest
 
 from tasks.generation.interface import EngineStatistics
 from tasks.training.actors.decoding import Decoding
-from tasks.training.config import TrainingConfig
-from tasks.training.simulation.roofline import GPUS, KNOWN, gpu_called
+from tasks.training.options.run import TrainingConfig
+from tasks.training.sizing.roofline import GPUS, KNOWN, gpu_called
 from tasks.training.telemetry.machine_use import MachineUse, judging_cost, static_batching_waste, use_of_machines
 from tests.training.stand_ins import Run, config, prompts
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tasks.config import SpecError, parse
+from tasks.config.loading import SpecError, parse
 from tasks.inputs.files import DataFile
 from tasks.inputs.judges import check_has_judge
 from tasks.sourcing.spec import SourceSpec

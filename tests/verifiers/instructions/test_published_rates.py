@@ -13,8 +13,8 @@ from statistics import fmean
 import pytest
 
 from tasks.evaluation.comparison import compare
-from tasks.generation.rollout_cache import Verdict
 from tasks.inputs.benchmarks import benchmark_called
+from tasks.rollouts.rollout_cache import Verdict
 from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.prompts import build_prompts
 from tasks.tables.parquet import table_from_rows

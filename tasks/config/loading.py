@@ -1,0 +1,510 @@
+"""Reads YAML files into pydantic models, and turns pydantic's errors into short messages.
+
+Every specification of the project is a YAML file that is read with `load_yaml`, so all error messages have the same
+form: the file, the field, its value, and the accepted values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import itertools
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from tasks.config.descriptions import read_from_syntax_trees
+from tasks.config.fields import YAML, has_an_order, in_one_order, models_in, tags, with_modules, with_paths
+from tasks.config.module_names import name_from_here
+from tasks.config.option_names import option_meant, similarities
+from tasks.config.yaml_text import YamlError, parse_yaml
+from tasks.failures import MistakeError
+
+read_from_syntax_trees()
+
+LONGEST_VALUE = 80
+"""Maximum number of characters of a value quoted in an error message."""
+
+
+class SpecError(MistakeError):
+    """A user error in a specification. The message names the file, the field, its value and the accepted values."""
+
+
+class Config(BaseModel):
+    """Base class of specifications and options. Instances are immutable, and unknown keys are errors.
+
+    The order of a mapping is ignored, unless its type is `InItsOrder`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*")
+    @classmethod
+    def _mappings_in_one_order(cls, value: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[str(info.field_name)]
+        return in_one_order(value) if isinstance(value, dict) and not has_an_order(field) else value
+
+
+class Extendable(Config):
+    """A specification that may have `extends: FILE` and contain only its differences from that file.
+
+    FILE is a path relative to the file that contains it (on the command line, relative to the working directory), or
+    the name of a file in `folder`. A dotted key, such as `objective.clip_high: 0.3`, is short for nested mappings.
+    """
+
+    folder: ClassVar[Path]
+    reference: ClassVar[str] = ""
+    """The page of docs/options that lists the options of this kind of file, or an empty text."""
+    named_by_recipe: ClassVar[bool] = False
+    """True if a recipe names a file of this kind (`RecipeFile.companion`), so that the file need not be given."""
+
+    @classmethod
+    def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Return a file's content with dotted keys expanded, and paths relative to the working directory.
+
+        Raises:
+            SpecError: a dotted key contradicts another key, or a path is relative to the working directory.
+        """
+        return _resolved(cls, data, folder)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_what_it_extends(cls, data: Any) -> Any:
+        return extended(nested(data), cls) if isinstance(data, dict) else data
+
+
+Companion = TypeVar("Companion", bound=Extendable)
+
+
+class RecipeFile(Extendable):
+    """A specification that names the other files of a run."""
+
+    def companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
+        """Return the file of type `model` that this one names.
+
+        Args:
+            model: the type of the file.
+            recipe: the name of this file in error messages.
+
+        Raises:
+            SpecError: it cannot be read.
+        """
+        raise TypeError(f"{type(self).__name__} names no {model.__name__}")
+
+
+class Composed(Config):
+    """A specification made from a file of another type. It includes the content of all files that this file names."""
+
+    written: ClassVar[type[Extendable]]
+    """The type of the file that a user writes."""
+
+    @classmethod
+    def of(cls, file: Any) -> Self:
+        """Return the specification for a file of type `written`.
+
+        Raises:
+            SpecError: a file that it names cannot be read or is invalid.
+        """
+        raise NotImplementedError
+
+
+Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class _RunTime:
+    """The marker that `RunTime` adds to a field's metadata."""
+
+
+RunTime = Annotated[Value, _RunTime()]
+"""The type of an option that changes how a stage runs (processes, memory, addresses, time limits) but not its result.
+
+A cached result is valid for any value of the option, up to rounding and random sampling, so cache keys exclude the
+option (`result_options`).
+"""
+
+
+@dataclass(frozen=True)
+class _ByContent:
+    """The marker that `ByContent` adds to a field's metadata."""
+
+
+ByContent = Annotated[Value, _ByContent()]
+"""The type of an option that names files whose content is in a digest of the specification that contains the option.
+
+Cache keys include the digest, but not the location of the files.
+"""
+
+
+def is_run_time(field: FieldInfo) -> bool:
+    """Return whether an option is declared as `RunTime`, so that cache keys exclude it."""
+    return _RunTime() in field.metadata
+
+
+def is_in_keys(field: FieldInfo) -> bool:
+    """Return whether cache keys include the value of an option, because it is neither `RunTime` nor `ByContent`."""
+    return not is_run_time(field) and _ByContent() not in field.metadata
+
+
+def result_options(value: Any) -> Any:
+    """Return a configuration as JSON values, without options that cache keys exclude, at any depth (`is_in_keys`)."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {
+            name: result_options(_ordered(fields[name], getattr(value, name)))
+            for name in fields
+            if is_in_keys(fields[name])
+        }
+    if isinstance(value, dict):
+        return {key: result_options(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [result_options(item) for item in value]
+    return value
+
+
+def _ordered(field: FieldInfo, value: Any) -> Any:
+    """Return the value of an option, converted to a list if it is a mapping whose order matters."""
+    return [{key: item} for key, item in value.items()] if has_an_order(field) else value
+
+
+def non_default_options(value: Any) -> Any:
+    """Return `result_options` without options at their defaults, so that adding an option does not change the result.
+
+    The `kind` of a union member is always kept.
+    """
+    if isinstance(value, BaseModel):
+        options = result_options(value)
+        fields = {name: field for name, field in type(value).model_fields.items() if name in options}
+        return {
+            name: non_default_options(_ordered(field, getattr(value, name)))
+            for name, field in fields.items()
+            if name == "kind" or options[name] != result_options(field.get_default(call_default_factory=True))
+        }
+    if isinstance(value, dict):
+        return {key: non_default_options(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [non_default_options(item) for item in value]
+    return value
+
+
+def load_yaml(model: type[Model], path: str | Path) -> Model:
+    """Read the YAML file at `path` as a `model`. Raises one `SpecError` that lists all problems."""
+    return _valid(model, read_yaml(path), str(path), Path(path).parent)
+
+
+def from_options(model: type[Model], options: dict[str, Any], where: str) -> Model:
+    """Return the `model` of options whose paths are relative to the working directory.
+
+    `where` is the beginning of error messages.
+
+    Raises:
+        SpecError: the options are invalid. The message lists all problems.
+    """
+    return _valid(model, options, where, Path())
+
+
+def parse(model: type[Model], text: str) -> Model:
+    """Return the `model` given on the command line as JSON or YAML text, as a path, or by the name of a built-in file.
+
+    Raises:
+        SpecError: the file cannot be read, or its content is invalid. The message lists all problems.
+    """
+    if issubclass(model, Composed) and not _is_whole(model, text):
+        return model.of(parse(model.written, text))
+    if text.lstrip().startswith("{"):
+        return _valid(model, _parsed(text, "the given value"), "the given value", Path())
+    if issubclass(model, Extendable) and not Path(text).is_file():
+        return load_yaml(model, file_called(text, model))
+    return load_yaml(model, text)
+
+
+def _is_whole(model: type[Composed], text: str) -> bool:
+    """Return whether a text is the specification itself as JSON, and not the file that it is made from."""
+    return text.lstrip().startswith("{") and set(_parsed(text, "the given value")) == set(model.model_fields)
+
+
+def file_called(name: str, model: type[Extendable], beside: Path = Path(), where: str = "") -> Path:
+    """Return the path of the file of type `model` that a user names, by a path that ends in .yaml or by its name.
+
+    Args:
+        name: a path relative to `beside`, or the name of a built-in file.
+        model: the type of the file.
+        beside: the folder of the file that contains the name, or the working directory on the command line.
+        where: beginning of error messages. Defaults to the name.
+
+    Raises:
+        SpecError: there is no built-in file of this name, or no file at a path that another file contains.
+    """
+    if name.endswith(YAML):
+        if where and not os.path.isfile(beside / name):
+            raise SpecError(f"{where}: {beside / name}: no such file")
+        return beside / name
+    known = shipped_files(model)
+    if name not in known:
+        if os.path.isfile(beside / name):
+            raise SpecError(f"{where or name}: not a YAML file; a path that ends in .yaml, or one of: {_joined(known)}")
+        written = next((name + ending for ending in YAML if (beside / (name + ending)).is_file()), None)
+        hint = f" (did you mean {written!r}?)" if written else close_match(name, known)
+        raise SpecError(f"{where or name}: no such file{hint}; a path that ends in .yaml, or one of: {_joined(known)}")
+    return model.folder / f"{name}.yaml"
+
+
+def shipped_files(model: type[Extendable]) -> list[str]:
+    """Return the names of the built-in files of a kind, sorted."""
+    return sorted(path.stem for path in model.folder.glob("*.yaml"))
+
+
+def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
+    if not isinstance(data, dict):
+        raise SpecError(
+            f"{where}: must be a mapping with the keys {_joined(model.model_fields)}; found {_quoted(data)}"
+        )
+    try:
+        if issubclass(model, Extendable):
+            data = extended(model.resolved(data, beside), model, beside=beside)
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(explain(error, where, model)) from None
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML file. Raises `SpecError` if it cannot be read or a key occurs twice."""
+    try:
+        return _parsed(Path(path).read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except YamlError as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the content of a file in `folder` with its dotted keys as mappings, and its paths as seen from here."""
+
+    def seen_from_here(path: str) -> str:
+        seen = str(folder / path)
+        if folder != Path() and glob.glob(path) and not glob.glob(seen) and not os.path.exists(seen):
+            raise SpecError(
+                f"{path!r}: there is no {seen}; a path in a file is relative to the file: for {path} in the working "
+                f"directory write {os.path.relpath(path, folder)!r}"
+            )
+        return path if folder == Path() else seen
+
+    def imported_from_here(name: str) -> str:
+        try:
+            return name_from_here(name, folder)
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+
+    return with_modules(model, with_paths(model, nested(data), folder, seen_from_here), imported_from_here)
+
+
+def extended(
+    data: dict[str, Any], model: type[Extendable], *, beside: Path = Path(), below: tuple[Path, ...] = ()
+) -> dict[str, Any]:
+    """Merge `data` over the file that its key `extends` names, which may itself extend another file.
+
+    Mappings are merged key by key. Any other value replaces the file's value. So does a mapping of another `kind`.
+
+    Args:
+        data: the content that extends the file.
+        model: the type of both files.
+        beside: the folder that a path is relative to.
+        below: the files that extend this one, outermost first.
+
+    Raises:
+        SpecError: there is no such file, it does not contain a mapping, or files extend each other.
+    """
+    if "extends" not in data:
+        return data
+    name, own = data["extends"], {key: value for key, value in data.items() if key != "extends"}
+    path = file_called(str(name), model, beside, f"extends = {_quoted(name)}")
+    above = (*below, path.resolve())
+    if path.resolve() in below:
+        circle = " > ".join(file.stem for file in above)
+        raise SpecError(f"extends = {name!r}: a file that extends itself ({circle})")
+    base = read_yaml(path)
+    if not isinstance(base, dict):
+        raise SpecError(f"extends = {name!r}: {path} must be a mapping; found {_quoted(base)}")
+    return merged(extended(model.resolved(base, path.parent), model, beside=path.parent, below=above), own)
+
+
+def nested(data: dict[str, Any]) -> dict[str, Any]:
+    """Return `data` with every dotted key, such as `objective.clip_high`, expanded into nested mappings.
+
+    Raises:
+        SpecError: a dotted key contradicts another key.
+    """
+    plain: dict[str, Any] = {key: value for key, value in data.items() if not _is_dotted(key)}
+    for key, value in data.items():
+        if not _is_dotted(key):
+            continue
+        *path, last = key.split(".")
+        inner = plain
+        for name in path:
+            below = inner.get(name, {})
+            if not isinstance(below, dict):
+                raise SpecError(f"{key} = {_quoted(value)}: conflicts with {name} = {_quoted(below)}")
+            inner[name] = inner = dict(below)
+        if last in inner:
+            raise SpecError(
+                f"{key} = {_quoted(value)}: conflicts with {last} = {_quoted(inner[last])} in {'.'.join(path)}"
+            )
+        inner[last] = value
+    return plain
+
+
+def _is_dotted(key: Any) -> bool:
+    return isinstance(key, str) and "." in key
+
+
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Merge the options `over` into `base` recursively. A mapping of another `kind` replaces the one in `base`."""
+    if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
+        return over
+    both = {
+        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in over.items()
+    }
+    return {**base, **both}
+
+
+def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
+    """Return one line per problem that pydantic found in a `model`: `where: field = value: what would be accepted`."""
+    problems = error.errors()
+    # Pydantic drops a list's invalid items and then reports that the list is too short. Only the items are reported.
+    inner = [problem["loc"] for problem in problems]
+    reported = [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short"
+        or not any(loc[: len(problem["loc"])] == problem["loc"] != loc for loc in inner)
+    ]
+    sentences: dict[Any, str] = {}
+    for loc, together in itertools.groupby(reported, key=_group):
+        same = list(together)
+        sentences[loc] = _unknown_keys(same, where, model) if len(same) > 1 else _sentence(same[0], where, model)
+    return "\n".join(sentences.values())
+
+
+def _group(problem: ErrorDetails) -> tuple[object, ...]:
+    """Return a grouping key that is equal for all unknown keys of the same mapping, and unique for other problems."""
+    is_key = problem["type"] == "extra_forbidden"
+    return (problem["type"], *problem["loc"][:-1]) if is_key else ("one", *problem["loc"], problem["type"])
+
+
+def _unknown_keys(problems: list[ErrorDetails], where: str, model: type[BaseModel]) -> str:
+    """Return one message for several unknown keys of the same mapping."""
+    _, owners, _ = _locate(problems[0]["loc"], model)
+    accepted = _accepted(owners)
+    located = [(_locate(problem["loc"], model)[0], problem["input"]) for problem in problems]
+    names = _joined(f"{path}{_meant(path, value, accepted, model)}" for path, value in located)
+    return f"{where}: {names}: unknown keys; accepted: {_joined(accepted)}"
+
+
+def _accepted(owners: Iterable[type[BaseModel]]) -> list[str]:
+    return sorted({name for owner in owners for name in _keys(owner)})
+
+
+def _meant(path: str, value: Any, accepted: list[str], model: type[BaseModel]) -> str:
+    """Return a hint in parentheses on what may have been meant by the unknown key at `path`, or an empty text."""
+    key = path.rpartition(".")[2]
+    return option_meant(path, value, model, similarities(key, accepted)) or close_match(key, accepted)
+
+
+def close_match(name: str, accepted: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` if one of the accepted names is close to `name`, else an empty text."""
+    matches = difflib.get_close_matches(name, list(accepted), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) -> None:
+    """Raise `SpecError` unless `name` is accepted, with the message `where: no WHAT is called NAME; there are: ...`."""
+    known = sorted(accepted)
+    if name not in known:
+        raise SpecError(
+            f"{where}: no {what} is called {name!r}{close_match(name, known)}; there are: {_joined(known) or 'none'}"
+        )
+
+
+def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
+    path, owners, below = _locate(problem["loc"], model)
+    key, value, context = str(problem["loc"][-1]) if problem["loc"] else "", problem["input"], problem.get("ctx", {})
+    value_text = f" = {_quoted(value)}"
+    match problem["type"]:
+        case "extra_forbidden":
+            accepted = _accepted(owners)
+            value_text, text = "", f"unknown key{_meant(path, value, accepted, model)}; accepted: {_joined(accepted)}"
+        case "missing":
+            about = [owner.model_fields[key].description or "" for owner in owners if key in owner.model_fields]
+            described = " ".join(about[0].split()) if about else ""
+            value_text, text = "", "required key is missing" + (f"; {described}" if described else "")
+        case "union_tag_invalid":
+            value_text, text = f".kind = {context['tag']!r}", f"must be one of {context['expected_tags']}"
+        case "union_tag_not_found":
+            kinds = sorted(tag for member in below for tag in tags(member))
+            value_text, text = ".kind", f"required key is missing; one of {_joined(kinds)}"
+        case "literal_error" | "enum":
+            text = f"must be {context['expected']}"
+        case "value_error":
+            # The message of a check over a whole model names the values itself.
+            value_text = "" if isinstance(value, dict | list | tuple | BaseModel) else value_text
+            text = str(context["error"])
+        case _:
+            text = problem["msg"].replace("Input should", "must", 1)
+    return f"{where}: {path}{value_text}: {text}"
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [*model.model_fields, *(["extends"] if issubclass(model, Extendable) else [])]
+
+
+def _locate(
+    loc: tuple[int | str, ...], model: type[BaseModel]
+) -> tuple[str, list[type[BaseModel]], list[type[BaseModel]]]:
+    """Return a problem's path in YAML notation, the models that contain its last key, and the models below this key.
+
+    Pydantic's location also contains the chosen member of a union, which is not a key of the file.
+    """
+    path, owners, models = "", [model], [model]
+    for step in loc:
+        if isinstance(step, int):
+            path += f"[{step}]"
+            continue
+        fields = [model.model_fields[step] for model in models if step in model.model_fields]
+        chosen = [model for model in models if step in tags(model)]
+        if chosen and not fields:
+            models = chosen
+            continue
+        if not step.startswith("["):  # pydantic's [key], and the tags of `name_or_mapping`
+            path += f".{step}" if path else step
+        owners = models
+        models = models_in([field.annotation for field in fields]) or models
+    return path or "the whole file", owners, models
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    if len(text) <= LONGEST_VALUE:
+        return text
+    half = (LONGEST_VALUE - 3) // 2  # show both ends, because the end of a path is the most informative
+    return f"{text[:half]}...{text[-half:]}"
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,413 @@
+"""Uploads a run's checkpoints to blob storage, where they outlive the machine. Incomplete uploads are ignored.
+
+    <address>/step_00000004.<upload>/checkpoints/step_00000004/...   the checkpoint
+                                    /ledger.jsonl, metrics.jsonl     cut to their lengths at the checkpoint
+                                    /tensorboard/...
+                                    /policies/validated_00000002/... the best policy that was validated
+                                    /parts/...                       checkpoint shards that ranks uploaded
+                                    /manifest.json                   names, sizes and digests of the other files
+              rollouts/00000000.parquet, ...                         each uploaded once; not needed for resuming
+              policies/step_00000002/...                             the same, exported by `export_every`
+              responses.json                                         the files of responses and their steps
+              lease.json                                             the attempt that works on the run
+
+Order of uploads:
+
+    checkpoint complete ──► rollouts ──► checkpoint, ledger, metrics, policy ──► manifest ──► exported policies ──► old
+                                                                                                         uploads deleted
+    last step taken ──► last rollouts ──► exported policies ──► all uploads deleted but the newest
+
+An upload without a manifest was interrupted, and is ignored. `<upload>` is random, so that two attempts that save the
+same step never write to the same object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tasks.records.checkpoint import Checkpoints
+from tasks.records.response_list import add_to_list
+from tasks.records.run_state import RunState
+from tasks.storage.access import AccessError, check_access
+from tasks.storage.durable import PARTIAL
+from tasks.storage.lease import LEASE_SECONDS, Lease
+from tasks.storage.locations import RESPONSE_LIST
+from tasks.storage.retries import WAITS, retrying
+from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file, put_file
+from tasks.storage.threads import in_thread
+from tasks.training.learner.checkpoint_shards import KEEP, MANIFEST, LearnerShards, ShardStorage
+from tasks.training.runtime.timeouts import Limit, StalledError, within
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+logger = logging.getLogger(__name__)
+
+HANG_SECONDS = 3600.0
+"""Seconds that a finished run waits for the next file of its last upload."""
+
+Result = TypeVar("Result")
+
+
+class Manifest(BaseModel):
+    """The files of an upload by path in the run folder, and the version of its checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int
+    files: StoredFiles
+
+
+class RunStore:
+    """Uploads the newest checkpoints of the run in `folder` to `address` while training continues.
+
+    As a context manager, it checks on entry that files can be written at the address, keeps the `lease` of the run
+    within the block, and on exit waits until the last upload has ended or hangs.
+
+    Args:
+        filesystem: an fsspec file system, with its credentials.
+        address: address of this run on the file system, without a trailing slash.
+        folder: the run folder, on this machine.
+        retry_seconds: pauses before each retry of a failed call.
+        lease_seconds: time without a heartbeat after which another attempt may take over the run.
+        every: in addition to the newest two, the newest checkpoint whose version is a multiple of this is kept.
+
+    Raises:
+        AccessError: on entry, if the address or the credentials are wrong.
+        StoreError: on entry, if the storage does not respond.
+        RunInUseError: on entry, if another process works on the run.
+    """
+
+    def __init__(
+        self,
+        filesystem: AbstractFileSystem,
+        address: str,
+        folder: Path,
+        retry_seconds: tuple[float, ...] = WAITS,
+        lease_seconds: float = LEASE_SECONDS,
+        every: int = 1,
+    ) -> None:
+        self._fs = filesystem
+        self._address = address
+        self._folder = folder
+        self._retry_seconds = retry_seconds
+        self._every = every
+        self._upload: Future[None] | None = None
+        self._files_put = 0
+        self._put_once: set[Path] = set()
+        self._listed: set[Path] = set()
+        self.lease = Lease(filesystem, f"{address}/lease.json", lease_seconds)
+
+    @property
+    def shards(self) -> ShardStorage:
+        """The same storage address, for the learner ranks."""
+        return ShardStorage(self._fs, self._address, self._retry_seconds)
+
+    def __enter__(self) -> RunStore:
+        try:
+            self._persistently(partial(check_access, self._fs, self._address))
+        except AccessError:
+            raise
+        except Exception as error:  # fsspec's file systems share no kind of error
+            raise StoreError(f"{self._address} does not answer: {error}") from error
+        self.lease.__enter__()
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        try:
+            self._wait_for_upload()
+        finally:
+            self.lease.__exit__(*about)
+
+    def save(self, checkpoint: Path) -> None:
+        """Upload a complete checkpoint, with the ledger and the metrics up to it, in the background.
+
+        Returns when the previous upload has ended. The folder that is being read is then one of the newest two, which
+        are not deleted. If an upload fails after all retries, a warning is logged, and training continues.
+        """
+        if self._upload is not None:
+            self._upload.result()
+        self._upload = in_thread(self._save, checkpoint)
+
+    def put(self, checkpoint: Path) -> None:
+        """Upload a complete checkpoint as `save` does, and wait for the end of the upload."""
+        self._save(checkpoint)
+
+    def has_checkpoint(self) -> bool:
+        """Return whether the storage contains a complete checkpoint of this run.
+
+        Raises:
+            StoreError: the storage does not respond.
+        """
+        try:
+            return bool(self._persistently(self._complete))
+        except Exception as error:  # fsspec's file systems share no kind of error
+            raise StoreError(f"{self._address} cannot be read: {error}") from error
+
+    def restore(self) -> int | None:
+        """Download the newest complete checkpoint into the run folder, unless the folder has one that is as new.
+
+        Returns its version, or None if nothing was downloaded. If a checkpoint is damaged, a warning is logged, and the
+        previous one is used.
+
+        Raises:
+            StoreError: the storage does not respond.
+        """
+        try:
+            uploads = self._persistently(self._complete)
+            newest_here = self._newest_here()
+        except Exception as error:  # fsspec's file systems share no kind of error
+            raise StoreError(f"{self._address} cannot be read: {error}") from error
+        for upload in reversed(uploads):
+            version = version_of(upload)
+            if newest_here is not None and version <= newest_here:
+                return None
+            try:
+                self._persistently(partial(self._download, upload))
+            except DamagedError as error:
+                logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._address, upload, error)
+            except Exception as error:  # fsspec's file systems share no kind of error
+                raise StoreError(f"{self._address}/{upload} cannot be read: {error}") from error
+            else:
+                logger.info("the run continues from %s/%s", self._address, upload)
+                return version
+        return None
+
+    def finish(self) -> None:
+        """Upload the last responses and policies of a finished run, and delete all checkpoints except the newest.
+
+        The newest is kept for a retry, in case the attempt is killed later while its results are uploaded.
+        """
+        if self._wait_for_upload():
+            self._upload = in_thread(self._finish)
+            self._wait_for_upload()
+
+    def _finish(self) -> None:
+        self._put_beside("the last responses", self._responses)
+        self._list_responses()
+        self._put_beside("policies on the way", self._policies)
+        self._tidy(1, sys.maxsize)
+
+    def _wait_for_upload(self) -> bool:
+        """Wait for the running upload, and log every minute. Return False if it hangs and is abandoned."""
+
+        async def waited(upload: Future[None]) -> None:
+            await within(
+                asyncio.wrap_future(upload),
+                f"{self._address}: the run has ended, and waits for its last upload",
+                Limit(HANG_SECONDS, "HANG_SECONDS"),
+                progress=lambda: self._files_put,
+            )
+
+        try:
+            if self._upload is not None:
+                asyncio.run(waited(self._upload))
+        except StalledError as error:
+            logger.warning("%s: the upload is abandoned", error)
+            self._upload = None
+            return False
+        return True
+
+    def _save(self, checkpoint: Path) -> None:
+        try:
+            self._persistently(lambda: self._put(checkpoint))
+        except Exception as error:  # a failed upload must not end training
+            logger.warning(
+                "%s was not uploaded to %s: %s. Training continues; killed now, it would continue from an older "
+                "checkpoint",
+                checkpoint.name,
+                self._address,
+                error,
+            )
+            return
+        self._list_responses()
+        self._put_beside("policies on the way", self._policies)
+        self._tidy(KEEP, version_of(checkpoint.name))
+
+    def _tidy(self, keep: int, up_to: int) -> None:
+        try:
+            self.lease.check()
+            self._delete_old(keep, up_to)
+        except Exception as error:  # they only cost space, and are deleted after the next upload
+            logger.warning("older checkpoints in %s were not deleted: %s", self._address, error)
+
+    def _put_beside(self, what: str, paths: Callable[[], list[Path]]) -> None:
+        try:
+            self._persistently(lambda: self._put_each_once(paths()))
+        except Exception as error:  # the run is complete without them
+            logger.warning("%s were not uploaded to %s: %s", what, self._address, error)
+
+    def _list_responses(self) -> None:
+        new = [path for path in self._responses() if path in self._put_once and path not in self._listed]
+        try:
+            if new:
+                self._persistently(lambda: add_to_list(self._fs, self._address, new))
+            self._listed.update(new)
+        except Exception as error:  # only `fetch EXECUTION responses` needs the list
+            logger.warning("%s was not written to %s: %s", RESPONSE_LIST, self._address, error)
+
+    def _put_each_once(self, paths: list[Path]) -> None:
+        for path in paths:
+            if path not in self._put_once:
+                put_file(self._fs, path, f"{self._address}/{path.relative_to(self._folder).as_posix()}")
+                self._put_once.add(path)
+                self._files_put += 1
+
+    def _responses(self) -> list[Path]:
+        return sorted((self._folder / "rollouts").glob("*.parquet"))
+
+    def _policies(self) -> list[Path]:
+        complete = [folder for folder in (self._folder / "policies").glob("step_*") if folder.suffix != PARTIAL]
+        return [path for folder in sorted(complete) for path in files_below(folder)]
+
+    def _put(self, checkpoint: Path) -> None:
+        self._put_each_once(self._responses())
+        shards = LearnerShards.read(Checkpoints.learner_in(checkpoint))  # names the upload that ranks wrote to
+        upload = shards.upload if shards else f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
+        files = {}
+        for name, path, length in self._files(checkpoint):
+            files[name] = digest(path, length)
+            self._put_file(f"{self._address}/{upload}/{name}", path, length)
+            self._files_put += 1
+        manifest = Manifest(version=version_of(checkpoint.name), files=files)
+        self._fs.pipe_file(f"{self._address}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
+
+    def _put_file(self, address: str, path: Path, length: int) -> None:
+        if any(path.is_relative_to(self._folder / name) for name in ("checkpoints", "policies")):
+            put_file(self._fs, path, address)
+            return
+        with path.open("rb") as file:  # it may grow meanwhile, with lines after the checkpoint
+            self._fs.pipe_file(address, file.read(length))
+
+    def _files(self, checkpoint: Path) -> Iterator[tuple[str, Path, int]]:
+        """Yield name, path and length in bytes of each file that resuming from `checkpoint` needs."""
+        state = RunState.read(checkpoint)
+        yield "ledger.jsonl", self._folder / "ledger.jsonl", state.ledger_bytes
+        yield "metrics.jsonl", self._folder / "metrics.jsonl", state.journal_bytes
+        policies = [self._folder / "policies" / name for name in state.policies]
+        for below in (checkpoint, self._folder / "tensorboard", *policies):
+            for path in files_below(below):
+                yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
+
+    def _complete(self) -> list[str]:
+        return [upload for upload, is_complete in uploads_at(self._fs, self._address).items() if is_complete]
+
+    def _delete_old(self, keep: int, up_to: int) -> None:
+        """Delete all uploads except the newest `keep` complete ones and newer incomplete ones.
+
+        If several are kept, the newest of `every` steps is also kept. Versions above `up_to` are kept, because ranks
+        may still be uploading their shards.
+        """
+        uploads = uploads_at(self._fs, self._address)
+        complete = [upload for upload, is_complete in uploads.items() if is_complete]
+        newest = complete[-keep:]
+        if keep > 1:
+            newest = [*[upload for upload in complete if version_of(upload) % self._every == 0][-1:], *newest]
+        for upload in uploads:
+            if newest and upload not in newest and version_of(upload) <= min(up_to, version_of(newest[-1])):
+                if uploads[upload]:  # first, so that an interrupted deletion does not look complete
+                    self._fs.rm_file(f"{self._address}/{upload}/{MANIFEST}")
+                for path in self._fs.find(f"{self._address}/{upload}"):
+                    self._fs.rm_file(path)
+
+    def _download(self, upload: str) -> None:
+        address = f"{self._address}/{upload}"
+        try:
+            manifest = Manifest.model_validate_json(self._fs.cat_file(f"{address}/{MANIFEST}"))
+        except (ValidationError, FileNotFoundError) as error:
+            raise DamagedError(f"its {MANIFEST} cannot be read: {str(error).splitlines()[0]}") from None
+        # Not `durable.whole`, because these are several files and folders of the run folder.
+        arriving = self._folder / f"restored{PARTIAL}"
+        shutil.rmtree(arriving, ignore_errors=True)
+        for name, expected in manifest.files.items():
+            fetch_file(self._fs, f"{address}/{name}", arriving / name, expected)
+        checkpoint = f"step_{manifest.version:08d}"
+        self._check_shards(arriving / "checkpoints" / checkpoint)
+        self._move_in(arriving, checkpoint)
+
+    def _check_shards(self, checkpoint: Path) -> None:
+        """Check that the storage contains the checkpoint shards, which ranks download themselves.
+
+        Raises:
+            DamagedError: a shard is missing or too short.
+        """
+        shards = LearnerShards.read(Checkpoints.learner_in(checkpoint))
+        if shards and (name := self.shards.lack(shards)):
+            raise DamagedError(f"{name}, a part of the learner's, is missing there or incomplete")
+
+    def _newest_here(self) -> int | None:
+        """Return the version of the newest checkpoint in the run folder, after removing those without stored shards."""
+        while local := Checkpoints.newest_in(self._folder / "checkpoints"):
+            try:
+                self._persistently(partial(self._check_shards, local))
+            except DamagedError as error:
+                logger.warning("%s cannot be used: %s", local, error)
+                shutil.rmtree(local)
+            else:
+                return version_of(local.name)
+        return None
+
+    def _move_in(self, arriving: Path, checkpoint: str) -> None:
+        """Move the downloaded files into the run folder, the checkpoint last, because it needs the others."""
+        source = arriving / "checkpoints" / checkpoint
+        if not source.is_dir():
+            raise DamagedError(f"it contains no {checkpoint}")
+        for name in ("tensorboard", "rollouts", "policies"):  # of an attempt that continued from an older checkpoint
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+        for name in ("ledger.jsonl", "metrics.jsonl", "tensorboard"):
+            if (arriving / name).exists():
+                os.replace(arriving / name, self._folder / name)
+        for policy in (arriving / "policies").glob("*"):
+            here = self._folder / "policies" / policy.name
+            here.parent.mkdir(exist_ok=True)
+            os.replace(policy, here)
+        (self._folder / "checkpoints").mkdir(exist_ok=True)
+        os.replace(source, self._folder / "checkpoints" / checkpoint)
+        shutil.rmtree(arriving)
+
+    def _persistently(self, do: Callable[[], Result]) -> Result:
+        """Return the result of `do`. Retry it after pauses, except after refusals and damage, which are permanent."""
+        return retrying(
+            do, self._retry_seconds, lambda error: not isinstance(error, AccessError | DamagedError), self._address
+        )
+
+
+def uploads_at(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
+    """Return the names of all uploads at a run's address, oldest version first, with True if the upload is complete."""
+    filesystem.invalidate_cache()
+    root = filesystem._strip_protocol(address)
+    try:
+        paths = filesystem.find(root)
+    except FileNotFoundError:
+        return {}
+    names = [PurePosixPath(path).relative_to(root).parts for path in paths if path.startswith(f"{root}/")]
+    manifests = {parts[0] for parts in names if parts[1:] == (MANIFEST,)}
+    uploads = {parts[0] for parts in names if _is_upload(parts[0])}
+    return {upload: upload in manifests for upload in sorted(uploads)}
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _is_upload(name: str) -> bool:
+    head, _, upload = name.partition(".")
+    return head.startswith("step_") and head[5:].isdecimal() and bool(upload)
+
+
+def version_of(name: str) -> int:
+    """Return the version in the name of a checkpoint or an upload."""
+    return int(name.removeprefix("step_").partition(".")[0])
