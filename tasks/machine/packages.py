@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGES = ("data_specs", "images", "tasks", "workflows")
 """Names of the packages."""
 
-HOME = Path(__file__).parents[1]
+HOME = Path(__file__).parents[2]
 """The folder that contains them: a checkout, or the `site-packages` of an environment."""
 
 
