@@ -23,10 +23,8 @@ def ours(folder: Path) -> dict[str, float]:
     from tasks.inputs.files import quickstart
     from tasks.training.run import RunInputs, train
 
-    config = quickstart()[1].run.model_copy(
-        update={"steps": STEPS, "sampling": SamplingConfig(samples=8, max_tokens=TOKENS), "checkpoint_every": STEPS}
-    )
-    assert config.groups_per_step * config.sampling.samples == 64
+    more = {"steps": STEPS, "groups_per_step": 8, "checkpoint_every": STEPS}
+    config = quickstart()[1].run.model_copy(update={**more, "sampling": SamplingConfig(samples=8, max_tokens=TOKENS)})
     ray.init(include_dashboard=False)
     rows: list[dict[str, float]] = []
     run_folder = folder / f"run-{time.time():.0f}"
