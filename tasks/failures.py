@@ -84,59 +84,59 @@ def one_line(error: BaseException | str, limit: int = 300) -> str:
     Control characters and colours are removed. A traceback in the message is reduced to its last error.
     """
     text = _ESCAPE.sub("", str(error))
-    plain = "".join(letter for letter in _without_tracebacks(text) if letter.isprintable() or letter.isspace())
+    plain = "".join(letter for letter in _remove_tracebacks(text) if letter.isprintable() or letter.isspace())
     return " ".join(plain.split())[:limit]
 
 
-def _without_tracebacks(text: str) -> str:
+def _remove_tracebacks(text: str) -> str:
     """Return the text before the first frame and after the last frame, without headers and the modules of errors."""
     lines = text.splitlines()
     frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
     if not frames and not _HEADER.search(text):  # Ray hides its own frames, so there may be none left
         return text
     before, after = (lines[: frames[0]], lines[frames[-1] + 1 :]) if frames else (lines, [])
-    indent = _indent(lines[frames[-1]]) if frames else 0
-    while after and 0 < indent <= _indent(after[0]):  # the frame's code
+    indent = _count_indent(lines[frames[-1]]) if frames else 0
+    while after and 0 < indent <= _count_indent(after[0]):  # the frame's code
         del after[0]
     rest = "\n".join(line for line in [*before, *after] if not _CARETS.fullmatch(line))
     return _KIND.sub(r"\1", _HEADER.sub("", rest))
 
 
-def _indent(line: str) -> int:
+def _count_indent(line: str) -> int:
     return len(line) - len(line.lstrip(" |"))
 
 
-def names_of_kinds(error: BaseException) -> frozenset[str]:
+def list_class_names(error: BaseException) -> frozenset[str]:
     """Return the full names of the classes of `error`, to recognize a library's errors without importing it."""
     return frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
 
 
-def mistake_in(error: BaseException) -> MistakeError | None:
+def find_mistake(error: BaseException) -> MistakeError | None:
     """Return the user error among `error`, its group and its causes, or None if there is none."""
-    return next((cause for cause in with_causes(error) if isinstance(cause, MistakeError)), None)
+    return next((cause for cause in list_causes(error) if isinstance(cause, MistakeError)), None)
 
 
-def cause_in_infrastructure(error: BaseException) -> BaseException | None:
+def find_infrastructure_cause(error: BaseException) -> BaseException | None:
     """Return the first infrastructure failure among `error`, its group and its causes, or None if there is none."""
-    return next((cause for cause in with_causes(error) if _is_of_infrastructure(cause)), None)
+    return next((cause for cause in list_causes(error) if _is_of_infrastructure(cause)), None)
 
 
-def sentence_on(error: BaseException, limit: int = LONGEST) -> str:
+def describe_error(error: BaseException, limit: int = LONGEST) -> str:
     """Return the message to show for `error`: a user error's own message, or one with the class of the first cause.
 
     The latter has at most `limit` characters.
     """
-    if mistake := mistake_in(error):
+    if mistake := find_mistake(error):
         return str(mistake)
-    asked = next((cause for cause in with_causes(error) if RETRIED in names_of_kinds(cause)), None)
-    cause = asked or cause_in_infrastructure(error) or next(with_causes(error))
-    text = one_line(", ".join(map(str, cause.args)) if FLYTES in names_of_kinds(cause) else cause, limit)
+    asked = next((cause for cause in list_causes(error) if RETRIED in list_class_names(cause)), None)
+    cause = asked or find_infrastructure_cause(error) or next(list_causes(error))
+    text = one_line(", ".join(map(str, cause.args)) if FLYTES in list_class_names(cause) else cause, limit)
     is_sentence = text and (asked or isinstance(cause, InfrastructureError))
     return text if is_sentence else f"{type(cause).__name__}: {text}"[:limit]
 
 
 def _is_of_infrastructure(error: BaseException) -> bool:
-    kinds = names_of_kinds(error)
+    kinds = list_class_names(error)
     return (
         bool(kinds & OTHERS and not kinds & WRAPPERS)
         or isinstance(error, InfrastructureError | ConnectionError | TimeoutError | MemoryError)
@@ -144,14 +144,14 @@ def _is_of_infrastructure(error: BaseException) -> bool:
     )
 
 
-def with_causes(error: BaseException) -> Iterator[BaseException]:
+def list_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield `error`, then the errors in its group and its causes, including causes in an attribute of Ray's errors.
 
     Wrappers are skipped, because they are also instances of their cause's class, and their text is a traceback.
     """
     given = (*getattr(error, "exceptions", ()), getattr(error, "cause", None), error.__cause__)
     inner = [cause for cause in given if isinstance(cause, BaseException)]
-    if not inner or not names_of_kinds(error) & WRAPPERS:
+    if not inner or not list_class_names(error) & WRAPPERS:
         yield error
     for cause in inner:
-        yield from with_causes(cause)
+        yield from list_causes(cause)

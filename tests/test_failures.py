@@ -10,7 +10,7 @@ from flytekit.exceptions.system import FlyteDownloadDataException
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
-from tasks.failures import cause_in_infrastructure, sentence_on
+from tasks.failures import describe_error, find_infrastructure_cause
 from tasks.flyte.stages import stage
 from tasks.generation.interface import EngineError, EngineOptionsError
 from tasks.tables.parquet import TableError
@@ -51,12 +51,12 @@ INFRASTRUCTURE = [
 
 
 def test_a_person_reads_the_sentence_of_the_cause_and_no_wrapper():
-    assert sentence_on(raised_in_an_actor(TableError("missing columns"))) == "missing columns"
-    assert sentence_on(raised_in_an_actor(ValueError("steps"))) == "ValueError: steps"
-    assert sentence_on(caused(RuntimeError("could not write"), ConnectionResetError("by peer"))) == (
+    assert describe_error(raised_in_an_actor(TableError("missing columns"))) == "missing columns"
+    assert describe_error(raised_in_an_actor(ValueError("steps"))) == "ValueError: steps"
+    assert describe_error(caused(RuntimeError("could not write"), ConnectionResetError("by peer"))) == (
         "ConnectionResetError: by peer"
     )
-    assert sentence_on(ExceptionGroup("several", [ValueError("x"), EngineError("the engine\n died")])) == (
+    assert describe_error(ExceptionGroup("several", [ValueError("x"), EngineError("the engine\n died")])) == (
         "the engine died"
     )
 
@@ -75,12 +75,12 @@ MISTAKES = [
 
 @pytest.mark.parametrize("error", INFRASTRUCTURE, ids=repr)
 def test_what_the_infrastructure_did_has_a_cause_there(error):
-    assert cause_in_infrastructure(error)
+    assert find_infrastructure_cause(error)
 
 
 @pytest.mark.parametrize("error", MISTAKES, ids=repr)
 def test_a_mistake_has_none(error):
-    assert cause_in_infrastructure(error) is None
+    assert find_infrastructure_cause(error) is None
 
 
 def test_the_errors_of_libraries_are_called_so():
@@ -92,7 +92,7 @@ def test_the_errors_of_libraries_are_called_so():
         ray.exceptions.RayActorError(),
         torch.distributed.DistBackendError("NCCL"),
     ):
-        assert cause_in_infrastructure(error) is error
+        assert find_infrastructure_cause(error) is error
 
 
 def test_a_stage_raises_what_flyte_retries_and_says_why():

@@ -8,7 +8,14 @@ from flytekit.bin import entrypoint
 from flytekit.exceptions.user import FlyteRecoverableException, FlyteUserRuntimeException
 
 import workflows.rlvr  # noqa: F401 has flytekit patched
-from tasks.failures import LONGEST, InfrastructureError, MistakeError, cause_in_infrastructure, one_line, sentence_on
+from tasks.failures import (
+    LONGEST,
+    InfrastructureError,
+    MistakeError,
+    describe_error,
+    find_infrastructure_cause,
+    one_line,
+)
 from tasks.flyte import errors, stages
 from tasks.training.actors.rewards import RayJudge, RewardProcess
 from tasks.training.options.run import RewardsConfig
@@ -84,7 +91,7 @@ def is_plain(text, words):
 @pytest.mark.parametrize(("where", "how", "words"), CASES)
 def test_the_sentence_on_an_actor_is_plain_and_has_what_it_raised(raised, where, how, words):
     error = raised(where, how)
-    for text in (one_line(error), sentence_on(error), one_line(f"a rank was lost: {error}", LONGEST)):
+    for text in (one_line(error), describe_error(error), one_line(f"a rank was lost: {error}", LONGEST)):
         is_plain(text, words)
     assert how in one_line(error) or how not in ERRORS
 
@@ -98,9 +105,9 @@ def test_the_console_shows_that_sentence_and_so_does_the_end_of_the_log(raised, 
         raise error
 
     with pytest.raises(Exception) as of_stage:  # noqa: PT011 whichever
-        stages._guarded(fails)()
+        stages._convert_failures(fails)()
     is_retried = isinstance(of_stage.value, FlyteRecoverableException)
-    assert is_retried == (cause_in_infrastructure(error) is not None)
+    assert is_retried == (find_infrastructure_cause(error) is not None)
     wrapped = FlyteUserRuntimeException(of_stage.value)
     wrapped.__cause__ = of_stage.value
     text = entrypoint.get_traceback_str(wrapped)

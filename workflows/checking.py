@@ -8,12 +8,12 @@ from typing import Annotated
 from flytekit import Resources
 
 from images import DATA
-from tasks.cluster.pods import checking_pod
+from tasks.cluster.pods import build_checking_pod
 from tasks.flyte.stages import RESULT, Folder, Stopwatch, composed
-from tasks.inputs.disk_needs import stored_models
-from tasks.inputs.files import Recipe, quickstart
-from tasks.inputs.handed_on import contents_of, hand_to_check
-from tasks.inputs.own_objectives import lacking_digests
+from tasks.inputs.disk_needs import measure_stored_models
+from tasks.inputs.files import Recipe, load_quickstart
+from tasks.inputs.handed_on import hand_to_check, list_contents
+from tasks.inputs.own_objectives import find_lacking_digests
 from tasks.inputs.pinning import check_pinned
 from tasks.kubernetes.pods import overrides
 from tasks.model_check.options import CheckedOptions
@@ -21,7 +21,7 @@ from tasks.model_check.task import STAGE, check_model
 from tasks.tables.schemas import StageSummary
 from tasks.verifiers.config import DEFAULTS
 
-RECIPE = quickstart()[1]
+RECIPE = load_quickstart()[1]
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
@@ -34,9 +34,9 @@ def checking(model: Folder, training: Annotated[Recipe, RESULT] = RECIPE) -> Sta
     """
     if not training.model_check:
         return Stopwatch(STAGE).summary("not checked: model_check is false")
-    check_pinned("workflows/rlvr.py rlvr", DEFAULTS, others=lacking_digests(training))
-    pod = checking_pod(training, training.cluster, stored_models(training))
+    check_pinned("workflows/rlvr.py rlvr", DEFAULTS, others=find_lacking_digests(training))
+    pod = build_checking_pod(training, training.cluster, measure_stored_models(training))
     handed = hand_to_check(
-        model=model, options=CheckedOptions.of(training), contents=contents_of(model)
+        model=model, options=CheckedOptions.from_config(training), contents=list_contents(model)
     ).with_overrides(node_name="inputs")
     return check_model(model=handed.model, options=handed.options).with_overrides(node_name="check", **overrides(pod))

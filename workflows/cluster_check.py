@@ -6,16 +6,16 @@ rlvr doctor cluster-check [--training FILE] [--data FILE]
 from flytekit import Resources, workflow
 
 from images import DATA
-from tasks.cluster.pods import controller_overrides, ray_job
+from tasks.cluster.pods import make_controller_overrides, ray_job
 from tasks.cluster_check.task import check_machines, check_pod, conclude
 from tasks.flyte.stages import uncached_composed
-from tasks.inputs.disk_needs import stored_models
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.disk_needs import measure_stored_models
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.memory_needs import judge_gpus
 from tasks.kubernetes.pods import overrides
 from tasks.tables.schemas import StageSummary
 
-FILES = quickstart()
+FILES = load_quickstart()
 
 
 @uncached_composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
@@ -26,9 +26,9 @@ def check_for(data: DataFile, training: Recipe) -> StageSummary:
         data: the data file, for its verifiers and its pods.
         training: the recipe, with its machines.
     """
-    holding = training, training.cluster, judge_gpus(data, training.benchmarks), stored_models(training, data)
+    holding = training, training.cluster, judge_gpus(data, training.benchmarks), measure_stored_models(training, data)
     machines = check_machines(data=data, training=training).with_overrides(
-        node_name="machines", task_config=ray_job(*holding), **controller_overrides(*holding)
+        node_name="machines", task_config=ray_job(*holding), **make_controller_overrides(*holding)
     )
     pod = check_pod(data=data, training=training).with_overrides(node_name="pod", **overrides(data.pod))
     return conclude(results=[pod, machines]).with_overrides(node_name="conclude")

@@ -9,30 +9,30 @@ from typing import Annotated, Any, NamedTuple
 from flytekit import Resources, map_task, workflow
 
 from images import DATA
-from tasks.cleaning.control_tokens import TOKENIZER_FILES, control_tokens
+from tasks.cleaning.control_tokens import TOKENIZER_FILES, find_control_tokens
 from tasks.cleaning.task import count_questions, merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.task import compare_variants, select_prompts, take_all
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed, config_digest, read_members
 from tasks.generation.task import prepare_model
 from tasks.inputs.benchmarks import BenchmarkFile
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart, templates_of
-from tasks.inputs.handed_on import contents_of, hand_on_rollouts, hand_on_screening, hand_to_difficulty
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, list_templates, load_quickstart
+from tasks.inputs.handed_on import hand_on_rollouts, hand_on_screening, hand_to_difficulty, list_contents
 from tasks.inputs.pin_tasks import pin_data
 from tasks.inputs.pinning import check_pinned
-from tasks.inputs.preflight import longest_prompt, sampled_as_trained, unfiltered
-from tasks.inputs.stage_pods import judging_pod, rollout_pod
+from tasks.inputs.preflight import apply_training_sampling, find_longest_prompt, make_unfiltered_spec
+from tasks.inputs.stage_pods import make_judging_pod, make_rollout_pod
 from tasks.kubernetes.pods import overrides
 from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.rollouts.judged_by import JudgedBy
-from tasks.sourcing.loaders import batches
+from tasks.sourcing.loaders import divide_into_batches
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.task import source_prompts
 from tasks.tables.schemas import StageSummary
 from workflows.questions import sourced_questions
 
-FILES = quickstart()
+FILES = load_quickstart()
 
 ANY_LENGTH = 2**40
 """Maximum number of characters in a question of an evaluation set, which is effectively unlimited."""
@@ -74,9 +74,9 @@ def compose_data(
     """
     # Nodes have numbers, not the names in the file: if `data-0-` and a node's name have more than 20 characters
     # together, Flyte replaces them with a hash, and its console never knows the node's state.
-    data = sampled_as_trained(data, training)
+    data = apply_training_sampling(data, training)
     benchmarks = _benchmarks(training, evaluation)
-    difficulty = data.difficulty or unfiltered(training)
+    difficulty = data.difficulty or make_unfiltered_spec(training)
     variants = difficulty.compared.values()
     check_pinned(
         "workflows/data.py data",
@@ -87,12 +87,12 @@ def compose_data(
     )
     pod = overrides(data.pod)
     filtering = data.difficulty is not None
-    room, within = longest_prompt(data.difficulty, training)
+    room, within = find_longest_prompt(data.difficulty, training)
     handed = hand_to_difficulty(
-        model=model, spec=difficulty.rollout_spec, verifiers=data.verifiers, contents=contents_of(model)
+        model=model, spec=difficulty.rollout_spec, verifiers=data.verifiers, contents=list_contents(model)
     ).with_overrides(node_name="inputs")
     initial, verifiers = handed.model, handed.verifiers
-    merged, read = _merged(data, verifiers, control_tokens(read_members(model, TOKENIZER_FILES)))
+    merged, read = _merged(data, verifiers, find_control_tokens(read_members(model, TOKENIZER_FILES)))
     limits = Limits(
         limits=[
             Limit(source=source.name, prompts=source.limit, seed=source.seed)
@@ -106,7 +106,7 @@ def compose_data(
             prompts=merged.prompts,
             questions=questions,
             rule=data.cleaning.contamination,
-            templates=templates_of([*data.used_sources, *(benchmark.source for benchmark in benchmarks)]),
+            templates=list_templates([*data.used_sources, *(benchmark.source for benchmark in benchmarks)]),
         ).with_overrides(node_name="asked", **pod)
     checked = check_mixture(
         prompts=merged.prompts, spec=data.mixture, limits=limits, set_aside=[merged.set_aside]
@@ -136,14 +136,14 @@ def compose_data(
         """
         split = split_by_length(suffix, checkpoint, spec)
         judging = JudgedBy(data.verifiers, "initial").everything if stops else ""
-        sampled_in = rollout_pod(data, training, difficulty, judges=stops)
+        sampled_in = make_rollout_pod(data, training, difficulty, judges=stops)
         sampled = map_task(
             partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=initial, verifiers=verifiers),
             concurrency=difficulty.shards_at_once,
         )(prompts=split.shards).with_overrides(node_name=f"roll-out{suffix}", **overrides(sampled_in))
         judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=initial, verifiers=verifiers))(
             prompts=split.shards, responses=sampled
-        ).with_overrides(node_name=f"judge{suffix}", **overrides(judging_pod(data, training, difficulty)))
+        ).with_overrides(node_name=f"judge{suffix}", **overrides(make_judging_pod(data, training, difficulty)))
         collected = collect_rollouts(responses=sampled, rollouts=judged, spec=spec, verifiers=verifiers).with_overrides(
             node_name=f"collect{suffix}", **pod
         )
@@ -170,7 +170,9 @@ def compose_data(
             if variant.model is None
             else prepare_model(spec=variant.model).with_overrides(node_name=f"model-{number}").model
         )
-        spec = hand_on_rollouts(spec=difficulty.rollout_spec_of(variant)).with_overrides(node_name=f"inputs-{number}")
+        spec = hand_on_rollouts(spec=difficulty.build_rollout_spec(variant)).with_overrides(
+            node_name=f"inputs-{number}"
+        )
         rollouts_of_variants.append(rolled_out(f"-{number}", checkpoint, spec)[1].rollouts)
     compared = compare_variants(
         prompts=merged.prompts,
@@ -239,13 +241,13 @@ def _merged(data: DataFile, verifiers: Any, tokens: list[str]) -> tuple[Any, lis
         source_prompts(batch=batch, content=config_digest(batch), max_prompt_chars=ANY_LENGTH).with_overrides(
             node_name=f"eval-set-{number}", **pod
         )
-        for number, batch in enumerate(batches([known.source for known in data.evaluation_sets]))
+        for number, batch in enumerate(divide_into_batches([known.source for known in data.evaluation_sets]))
     ]
     screening = data.screening(evaluated=bool(evaluated))
     if screening is not None:
         handed = hand_on_screening(spec=screening).with_overrides(node_name="screening")
     prompts, set_aside, read = [], [], []
-    for number, batch in enumerate(batches(data.used_sources)):
+    for number, batch in enumerate(divide_into_batches(data.used_sources)):
         sourced = source_prompts(
             batch=batch, content=config_digest(batch), max_prompt_chars=data.max_prompt_chars
         ).with_overrides(node_name=f"source-{number}", **pod)

@@ -14,18 +14,18 @@ from tasks.evaluation.spec import check_server
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed
 from tasks.generation.task import prepare_model
-from tasks.inputs.evaluations import with_digests
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
-from tasks.inputs.handed_on import contents_of, hand_on_benchmark, hand_to_evaluation
+from tasks.inputs.evaluations import add_digests
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
+from tasks.inputs.handed_on import hand_on_benchmark, hand_to_evaluation, list_contents
 from tasks.inputs.pin_tasks import pin_evaluation
 from tasks.inputs.pinning import check_pinned
-from tasks.inputs.stage_pods import evaluation_pod
+from tasks.inputs.stage_pods import make_evaluation_pod
 from tasks.kubernetes.pods import overrides
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 from tasks.view.task import bundle_responses, empty_view
 from workflows.questions import sourced_questions
 
-FILES = quickstart()
+FILES = load_quickstart()
 
 
 class Comparison(NamedTuple):
@@ -63,9 +63,9 @@ def compose_evaluation(
     """
     check_server(evaluation)
     sources = [benchmark.source for benchmark in evaluation.benchmarks]
-    files = {"a file of a benchmark": with_digests(evaluation) != evaluation}
+    files = {"a file of a benchmark": add_digests(evaluation) != evaluation}
     check_pinned("workflows/evaluation.py evaluation", data.verifiers, sources, evaluation.policies.values(), files)
-    pod = overrides(evaluation_pod(data, training, evaluation))
+    pod = overrides(make_evaluation_pod(data, training, evaluation))
     sourced = sourced_questions(evaluation.benchmarks, overrides(data.pod))
     questions = [known.prompts for known in sourced]
     # Names of nodes are short, because they are prefixed with `evaluation-0-`, and have numbers: see `workflows.data`.
@@ -75,7 +75,7 @@ def compose_evaluation(
         heldout=heldout,
         config=evaluation.of_a_policy,
         verifiers=data.verifiers,
-        contents=contents_of(model, policy, heldout),
+        contents=list_contents(model, policy, heldout),
     ).with_overrides(node_name="inputs")
     checkpoints = _checkpoints(handed.model, handed.policy, training, evaluation)
     evaluated = {
@@ -104,7 +104,9 @@ def compose_evaluation(
         ]
         for name, checkpoint in checkpoints.items()
     }
-    of_policy = {name: evaluated[evaluation.same_as(name, training.model)] for name in evaluation.names_of_policies}
+    of_policy = {
+        name: evaluated[evaluation.find_first_name(name, training.model)] for name in evaluation.names_of_policies
+    }
     compared = compare_policies(
         policies=list(of_policy),
         rollouts=[done.rollouts for done in of_policy.values()],
@@ -116,7 +118,7 @@ def compose_evaluation(
         further=[
             done.rollouts
             for name in evaluation.names_of_policies
-            for done in harnessed[evaluation.same_as(name, training.model)]
+            for done in harnessed[evaluation.find_first_name(name, training.model)]
         ],
     ).with_overrides(node_name="compare")
     viewed = empty_view()

@@ -13,14 +13,14 @@ from flytekit import LaunchPlan, Resources, workflow
 from images import DATA
 from tasks.evaluation.runs_task import compare_trained
 from tasks.flyte.stages import Html, Parquet, uncached_composed
-from tasks.inputs.experiments import INITIAL, Experiment, quickstart_experiment
+from tasks.inputs.experiments import INITIAL, Experiment, load_quickstart_experiment
 from tasks.inputs.preflight import check_variants
 from tasks.reporting.task import report_experiment
 from workflows.rlvr import rlvr
 
 PIPELINE = LaunchPlan.get_or_create(rlvr)
 """The launch plan of the pipeline, with the same name."""
-QUICKSTART = quickstart_experiment()
+QUICKSTART = load_quickstart_experiment()
 
 
 class Experimented(NamedTuple):

@@ -11,7 +11,7 @@ create.
 from flytekit import LaunchPlan
 from flytekit.models.common import Labels
 
-from tasks.inputs.files import RECIPES, quickstart, with_companions
+from tasks.inputs.files import RECIPES, load_quickstart, load_recipe_files
 from workflows.cluster_check import cluster_check
 from workflows.rlvr import rlvr
 
@@ -20,7 +20,7 @@ FILES = ("data", "training", "evaluation")
 
 
 def _launch_plan(recipe: str) -> LaunchPlan:
-    data, training, evaluation = with_companions(recipe)
+    data, training, evaluation = load_recipe_files(recipe)
     return LaunchPlan.get_or_create(
         rlvr,
         f"rlvr_{recipe}",
@@ -32,6 +32,6 @@ def _launch_plan(recipe: str) -> LaunchPlan:
 LAUNCH_PLANS = [
     *(_launch_plan(path.stem) for path in sorted(RECIPES.glob("*.yaml"))),
     LaunchPlan.get_or_create(
-        cluster_check, "cluster_check", default_inputs=dict(zip(FILES, quickstart(), strict=True))
+        cluster_check, "cluster_check", default_inputs=dict(zip(FILES, load_quickstart(), strict=True))
     ),
 ]

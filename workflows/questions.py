@@ -5,7 +5,7 @@ from typing import Any
 
 from tasks.flyte.stages import config_digest
 from tasks.inputs.benchmarks import BenchmarkFile
-from tasks.sourcing.loaders import batches
+from tasks.sourcing.loaders import divide_into_batches
 from tasks.sourcing.task import source_prompts
 
 
@@ -16,5 +16,5 @@ def sourced_questions(benchmarks: Sequence[BenchmarkFile], pod: dict[str, Any]) 
             batch=batch, content=config_digest(batch), max_prompt_chars=benchmark.max_prompt_chars
         ).with_overrides(node_name=f"ask-{number}", **pod)
         for number, benchmark in enumerate(benchmarks)
-        for batch in batches([benchmark.source])
+        for batch in divide_into_batches([benchmark.source])
     ]

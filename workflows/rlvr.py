@@ -10,7 +10,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.flyte.stages import Folder, Html, JsonLines, Parquet
 from tasks.generation.task import prepare_model
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.preflight import preflight
 from tasks.reporting.task import report
 from workflows.checking import checking
@@ -18,7 +18,7 @@ from workflows.data import compose_data
 from workflows.evaluation import compose_evaluation
 from workflows.training import compose_training
 
-DATA, TRAINING, EVALUATION = quickstart()
+DATA, TRAINING, EVALUATION = load_quickstart()
 
 
 class Results(NamedTuple):

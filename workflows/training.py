@@ -8,20 +8,20 @@ from typing import Annotated
 from flytekit import Resources, workflow
 
 from images import DATA
-from tasks.cluster.pods import controller_overrides, ray_job
+from tasks.cluster.pods import make_controller_overrides, ray_job
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed
-from tasks.inputs.disk_needs import stored_models
-from tasks.inputs.files import DataFile, Recipe, quickstart
-from tasks.inputs.handed_on import contents_of, hand_to_training
+from tasks.inputs.disk_needs import measure_stored_models
+from tasks.inputs.files import DataFile, Recipe, load_quickstart
+from tasks.inputs.handed_on import hand_to_training, list_contents
 from tasks.inputs.memory_needs import judge_gpus
-from tasks.inputs.own_objectives import lacking_digests
+from tasks.inputs.own_objectives import find_lacking_digests
 from tasks.inputs.pin_tasks import pin_training
 from tasks.inputs.pinning import check_pinned
 from tasks.kubernetes.pods import overrides
 from tasks.training.task import Trained, train_policy
 from workflows.questions import sourced_questions
 
-FILES = quickstart()
+FILES = load_quickstart()
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
@@ -40,14 +40,14 @@ def compose_training(
         training: the recipe, with its machines.
     """
     sources = [benchmark.source for benchmark in training.benchmarks]
-    check_pinned("workflows/training.py train", data.verifiers, sources, others=lacking_digests(training))
-    holding = training, training.cluster, judge_gpus(data, training.benchmarks), stored_models(training, data)
+    check_pinned("workflows/training.py train", data.verifiers, sources, others=find_lacking_digests(training))
+    holding = training, training.cluster, judge_gpus(data, training.benchmarks), measure_stored_models(training, data)
     handed = hand_to_training(
         model=model,
         mixture=mixture,
         config=training.run,
         verifiers=data.verifiers,
-        contents=contents_of(model, mixture),
+        contents=list_contents(model, mixture),
     ).with_overrides(node_name="inputs")
     return train_policy(
         model=handed.model,
@@ -56,7 +56,7 @@ def compose_training(
         verifiers=handed.verifiers,
         questions=[known.prompts for known in sourced_questions(training.benchmarks, overrides(data.pod))],
         asked=training.asked,
-    ).with_overrides(node_name="learn", task_config=ray_job(*holding), **controller_overrides(*holding))
+    ).with_overrides(node_name="learn", task_config=ray_job(*holding), **make_controller_overrides(*holding))
 
 
 @workflow

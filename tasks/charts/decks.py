@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.charts.drawing import deck
-from tasks.charts.pages import page, prompt_samples, rollout_samples, table
-from tasks.charts.panels import before_after, mean_scores
+from tasks.charts.drawing import add_styles
+from tasks.charts.pages import page, render_prompt_samples, render_rollout_samples, render_table
+from tasks.charts.panels import draw_before_after, mean_scores
 
 
 def sourcing(
@@ -34,7 +34,7 @@ def sourcing(
         for source, counts in reasons.items()
         for reason, count in counts.items()
     ]
-    return page(figures, table(rows, "Set aside"), prompt_samples(samples))
+    return page(figures, render_table(rows, "Set aside"), render_prompt_samples(samples))
 
 
 def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
@@ -43,13 +43,13 @@ def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
     counted = counted.rename_columns(["source", "kind", "rows"])
     rows = counted.sort_by([("source", "ascending"), ("kind", "ascending")]).to_pylist()
     figures = {"prompts": f"{prompts:,}", "set aside": f"{set_aside.num_rows:,}"}
-    return page(figures, table(rows, "Set aside"), prompt_samples(samples))
+    return page(figures, render_table(rows, "Set aside"), render_prompt_samples(samples))
 
 
 def difficulty(graded: pa.Table, selected: int, bounds: str, max_mean_score: float | None) -> str:
     """Return the deck of the difficulty filter: mean scores in a table of `GRADED`. `selected` prompts are kept."""
     figures = {"graded": f"{graded.num_rows:,}", "kept": f"{selected:,}", "kept if": bounds}
-    return page(figures, deck(mean_scores(graded, max_mean_score)))
+    return page(figures, add_styles(mean_scores(graded, max_mean_score)))
 
 
 def variants(compared: pa.Table, count: int) -> str:
@@ -58,12 +58,12 @@ def variants(compared: pa.Table, count: int) -> str:
     rows = compared.group_by(["domain", "variant"]).aggregate(means)
     rows = rows.rename_columns(["domain", "variant", "prompts", "pass_rate", "mean_score", "mean_tokens"])
     ordered = rows.sort_by([("domain", "ascending"), ("variant", "ascending")]).to_pylist()
-    return page({"variants": f"{count:,}"}, table(ordered, "By domain"))
+    return page({"variants": f"{count:,}"}, render_table(ordered, "By domain"))
 
 
 def judging(prompts: pa.Table, rollouts: pa.Table, judged: int) -> str:
     """Return the deck of the scoring of a shard: the new verdicts, and samples of its `ROLLOUTS`."""
-    samples = rollout_samples(prompts, rollouts) if rollouts.num_rows else ""
+    samples = render_rollout_samples(prompts, rollouts) if rollouts.num_rows else ""
     return page({"scored now": f"{judged:,}"}, samples)
 
 
@@ -83,7 +83,7 @@ def rollouts(count: int, mean_score: float, unjudged: int, tokens_per_second: fl
 def mixture(train: pa.Table, heldout: int, counts: Sequence[Mapping[str, Any]]) -> str:
     """Return the deck of mixing: the mixture, the number of held-out prompts, and the counts of each source."""
     figures = {"to train on": f"{train.num_rows:,}", "held out": f"{heldout:,}"}
-    return page(figures, table(counts), prompt_samples(train))
+    return page(figures, render_table(counts), render_prompt_samples(train))
 
 
 def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) -> str:
@@ -96,10 +96,12 @@ def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) 
         "could not be scored": f"{rollouts.num_rows - len(scores):,}",
         "tokens/s": f"{tokens_per_second:,.0f}",
     }
-    return page(figures, table(_by_benchmark(rollouts), "By benchmark"), rollout_samples(prompts, rollouts))
+    return page(
+        figures, render_table(_make_benchmark_rows(rollouts), "By benchmark"), render_rollout_samples(prompts, rollouts)
+    )
 
 
-def _by_benchmark(rollouts: pa.Table) -> list[dict[str, Any]]:
+def _make_benchmark_rows(rollouts: pa.Table) -> list[dict[str, Any]]:
     """Return the pass rate and the mean length for each benchmark."""
     judged = rollouts.filter(pc.is_valid(rollouts.column("passed")))
     judged = judged.set_column(
@@ -130,4 +132,4 @@ def comparison(evaluation: pa.Table) -> str:
         else:
             interval = f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
             figures[f"{row['policy']} - {row['baseline']}, points"] = f"{100 * row['value']:+.1f} ({interval})"
-    return page(figures, deck(before_after(evaluation)))
+    return page(figures, add_styles(draw_before_after(evaluation)))

@@ -3,7 +3,7 @@
 Each function returns a `<figure class="chart">` that contains a caption with the unit, a legend and an inline SVG with
 a title and a description for screen readers, or a `<p class="chart-absent">` message if there is nothing to draw.
 Equal data gives equal bytes. Colours are CSS variables with mid-tone fallbacks, so that a chart is readable on light
-and dark backgrounds. A page with charts must contain `STYLE` once (`deck` adds it to fragments without a page).
+and dark backgrounds. A page with charts must contain `STYLE` once (`add_styles` adds it to fragments without a page).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WIDTH, _WIDE, _HEIGHT = 350, 470, 190  # CSS pixels at which the text has its n
 _SMOOTH_FROM = 40  # number of points above which a curve is drawn faintly under its moving average
 
 
-def _variables(colors: Mapping[str, str]) -> str:
+def _format_variables(colors: Mapping[str, str]) -> str:
     return "".join(f"--chart-{role}:{color};" for role, color in colors.items())
 
 
@@ -68,9 +68,9 @@ _THEMED = {role: f"light-dark({color},{_DARK[role]})" for role, color in _LIGHT.
 
 
 STYLE = f"""<style>
-.chart{{{_variables(_LIGHT)}margin:0;min-width:0;overflow-x:auto}}
-@media (prefers-color-scheme:dark){{.chart{{{_variables(_THEMED)}}}}}
-@media print{{.chart{{{_variables(_LIGHT)}}}}}
+.chart{{{_format_variables(_LIGHT)}margin:0;min-width:0;overflow-x:auto}}
+@media (prefers-color-scheme:dark){{.chart{{{_format_variables(_THEMED)}}}}}
+@media print{{.chart{{{_format_variables(_LIGHT)}}}}}
 .chart figcaption{{font-size:.9rem;font-weight:600;line-height:1.3}}
 .chart-unit{{display:block;font-weight:400;font-size:.8rem;opacity:.75}}
 .chart-legend{{display:flex;flex-wrap:wrap;gap:.1rem .9rem;font-size:.78rem;min-height:1.25rem;margin:.15rem 0}}
@@ -86,7 +86,7 @@ STYLE = f"""<style>
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of `curves`: `points` are (x, y), and a point whose y is not finite is a gap.
+    """A curve of `draw_curves`: `points` are (x, y), and a point whose y is not finite is a gap.
 
     `bounds` are the lower and upper bounds of the points' intervals, for a band around the curve. Without them there is
     no band.
@@ -100,7 +100,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Interval:
-    """One estimate of `intervals`: `row` names its line, `label` its series."""
+    """One estimate of `draw_intervals`: `row` names its line, `label` its series."""
 
     row: str
     label: str
@@ -119,22 +119,22 @@ class Stack:
     color: str
 
 
-def deck(*fragments: str) -> str:
+def add_styles(*fragments: str) -> str:
     """Return HTML fragments with the charts' style sheet, for a page that does not contain it."""
     return STYLE + "".join(fragments)
 
 
-def grid(fragments: Iterable[str], *, wide: bool = False) -> str:
+def make_grid(fragments: Iterable[str], *, wide: bool = False) -> str:
     """Return HTML fragments side by side, as many as fit. `wide` is for two large ones."""
     return f'<div class="chart-grid{" chart-wide" if wide else ""}">{"".join(fragments)}</div>'
 
 
-def color_of(label: str, position: int = 0) -> str:
+def choose_color(label: str, position: int = 0) -> str:
     """Return the colour role of a domain, which is always the same, or of another label by its position."""
     return _DOMAIN_COLORS.get(label, _OTHER_COLORS[position % len(_OTHER_COLORS)])
 
 
-def curves(
+def draw_curves(
     title: str,
     unit: str,
     series: Sequence[Series],
@@ -150,13 +150,13 @@ def curves(
     drawn = [(one, [(x, y) for x, y in one.points if math.isfinite(y)]) for one in series]
     drawn = [(one, points) for one, points in drawn if points]
     if not drawn:
-        return absent(f"{title}: nothing was recorded.")
+        return render_notice(f"{title}: nothing was recorded.")
 
     def draw(axes: Axes) -> None:
         for one, _ in drawn:
-            _curve(axes, one)
+            _draw_curve(axes, one)
         if integer_x:
-            _integer_axis(axes)
+            _set_integer_axis(axes)
         axes.set_xlabel(x_label)
         values = [y for _, points in drawn for _, y in points]
         tops = [high for one, _ in drawn for _, high in one.bounds]
@@ -164,15 +164,15 @@ def curves(
             axes.set_ylim(bottom=0, top=max(values + tops) * 1.08 or 1)
 
     summary = [
-        f"{one.label}: from {_short(points[0][1])} at {_short(points[0][0])} to {_short(points[-1][1])} "
-        f"at {_short(points[-1][0])}"
+        f"{one.label}: from {_shorten(points[0][1])} at {_shorten(points[0][0])} to {_shorten(points[-1][1])} "
+        f"at {_shorten(points[-1][0])}"
         for one, points in drawn
     ]
     legend = [(one.label, one.color) for one, _ in drawn] if len(drawn) > 1 else []
-    return _chart(title, unit, f"Curves over {x_label}. {'; '.join(summary)}.", legend, draw)
+    return _draw_chart(title, unit, f"Curves over {x_label}. {'; '.join(summary)}.", legend, draw)
 
 
-def histogram(
+def draw_histogram(
     title: str,
     unit: str,
     bins: Sequence[str],
@@ -184,7 +184,7 @@ def histogram(
     """Draw stacked columns over named bins. `threshold` is a position (in bins from the left edge) and its label."""
     totals = [sum(column) for column in zip(*(stack.values for stack in stacks), strict=True)]
     if not any(totals):
-        return absent(f"{title}: nothing to count.")
+        return render_notice(f"{title}: nothing to count.")
 
     def draw(axes: Axes) -> None:
         base = [0.0] * len(bins)
@@ -200,16 +200,16 @@ def histogram(
             axes.axvline(x, color=COLORS["red"], linewidth=1.4, linestyle=(0, (4, 2)))
             axes.text(x + 0.08, max(totals) * 1.14, threshold[1], color=COLORS["red"], va="top")
 
-    summary = ", ".join(f"{name}: {_short(total)}" for name, total in zip(bins, totals, strict=True))
+    summary = ", ".join(f"{name}: {_shorten(total)}" for name, total in zip(bins, totals, strict=True))
     legend = [(stack.label, stack.color) for stack in stacks if any(stack.values)]
-    return _chart(title, unit, f"Columns over {x_label}. {summary}.", legend, draw, width=_WIDE, height=250)
+    return _draw_chart(title, unit, f"Columns over {x_label}. {summary}.", legend, draw, width=_WIDE, height=250)
 
 
-def shares(title: str, unit: str, rows: Sequence[str], stacks: Sequence[Stack]) -> str:
+def draw_shares(title: str, unit: str, rows: Sequence[str], stacks: Sequence[Stack]) -> str:
     """Draw stacked horizontal bars, one for each of `rows`, first row on top."""
     totals = [sum(column) for column in zip(*(stack.values for stack in stacks), strict=True)]
     if not any(totals):
-        return absent(f"{title}: nothing to show.")
+        return render_notice(f"{title}: nothing to show.")
 
     def draw(axes: Axes) -> None:
         base = [0.0] * len(rows)
@@ -218,23 +218,23 @@ def shares(title: str, unit: str, rows: Sequence[str], stacks: Sequence[Stack]) 
                 range(len(rows)), stack.values, 0.66, base, color=COLORS[stack.color], linewidth=0, label=stack.label
             )
             base = [left + value for left, value in zip(base, stack.values, strict=True)]
-        _rows_axis(axes, rows)
+        _set_rows_axis(axes, rows)
         axes.set_xlim(0, max(totals) * 1.02)
 
     summary = "; ".join(
-        f"{row}: " + ", ".join(f"{stack.label} {_short(stack.values[i])}" for stack in stacks if stack.values[i])
+        f"{row}: " + ", ".join(f"{stack.label} {_shorten(stack.values[i])}" for stack in stacks if stack.values[i])
         for i, row in enumerate(rows)
     )
     legend = [(stack.label, stack.color) for stack in stacks if any(stack.values)]
-    return _chart(title, unit, f"Stacked bars. {summary}.", legend, draw, width=_WIDE, height=48 + 32 * len(rows))
+    return _draw_chart(title, unit, f"Stacked bars. {summary}.", legend, draw, width=_WIDE, height=48 + 32 * len(rows))
 
 
-def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: bool = False) -> str:
+def draw_intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: bool = False) -> str:
     """Draw estimates with their intervals, one line per row and series. `zero` marks the value of no difference."""
     rows = list(dict.fromkeys(one.row for one in estimates))
     labels = list(dict.fromkeys(one.label for one in estimates))
     if not rows:
-        return absent(f"{title}: nothing was estimated.")
+        return render_notice(f"{title}: nothing was estimated.")
 
     def draw(axes: Axes) -> None:
         if zero:
@@ -245,23 +245,23 @@ def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: boo
             if math.isfinite(one.low) and math.isfinite(one.high):
                 axes.plot([one.low, one.high], [y, y], color=color, linewidth=2.6, solid_capstyle="round")
             axes.plot([one.value], [y], marker="o", markersize=7.5, color=color, linestyle="none")
-        _rows_axis(axes, rows)
+        _set_rows_axis(axes, rows)
 
     summary = "; ".join(
-        f"{one.row}, {one.label}: {_short(one.value)}, from {_short(one.low)} to {_short(one.high)}"
+        f"{one.row}, {one.label}: {_shorten(one.value)}, from {_shorten(one.low)} to {_shorten(one.high)}"
         for one in estimates
     )
     legend = list({one.label: (one.label, one.color) for one in estimates}.values())
     description = f"Estimates with 95% intervals. {summary}."
-    return _chart(title, unit, description, legend, draw, width=_WIDE, height=58 + 42 * len(rows))
+    return _draw_chart(title, unit, description, legend, draw, width=_WIDE, height=58 + 42 * len(rows))
 
 
-def absent(sentence: str) -> str:
+def render_notice(sentence: str) -> str:
     """Return a message instead of a chart without data."""
     return f'<p class="chart-absent">{html.escape(sentence)}</p>'
 
 
-def _curve(axes: Axes, series: Series) -> None:
+def _draw_curve(axes: Axes, series: Series) -> None:
     x, y = [point[0] for point in series.points], [point[1] for point in series.points]
     color = COLORS[series.color]
     if series.bounds:
@@ -285,20 +285,20 @@ def _smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
     return smoothed
 
 
-def _integer_axis(axes: Axes) -> None:
+def _set_integer_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
-def _rows_axis(axes: Axes, rows: Sequence[str]) -> None:
+def _set_rows_axis(axes: Axes, rows: Sequence[str]) -> None:
     axes.set_yticks(range(len(rows)), [row if len(row) <= 26 else f"{row[:25]}…" for row in rows])
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
 
 
-def _chart(
+def _draw_chart(
     title: str,
     unit: str,
     description: str,
@@ -317,19 +317,19 @@ def _chart(
         """Formats the labels of an axis with as few digits as are needed to distinguish them."""
 
         def __call__(self, value: float, pos: int | None = None) -> str:
-            return _short(value)
+            return _shorten(value)
 
         def format_ticks(self, values: list[float]) -> list[str]:
-            return _distinct(values)
+            return _format_distinct(values)
 
-    with rc_context(_rc()):
+    with rc_context(_make_settings()):
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
         for axis in (axes.xaxis, axes.yaxis):
             if isinstance(axis.get_major_formatter(), ScalarFormatter):
                 axis.set_major_formatter(Distinct())
-        svg = _svg(figure, title, description, width)
+        svg = _render_svg(figure, title, description, width)
     keys = "".join(
         f'<span><i style="background:var(--chart-{color},{COLORS[color]})"></i>{html.escape(label)}</span>'
         for label, color in legend
@@ -341,7 +341,7 @@ def _chart(
     )
 
 
-def _svg(figure: Figure, title: str, description: str, width: int) -> str:
+def _render_svg(figure: Figure, title: str, description: str, width: int) -> str:
     """Return the figure as an inline SVG element with themed colours, unique ids and no external references.
 
     It scales with its column as long as its text stays readable. A narrower column scrolls.
@@ -369,7 +369,7 @@ def _svg(figure: Figure, title: str, description: str, width: int) -> str:
     )
 
 
-def _rc() -> Any:
+def _make_settings() -> Any:
     """Return Matplotlib's settings for a chart. Text is not converted to paths, and equal data gives equal bytes."""
     ink, line = COLORS["ink"], COLORS["grid"]
     return {
@@ -401,16 +401,16 @@ def _rc() -> Any:
     }
 
 
-def _distinct(values: Sequence[float]) -> list[str]:
+def _format_distinct(values: Sequence[float]) -> list[str]:
     """Format the numbers of an axis with four significant digits, or more if needed to distinguish them."""
     for digits in range(4, 9):
-        labels = [_short(value, digits) for value in values]
+        labels = [_shorten(value, digits) for value in values]
         if len(set(labels)) == len(set(values)):
             break
     return labels
 
 
-def _short(value: float, digits: int = 4) -> str:
+def _shorten(value: float, digits: int = 4) -> str:
     """Format a number for an axis or a description: 12345 is 12.3k. Below 10,000 it has four significant digits."""
     if not math.isfinite(value):
         return "unknown"

@@ -10,7 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.charts.drawing import Interval, Series, Stack, absent, color_of, curves, grid, histogram, intervals, shares
+from tasks.charts.drawing import (
+    Interval,
+    Series,
+    Stack,
+    choose_color,
+    draw_curves,
+    draw_histogram,
+    draw_intervals,
+    draw_shares,
+    make_grid,
+    render_notice,
+)
 
 _MOST_BINS = 16
 _BUCKETS = 150  # segments of a long curve
@@ -155,21 +166,21 @@ PANELS = (
 )
 
 
-def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
+def draw_training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
     """Draw the training curves from one mapping of metrics per step. Panels without data are listed in a message.
 
     A live deck wraps it: `deck(training_curves(metrics))`.
     """
     if not metrics:
-        return absent("No optimizer step was taken, so there are no curves.")
+        return render_notice("No optimizer step was taken, so there are no curves.")
     charts, missing = [], []
     for panel in PANELS:
-        series = _series(panel, metrics)
+        series = _make_series(panel, metrics)
         if series:
-            charts.append(curves(panel.title, panel.unit, series, from_zero=panel.from_zero))
+            charts.append(draw_curves(panel.title, panel.unit, series, from_zero=panel.from_zero))
         else:
             missing.append(panel.title.lower())
-    return grid(charts) + (absent(f"Not recorded: {', '.join(missing)}.") if missing else "")
+    return make_grid(charts) + (render_notice(f"Not recorded: {', '.join(missing)}.") if missing else "")
 
 
 def mean_scores(graded: pa.Table, max_mean_score: float | None) -> str:
@@ -182,7 +193,7 @@ def mean_scores(graded: pa.Table, max_mean_score: float | None) -> str:
     """
     graded = graded.filter(pc.is_valid(graded.column("mean_score")))
     if not graded.num_rows:
-        return absent("No difficulty was measured.")
+        return render_notice("No difficulty was measured.")
     bins = min(max(graded.column("num_rollouts").to_pylist(), default=1), _MOST_BINS)
     domains = sorted(set(graded.column("domain").to_pylist()))
     dropped = "dropped: too easy"
@@ -190,8 +201,8 @@ def mean_scores(graded: pa.Table, max_mean_score: float | None) -> str:
     for domain, score in zip(graded.column("domain").to_pylist(), graded.column("mean_score").to_pylist(), strict=True):
         is_kept = max_mean_score is None or score < max_mean_score
         counts[domain if is_kept else dropped][math.floor(score * bins + 1e-9)] += 1
-    stacks = [Stack(name, counts[name], color_of(name, i)) for i, name in enumerate(domains)]
-    return histogram(
+    stacks = [Stack(name, counts[name], choose_color(name, i)) for i, name in enumerate(domains)]
+    return draw_histogram(
         "Mean score under the initial checkpoint",
         "prompts",
         [f"{points}/{bins}" for points in range(bins + 1)],
@@ -199,19 +210,22 @@ def mean_scores(graded: pa.Table, max_mean_score: float | None) -> str:
         x_label="mean score",
         threshold=None
         if max_mean_score is None
-        else (first_bin_from(max_mean_score, bins), f"kept: below {max_mean_score:g}"),
+        else (find_first_bin(max_mean_score, bins), f"kept: below {max_mean_score:g}"),
     )
 
 
-def first_bin_from(score: float, bins: int) -> int:
+def find_first_bin(score: float, bins: int) -> int:
     """Return the smallest number of points out of `bins` whose mean is at least `score`."""
     return math.ceil(score * bins - 1e-9)
 
 
-def before_after(evaluation: pa.Table) -> str:
+def draw_before_after(evaluation: pa.Table) -> str:
     """Draw the pass rates of all policies per benchmark, and next to them the differences (`EVALUATION` table)."""
     rows = [row for row in evaluation.to_pylist() if row["metric"] == "pass_rate"]
-    colors = {name: name if name in ("before", "after") else color_of("", i) for i, name in enumerate(_policies(rows))}
+    colors = {
+        name: name if name in ("before", "after") else choose_color("", i)
+        for i, name in enumerate(_list_policies(rows))
+    }
     pairs = {(row["policy"], row["baseline"]) for row in rows if row["baseline"] is not None}
     rates: list[Interval] = []
     gains: list[Interval] = []
@@ -223,20 +237,20 @@ def before_after(evaluation: pa.Table) -> str:
         else:
             label = "gain" if len(pairs) == 1 else f"{policy} - {baseline}"
             gains.append(Interval(row["benchmark"], label, value, low, high, colors[policy]))
-    return grid(
+    return make_grid(
         [
-            intervals("Pass rate", "%, with 95% intervals", rates),
-            intervals("Gain", "percentage points, paired, with 95% intervals", gains, zero=True),
+            draw_intervals("Pass rate", "%, with 95% intervals", rates),
+            draw_intervals("Gain", "percentage points, paired, with 95% intervals", gains, zero=True),
         ],
         wide=True,
     )
 
 
-def _policies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _list_policies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["policy"] for row in rows))
 
 
-def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
+def _make_series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
     """Return the panel's curves that have at least one finite value."""
     names = dict(panel.metrics)
     if panel.prefix:
@@ -245,15 +259,17 @@ def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
         }
         names |= {key: key.removeprefix(panel.prefix).removesuffix(panel.suffix) for key in sorted(matching)}
     series = []
-    for position, (key, label) in enumerate(_without_repeat(names, panel, metrics).items()):
-        color = "ink" if panel.prefix and key == next(iter(panel.metrics), None) else color_of(label, position)
-        series += _curve(key, label, color, [row for row in metrics if panel.x in row or panel.x == "step"], panel.x)
+    for position, (key, label) in enumerate(_drop_repeat(names, panel, metrics).items()):
+        color = "ink" if panel.prefix and key == next(iter(panel.metrics), None) else choose_color(label, position)
+        series += _make_curve(
+            key, label, color, [row for row in metrics if panel.x in row or panel.x == "step"], panel.x
+        )
     for key, label in panel.beside.items() if series else ():
-        series += _curve(key, label, "muted", metrics, "step")
+        series += _make_curve(key, label, "muted", metrics, "step")
     return series
 
 
-def _without_repeat(names: Mapping[str, str], panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+def _drop_repeat(names: Mapping[str, str], panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
     """Return the metrics without the only one of the panel's prefix, if it has the values of the panel's own metric.
 
     An example is the reward of the only domain.
@@ -264,14 +280,14 @@ def _without_repeat(names: Mapping[str, str], panel: Panel, metrics: Sequence[Ma
     return panel.metrics
 
 
-def _curve(key: str, label: str, color: str, rows: Sequence[Mapping[str, Any]], x: str) -> list[Series]:
+def _make_curve(key: str, label: str, color: str, rows: Sequence[Mapping[str, Any]], x: str) -> list[Series]:
     """Return the curve of a metric over the metric `x`, or an empty list if it has no finite value."""
-    points = [(_number(row.get(x, i + 1)), _number(row.get(key))) for i, row in enumerate(rows)]
+    points = [(_to_float(row.get(x, i + 1)), _to_float(row.get(key))) for i, row in enumerate(rows)]
     points = [point for point in points if math.isfinite(point[0])]
-    return [Series(label, thinned(points), color)] if any(math.isfinite(y) for _, y in points) else []
+    return [Series(label, thin_points(points), color)] if any(math.isfinite(y) for _, y in points) else []
 
 
-def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def thin_points(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return at most about `2 * _BUCKETS` points: the minimum and maximum of each segment, and both ends.
 
     A curve of 20,000 steps looks the same, and its page stays small.
@@ -287,18 +303,18 @@ def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return [points[i] for i in sorted(indices)]
 
 
-def _number(value: Any) -> float:
+def _to_float(value: Any) -> float:
     """Return a metric as a float. A missing metric is NaN, which is a gap in a curve."""
     return math.nan if value is None else float(value)
 
 
-def mixture_difference(sources: Sequence[Mapping[str, Any]]) -> str:
+def draw_mixture_difference(sources: Sequence[Mapping[str, Any]]) -> str:
     """Draw the shares of sources in two mixtures, one bar per mixture.
 
     Each row has the keys `source`, `share_before` and `share_after`.
     """
     stacks = [
-        Stack(row["source"], [100 * row["share_before"], 100 * row["share_after"]], color_of(row["source"], index))
+        Stack(row["source"], [100 * row["share_before"], 100 * row["share_after"]], choose_color(row["source"], index))
         for index, row in enumerate(sources)
     ]
-    return shares("The two mixtures", "% of places, by source", ["before", "after"], stacks)
+    return draw_shares("The two mixtures", "% of places, by source", ["before", "after"], stacks)

@@ -20,7 +20,7 @@ class Truth(NamedTuple):
     ground_truth: str
 
 
-def contradiction(one: Truth, other: Truth) -> tuple[str, str] | None:
+def find_contradiction(one: Truth, other: Truth) -> tuple[str, str] | None:
     """Return both ground truths as shortened text if no answer to a question of mathematics is accepted by both.
 
     Equal numbers are equal, however they are written. Other ground truths can differ without a contradiction: two sets
@@ -28,27 +28,27 @@ def contradiction(one: Truth, other: Truth) -> tuple[str, str] | None:
     """
     if one == other or not one.verifier == other.verifier == "math":
         return None
-    given, given_by_other = _given(one), _given(other)
-    if _accepted(given) & _accepted(given_by_other):
+    given, given_by_other = _parse_answer(one), _parse_answer(other)
+    if _collect_accepted(given) & _collect_accepted(given_by_other):
         return None
-    return _shown(given), _shown(given_by_other)
+    return _format_answer(given), _format_answer(given_by_other)
 
 
-def _given(truth: Truth) -> Any:
+def _parse_answer(truth: Truth) -> Any:
     value = json.loads(truth.ground_truth)
     return value["answer"] if isinstance(value, dict) and "answer" in value else value
 
 
-def _accepted(given: Any) -> frozenset[Fraction | str]:
-    return frozenset(map(_plain, given if isinstance(given, list) and given else [given]))
+def _collect_accepted(given: Any) -> frozenset[Fraction | str]:
+    return frozenset(map(_normalize_answer, given if isinstance(given, list) and given else [given]))
 
 
-def _shown(given: Any) -> str:
+def _format_answer(given: Any) -> str:
     text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
 
 
-def _plain(answer: Any) -> Fraction | str:
+def _normalize_answer(answer: Any) -> Fraction | str:
     """Return an answer as a number if it is one, and otherwise without white space and signs of formatting."""
     if not isinstance(answer, str):
         return json.dumps(answer, sort_keys=True)

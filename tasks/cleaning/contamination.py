@@ -57,16 +57,16 @@ class Questions:
         self._spec, self._frames = spec, frames
         self._names, self._ids = (prompts.column(name).to_pylist() for name in ("source", "prompt_id"))
         self._messages = prompts.column("messages")
-        words, offsets = texts.words(texts.questions(self._messages))
+        words, offsets = texts.words(texts.extract_questions(self._messages))
         own = self._frames.own(words, offsets)
         own_words, own_offsets = texts.selected(words, offsets, own)
         is_shared = (np.diff(own_offsets) == 0) & (np.diff(offsets) > 0)
         self._own = _Index(own_words, own_offsets, spec.ngram)
         self._shared = _Index(*texts.selected(words, offsets, np.repeat(is_shared, np.diff(offsets))), spec.ngram)
 
-    def overlaps(self, prompts: pa.Table) -> Iterator[Overlap]:
+    def find_overlaps(self, prompts: pa.Table) -> Iterator[Overlap]:
         """Yield the question with the largest overlap for each contaminated prompt, in row order."""
-        words, offsets = texts.words(texts.questions(prompts.column("messages")))
+        words, offsets = texts.words(texts.extract_questions(prompts.column("messages")))
         own = texts.selected(words, offsets, self._frames.own(words, offsets))
         shares = [*self._own.shares(*own), *self._shared.shares(words, offsets)]
         best: dict[int, tuple[float, int]] = {}
@@ -97,16 +97,18 @@ class _Index:
         A part has `PAIRS` common n-grams, or one text.
         """
         runs, starts = texts.ngrams(words, offsets, self._ngram)
-        hits = np.flatnonzero(texts.is_in(runs, self._runs))
+        hits = np.flatnonzero(texts.match_hashes(runs, self._runs))
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(starts))[hits]
         low, high = (np.searchsorted(self._runs, runs[hits], side) for side in ("left", "right"))
         counts = high - low
         before = (np.cumsum(counts) - counts)[np.searchsorted(rows, rows)]  # the common n-grams of earlier texts
         ends = np.flatnonzero(np.diff(before // PAIRS)) + 1
         for part in np.split(np.arange(len(hits)), ends) if len(hits) else ():
-            yield self._shares_of(rows[part], low[part], counts[part])
+            yield self._compute_part_shares(rows[part], low[part], counts[part])
 
-    def _shares_of(self, rows: _Numbers, low: _Numbers, counts: _Numbers) -> tuple[_Numbers, _Numbers, _Shares]:
+    def _compute_part_shares(
+        self, rows: _Numbers, low: _Numbers, counts: _Numbers
+    ) -> tuple[_Numbers, _Numbers, _Shares]:
         """Return the pairs of texts that have common n-grams, and the share of the indexed text's words in them.
 
         Args:
@@ -126,7 +128,7 @@ class _Index:
         return row[first], indexed[first], np.add.reduceat(covered, first) / self._words[indexed[first]]
 
 
-def overlap_counts(
+def count_overlaps(
     batches: Iterable[pa.Table], questions: pa.Table, spec: Contamination, frames: Frames
 ) -> Counter[tuple[str, str]]:
     """Return the number of prompts that contain a question, by evaluation set and by the prompt's source.
@@ -140,5 +142,5 @@ def overlap_counts(
     index, counts = Questions(questions, spec, frames), Counter[tuple[str, str]]()
     for batch in batches:
         sources = batch.column("source").to_pylist()
-        counts.update((overlap.evaluation_set, sources[overlap.row]) for overlap in index.overlaps(batch))
+        counts.update((overlap.evaluation_set, sources[overlap.row]) for overlap in index.find_overlaps(batch))
     return counts

@@ -36,7 +36,7 @@ _MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 """The format of added control tokens. Other added tokens, such as runs of spaces, are part of the vocabulary."""
 
 
-def control_tokens(files: Mapping[str, str]) -> list[str]:
+def find_control_tokens(files: Mapping[str, str]) -> list[str]:
     """Return the texts that a model's tokenizer or chat template treats as control tokens, sorted.
 
     These are the special tokens, other added tokens that occur in the chat template (`<think>`), and text in the
@@ -49,8 +49,8 @@ def control_tokens(files: Mapping[str, str]) -> list[str]:
     config = read.get("tokenizer_config.json", {})
     templates = [
         files.get("chat_template.jinja", ""),
-        *_texts(config.get("chat_template")),
-        *_texts(read.get("chat_template.json")),
+        *_collect_texts(config.get("chat_template")),
+        *_collect_texts(read.get("chat_template.json")),
     ]
     template = "\n".join(templates)
     added = [*read.get("tokenizer.json", {}).get("added_tokens", ()), *config.get("added_tokens_decoder", {}).values()]
@@ -58,13 +58,13 @@ def control_tokens(files: Mapping[str, str]) -> list[str]:
     for source in (config, read.get("special_tokens_map.json", {})):
         for key, value in source.items():
             if key.endswith(("_token", "special_tokens")) and not key.startswith("add_"):
-                named.update(_contents(value))
+                named.update(_collect_contents(value))
     in_template = {token["content"] for token in added if _MARKUP.fullmatch(token["content"])}
     named |= {token for token in in_template if token in template} | set(_MARKER.findall(template))
     return sorted(token for token in named if len(token) > 1 and not token.isspace() and not token.isalnum())
 
 
-def _contents(value: Any) -> Iterator[str]:
+def _collect_contents(value: Any) -> Iterator[str]:
     """Yield the texts of special tokens, which are text, objects with `content`, or lists or objects of these."""
     match value:
         case str():
@@ -73,28 +73,28 @@ def _contents(value: Any) -> Iterator[str]:
             yield content
         case list():
             for item in value:
-                yield from _contents(item)
+                yield from _collect_contents(item)
         case dict():
-            yield from _contents(list(value.values()))
+            yield from _collect_contents(list(value.values()))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _collect_texts(value: Any) -> Iterator[str]:
     """Yield all texts in a JSON value. A chat template is a text, or a list of objects with a name and a template."""
     match value:
         case str():
             yield value
         case list():
             for item in value:
-                yield from _texts(item)
+                yield from _collect_texts(item)
         case dict():
-            yield from _texts(list(value.values()))
+            yield from _collect_texts(list(value.values()))
 
 
 class ControlTokens:
     """Searches prompts for control tokens.
 
     Attributes:
-        counts: the number of prompts passed to `counted` that contain a control token, by their first such token.
+        counts: the number of prompts passed to `count` that contain a control token, by their first such token.
     """
 
     def __init__(self, tokens: list[str]) -> None:
@@ -106,9 +106,9 @@ class ControlTokens:
         self.counts: Counter[str] = Counter()
         longest_first = sorted(tokens, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) if tokens else r"(?!)")
-        self._any = "|".join(map(_literal, longest_first))
+        self._any = "|".join(map(_build_pattern, longest_first))
 
-    def first_tokens(self, prompts: pa.Table) -> dict[int, str]:
+    def find_first_tokens(self, prompts: pa.Table) -> dict[int, str]:
         """Return the first control token of each prompt that contains one, by row number."""
         tokens: dict[int, str] = {}
         rows = np.flatnonzero(self._has_token(prompts.column("messages")))
@@ -130,14 +130,14 @@ class ControlTokens:
         has[pc.list_parent_indices(messages).to_numpy()[has_token]] = True
         return has
 
-    def counted(self, prompts: pa.Table) -> pa.Table:
+    def count(self, prompts: pa.Table) -> pa.Table:
         """Return the prompts unchanged, after adding the prompts that contain a control token to `counts`."""
-        self.counts.update(self.first_tokens(prompts).values())
+        self.counts.update(self.find_first_tokens(prompts).values())
         return prompts
 
-    def escaped(self, prompts: pa.Table) -> pa.Table:
+    def escape(self, prompts: pa.Table) -> pa.Table:
         """Return the prompts with a space after the first character of each control token, and with new ids."""
-        holding = self.first_tokens(prompts)
+        holding = self.find_first_tokens(prompts)
         if not holding:
             return prompts
         changed = {name: prompts.column(name).to_pylist() for name in ("messages", "prompt_id")}
@@ -155,7 +155,7 @@ class ControlTokens:
         return prompts
 
 
-def _literal(text: str) -> str:
+def _build_pattern(text: str) -> str:
     """Return an expression of Arrow (RE2) that matches a text, whatever characters it has."""
     return "".join(character if character.isalnum() else f"\\x{{{ord(character):X}}}" for character in text)
 

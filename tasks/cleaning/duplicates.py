@@ -1,6 +1,6 @@
 """Finds duplicate prompts by their text, and near duplicates by MinHash.
 
-    tables of prompts ─► `Comparison.add` ─► a key and a signature of each ─► `Comparison.likeness`: the duplicates
+    prompts ─► `Comparison.add` ─► a key and a signature of each ─► `Comparison.find_duplicates` ─► the duplicates
 
 A signature consists of 126 numbers of 4 bytes (Broder 1997). The share of equal numbers of two prompts estimates the
 Jaccard similarity of their sets of n-grams. Only prompts that agree in all numbers of some band are compared
@@ -77,26 +77,26 @@ class Comparison:
 
     def add(self, prompts: pa.Table) -> None:
         """Add prompts from a table with the columns `COMPARED`."""
-        self._texts += texts.prompt_keys(prompts.column("messages"))
+        self._texts += texts.compute_prompt_keys(prompts.column("messages"))
         if not self._by_text:
             self._keys += [identity.encode() for identity in prompts.column("prompt_id").to_pylist()]
         if self._near is not None and prompts.num_rows:
-            asked = texts.questions(prompts.column("messages"))
+            asked = texts.extract_questions(prompts.column("messages"))
             words, offsets = texts.words(asked)
             own = self._frames.own(words, offsets)
             ngrams = texts.ngrams(*texts.selected(words, offsets, own), self._near.ngram, open_ends=True)
-            self._signatures += signatures(*ngrams).tobytes()
+            self._signatures += compute_signatures(*ngrams).tobytes()
             self._sizes.append(np.diff(ngrams[1]))
             self._framed.add(*texts.selected(words, offsets, ~own))
-            self._apart.append(_apart(prompts, asked, self._near))
+            self._apart.append(_compute_apart_hashes(prompts, asked, self._near))
 
-    def likeness(self, order: Indices) -> Likeness:
+    def find_duplicates(self, order: Indices) -> Likeness:
         """Find the duplicates. The first of them in `order` is kept.
 
         Args:
             order: the indices of all prompts.
         """
-        same, similarity = _same(self._keys, order), np.ones(len(order), np.float32)
+        same, similarity = _find_first_equal(self._keys, order), np.ones(len(order), np.float32)
         leader = same.copy()
         if self._near is not None and self._signatures:
             alone = order[same[order] == order]
@@ -110,16 +110,16 @@ class Comparison:
         together = self._near is not None and self._near.action == "keep_together"
         return Likeness(same if together else leader, leader, similarity)
 
-    def are_the_same(self, index: int, other: int) -> bool:
+    def is_exact_duplicate(self, index: int, other: int) -> bool:
         """Return True for exact duplicates, and False for near duplicates."""
         return self._keys[index] == self._keys[other]
 
-    def text_key(self, index: int) -> bytes:
-        """Return the key of a prompt's text (`tasks.tables.texts.prompt_keys`)."""
+    def get_text_key(self, index: int) -> bytes:
+        """Return the key of a prompt's text (`tasks.tables.texts.compute_prompt_keys`)."""
         return self._texts[index]
 
 
-def signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatures:
+def compute_signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatures:
     """Return the MinHash signature of each text, `[texts, HASHES]`.
 
     Args:
@@ -132,24 +132,24 @@ def signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatures:
     return np.array(matrix.to_rows(), np.uint32).reshape(-1, HASHES)
 
 
-def rows_of_a_band(threshold: float) -> int:
+def choose_band_size(threshold: float) -> int:
     """Return the largest band size for which `RECALL` of the pairs with similarity `threshold` agree in some band."""
     return max(rows for rows in range(1, HASHES + 1) if 1 - (1 - threshold**rows) ** (HASHES // rows) >= RECALL)
 
 
-def _apart(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Hashes:
+def _compute_apart_hashes(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Hashes:
     """Return a hash of what keeps prompts apart even if their words are similar: numbers, units, code, constraints."""
     apart = np.zeros(len(asked), np.uint64)
     if near.same_numbers:
-        apart = texts.arithmetic(asked)
-        marks, has_marks = texts.units_and_blocks(texts.last_contents(prompts.column("messages")))
-        apart[has_marks.to_numpy(zero_copy_only=False)] ^= texts.text_hashes(marks)
+        apart = texts.hash_formulas(asked)
+        marks, has_marks = texts.extract_units_and_blocks(texts.extract_last_contents(prompts.column("messages")))
+        apart[has_marks.to_numpy(zero_copy_only=False)] ^= texts.hash_texts(marks)
     constrained = pc.equal(prompts.column("domain"), "precise_if")
     truths = pc.if_else(constrained, prompts.column("ground_truth"), "").combine_chunks()
-    return texts.combined(apart, texts.text_hashes(truths))
+    return texts.merge_hashes(apart, texts.hash_texts(truths))
 
 
-def _same(keys: list[bytes], order: Indices) -> Indices:
+def _find_first_equal(keys: list[bytes], order: Indices) -> Indices:
     """Return for each prompt the index of the first prompt in `order` with the same key."""
     first_of: dict[bytes, int] = {}
     first = np.empty(len(order), np.int64)
@@ -198,7 +198,7 @@ class _Near:
     ) -> None:
         self._signatures, self._sizes, self._apart, self._near = signatures, sizes, apart, near
         self._framed, self._frame_of = framed, framed.numbers()
-        self._rows = rows_of_a_band(near.threshold)
+        self._rows = choose_band_size(near.threshold)
 
     def pairs(self, order: Indices) -> list[tuple[int, int, float]]:
         """Return (index, leader, similarity) for each prompt that is similar to an earlier one of `order`."""
@@ -211,7 +211,7 @@ class _Near:
         for index, row in zip(order[members].tolist(), groups[members], strict=True):
             own = row[row >= 0].tolist()
             candidates = sorted({leader for group in own for leader in leaders[group]})
-            leader, share = self._most_alike(index, candidates)
+            leader, share = self._find_most_alike(index, candidates)
             if share >= self._near.threshold:
                 pairs.append((index, leader, share))
                 continue
@@ -220,16 +220,16 @@ class _Near:
                     leaders[group].append(index)
         return pairs
 
-    def _most_alike(self, index: int, candidates: list[int]) -> tuple[int, float]:
+    def _find_most_alike(self, index: int, candidates: list[int]) -> tuple[int, float]:
         if not candidates:
             return index, 0.0
         shares = (self._signatures[candidates] == self._signatures[index]).mean(axis=1)
         for number in np.flatnonzero(self._frame_of[candidates] != self._frame_of[index]).tolist():
-            shares[number] = self._with_frames(index, candidates[number], float(shares[number]))
+            shares[number] = self._compare_frames(index, candidates[number], float(shares[number]))
         best = int(shares.argmax())
         return candidates[best], float(shares[best])
 
-    def _with_frames(self, index: int, other: int, share: float) -> float:
+    def _compare_frames(self, index: int, other: int, share: float) -> float:
         """Return the similarity of prompts with different frames whose own words have the similarity `share`.
 
         Words that each frame has instead of words of the other count as own words: they are the values of a template
@@ -251,7 +251,7 @@ class _Near:
         for band in range(bands):
             keys = self._apart[order]
             for column in range(band * self._rows, (band + 1) * self._rows):
-                keys = texts.combined(keys, self._signatures[order, column].astype(np.uint64))
+                keys = texts.merge_hashes(keys, self._signatures[order, column].astype(np.uint64))
             _, group, sizes = np.unique(keys, return_inverse=True, return_counts=True)
             shared = sizes[group] > 1
             groups[shared, band] = group[shared] + numbered

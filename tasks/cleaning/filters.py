@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.cleaning.spec import Filters
-from tasks.config.loading import SpecError, must_be_one_of
+from tasks.config.loading import SpecError, check_choice
 from tasks.tables import texts
 from tasks.tables.schemas import Kind
 
@@ -41,11 +41,11 @@ class Finding:
     value: str | None = None
 
 
-def lengths(prompts: pa.Table, filters: Filters) -> Iterator[Finding]:
+def check_lengths(prompts: pa.Table, filters: Filters) -> Iterator[Finding]:
     """Yield the prompts with fewer words than `min_words` or more than `max_words`."""
     if filters.min_words is None and filters.max_words is None:
         return
-    counts = texts.word_counts(texts.questions(prompts.column("messages")))
+    counts = texts.word_counts(texts.extract_questions(prompts.column("messages")))
     least, most = filters.min_words or 0, filters.max_words or np.iinfo(np.int64).max
     for row in np.flatnonzero((counts < least) | (counts > most)).tolist():
         bound = f"fewer than min_words {least}" if counts[row] < least else f"more than max_words {most}"
@@ -74,11 +74,11 @@ class Languages:
         self._model: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         known = sorted(set(map(str, self._model.nb_classes)))
         for language in accepted:
-            must_be_one_of(language, known, "cleaning.filters.languages", "language")
+            check_choice(language, known, "cleaning.filters.languages", "language")
 
-    def others(self, prompts: pa.Table) -> Iterator[Finding]:
+    def check(self, prompts: pa.Table) -> Iterator[Finding]:
         """Yield the prompts whose most likely language is not accepted."""
-        for row, text in enumerate(texts.questions(prompts.column("messages")).to_pylist()):
+        for row, text in enumerate(texts.extract_questions(prompts.column("messages")).to_pylist()):
             language, probability = self._model.classify(text[:LANGUAGE_CHARS])
             if language not in self._accepted:
                 accepted = ", ".join(sorted(self._accepted))
@@ -89,7 +89,7 @@ class Languages:
                 )
 
 
-def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Finding]:
+def check_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Finding]:
     """Yield the prompts whose ground truth the verifier `math` rejects if it is given as the response.
 
     If a ground truth has several answers, one of them must be accepted.
@@ -102,8 +102,8 @@ def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Findi
     asked: list[tuple[int, list[Call]]] = []
     verifiers, truths = (prompts.column(name).to_pylist() for name in ("verifier", "ground_truth"))
     for row, (verifier, text) in enumerate(zip(verifiers, truths, strict=True)):
-        for truth in _of_mathematics(verifier, json.loads(text)):
-            asked.append((row, [Call("math", response, truth) for response in _responses(truth)]))
+        for truth in _find_math_truths(verifier, json.loads(text)):
+            asked.append((row, [Call("math", response, truth) for response in _format_responses(truth)]))
     scores = iter(pool.score_many(call for _, calls in asked for call in calls))
     rejected: dict[int, str] = {}
     for row, calls in asked:
@@ -117,16 +117,16 @@ def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Findi
         yield Finding(row, "ground_truth", f"its own verifier rejects it: {detail}", truths[row])
 
 
-def _of_mathematics(verifier: str, truth: Any) -> Iterator[Any]:
+def _find_math_truths(verifier: str, truth: Any) -> Iterator[Any]:
     """Yield the ground truths of a prompt that the verifier `math` uses."""
     if verifier == "math":
         yield truth
     elif verifier == "weighted":
         for reward in truth["rewards"]:
-            yield from _of_mathematics(reward["verifier"], reward["ground_truth"])
+            yield from _find_math_truths(reward["verifier"], reward["ground_truth"])
 
 
-def _responses(truth: Any) -> Iterator[str]:
+def _format_responses(truth: Any) -> Iterator[str]:
     """Yield each accepted answer as a response, in a box, or after `####` for the mode `gsm8k`."""
     answers, mode = (truth["answer"], truth.get("mode")) if isinstance(truth, dict) else (truth, None)
     for answer in [answers] if isinstance(answers, str) else answers:

@@ -56,11 +56,11 @@ class Frames:
         """
         own = np.ones(len(words), bool)
         for ngrams in self._rounds:
-            own[own] = _uncovered(*texts.selected(words, offsets, own), ngrams)
+            own[own] = _find_uncovered(*texts.selected(words, offsets, own), ngrams)
         return own
 
 
-def frames_of(batches: Iterable[pa.Table], templates: Iterable[str] = ()) -> Frames:
+def find_frames(batches: Iterable[pa.Table], templates: Iterable[str] = ()) -> Frames:
     """Return the frames that many prompts share, and the frames that `templates` put around prompts.
 
     The result does not depend on the order of the prompts. At most 2 * `SAMPLE` prompts of each source are in memory.
@@ -74,12 +74,12 @@ def frames_of(batches: Iterable[pa.Table], templates: Iterable[str] = ()) -> Fra
         for source in pc.unique(batch.column("source")).to_pylist():
             own = batch.filter(pc.equal(batch.column("source"), source))
             samples.setdefault(source, _Sample()).add(own)
-    rounds: list[list[texts.Hashes]] = [[_ngrams_of(templates)], *([] for _ in range(1, ROUNDS))]
+    rounds: list[list[texts.Hashes]] = [[_collect_template_ngrams(templates)], *([] for _ in range(1, ROUNDS))]
     for _, sample in sorted(samples.items()):
         words, offsets = sample.words()
         for frames in rounds:
-            frames.append(_frame_ngrams(words, offsets))
-            words, offsets = texts.selected(words, offsets, _uncovered(words, offsets, frames[-1]))
+            frames.append(_find_frame_ngrams(words, offsets))
+            words, offsets = texts.selected(words, offsets, _find_uncovered(words, offsets, frames[-1]))
     return Frames([np.concatenate([np.empty(0, np.uint64), *frames]) for frames in rounds])
 
 
@@ -102,7 +102,7 @@ class _Sample:
     def words(self) -> tuple[texts.Hashes, texts.Offsets]:
         """Return the words of the sampled prompts and their offsets. Prompts with equal texts count once."""
         self._shrink()
-        return texts.words(texts.questions(self._tables[0].column("messages")).unique())
+        return texts.words(texts.extract_questions(self._tables[0].column("messages")).unique())
 
     def _shrink(self) -> None:
         table = pa.concat_tables(self._tables).sort_by("prompt_id").slice(0, SAMPLE).combine_chunks()
@@ -111,21 +111,21 @@ class _Sample:
             self._last = table.column("prompt_id")[-1].as_py()
 
 
-def _ngrams_of(templates: Iterable[str]) -> texts.Hashes:
+def _collect_template_ngrams(templates: Iterable[str]) -> texts.Hashes:
     """Return the n-grams of the parts of templates before, between and after the placeholders."""
     parts = sorted({part for template in templates for part in re.split(r"\{prompt\}|\{tests\}", template)})
-    words, offsets = texts.words(texts.normalized(pa.array(parts, pa.string())))
+    words, offsets = texts.words(texts.normalize(pa.array(parts, pa.string())))
     runs, starts = texts.ngrams(words, offsets, NGRAM)
     # A part with fewer words has one n-gram, which is padded and found nowhere else.
     return runs[np.repeat(np.diff(offsets) >= NGRAM, np.diff(starts))]
 
 
-def _uncovered(words: texts.Hashes, offsets: texts.Offsets, ngrams: texts.Hashes) -> texts.Mask:
+def _find_uncovered(words: texts.Hashes, offsets: texts.Offsets, ngrams: texts.Hashes) -> texts.Mask:
     """Return for each word whether it is in none of `ngrams`, which are sorted."""
     own = np.ones(len(words), bool)
     if len(words) < NGRAM:
         return own
-    hits = texts.is_in(texts.ngrams(words, np.array([0, len(words)]), NGRAM)[0], ngrams)
+    hits = texts.match_hashes(texts.ngrams(words, np.array([0, len(words)]), NGRAM)[0], ngrams)
     for step in range(1, NGRAM):  # the n-grams that begin in one text and end in the next
         before = offsets[1:-1] - step
         hits[before[(before >= 0) & (before < len(hits))]] = False
@@ -134,7 +134,7 @@ def _uncovered(words: texts.Hashes, offsets: texts.Offsets, ngrams: texts.Hashes
     return own
 
 
-def _frame_ngrams(words: texts.Hashes, offsets: texts.Offsets) -> texts.Hashes:
+def _find_frame_ngrams(words: texts.Hashes, offsets: texts.Offsets) -> texts.Hashes:
     """Return the n-grams of the frames of one source's prompts."""
     graph = _Graph(*texts.ngrams(words, offsets, NGRAM))
     return graph.ngrams[sorted(node for path in graph.paths() if graph.is_open(path) for node in path)]
@@ -159,15 +159,15 @@ class _Graph:
         before, after = np.r_[-1, nodes[:-1]], np.r_[nodes[1:], -1]
         before[starts[:-1][np.diff(starts) > 0]] = -1
         after[starts[1:][np.diff(starts) > 0] - 1] = -1
-        self._next, self._previous = (self._majority(nodes, other) for other in (after, before))
+        self._next, self._previous = (self._find_majority(nodes, other) for other in (after, before))
 
     def paths(self) -> Iterator[list[int]]:
         """Yield the paths of common nodes that are next to each other in most of their occurrences."""
         for node in np.flatnonzero(self._common).tolist():
-            if self._linked(self._previous.get(node, -2), node):
+            if self._is_linked(self._previous.get(node, -2), node):
                 continue
             path = [node]
-            while self._linked(path[-1], following := self._next.get(path[-1], -2)):
+            while self._is_linked(path[-1], following := self._next.get(path[-1], -2)):
                 path.append(following)
             yield path
 
@@ -175,10 +175,10 @@ class _Graph:
         """Return True if the texts differ before or after the path: no neighbour is in most of them."""
         return path[0] not in self._previous or path[-1] not in self._next
 
-    def _linked(self, node: int, following: int) -> bool:
+    def _is_linked(self, node: int, following: int) -> bool:
         return self._next.get(node) == following >= 0 and self._previous.get(following) == node
 
-    def _majority(self, nodes: texts.Offsets, others: texts.Offsets) -> dict[int, int]:
+    def _find_majority(self, nodes: texts.Offsets, others: texts.Offsets) -> dict[int, int]:
         """Return for each common node the neighbour that most of its occurrences have, if there is one."""
         own = self._common[nodes]
         size = len(self.ngrams) + 1

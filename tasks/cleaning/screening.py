@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tasks.cleaning.contamination import Questions
 from tasks.cleaning.control_tokens import NO_TOKENS, ControlTokens
-from tasks.cleaning.filters import Finding, Languages, lengths, wrong_ground_truths
+from tasks.cleaning.filters import Finding, Languages, check_ground_truths, check_lengths
 from tasks.cleaning.frames import Frames
 from tasks.cleaning.spec import ScreeningSpec
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import SET_ASIDE, set_aside_row
 from tasks.verifiers import open_pool
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -54,16 +54,16 @@ def screen(
             installed.
     """
     with ExitStack() as stack:
-        checks: list[Check] = [_alone(lambda prompts: lengths(prompts, spec.filters))]
+        checks: list[Check] = [_make_check(lambda prompts: check_lengths(prompts, spec.filters))]
         if spec.control_tokens == "set_aside":
-            checks.append(_alone(lambda prompts: _with_control_tokens(prompts, control)))
+            checks.append(_make_check(lambda prompts: _check_control_tokens(prompts, control)))
         if questions.num_rows:
-            checks.append(_contaminated(Questions(questions, spec.contamination, frames)))
+            checks.append(_make_contamination_check(Questions(questions, spec.contamination, frames)))
         if spec.filters.languages:
-            checks.append(_alone(Languages(spec.filters.languages).others))
+            checks.append(_make_check(Languages(spec.filters.languages).check))
         if spec.filters.ground_truths:
             pool = stack.enter_context(open_pool(spec.verifier_workers, verifiers, {"math"}))
-            checks.append(_alone(lambda prompts: wrong_ground_truths(prompts, pool)))
+            checks.append(_make_check(lambda prompts: check_ground_truths(prompts, pool)))
         for batch in batches:
             stays, aside = batch, []
             for check in checks:
@@ -73,22 +73,22 @@ def screen(
                 keep[[finding.row for finding, _ in findings]] = False
                 stays = stays.filter(pa.array(keep)) if findings else stays
             if spec.control_tokens == "escape":
-                stays = control.escaped(stays)
-            yield stays, table_from_rows(aside, SET_ASIDE, "set-aside prompts")
+                stays = control.escape(stays)
+            yield stays, build_table(aside, SET_ASIDE, "set-aside prompts")
 
 
-def _alone(find: Callable[[pa.Table], Iterator[Finding]]) -> Check:
+def _make_check(find: Callable[[pa.Table], Iterator[Finding]]) -> Check:
     return lambda prompts: ((finding, None) for finding in find(prompts))
 
 
-def _with_control_tokens(prompts: pa.Table, control: ControlTokens) -> Iterator[Finding]:
-    for row, token in control.first_tokens(prompts).items():
+def _check_control_tokens(prompts: pa.Table, control: ControlTokens) -> Iterator[Finding]:
+    for row, token in control.find_first_tokens(prompts).items():
         yield Finding(row, "control_tokens", f"its text contains {token!r}, a control token of the model")
 
 
-def _contaminated(questions: Questions) -> Check:
+def _make_contamination_check(questions: Questions) -> Check:
     def find(prompts: pa.Table) -> Iterator[tuple[Finding, Clash]]:
-        for overlap in questions.overlaps(prompts):
+        for overlap in questions.find_overlaps(prompts):
             reason = f"{overlap.share:.0%} of the words of a question of {overlap.evaluation_set!r}"
             yield Finding(overlap.row, "contaminated", reason), (overlap.question, overlap.text)
 

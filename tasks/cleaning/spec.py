@@ -74,7 +74,7 @@ class Filters(Config):
     answer in a box, and the prompt is dropped if it is rejected. Ground truths of other verifiers are not checked."""
 
     @model_validator(mode="after")
-    def _range_in_order(self) -> Filters:
+    def _check_range(self) -> Filters:
         if self.min_words is not None and self.max_words is not None and self.min_words > self.max_words:
             raise ValueError(f"min_words {self.min_words} is larger than max_words {self.max_words}")
         return self

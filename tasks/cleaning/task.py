@@ -18,17 +18,17 @@ from tasks.flyte.stages import (
     Parquet,
     Stopwatch,
     content_digest,
-    input_schema,
-    local,
     read_input,
     read_input_batches,
+    read_input_schema,
     show,
     shown_stage,
+    to_local,
     write_output,
 )
 from tasks.lineage.provenance import made_from
-from tasks.tables.losses import WARN_IF_LOST, losses, reasons_of, warn
-from tasks.tables.parquet import copied_head
+from tasks.tables.losses import WARN_IF_LOST, count_losses, count_reasons, warn
+from tasks.tables.parquet import copy_head
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -65,7 +65,7 @@ def screen_prompts(
         verifiers: the options of the verifiers that check ground truths.
     """
     from tasks.cleaning.control_tokens import ControlTokens
-    from tasks.cleaning.frames import FRAMED, frames_of
+    from tasks.cleaning.frames import FRAMED, find_frames
     from tasks.cleaning.screening import screen
 
     watch = Stopwatch("cleaning: screening")
@@ -80,13 +80,13 @@ def screen_prompts(
         control_tokens=control_tokens,
         verifiers=verifiers,
     )
-    columns = input_schema(prompts, PROMPTS)
+    columns = read_input_schema(prompts, PROMPTS)
     control = ControlTokens(control_tokens)
     searched = chain(read_input_batches(prompts, FRAMED), [questions]) if questions.num_rows else []
-    frames = frames_of(searched, spec.templates)
-    batches = map(control.counted, read_input_batches(prompts, columns))
+    frames = find_frames(searched, spec.templates)
+    batches = map(control.count, read_input_batches(prompts, columns))
     parts = screen(batches, questions, spec, frames, verifiers, control)
-    return _written("screening", parts, columns, [], lineage, watch, control.counts, questions=questions.num_rows)
+    return _write_outputs("screening", parts, columns, [], lineage, watch, control.counts, questions=questions.num_rows)
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), ignored_inputs=("warn_if_lost",))
@@ -119,10 +119,10 @@ def merge_sources(
         duplicates=spec,
         control_tokens=control_tokens,
     )
-    merger = Merger([local(table) for table in prompts], sources, spec)
+    merger = Merger([to_local(table) for table in prompts], sources, spec)
     control = ControlTokens(control_tokens)
-    parts = ((control.counted(prompts), aside) for prompts, aside in merger.parts())
-    cleaned = _written(
+    parts = ((control.count(prompts), aside) for prompts, aside in merger.parts())
+    cleaned = _write_outputs(
         "merging", parts, merger.columns, set_aside, lineage, watch, control.counts, sources=len(sources)
     )
     warn(cleaned.summary.facts["losses"], warn_if_lost)
@@ -142,13 +142,13 @@ def count_questions(
         templates: the templates of the sources and benchmarks, which are not part of a question.
     """
     from tasks import charts
-    from tasks.cleaning.contamination import overlap_counts
-    from tasks.cleaning.frames import FRAMED, frames_of
+    from tasks.cleaning.contamination import count_overlaps
+    from tasks.cleaning.frames import FRAMED, find_frames
 
     watch = Stopwatch("cleaning: questions of benchmarks")
     asked = pa.concat_tables([PROMPTS.empty_table(), *(read_input(table, PROMPTS) for table in questions)])
-    frames = frames_of(chain(read_input_batches(prompts, FRAMED), [asked]), templates)
-    counts = overlap_counts(read_input_batches(prompts, input_schema(prompts, PROMPTS)), asked, rule, frames)
+    frames = find_frames(chain(read_input_batches(prompts, FRAMED), [asked]), templates)
+    counts = count_overlaps(read_input_batches(prompts, read_input_schema(prompts, PROMPTS)), asked, rule, frames)
     rows = [
         {"benchmark": benchmark, "source": source, "prompts that contain a question": count}
         for (benchmark, source), count in sorted(counts.items())
@@ -159,11 +159,11 @@ def count_questions(
             "removes them",
             *(row["source"], row["prompts that contain a question"], row["benchmark"]),
         )
-    show("questions of benchmarks", charts.page({"prompts": f"{counts.total():,}"}, charts.table(rows, "Found")))
+    show("questions of benchmarks", charts.page({"prompts": f"{counts.total():,}"}, charts.render_table(rows, "Found")))
     return watch.summary(f"{counts.total():,} prompts contain a question of a benchmark", overlaps=rows)
 
 
-def _written(
+def _write_outputs(
     name: str,
     parts: Iterable[tuple[pa.Table, pa.Table]],
     columns: pa.Schema,
@@ -186,23 +186,23 @@ def _written(
     samples: list[pa.Table] = [columns.empty_table()]
     left = Counter[str]()
 
-    def staying() -> Iterator[pa.Table]:
+    def record_kept() -> Iterator[pa.Table]:
         for prompts, aside in parts:
             gone.append(aside)
             left.update(prompts.column("source").to_pylist())
-            samples.append(copied_head(prompts, SAMPLED_ROWS))
+            samples.append(copy_head(prompts, SAMPLED_ROWS))
             yield prompts
 
-    prompts = write_output("prompts.parquet", staying(), columns, lineage)
+    prompts = write_output("prompts.parquet", record_kept(), columns, lineage)
     set_aside, count = pa.concat_tables(gone), left.total()
     kinds = dict(sorted(Counter(set_aside.column("kind").to_pylist()).items()))
     show("prompts", decks.cleaning(count, set_aside, pa.concat_tables(samples)))
     all_kinds = Counter(kinds)
     for rows in chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier):
         all_kinds.update(rows.column("kind").to_pylist())
-    before = reasons_of(chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier))
+    before = count_reasons(chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier))
     stages = {"sourcing": before["sourcing"], "screening": before["cleaning"]}
-    stages[name] = reasons_of([set_aside])["cleaning"]
+    stages[name] = count_reasons([set_aside])["cleaning"]
     every = chain(*(read_input_batches(table, SET_ASIDE) for table in earlier), [set_aside])
     by_kind = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(all_kinds.items()))
     headline = f"{count:,} prompts; {all_kinds.total():,} set aside" + (f" ({by_kind})" if by_kind else "")
@@ -219,7 +219,7 @@ def _written(
             control_tokens=dict(tokens.most_common()),
             set_aside=set_aside.num_rows,
             kinds=kinds,
-            losses=losses(left, stages),
+            losses=count_losses(left, stages),
             **facts,
         ),
     )

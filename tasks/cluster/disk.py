@@ -76,7 +76,7 @@ class StoredModels(NamedTuple):
         return WEIGHT * self.parameters / GIB
 
     @classmethod
-    def of(cls, model: Architecture, config: TrainingConfig, judge_gib: float = 0.0) -> StoredModels:
+    def from_model(cls, model: Architecture, config: TrainingConfig, judge_gib: float = 0.0) -> StoredModels:
         """Return the sizes of a model and of its trained parameters.
 
         An adapter is assumed to have all linear layers except the head, even if `lora.target_modules` names fewer.
@@ -128,9 +128,9 @@ class DiskNeed:
     @property
     def fullest(self) -> tuple[Stored, ...]:
         """The items when they take the most space."""
-        return _larger(self.run, self.resume)
+        return _choose_larger(self.run, self.resume)
 
-    def without_volumes(self, template: str | dict[str, Any] | None) -> DiskNeed:
+    def drop_volumes(self, template: str | dict[str, Any] | None) -> DiskNeed:
         """Return the need without the items on volumes that an inline pod template mounts."""
         if not isinstance(template, dict):
             return self
@@ -154,14 +154,14 @@ FOLDERS: dict[Folder, tuple[str, str]] = {
 """Folders in our images, each with the environment variable that overrides it."""
 
 
-def with_disk(pod: PodConfig, need: DiskNeed | None) -> PodConfig:
+def add_disk(pod: PodConfig, need: DiskNeed | None) -> PodConfig:
     """Return a pod with the disk that it needs outside of volumes, if that is known and no option sets the disk."""
     if need is None or pod.disk_gib is not None:
         return pod
-    return pod.model_copy(update={"disk_gib": need.without_volumes(pod.template).gib})
+    return pod.model_copy(update={"disk_gib": need.drop_volumes(pod.template).gib})
 
 
-def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
+def estimate_one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
     """Return the need of a pod with learner, actors and controller.
 
     Args:
@@ -169,32 +169,36 @@ def one_pod(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Disk
         models: the sizes of its models.
         gpus: whether the pod has GPUs.
     """
-    count = _checkpoints(config, KEEP + 2)
+    count = _count_checkpoints(config, KEEP + 2)
     run = (
-        *_models(models),
+        *_estimate_models(models),
         Stored(
-            _counted(count, "checkpoint", "checkpoints"), count * _checkpoint_gib(config, models, gpus=gpus), "runs"
+            _format_count(count, "checkpoint", "checkpoints"),
+            count * _compute_checkpoint_gib(config, models, gpus=gpus),
+            "runs",
         ),
-        _policies(config, models, gpus=gpus),
-        *_kept_tokens(config),
+        _estimate_policies(config, models, gpus=gpus),
+        *_estimate_kept_tokens(config),
     )
-    resumed = (*run, Stored("a checkpoint's universal form", _universal_gib(config, models, gpus=gpus), "runs"))
-    return DiskNeed(run, _larger(_converting(config, models, gpus=gpus), resumed), _slack_gib(gpus=gpus))
+    resumed = (*run, Stored("a checkpoint's universal form", _compute_universal_gib(config, models, gpus=gpus), "runs"))
+    return DiskNeed(
+        run, _choose_larger(_estimate_conversion(config, models, gpus=gpus), resumed), _slack_gib(gpus=gpus)
+    )
 
 
-def learner_machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNeed:
+def estimate_learner_machine(config: TrainingConfig, models: StoredModels, ranks: int) -> DiskNeed:
     """Return the need of a machine of a Ray cluster with `ranks` learner ranks, including rank 0."""
-    part = _checkpoint_gib(config, models, gpus=True, ranks=ranks)
-    copied = _universal_gib(config, models, gpus=True) + _reference_gib(config, models, gpus=True)
-    count = _checkpoints(config, KEEP + 1)
-    policy = Stored("a policy", _policy_gib(config, models, gpus=True), "runs")
+    part = _compute_checkpoint_gib(config, models, gpus=True, ranks=ranks)
+    copied = _compute_universal_gib(config, models, gpus=True) + _compute_reference_gib(config, models, gpus=True)
+    count = _count_checkpoints(config, KEEP + 1)
+    policy = Stored("a policy", _compute_policy_gib(config, models, gpus=True), "runs")
     run = (
-        *_models(models),
-        Stored(_counted(count, "part of a checkpoint", "parts of checkpoints"), count * part, "runs"),
+        *_estimate_models(models),
+        Stored(_format_count(count, "part of a checkpoint", "parts of checkpoints"), count * part, "runs"),
         policy,
     )
     resume = (
-        *_models(models),
+        *_estimate_models(models),
         Stored("a checkpoint's universal form", copied, "runs"),
         Stored("a part of a checkpoint", part, "runs"),
     )
@@ -205,30 +209,30 @@ def head(config: TrainingConfig, models: StoredModels) -> DiskNeed:
     """Return the need of the controller's pod if training has several machines."""
     run = (
         Stored("model", models.weights_gib, "downloads"),
-        _policies(config, models, gpus=True),
-        *_kept_tokens(config),
+        _estimate_policies(config, models, gpus=True),
+        *_estimate_kept_tokens(config),
     )
     resumed = (
         *run,
-        Stored("a checkpoint of all ranks", _checkpoint_gib(config, models, gpus=True), "runs"),
-        Stored("its universal form", _universal_gib(config, models, gpus=True), "runs"),
+        Stored("a checkpoint of all ranks", _compute_checkpoint_gib(config, models, gpus=True), "runs"),
+        Stored("its universal form", _compute_universal_gib(config, models, gpus=True), "runs"),
     )
-    return DiskNeed(run, _larger(_converting(config, models, gpus=True), resumed))
+    return DiskNeed(run, _choose_larger(_estimate_conversion(config, models, gpus=True), resumed))
 
 
-def actors_machine(models: StoredModels) -> DiskNeed:
+def estimate_actors_machine(models: StoredModels) -> DiskNeed:
     """Return the need of a machine of a Ray cluster that only has engines."""
-    return DiskNeed(_models(models))
+    return DiskNeed(_estimate_models(models))
 
 
-def model_check(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
+def estimate_model_check(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> DiskNeed:
     """Return the need of the pod that checks the model, in which the engine reads the learner's export."""
     model = Stored("model", models.weights_gib, "downloads")
-    export = Stored("its export", _policy_gib(config, models, gpus=gpus), "downloads")
+    export = Stored("its export", _compute_policy_gib(config, models, gpus=gpus), "downloads")
     return DiskNeed((model, export), slack_gib=_slack_gib(gpus=gpus))
 
 
-def engine_pod(
+def estimate_engine_pod(
     config: TrainingConfig, models: StoredModels, *, gpus: bool, trained: bool = False, sampled_gib: float = 0.0
 ) -> DiskNeed:
     """Return the need of a pod for difficulty or evaluation, which downloads a policy and the initial model as a judge.
@@ -240,17 +244,19 @@ def engine_pod(
         trained: whether the policy may be the trained policy.
         sampled_gib: size in GiB of the largest other model that is sampled from.
     """
-    sampled = max(_policy_gib(config, models, gpus=gpus) if trained else models.weights_gib, sampled_gib)
-    return DiskNeed((Stored("policy", sampled, "downloads"), *_models(models)), slack_gib=_slack_gib(gpus=gpus))
+    sampled = max(_compute_policy_gib(config, models, gpus=gpus) if trained else models.weights_gib, sampled_gib)
+    return DiskNeed(
+        (Stored("policy", sampled, "downloads"), *_estimate_models(models)), slack_gib=_slack_gib(gpus=gpus)
+    )
 
 
-def _models(models: StoredModels) -> tuple[Stored, ...]:
+def _estimate_models(models: StoredModels) -> tuple[Stored, ...]:
     """Return the initial model, and the judge and the reward models if the run downloads any."""
     initial = Stored("model", models.weights_gib, "downloads")
     return (initial, Stored("judge", models.judge_gib, "hub")) if models.judge_gib else (initial,)
 
 
-def _policies(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Stored:
+def _estimate_policies(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> Stored:
     """Return the exported policies in the run folder.
 
     They are the last policy, the policies exported by `export_every`, the policy that is being validated, and the best
@@ -258,11 +264,13 @@ def _policies(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> St
     """
     count = 1 + config.steps // config.export_every if config.export_every else 1
     if config.validation:
-        count += 1 + _checkpoints(config, KEEP + 1)
-    return Stored(_counted(count, "policy", "policies"), count * _policy_gib(config, models, gpus=gpus), "runs")
+        count += 1 + _count_checkpoints(config, KEEP + 1)
+    return Stored(
+        _format_count(count, "policy", "policies"), count * _compute_policy_gib(config, models, gpus=gpus), "runs"
+    )
 
 
-def _kept_tokens(config: TrainingConfig) -> tuple[Stored, ...]:
+def _estimate_kept_tokens(config: TrainingConfig) -> tuple[Stored, ...]:
     """Return the tokens in the files of responses, as large as they are if all responses reach their limit."""
     if not config.keep_tokens:
         return ()
@@ -271,20 +279,22 @@ def _kept_tokens(config: TrainingConfig) -> tuple[Stored, ...]:
     return (Stored("kept tokens", TOKEN_BYTES * tokens / GIB, "runs"),)
 
 
-def _policy_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
+def _compute_policy_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
     return _width(config, gpus=gpus) * models.parameters / GIB
 
 
-def _checkpoint_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool, ranks: int | None = None) -> float:
+def _compute_checkpoint_gib(
+    config: TrainingConfig, models: StoredModels, *, gpus: bool, ranks: int | None = None
+) -> float:
     """Return the size of a checkpoint in GiB, or of the shards of `ranks` ranks, including rank 0, if given."""
     share = 1.0 if ranks is None else min(1.0, ranks / config.learner.ranks)
     is_sharded = config.learner.zero_stage == 3
     weights = 0 if is_sharded else _width(config, gpus=gpus)
-    reference = (share if is_sharded else 1.0) * _reference_gib(config, models, gpus=gpus)
+    reference = (share if is_sharded else 1.0) * _compute_reference_gib(config, models, gpus=gpus)
     return models.trained * (weights + OPTIMIZER * share) / GIB + reference
 
 
-def _reference_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
+def _compute_reference_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
     """Return the size in GiB of the reference policy in a checkpoint.
 
     It is 0 if there is no reference policy, or if it stays the initial model.
@@ -295,7 +305,7 @@ def _reference_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) 
     return (EXACT if (kl.sync_alpha or 1) < 1 else _width(config, gpus=gpus)) * models.trained / GIB
 
 
-def _universal_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
+def _compute_universal_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> float:
     """Return the size of a checkpoint's universal form in GiB.
 
     Under ZeRO 3 DeepSpeed adds the state of rank 0 unchanged. The number of ranks that saved the checkpoint is assumed
@@ -305,7 +315,7 @@ def _universal_gib(config: TrainingConfig, models: StoredModels, *, gpus: bool) 
     return models.trained * (OPTIMIZER + added) / GIB
 
 
-def _converting(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> tuple[Stored, ...]:
+def _estimate_conversion(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> tuple[Stored, ...]:
     """Return the items that the controller's pod stores during the conversion, before actors and ranks load.
 
     DeepSpeed adds the weights after it has removed its second copy of the optimizer's tensors.
@@ -313,14 +323,14 @@ def _converting(config: TrainingConfig, models: StoredModels, *, gpus: bool) -> 
     weights = 0 if config.learner.zero_stage == 3 else _width(config, gpus=gpus) * models.trained / GIB
     return (
         Stored("model", models.weights_gib, "downloads"),
-        Stored("a checkpoint of all ranks", _checkpoint_gib(config, models, gpus=gpus), "runs"),
-        Stored("its universal form", _universal_gib(config, models, gpus=gpus) - weights, "runs"),
+        Stored("a checkpoint of all ranks", _compute_checkpoint_gib(config, models, gpus=gpus), "runs"),
+        Stored("its universal form", _compute_universal_gib(config, models, gpus=gpus) - weights, "runs"),
         Stored("the making of that", OPTIMIZER * models.trained / GIB, "runs"),
-        Stored("a policy", _policy_gib(config, models, gpus=gpus), "runs"),
+        Stored("a policy", _compute_policy_gib(config, models, gpus=gpus), "runs"),
     )
 
 
-def _larger(first: tuple[Stored, ...], second: tuple[Stored, ...]) -> tuple[Stored, ...]:
+def _choose_larger(first: tuple[Stored, ...], second: tuple[Stored, ...]) -> tuple[Stored, ...]:
     return max(first, second, key=lambda items: sum(item.gib for item in items))
 
 
@@ -333,7 +343,7 @@ def _width(config: TrainingConfig, *, gpus: bool) -> int:
     return EXACT if is_wide else WEIGHT
 
 
-def _checkpoints(config: TrainingConfig, most: int) -> int:
+def _count_checkpoints(config: TrainingConfig, most: int) -> int:
     """Return the number of checkpoints that a run takes, at most `most`."""
     taken = newest = 0
     for version in range(1, config.steps + 1):
@@ -342,7 +352,7 @@ def _checkpoints(config: TrainingConfig, most: int) -> int:
     return taken
 
 
-def _counted(count: int, one: str, several: str) -> str:
+def _format_count(count: int, one: str, several: str) -> str:
     return f"a {one}" if count == 1 else f"{count} {several}"
 
 

@@ -15,7 +15,7 @@ RETRIES = 1
 """Number of times within the window that killed processes are replaced. The next kill ends the run."""
 
 
-async def killed_again(memory: RayMemory, config: TrainingConfig) -> None:
+async def wait_until_killed_again(memory: RayMemory, config: TrainingConfig) -> None:
     """Wait until any processes of the run were killed twice within `learner.restart_window_seconds`.
 
     A first kill may be caused by a peak that does not recur, so the run continues with new processes. After a second

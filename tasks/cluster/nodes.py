@@ -24,7 +24,7 @@ class NodeLostError(InfrastructureError):
     """Ray considers the controller's node dead, so that no process can be started on it."""
 
 
-async def this_node_lives() -> None:
+async def wait_until_node_dies() -> None:
     """Wait until Ray considers the node of this process dead. Actors that are pinned to it then cannot be replaced.
 
     Raises:
@@ -45,10 +45,10 @@ async def this_node_lives() -> None:
                 )
             )
 
-    def look() -> None:
+    def watch() -> None:
         while not ended.wait(LOOK_SECONDS):
             try:
-                living = {alive["NodeID"] for alive in living_nodes()}
+                living = {alive["NodeID"] for alive in list_living_nodes()}
             except Exception as error:  # Ray may not respond for a while, which does not end the run
                 logger.warning("Ray does not say which nodes are alive: %s", error)
                 continue
@@ -58,20 +58,20 @@ async def this_node_lives() -> None:
                 return
 
     # Not one of asyncio's threads: without a GCS a query takes a minute, and the end of a run would wait for it.
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         await lost
     finally:
         ended.set()
 
 
-def only_node() -> str | None:
+def find_only_node() -> str | None:
     """Return the id of the cluster's only node, or None if there are several."""
-    nodes = living_nodes()
+    nodes = list_living_nodes()
     return nodes[0]["NodeID"] if len(nodes) == 1 else None
 
 
-def living_nodes() -> list[dict[str, Any]]:
+def list_living_nodes() -> list[dict[str, Any]]:
     """Return Ray's descriptions of the nodes that it considers alive."""
     import ray
 

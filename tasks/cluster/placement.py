@@ -33,14 +33,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tasks.cluster.nodes import living_nodes
-from tasks.machine.gpus import names_of_gpus
-from tasks.machine.groups import ACTORS, LEARNER, RESOURCES, SHARE, are_grouped, group_of
-from tasks.training.options.gpu_shares import SMALLEST_LEARNER, PlacementOption, rank_share
+from tasks.cluster.nodes import list_living_nodes
+from tasks.machine.gpus import list_gpu_names
+from tasks.machine.groups import ACTORS, LEARNER, RESOURCES, SHARE, are_grouped, find_group
+from tasks.training.options.gpu_shares import SMALLEST_LEARNER, PlacementOption, compute_rank_share
 from tasks.training.options.learner import LearnerConfig
 from tasks.training.options.run import ActorsConfig, TrainingConfig
-from tasks.training.sizing.gpu_memory_fit import fitting
-from tasks.training.sizing.roofline import GB, Architecture, Gpu, gpu_called
+from tasks.training.sizing.gpu_memory_fit import find_fitting_placements
+from tasks.training.sizing.roofline import GB, Architecture, Gpu, find_gpu
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -73,12 +73,12 @@ class Node:
         """Return True if the free resources suffice for a bundle."""
         return all(self.free.get(kind, 0) >= amount for kind, amount in bundle.items())
 
-    def share_left(self, bundle: Bundle) -> float:
+    def compute_share_left(self, bundle: Bundle) -> float:
         """Return the share of the free resources that a bundle would leave, summed over kinds of resources."""
         return sum(1 - amount / self.free[kind] for kind, amount in bundle.items())
 
     def __str__(self) -> str:
-        of_group = f" of the group {group}" if (group := group_of(self.free)) else ""
+        of_group = f" of the group {group}" if (group := find_group(self.free)) else ""
         free = self.free
         return f"node {self.name}{of_group} has {free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs free"
 
@@ -108,58 +108,58 @@ class Plan:
         return self.learner == len(self.ranks)
 
 
-def cluster_nodes() -> list[Node]:
+def list_cluster_nodes() -> list[Node]:
     """Return the living nodes of the Ray cluster with all their resources."""
-    return [Node(node["NodeManagerAddress"], dict(node["Resources"])) for node in living_nodes()]
+    return [Node(node["NodeManagerAddress"], dict(node["Resources"])) for node in list_living_nodes()]
 
 
-def gpu_of_cluster() -> Gpu | None:
+def find_cluster_gpu() -> Gpu | None:
     """Return the datasheet of the cluster's GPUs, or None if it is not known or ambiguous.
 
     On one machine the driver has their full names, and otherwise Ray has a part of them.
     """
-    nodes = cluster_nodes()
+    nodes = list_cluster_nodes()
     names = {kind.partition(":")[2] for node in nodes for kind in node.free if kind.startswith(GPU_KIND)}
     if names and len(nodes) == 1:
-        names = set(names_of_gpus()) or names
-    return gpu_called(names.pop()) if len(names) == 1 and not names & OF_SEVERAL_SIZES else None
+        names = set(list_gpu_names()) or names
+    return find_gpu(names.pop()) if len(names) == 1 and not names & OF_SEVERAL_SIZES else None
 
 
-def in_group(bundle: Bundle, group: str, nodes: list[Node]) -> Bundle:
+def limit_to_group(bundle: Bundle, group: str, nodes: list[Node]) -> Bundle:
     """Return a bundle that Ray places on a machine of a group, or the unchanged bundle if `nodes` have no groups."""
     return bundle | {RESOURCES[group]: SHARE} if are_grouped(node.free for node in nodes) else bundle
 
 
-def rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
+def make_rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
     """Return the bundle of this number of learner ranks on one node."""
-    return _bundle(ranks, ranks * learner.cpus)
+    return _make_bundle(ranks, ranks * learner.cpus)
 
 
-def rank_resources(config: TrainingConfig, nodes: list[Node], *, gpu: bool) -> Bundle:
+def make_rank_resources(config: TrainingConfig, nodes: list[Node], *, gpu: bool) -> Bundle:
     """Return the resources that one learner rank reserves on one of these nodes, with GPUs or without."""
-    return in_group(rank_bundle(config.learner, 1) if gpu else {"CPU": config.learner.cpus}, LEARNER, nodes)
+    return limit_to_group(make_rank_bundle(config.learner, 1) if gpu else {"CPU": config.learner.cpus}, LEARNER, nodes)
 
 
-def engine_bundle(actors: ActorsConfig) -> Bundle:
+def make_engine_bundle(actors: ActorsConfig) -> Bundle:
     """Return the bundle of one engine."""
-    return _bundle(actors.engine.gpus, actors.cpus)
+    return _make_bundle(actors.engine.gpus, actors.cpus)
 
 
-def shared_bundle(config: TrainingConfig) -> Bundle:
+def make_shared_bundle(config: TrainingConfig) -> Bundle:
     """Return the bundle of one learner rank and the engine that shares its GPU."""
-    return _bundle(1, config.learner.cpus + config.actors.cpus)
+    return _make_bundle(1, config.learner.cpus + config.actors.cpus)
 
 
 def judge_bundle(gpus: int) -> Bundle:
     """Return the bundle of a judge on this number of GPUs."""
-    return _bundle(gpus, 0)
+    return _make_bundle(gpus, 0)
 
 
-def _bundle(gpus: float, cpus: float) -> Bundle:
+def _make_bundle(gpus: float, cpus: float) -> Bundle:
     return {"GPU": gpus, "CPU": cpus} if cpus else {"GPU": gpus}
 
 
-def decided(
+def resolve_auto_placement(
     config: TrainingConfig, gpus: float, model: Architecture | None = None, gpu: Gpu | None = None
 ) -> TrainingConfig:
     """Return `config` with `auto` placement resolved, and the share of a GPU's memory that an engine uses.
@@ -174,21 +174,21 @@ def decided(
     if not gpus and placement != "time_shared":  # this needs a GPU
         placement = "apart"
     elif placement == "auto":
-        placement = "apart" if gpus >= config.gpus else _on_one_gpu(config, model, gpu)
+        placement = "apart" if gpus >= config.gpus else _choose_on_one_gpu(config, model, gpu)
     config = config.model_copy(update={"placement": placement})
     engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": config.engine_share})
     return config.model_copy(update={"actors": config.actors.model_copy(update={"engine": engine})})
 
 
-def _on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | None) -> PlacementOption:
+def _choose_on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | None) -> PlacementOption:
     """Return the placement if there are too few GPUs for `apart`: `shared`, or `time_shared` if only that may fit.
 
     If a learner that shares its GPU would have too little memory, return `apart` nevertheless.
     """
     engine = config.actors.engine
-    can_share = config.as_many_engines_as_ranks and rank_share("shared", engine.gpu_memory_utilization)
+    can_share = config.as_many_engines_as_ranks and compute_rank_share("shared", engine.gpu_memory_utilization)
     if model and gpu and config.as_many_engines_as_ranks:
-        placements = fitting(config, model, gpu)
+        placements = find_fitting_placements(config, model, gpu)
         if "time_shared" in placements and "shared" not in placements:
             logger.warning(
                 "placement = auto: engine and learner rank do not fit on a GPU of %.0f GB at the same time: they take "
@@ -205,24 +205,24 @@ def plan(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> Plan
     A bundle of the learner takes all GPUs of a node, and the last bundle takes the rest of the ranks. If nodes differ
     in size, bundles have the size of the largest nodes, or of smaller nodes if the learner only fits on those.
     """
-    of_learner = [node for node in nodes if group_of(node.free) == LEARNER] or nodes
+    of_learner = [node for node in nodes if find_group(node.free) == LEARNER] or nodes
     sizes = sorted({int(node.free.get("GPU", 0)) for node in of_learner} - {0}, reverse=True)
-    plans = [_plan_with(config, nodes, size, judge_gpus) for size in sizes]
+    plans = [_plan_apart(config, nodes, size, judge_gpus) for size in sizes]
     return next((fitting for fitting in plans if fitting.holds_learner), plans[0])
 
 
-def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, judge_gpus: int) -> Plan:
+def _plan_apart(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, judge_gpus: int) -> Plan:
     whole, rest = divmod(config.learner.ranks, ranks_per_node)
     planned = Plan([ranks_per_node] * whole + [rest] * bool(rest))
     planned.nodes = [Node(node.name, dict(node.free)) for node in nodes]
     others = list(planned.nodes)
     for ranks in planned.ranks:
-        if (node := _take(in_group(rank_bundle(config.learner, ranks), LEARNER, nodes), others)) is None:
+        if (node := _take(limit_to_group(make_rank_bundle(config.learner, ranks), LEARNER, nodes), others)) is None:
             return planned
         others.remove(node)
         planned.learner += 1
     planned.judge = _take_judge(judge_gpus, planned.nodes)
-    engine = in_group(engine_bundle(config.actors), ACTORS, nodes)
+    engine = limit_to_group(make_engine_bundle(config.actors), ACTORS, nodes)
     while planned.engines < config.actors.count and _take(engine, planned.nodes):
         planned.engines += 1
     return planned
@@ -231,7 +231,7 @@ def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, j
 def _plan_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int) -> Plan:
     """Return the bundles of ranks and engines that share GPUs, one per rank, as far as they fit, and a judge."""
     planned = Plan([1] * config.learner.ranks, nodes=[Node(node.name, dict(node.free)) for node in nodes])
-    bundle = in_group(shared_bundle(config), LEARNER, nodes)
+    bundle = limit_to_group(make_shared_bundle(config), LEARNER, nodes)
     while not planned.holds_learner and _take(bundle, planned.nodes):
         planned.learner += 1
     if planned.holds_learner:
@@ -242,19 +242,21 @@ def _plan_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int) 
 def _take_judge(gpus: int, nodes: list[Node]) -> str | None:
     """Take the bundle of a judge on this number of GPUs from a node, and return its group, or None if none fits."""
     bundle = judge_bundle(gpus)
-    return next((group for group in RESOURCES if gpus and _take(in_group(bundle, group, nodes), nodes)), None)
+    return next((group for group in RESOURCES if gpus and _take(limit_to_group(bundle, group, nodes), nodes)), None)
 
 
 def _take(bundle: Bundle, nodes: list[Node]) -> Node | None:
     """Take a bundle from the node that keeps the largest share of its resources, as Ray does, or return None."""
-    node = max(filter(lambda node: node.holds(bundle), nodes), key=lambda node: node.share_left(bundle), default=None)
+    node = max(
+        filter(lambda node: node.holds(bundle), nodes), key=lambda node: node.compute_share_left(bundle), default=None
+    )
     if node:
         for kind, amount in bundle.items():
             node.free[kind] -= amount
     return node
 
 
-def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: int = 0) -> str:
+def describe_lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: int = 0) -> str:
     """Return a message about what the nodes lack for learner, judge and this number of engines, or an empty string."""
     planned, learner, actors = plan(config, nodes, judge_gpus), config.learner, config.actors
     if not planned.holds_learner:
@@ -279,7 +281,7 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: in
     return f"{need}; {', '.join(left[:4] + more)}"
 
 
-def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> str:
+def describe_shared_lack(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> str:
     """Return a message about what the nodes lack for a judge, and ranks and engines that share GPUs, or "" if nothing.
 
     Ranks and engines have priority over the judge.
@@ -295,11 +297,11 @@ def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 
     return (
         f"placement = {config.placement}: learner.ranks = {ranks} (learner.cpus = {config.learner.cpus:g} each), with "
         f"an engine next to each (actors.cpus = {config.actors.cpus:g}), need {ranks} GPUs with "
-        f"{shared_bundle(config).get('CPU', 0):g} CPUs each: {planned.learner} fit"
+        f"{make_shared_bundle(config).get('CPU', 0):g} CPUs each: {planned.learner} fit"
     )
 
 
-def lack_without_gpus(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
+def describe_lack_without_gpus(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
     """Return a message about what nodes in groups without GPUs lack for ranks and engines, or an empty string."""
     left = [Node(node.name, dict(node.free)) for node in nodes]
     asked = (
@@ -307,7 +309,7 @@ def lack_without_gpus(config: TrainingConfig, nodes: list[Node], engines: int) -
         (ACTORS, "actors.count", config.actors.count, engines, config.actors.cpus),
     )
     for group, option, count, needed, cpus in asked:
-        bundle, fitting = in_group({"CPU": cpus}, group, nodes), 0
+        bundle, fitting = limit_to_group({"CPU": cpus}, group, nodes), 0
         while fitting < count and _take(bundle, left):
             fitting += 1
         if fitting < needed:
@@ -328,8 +330,8 @@ class SharedPlacement:
         from ray.util import placement_group
 
         self._config = config
-        self._nodes = cluster_nodes()
-        bundle = in_group(shared_bundle(config), LEARNER, self._nodes)
+        self._nodes = list_cluster_nodes()
+        bundle = limit_to_group(make_shared_bundle(config), LEARNER, self._nodes)
         self._group = placement_group([bundle] * config.learner.ranks, "PACK")
         self._judge: PlacementGroup | None = None
 
@@ -339,7 +341,7 @@ class SharedPlacement:
 
         return PlacementGroupSchedulingStrategy(self._group, index)
 
-    def of_judge(self, gpus: int) -> Any:
+    def choose_judge_strategy(self, gpus: int) -> Any:
         """Return Ray's scheduling strategy for the process of a judge on several nodes, with GPUs that are not shared.
 
         These GPUs are requested after the ranks' GPUs. The cluster was checked to have both.
@@ -348,7 +350,7 @@ class SharedPlacement:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         group = _plan_of_shared(self._config, self._nodes, gpus).judge or ACTORS
-        self._judge = placement_group([in_group(judge_bundle(gpus), group, self._nodes)], "STRICT_PACK")
+        self._judge = placement_group([limit_to_group(judge_bundle(gpus), group, self._nodes)], "STRICT_PACK")
         return PlacementGroupSchedulingStrategy(self._judge, 0)
 
     def shutdown(self) -> None:
@@ -365,37 +367,37 @@ class Placement:
 
     def __init__(self, config: TrainingConfig) -> None:
         self._config = config
-        self._nodes = cluster_nodes()
+        self._nodes = list_cluster_nodes()
         self._ranks = plan(config, self._nodes).ranks
         self._groups: set[PlacementGroup] = set()
         self._learner: PlacementGroup | None = None
         self.learner_runs = asyncio.Event()
         self.learner_waits = asyncio.Event()
 
-    def of_rank(self, created: int) -> Any:
+    def choose_rank_strategy(self, created: int) -> Any:
         """Return Ray's scheduling strategy for the rank that is created after `created` others."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        return PlacementGroupSchedulingStrategy(self._learner_group(), created // self._ranks[0])
+        return PlacementGroupSchedulingStrategy(self._ensure_learner_group(), created // self._ranks[0])
 
-    def _learner_group(self) -> PlacementGroup:
+    def _ensure_learner_group(self) -> PlacementGroup:
         if self._learner is None:
             learner = self._config.learner
-            bundles = [in_group(rank_bundle(learner, ranks), LEARNER, self._nodes) for ranks in self._ranks]
+            bundles = [limit_to_group(make_rank_bundle(learner, ranks), LEARNER, self._nodes) for ranks in self._ranks]
             self._learner = self.reserve(bundles, "STRICT_SPREAD")
         return self._learner
 
-    def of_judge(self, gpus: int) -> Any:
+    def choose_judge_strategy(self, gpus: int) -> Any:
         """Return Ray's scheduling strategy for the process of a judge, which gets its GPUs after the learner."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        self._learner_group()
+        self._ensure_learner_group()
         group = plan(self._config, self._nodes, gpus).judge or ACTORS
-        bundle = in_group(judge_bundle(gpus), group, self._nodes)
+        bundle = limit_to_group(judge_bundle(gpus), group, self._nodes)
         return PlacementGroupSchedulingStrategy(self.reserve([bundle], "STRICT_PACK"), 0)
 
     @contextlib.contextmanager
-    def learner_first(self) -> Iterator[None]:
+    def keep_gpus_for_learner(self) -> Iterator[None]:
         """Keep GPUs from waiting engines within the block, in which all ranks get their GPUs.
 
         If the block raises, engines have to wait until the block is entered again for the next ranks.
@@ -408,7 +410,7 @@ class Placement:
 
     def engine(self) -> EngineReservation:
         """Return the reservation for an engine that is to be created."""
-        return EngineReservation(self, in_group(engine_bundle(self._config.actors), ACTORS, self._nodes))
+        return EngineReservation(self, limit_to_group(make_engine_bundle(self._config.actors), ACTORS, self._nodes))
 
     def reserve(self, bundles: list[Bundle], strategy: str) -> PlacementGroup:
         """Create a placement group. Ray waits for its resources."""
@@ -432,14 +434,14 @@ class Placement:
 
 
 class EngineReservation:
-    """The GPUs and CPUs of one engine, as a placement group that is requested when `granted` is called."""
+    """The GPUs and CPUs of one engine, as a placement group that is requested when `wait_until_granted` is called."""
 
     def __init__(self, placement: Placement, bundle: Bundle) -> None:
         self._placement = placement
         self._bundle = bundle
         self._group: PlacementGroup | None = None
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         """Wait until the resources are reserved. While the learner waits for resources, the request is withdrawn."""
         while True:
             await self._placement.learner_runs.wait()

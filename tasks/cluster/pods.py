@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from tasks.cluster import disk
-from tasks.cluster.placement import Node, lack, lack_of_shared
+from tasks.cluster.placement import Node, describe_lack, describe_shared_lack
 from tasks.config.fields import Arguments
 from tasks.config.loading import Config
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
-from tasks.kubernetes.pod_templates import check_template_option, mounts_shared_memory, others
+from tasks.kubernetes.pod_templates import check_template_option, list_other_containers, mounts_shared_memory
 from tasks.kubernetes.pods import ACCELERATOR, CORES_A_GPU, PodConfig, overrides, pod_template, resources
 from tasks.machine.groups import ACTORS, LEARNER, OF_A_MACHINE, RESOURCES
-from tasks.training.sizing.pod_sizes import HEAD_CORES, VERSIONS, head_memory_gib, shared_memory_gib
+from tasks.training.sizing.pod_sizes import HEAD_CORES, VERSIONS, compute_head_memory_gib, shared_memory_gib
 
 if TYPE_CHECKING:
     from tasks.flyte.ray_job import RayJobConfig
@@ -58,7 +58,7 @@ class GroupConfig(Config):
         return options
 
     @model_validator(mode="after")
-    def _template_is_known_to_kubernetes(self) -> Self:
+    def _check_template(self) -> Self:
         check_template_option(self.template)
         return self
 
@@ -91,15 +91,15 @@ class ClusterConfig(Config):
     prices (`verifiers.judge.input_price`, `output_price`) must be in the same currency. null: they only print GPU
     hours."""
 
-    def gpus_of(self, engine: EngineConfig) -> int:
+    def count_engine_gpus(self, engine: EngineConfig) -> int:
         """Return the number of GPUs that one engine uses on these machines, or 0 if they have none."""
         return engine.gpus if self.gpus_per_node else 0
 
-    def machine_of(self, group: str) -> PodConfig:
+    def build_machine(self, group: str) -> PodConfig:
         """Return the pod of each machine in a group of a Ray cluster, which is `node` with the group's options."""
         return self.node.model_copy(update=self._groups[group].given)
 
-    def option_of(self, group: str, name: str) -> str:
+    def format_option_path(self, group: str, name: str) -> str:
         """Return the path of the option that sets `name` for a group's machines."""
         return f"cluster.{group if name in self._groups[group].given else 'node'}.{name}"
 
@@ -130,7 +130,7 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
     else:
         if not per_node:
             _check_groups(config, cluster, 0)
-        needed = _reserved(config)
+        needed = _count_reserved_cores(config)
         if cluster.node.cpu is not None and cluster.node.cpu < needed:
             raise MistakeError(
                 f"cluster.node.cpu ({cluster.node.cpu}): learner ranks and actors reserve {needed} cores (their number "
@@ -156,8 +156,8 @@ def _check_ray_cluster(cluster: ClusterConfig) -> None:
         )
     _check_ray_pod(head, accelerator="cluster.head.accelerator", template="cluster.head.template")
     for group in RESOURCES:
-        pod = cluster.machine_of(group)
-        accelerator, template = (cluster.option_of(group, name) for name in ("accelerator", "template"))
+        pod = cluster.build_machine(group)
+        accelerator, template = (cluster.format_option_path(group, name) for name in ("accelerator", "template"))
         names = [given.template if isinstance(given.template, str) else None for given in (head, pod)]
         if names[0] != names[1]:
             raise MistakeError(
@@ -167,7 +167,8 @@ def _check_ray_cluster(cluster: ClusterConfig) -> None:
         _check_ray_pod(pod, accelerator=accelerator, template=template)
         if isinstance(pod.template, dict) and pod.shared_memory_gib and mounts_shared_memory(pod.template):
             raise MistakeError(
-                f"{template} mounts a volume on /dev/shm, and {cluster.option_of(group, 'shared_memory_gib')} another: "
+                f"{template} mounts a volume on /dev/shm, and "
+                f"{cluster.format_option_path(group, 'shared_memory_gib')} another: "
                 "leave one out"
             )
 
@@ -186,7 +187,7 @@ def _check_ray_pod(pod: PodConfig, *, accelerator: str, template: str) -> None:
             f"write LABEL={pod.accelerator} with the label that your nodes have (kubectl get nodes --show-labels), "
             "such as cloud.google.com/gke-accelerator"
         )
-    if isinstance(pod.template, dict) and (extra := others(pod.template)):
+    if isinstance(pod.template, dict) and (extra := list_other_containers(pod.template)):
         raise MistakeError(
             f"{template}: container {extra[0]!r}: Flyte adds no containers to the machines of a Ray cluster; give them "
             "in a template by name"
@@ -206,10 +207,11 @@ def _check_cores(config: TrainingConfig, cluster: ClusterConfig) -> None:
     if config.shares_gpus:
         reserved = {LEARNER: of_ranks + of_engines}
     for group, needed in reserved.items():
-        cpu = cluster.machine_of(group).cpu
+        cpu = cluster.build_machine(group).cpu
         if cpu is not None and cpu < needed:
             raise MistakeError(
-                f"{cluster.option_of(group, 'cpu')} ({cpu}): a machine of the group {group} needs {needed:g} cores for "
+                f"{cluster.format_option_path(group, 'cpu')} ({cpu}): a machine of the group {group} needs "
+                f"{needed:g} cores for "
                 "its processes (the number of its ranks and engines times learner.cpus and actors.cpus)"
             )
 
@@ -223,7 +225,7 @@ def _check_groups(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: in
     if is_in_one_pod(config, cluster, judge_gpus):
         machines, instead = {LEARNER: 0, ACTORS: 0}, "training is one pod, which cluster.node describes"
     else:
-        machines = dict(zip((LEARNER, ACTORS), _machines(config, cluster, judge_gpus), strict=True))
+        machines = dict(zip((LEARNER, ACTORS), _count_machines(config, cluster, judge_gpus), strict=True))
         instead = f"placement = {config.placement} puts engines on the machines of cluster.learner"
     for group, count in machines.items():
         if not count and (given := getattr(cluster, group).given):
@@ -232,7 +234,7 @@ def _check_groups(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: in
             )
 
 
-def controller_overrides(
+def make_controller_overrides(
     config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> dict[str, Any]:
     """Return the arguments of flytekit's `with_overrides` for the pod of the task.
@@ -240,7 +242,7 @@ def controller_overrides(
     For a Ray cluster, `ray_job` returns the inline options of its pods. The cluster is a single attempt, with the
     shorter of the two time limits.
     """
-    pod = controller_pod(config, cluster, judge_gpus, models)
+    pod = build_controller_pod(config, cluster, judge_gpus, models)
     is_one = is_in_one_pod(config, cluster, judge_gpus)
     if not is_one:
         limits = [given.timeout_minutes for given in (cluster.head, cluster.node) if given.timeout_minutes]
@@ -249,7 +251,7 @@ def controller_overrides(
     return overrides(pod, inline=is_one)
 
 
-def controller_pod(
+def build_controller_pod(
     config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> PodConfig:
     """Return the pod of the task, which also runs the learner and the actors if they fit on one machine.
@@ -261,26 +263,32 @@ def controller_pod(
         models: the sizes of the run's models, if they are known.
     """
     if not is_in_one_pod(config, cluster, judge_gpus):
-        memory = head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
+        memory = compute_head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
         need = disk.head(config, models) if models else None
         # The head needs no shared memory for objects: Ray uses it only if its entire object store fits.
-        return disk.with_disk(cluster.head, need).sized(0, cpu=HEAD_CORES, memory_gib=memory, shared_memory_gib=None)
-    need = disk.one_pod(config, models, gpus=bool(cluster.gpus_per_node)) if models else None
+        return disk.add_disk(cluster.head, need).fill_defaults(
+            0, cpu=HEAD_CORES, memory_gib=memory, shared_memory_gib=None
+        )
+    need = disk.estimate_one_pod(config, models, gpus=bool(cluster.gpus_per_node)) if models else None
     if not cluster.gpus_per_node:
-        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config, models))
-    return _machine(config, cluster.node, config.gpus + judge_gpus, models, need, cores=_reserved(config))
+        return disk.add_disk(cluster.node, need).fill_defaults(0, **_estimate_amounts_without_gpus(config, models))
+    return _build_machine(
+        config, cluster.node, config.gpus + judge_gpus, models, need, cores=_count_reserved_cores(config)
+    )
 
 
-def checking_pod(config: TrainingConfig, cluster: ClusterConfig, models: disk.StoredModels | None = None) -> PodConfig:
+def build_checking_pod(
+    config: TrainingConfig, cluster: ClusterConfig, models: disk.StoredModels | None = None
+) -> PodConfig:
     """Return the pod that checks the model, which is a machine of `cluster` with the GPUs of one engine."""
-    gpus = cluster.gpus_of(config.actors.engine)
-    need = disk.model_check(config, models, gpus=bool(gpus)) if models else None
+    gpus = cluster.count_engine_gpus(config.actors.engine)
+    need = disk.estimate_model_check(config, models, gpus=bool(gpus)) if models else None
     if not gpus:
-        return disk.with_disk(cluster.node, need).sized(0, **_amounts_without_gpus(config, models))
-    return _machine(config, cluster.node, gpus, models, need)
+        return disk.add_disk(cluster.node, need).fill_defaults(0, **_estimate_amounts_without_gpus(config, models))
+    return _build_machine(config, cluster.node, gpus, models, need)
 
 
-def _machine(
+def _build_machine(
     config: TrainingConfig,
     pod: PodConfig,
     gpus: int,
@@ -291,24 +299,24 @@ def _machine(
     """Return `pod` as a machine with `gpus` GPUs, the disk that it needs, and by default at least `cores` cores."""
     gpus = gpus if pod.gpus is None else pod.gpus
     moved = models.weights_gib if models and not config.lora else None
-    return disk.with_disk(pod, need).sized(
+    return disk.add_disk(pod, need).fill_defaults(
         gpus, cpu=max(CORES_A_GPU * gpus, cores), shared_memory_gib=shared_memory_gib(gpus, moved)
     )
 
 
-def _amounts_without_gpus(config: TrainingConfig, models: disk.StoredModels | None) -> dict[str, int]:
+def _estimate_amounts_without_gpus(config: TrainingConfig, models: disk.StoredModels | None) -> dict[str, int]:
     """Return the resources of a machine without GPUs, by option name."""
     processes = config.learner.ranks + config.actors.count
     moved = models.weights_gib if models and not config.lora else 0
     widening = 1 if config.learner.dtype == "bfloat16" else 2  # `auto` is float32 on some processors
     return {
-        "cpu": max(2, _reserved(config)),
+        "cpu": max(2, _count_reserved_cores(config)),
         "memory_gib": 8 * processes,
         "shared_memory_gib": max(1, ceil(VERSIONS * widening * moved)),
     }
 
 
-def _reserved(config: TrainingConfig) -> int:
+def _count_reserved_cores(config: TrainingConfig) -> int:
     """Return the cores that learner ranks and actors reserve in Ray."""
     return ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
 
@@ -324,7 +332,7 @@ def ray_job(
     """
     from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
-    controller = controller_pod(config, cluster, judge_gpus, models)
+    controller = build_controller_pod(config, cluster, judge_gpus, models)
     if is_in_one_pod(config, cluster, judge_gpus):
         return RayJobConfig(HeadNodeConfig(resources(controller)), [], shutdown_after_job_finishes=True)
     return RayJobConfig(
@@ -337,30 +345,30 @@ def ray_job(
                 pod_template(pod, shared_memory=True),
                 {RESOURCES[name]: OF_A_MACHINE},
             )
-            for name, (replicas, pod) in worker_pods(config, cluster, judge_gpus, models).items()
+            for name, (replicas, pod) in build_worker_pods(config, cluster, judge_gpus, models).items()
         ],
         shutdown_after_job_finishes=True,
     )
 
 
-def worker_pods(
+def build_worker_pods(
     config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, models: disk.StoredModels | None = None
 ) -> dict[str, tuple[int, PodConfig]]:
     """Return the number of machines and their pod for each nonempty group of a Ray cluster, by group name."""
     per_node = cluster.gpus_per_node
     needs = {
-        LEARNER: disk.learner_machine(config, models, per_node) if models else None,
-        ACTORS: disk.actors_machine(models) if models else None,
+        LEARNER: disk.estimate_learner_machine(config, models, per_node) if models else None,
+        ACTORS: disk.estimate_actors_machine(models) if models else None,
     }
-    replicas = dict(zip((LEARNER, ACTORS), _machines(config, cluster, judge_gpus), strict=True))
+    replicas = dict(zip((LEARNER, ACTORS), _count_machines(config, cluster, judge_gpus), strict=True))
     return {
-        name: (count, _machine(config, cluster.machine_of(name), per_node, models, needs[name]))
+        name: (count, _build_machine(config, cluster.build_machine(name), per_node, models, needs[name]))
         for name, count in replicas.items()
         if count
     }
 
 
-def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> tuple[int, int]:
+def _count_machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> tuple[int, int]:
     """Return the number of machines with learner ranks, and with actors and, if there is no other room, a judge.
 
     Actors that share the learner's GPUs need no additional machines.
@@ -373,10 +381,14 @@ def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -
     actors = 0 if shared else ceil(config.actors.count / (per_node // config.actors.engine.gpus))
     nodes = []
     for group, count in ((LEARNER, learner), (ACTORS, actors)):
-        cores = float(_machine(config, cluster.machine_of(group), per_node, None, None).cpu or 0)
+        cores = float(_build_machine(config, cluster.build_machine(group), per_node, None, None).cpu or 0)
         machine = {"GPU": float(per_node), "CPU": cores, RESOURCES[group]: OF_A_MACHINE}
         nodes += [Node(f"{group} {index}", dict(machine)) for index in range(count)]
-    need = lack_of_shared(config, nodes, judge_gpus) if shared else lack(config, nodes, config.actors.count, judge_gpus)
+    need = (
+        describe_shared_lack(config, nodes, judge_gpus)
+        if shared
+        else describe_lack(config, nodes, config.actors.count, judge_gpus)
+    )
     return learner, actors + bool(judge_gpus and need)
 
 

@@ -15,11 +15,11 @@ from tasks.cluster.placement import (
     Bundle,
     Placement,
     SharedPlacement,
-    cluster_nodes,
-    in_group,
-    lack,
-    lack_of_shared,
-    lack_without_gpus,
+    describe_lack,
+    describe_lack_without_gpus,
+    describe_shared_lack,
+    limit_to_group,
+    list_cluster_nodes,
 )
 from tasks.cluster.relay import RelayNodes
 from tasks.failures import MistakeError
@@ -27,9 +27,9 @@ from tasks.generation.interface import sample_seed
 from tasks.kubernetes.pods import CORES_A_GPU
 from tasks.machine import cpu_variables
 from tasks.machine.groups import ACTORS, LEARNER, are_grouped
-from tasks.machine.memory_limit import shortage_in
+from tasks.machine.memory_limit import find_shortage
 from tasks.machine.ray_memory import RayMemory
-from tasks.machine.resources import Machine, ray_resources
+from tasks.machine.resources import Machine, read_ray_resources
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
 from tasks.training.actors.rewards import RayJudge, RewardProcess
 from tasks.training.groups.group import Prompt
@@ -40,8 +40,8 @@ from tasks.training.learner.rank_files import RankFiles
 from tasks.training.options.learner import check_attention, check_dense_attention, check_liger
 from tasks.training.options.routing_replay import check_routing_replay
 from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import known_architecture
-from tasks.verifiers import VerifiersConfig, verifiers_of
+from tasks.training.sizing.roofline import find_architecture
+from tasks.verifiers import VerifiersConfig, collect_verifiers
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
         MistakeError: `learner.liger` is true, or `learner.attention` is fa4, and its kernels cannot run, or
             `routing_replay`, and no engine has a GPU.
     """
-    available = ray_resources()
+    available = read_ray_resources()
     learner, actors = config.learner, config.actors
     gpus, per_engine = available.gpus, actors.engine.gpus
     if per_engine > 1 and not gpus:
@@ -74,24 +74,24 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     check_routing_replay(config, gpu=bool(gpus))
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)
-    nodes = cluster_nodes()
+    nodes = list_cluster_nodes()
 
-    def lacking(count: int) -> str:
+    def describe_missing(count: int) -> str:
         if config.shares_gpus:
-            return lack_of_shared(config, nodes, judge_gpus)
+            return describe_shared_lack(config, nodes, judge_gpus)
         if gpus and len(nodes) > 1:
-            return lack(config, nodes, count, judge_gpus)
+            return describe_lack(config, nodes, count, judge_gpus)
         if are_grouped(node.free for node in nodes):
-            return lack_without_gpus(config, nodes, count)
-        return _lack_in_total(config, available, count, judge_gpus)
+            return describe_lack_without_gpus(config, nodes, count)
+        return _describe_total_lack(config, available, count, judge_gpus)
 
-    if need := lacking(actors.count):
-        if not resuming or lacking(1):
+    if need := describe_missing(actors.count):
+        if not resuming or describe_missing(1):
             raise ResourceError(need)
         logger.warning("%s: the run continues with the actors that fit", need)
 
 
-def _lack_in_total(config: TrainingConfig, available: Machine, count: int, judge_gpus: int) -> str:
+def _describe_total_lack(config: TrainingConfig, available: Machine, count: int, judge_gpus: int) -> str:
     """Return a message about the resource that learner, judge and `count` actors lack, or an empty string if none."""
     learner, actors = config.learner, config.actors
     cores = learner.ranks * learner.cpus + count * actors.cpus
@@ -109,10 +109,10 @@ def _lack_in_total(config: TrainingConfig, available: Machine, count: int, judge
 
 def verifiers_of_prompts(prompts: list[Prompt]) -> set[str]:
     """Return the names of the verifiers that score responses to these prompts."""
-    return {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
+    return {name for prompt in prompts for name in collect_verifiers(prompt.verifier, prompt.ground_truth)}
 
 
-def needed_judge_gpus(verifiers: VerifiersConfig, names: set[str]) -> int:
+def count_judge_gpus(verifiers: VerifiersConfig, names: set[str]) -> int:
     """Return the number of GPUs that the judge and reward models of a run need if its nodes have GPUs, or 0 if none."""
     return verifiers.gpus(names)
 
@@ -163,11 +163,11 @@ class RunProcesses:
         self._model = str(model.absolute())
         self._files = RankFiles(folder, storage, self._relays)
         self._begins_at = begins_at
-        self._gpus = ray_resources().gpus > 0
+        self._gpus = read_ray_resources().gpus > 0
         shares = config.shares_gpus
         self._shared = SharedPlacement(config) if shares else None
         self._placement = Placement(config) if self._gpus and self._relays and not shares else None
-        self._nodes = cluster_nodes() if self._relays and not self._gpus else []
+        self._nodes = list_cluster_nodes() if self._relays and not self._gpus else []
         own = ray.get_runtime_context().get_node_id() if self._relays else None
         self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where
         self._handles: list[Any] = []
@@ -176,18 +176,18 @@ class RunProcesses:
 
     def start_actors(self) -> None:
         """Create the first actors, so that engines load while the learner does. `make_actor` returns them first."""
-        self._loading = {index: self._new_actor(index, 0) for index in range(self._config.actors.count)}
+        self._loading = {index: self._create_actor(index, 0) for index in range(self._config.actors.count)}
 
-    async def engines_loaded(self) -> None:
+    async def wait_until_engines_loaded(self) -> None:
         """Wait for the first engines if each shares its GPU with a learner rank, which has to start after the engine.
 
         While it loads, vLLM measures the GPU's free memory, and a rank that allocates or frees memory would distort the
         result. With time sharing, the engines then sleep. A lost engine raises no error, because the fleet replaces it.
         """
         if self._shared:
-            await asyncio.gather(*map(self._engine_loaded, list(self._loading)))
+            await asyncio.gather(*map(self._wait_until_engine_loaded, list(self._loading)))
 
-    async def _engine_loaded(self, index: int) -> None:
+    async def _wait_until_engine_loaded(self, index: int) -> None:
         actor = self._loading[index]
         try:
             await actor.placed()
@@ -196,27 +196,27 @@ class RunProcesses:
                 await actor.sleep()
         except ActorLostError as error:
             logger.warning("actor %d is replaced: %s", index, error)
-            if shortage_in(error) is None:  # the fleet will get this error and count it
+            if find_shortage(error) is None:  # the fleet will get this error and count it
                 del self._loading[index]
             await actor.kill()  # it may still use the GPU that the rank needs
 
     def make_actor(self, index: int, attempt: int) -> RayActor:
         """Return an unused actor for slot `index`, whose previous actor has been killed."""
-        return self._loading.pop(index, None) or self._new_actor(index, attempt)
+        return self._loading.pop(index, None) or self._create_actor(index, attempt)
 
-    def _new_actor(self, index: int, attempt: int) -> RayActor:
+    def _create_actor(self, index: int, attempt: int) -> RayActor:
         options = self._config.actors
         # No two engines may sample the same responses to a prompt, nor an engine after it was replaced or resumed.
         seed = sample_seed(options.engine.seed, f"engine {index} from {self._begins_at}", attempt)
-        changes = {"seed": seed} | self._cache_of_first(index)
+        changes = {"seed": seed} | self._make_cache_option(index)
         options = options.model_copy(update={"engine": options.engine.model_copy(update=changes)})
         reservation = self._placement.engine() if self._placement else None
 
         def create() -> Any:
             remote = self._ray.remote(ActorProcess).options(
                 num_cpus=options.cpus,
-                num_gpus=self._share(options.engine.gpus),
-                resources=self._resources(ACTORS),
+                num_gpus=self._compute_gpu_share(options.engine.gpus),
+                resources=self._make_resources(ACTORS),
                 max_concurrency=10_000,
                 max_task_retries=-1,  # a short network failure is not a loss if Ray considers the actor alive
                 enable_task_events=False,
@@ -244,7 +244,7 @@ class RunProcesses:
             report_cache=partial(self._caches.setdefault, index) if self._config.placement == "shared" else None,
         )
 
-    def _cache_of_first(self, index: int) -> dict[str, Any]:
+    def _make_cache_option(self, index: int) -> dict[str, Any]:
         """Return the option that gives an engine the KV cache of its slot's first engine, or nothing before that.
 
         A replacement starts next to a rank that computes. vLLM would measure the GPU's free memory: memory that the
@@ -259,31 +259,31 @@ class RunProcesses:
         placement = self._placement
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         if placement:
-            first = placement.learner_first
+            first = placement.keep_gpus_for_learner
 
         def create(rank: int) -> Any:
             remote = self._ray.remote(LearnerRank).options(
                 num_cpus=self._config.learner.cpus,
-                num_gpus=self._share(1),
-                resources=self._resources(LEARNER),
+                num_gpus=self._compute_gpu_share(1),
+                resources=self._make_resources(LEARNER),
                 runtime_env={} if self._gpus else {"env_vars": cpu_variables.LEARNER},
                 max_task_retries=-1,  # as for engines; a repeated call does not take a step twice
                 enable_task_events=False,
-                scheduling_strategy=placement.of_rank(rank) if placement else self._beside(rank),
+                scheduling_strategy=placement.choose_rank_strategy(rank) if placement else self._beside(rank),
             )
             return self._keep(remote.remote(self._config, self._model))
 
-        shape = known_architecture(Path(self._model))
+        shape = find_architecture(Path(self._model))
         return RayLearner(create, self._config, first, self._files, shape, self.memory)
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process. Ray replaces the process when it dies, and repeats lost calls."""
         config, names = self._config, verifiers_of_prompts(prompts)
-        gpus = needed_judge_gpus(verifiers, names) if self._gpus else 0
+        gpus = count_judge_gpus(verifiers, names) if self._gpus else 0
         rewards, where, reserved = config.rewards, self._judge_where, 0.0
         placement = self._placement or (self._shared if self._relays else None)
         if placement and gpus:
-            where = placement.of_judge(gpus)
+            where = placement.choose_judge_strategy(gpus)
             rewards = rewards.model_copy(update={"workers": rewards.workers or CORES_A_GPU * gpus})
         elif not placement:
             reserved = config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus
@@ -298,13 +298,13 @@ class RunProcesses:
         )
         return RayJudge(self._keep(remote.remote(rewards, verifiers, sorted(names), reserved)), rewards, self.memory)
 
-    def _share(self, gpus: int) -> float:
+    def _compute_gpu_share(self, gpus: int) -> float:
         """Return the number of GPUs that a process on `gpus` GPUs requests from Ray."""
         return self._shared.gpus if self._shared else gpus * self._gpus
 
-    def _resources(self, group: str) -> Bundle:
+    def _make_resources(self, group: str) -> Bundle:
         """Return the resources that a process of a group requests in addition to CPUs if no placement reserves them."""
-        return in_group({}, group, self._nodes)
+        return limit_to_group({}, group, self._nodes)
 
     def _beside(self, index: int) -> Any:
         """Return the scheduling strategy of rank `index` and engine `index` if there is no `Placement`."""

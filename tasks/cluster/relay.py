@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.cluster.nodes import NotSharedError, living_nodes
+from tasks.cluster.nodes import NotSharedError, list_living_nodes
 from tasks.failures import MistakeError, one_line
 from tasks.machine.memory_limit import MemoryLimit, Reading
 from tasks.storage.durable import PARTIAL
 from tasks.training.actors.broadcast import PIECE_BYTES, Contents, Piece, RelayError, Spread
-from tasks.training.actors.weights import SHARED_MEMORY, held_folder, remove_abandoned
+from tasks.training.actors.weights import SHARED_MEMORY, make_locked_folder, remove_abandoned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class RelayProcess:
 
     def __init__(self, folder: str) -> None:
         self._held = contextlib.ExitStack()
-        self._held.enter_context(held_folder(Path(folder)))
+        self._held.enter_context(make_locked_folder(Path(folder)))
         remove_abandoned(Path(folder).parent)
         self._free = shutil.disk_usage(folder).free
 
@@ -63,7 +63,7 @@ class RelayProcess:
 
     def memory(self) -> Reading:
         """Return the memory limit, the processes and the kills of the node's control group."""
-        return MemoryLimit.of_this_process().read()
+        return MemoryLimit.from_this_process().read()
 
     def exists(self, path: str) -> bool:
         """Return True if the node sees a file or folder."""
@@ -179,7 +179,7 @@ class RayRelay:
         await self._call(self.handle.keep_only.remote(folder, names))
 
     async def is_alive(self) -> bool:
-        return any(node["NodeID"] == self.node for node in await asyncio.to_thread(living_nodes))
+        return any(node["NodeID"] == self.node for node in await asyncio.to_thread(list_living_nodes))
 
     async def _call(self, reference: ObjectRef) -> Any:
         import ray
@@ -235,7 +235,9 @@ class RelayNodes:
                 enable_task_events=False,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
-            address = next((alive["NodeManagerAddress"] for alive in living_nodes() if alive["NodeID"] == node), node)
+            address = next(
+                (alive["NodeManagerAddress"] for alive in list_living_nodes() if alive["NodeID"] == node), node
+            )
             self._relays[node] = RayRelay(remote.remote(str(self.folder)), node, address)
         return self._relays[node]
 
@@ -246,7 +248,7 @@ class RelayNodes:
             RelayError: the copy failed. The next call tries again.
             SharedMemoryError: the node has too little shared memory.
         """
-        if node not in self._prepared or _failed(self._prepared[node]):
+        if node not in self._prepared or _has_failed(self._prepared[node]):
             self._prepared[node] = asyncio.create_task(self._prepare(node))
         await asyncio.shield(self._prepared[node])
 
@@ -275,9 +277,9 @@ class RelayNodes:
             RelayError, SharedMemoryError: a node cannot be prepared.
         """
         await asyncio.gather(*(self.prepare(node) for node in nodes))
-        blind = await blind_to(run_folder, [self.of(node) for node in nodes])
+        blind = await find_blind_relays(run_folder, [self.of(node) for node in nodes])
         if blind and needs_folder:
-            raise not_shared(run_folder, blind)
+            raise make_not_shared_error(run_folder, blind)
         return {relay.node for relay in blind}
 
     async def check_run_folder(self, run_folder: Path, rank: Mapping[str, float]) -> None:
@@ -291,15 +293,15 @@ class RelayNodes:
             NotSharedError: no such node sees it.
             RelayError: a node does not respond.
         """
-        nodes = await asyncio.to_thread(living_nodes)
+        nodes = await asyncio.to_thread(list_living_nodes)
         able = [
             node["NodeID"]
             for node in nodes
             if all(node["Resources"].get(kind, 0) >= amount for kind, amount in rank.items())
         ]
-        blind = await blind_to(run_folder, [self.of(node) for node in able])
+        blind = await find_blind_relays(run_folder, [self.of(node) for node in able])
         if blind and len(blind) == len(able):
-            raise not_shared(run_folder, blind)
+            raise make_not_shared_error(run_folder, blind)
 
     async def bring(self, path: Path, nodes: set[str]) -> None:
         """Copy a file or folder of this node to the same path on other nodes, and replace what is there.
@@ -322,7 +324,7 @@ class RelayNodes:
 
     async def remove(self, path: Path, nodes: set[str]) -> None:
         """Remove a file or folder from nodes. If a node does not respond, a warning is logged."""
-        await asyncio.gather(*(_logged(self.of(node).remove(str(path))) for node in nodes))
+        await asyncio.gather(*(_log_relay_error(self.of(node).remove(str(path))) for node in nodes))
 
     def keep_only(self, folder: Path, names: Collection[str]) -> None:
         """Begin to remove everything except these names from a folder, on every node that has a relay."""
@@ -351,21 +353,21 @@ class RelayNodes:
             ray.kill(relay.handle)
 
 
-async def _logged(removal: Coroutine[Any, Any, None]) -> None:
+async def _log_relay_error(removal: Coroutine[Any, Any, None]) -> None:
     try:
         await removal
     except RelayError as error:
         logger.warning("old files of the learner were not deleted: %s", error)
 
 
-async def blind_to(run_folder: Path, relays: Sequence[RayRelay]) -> list[RayRelay]:
+async def find_blind_relays(run_folder: Path, relays: Sequence[RayRelay]) -> list[RayRelay]:
     """Return the relays of nodes that do not see this node's run folder."""
-    with _witness(run_folder) as witness:
+    with _write_witness(run_folder) as witness:
         seen = await asyncio.gather(*(relay.exists(str(witness)) for relay in relays))
     return [relay for relay, sees in zip(relays, seen, strict=True) if not sees]
 
 
-def not_shared(run_folder: Path, blind: Sequence[RayRelay]) -> NotSharedError:
+def make_not_shared_error(run_folder: Path, blind: Sequence[RayRelay]) -> NotSharedError:
     """Return the error about nodes of learner ranks that do not see the run folder, with both workarounds."""
     names = ", ".join(sorted(relay.name for relay in blind))
     return NotSharedError(
@@ -376,7 +378,7 @@ def not_shared(run_folder: Path, blind: Sequence[RayRelay]) -> NotSharedError:
 
 
 @contextlib.contextmanager
-def _witness(folder: Path) -> Iterator[Path]:
+def _write_witness(folder: Path) -> Iterator[Path]:
     witness = folder / f"seen.{uuid.uuid4().hex[:8]}"
     witness.touch()
     try:
@@ -385,5 +387,5 @@ def _witness(folder: Path) -> Iterator[Path]:
         witness.unlink()
 
 
-def _failed(task: asyncio.Task[None]) -> bool:
+def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)

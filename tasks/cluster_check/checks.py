@@ -12,8 +12,8 @@ from tasks.cluster_check import network, nodes, services
 from tasks.cluster_check.nodes import NodeFacts
 from tasks.failures import MistakeError
 from tasks.flyte.registration import CODE, SECRETS
-from tasks.gpu_check.results import Findings, Result, carry_out
-from tasks.inputs.disk_needs import HEAD, ONE_POD, PodNeed, stored_models, training_needs
+from tasks.gpu_check.results import Findings, Result, run_check
+from tasks.inputs.disk_needs import HEAD, ONE_POD, PodNeed, estimate_training_needs, measure_stored_models
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus
 from tasks.machine.groups import ACTORS, LEARNER
@@ -32,7 +32,7 @@ class ClusterCheckError(MistakeError):
     """Raised if a cluster lacks something that a run needs. The message contains the messages of the failed checks."""
 
 
-def node_facts(*, sandbox: bool) -> list[NodeFacts]:
+def collect_node_facts(*, sandbox: bool) -> list[NodeFacts]:
     """Return the facts of all nodes of the Ray cluster, starting with this process's node.
 
     Args:
@@ -41,10 +41,10 @@ def node_facts(*, sandbox: bool) -> list[NodeFacts]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from tasks.cluster.nodes import living_nodes
+    from tasks.cluster.nodes import list_living_nodes
 
     own = ray.get_runtime_context().get_node_id()
-    others = [node["NodeID"] for node in living_nodes() if node["NodeID"] != own]
+    others = [node["NodeID"] for node in list_living_nodes() if node["NodeID"] != own]
     probe: Any = ray.remote(max_calls=1, num_cpus=0)(nodes.facts)
     calls = [
         probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote() for node in others
@@ -57,7 +57,7 @@ def needs_sandbox(data: DataFile) -> bool:
     return data.verifiers.code.remote is None and any("code" in source.verifiers for source in data.used_sources)
 
 
-def needed_gpus(data: DataFile, training: Recipe) -> int:
+def count_needed_gpus(data: DataFile, training: Recipe) -> int:
     """Return the number of GPUs for the learner, the engines and the judge if training serves it. 0 means no GPUs."""
     if not training.cluster.gpus_per_node:
         return 0
@@ -65,13 +65,13 @@ def needed_gpus(data: DataFile, training: Recipe) -> int:
     return (training.learner.ranks if as_few else training.gpus) + judge_gpus(data, training.benchmarks)
 
 
-def pods_on(machines: Sequence[NodeFacts], data: DataFile, training: Recipe) -> list[PodNeed]:
+def list_pods(machines: Sequence[NodeFacts], data: DataFile, training: Recipe) -> list[PodNeed]:
     """Return the training pod on each machine with its disk need, or no pods if the size of the model is not known.
 
     The first machine runs the controller. Any other machine runs actors if the name of its pod, as KubeRay builds it,
     contains the name of their group, and learner ranks otherwise.
     """
-    needs = {need.name: need for need in training_needs(data, training)}
+    needs = {need.name: need for need in estimate_training_needs(data, training)}
     if not needs:
         return []
     if ONE_POD in needs:
@@ -80,7 +80,7 @@ def pods_on(machines: Sequence[NodeFacts], data: DataFile, training: Recipe) -> 
     return [needs[HEAD], *(needs[f"training: {group}"] for group in groups)]
 
 
-def machine_checks(
+def make_machine_checks(
     data: DataFile,
     training: Recipe,
     machines: Sequence[NodeFacts],
@@ -98,16 +98,16 @@ def machine_checks(
         on_this_machine: whether the stages run on this machine and not in pods.
     """
     working = [node for node in machines if node.gpus] or list(machines)
-    models = stored_models(training, data)
+    models = measure_stored_models(training, data)
     weights = models.weights_gib if models and not training.lora else None
-    gpus = needed_gpus(data, training)
+    gpus = count_needed_gpus(data, training)
 
     def all_reduce(findings: Findings) -> None:
-        measured = network.reduction(training.learner.ranks, gpus=bool(gpus))
+        measured = network.measure_reduction(training.learner.ranks, gpus=bool(gpus))
         network.check_network(findings, measured, working)
 
     def disk(findings: Findings) -> None:
-        pods = pods_on(machines, data, training)
+        pods = list_pods(machines, data, training)
         nodes.check_disk(findings, machines, pods, limited=not on_this_machine)
 
     def images(findings: Findings) -> None:
@@ -127,28 +127,28 @@ def machine_checks(
     }
 
 
-def pod_checks(data: DataFile, training: Recipe, pod: NodeFacts) -> dict[str, Check]:
+def make_pod_checks(data: DataFile, training: Recipe, pod: NodeFacts) -> dict[str, Check]:
     """Return the checks of a pod of the data stages, by name."""
-    secrets = services.needed_secrets(data, training, os.environ.get(SECRETS, ""))
+    secrets = services.find_needed_secrets(data, training, os.environ.get(SECRETS, ""))
     return {
         "image of data": lambda findings: nodes.check_images(findings, [pod], os.environ.get(CODE)),
-        "hub": lambda findings: services.check_hub(findings, services.hub_names(data, training)),
+        "hub": lambda findings: services.check_hub(findings, services.list_hub_names(data, training)),
         "secrets": lambda findings: services.check_secrets(findings, secrets),
     }
 
 
-def carried_out(checks: Mapping[str, Check]) -> str:
+def run_checks(checks: Mapping[str, Check]) -> str:
     """Run the checks one after the other, and return their results as JSON."""
-    return json.dumps([asdict(carry_out(name, check)) for name, check in checks.items()])
+    return json.dumps([asdict(run_check(name, check)) for name, check in checks.items()])
 
 
-def results_of(texts: Sequence[str]) -> list[Result]:
-    """Parse the results that `carried_out` returned."""
+def parse_results(texts: Sequence[str]) -> list[Result]:
+    """Parse the results that `run_checks` returned."""
     rows: list[dict[str, Any]] = [row for text in texts for row in json.loads(text)]
     return [Result(**row) for row in rows]
 
 
-def deck_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+def make_deck_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Return the rows of the deck's table, each with a check, its status, its seconds and its message."""
     return [
         {"check": result.name, "status": result.status, "seconds": round(result.seconds, 1), "result": result.reason}

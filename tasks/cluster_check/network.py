@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.cluster_check.nodes import NodeFacts
 from tasks.gpu_check.results import Findings, SkippedError
-from tasks.machine.groups import LEARNER, group_of
+from tasks.machine.groups import LEARNER, find_group
 
 REPEATS = 5
 """Number of timed all-reduces, after one warm-up."""
@@ -39,7 +39,7 @@ class Reduction:
         size: bytes contributed by each process.
         seconds: median time of the slowest rank.
         library: `nccl` on GPUs, `gloo` on CPUs.
-        network: the network that NCCL uses between nodes (`network_of`), or empty if it is not reported.
+        network: the network that NCCL uses between nodes (`find_network`), or empty if it is not reported.
     """
 
     ranks: int
@@ -55,7 +55,7 @@ class Reduction:
         return 2 * (self.ranks - 1) / self.ranks * self.size / self.seconds
 
 
-def network_of(log: str) -> str:
+def find_network(log: str) -> str:
     """Return the network in a log of `NCCL_DEBUG=INFO`: `NET/IB/GDRDMA`, `NET/IB`, `NET/Socket`, or a plugin's.
 
     The network is read from a channel, as in "via NET/IB/0/GDRDMA", or else from the network that NCCL chose. The log
@@ -101,20 +101,20 @@ class ReducingRank:
         device = torch.device("cuda" if library == "nccl" else "cpu")
         numbers = torch.ones(BYTES[library] // 4, device=device)
 
-        def timed() -> float:
+        def measure_seconds() -> float:
             distributed.barrier()
             began = time.perf_counter()
             distributed.all_reduce(numbers, op=distributed.ReduceOp.MAX)
             numbers[0].item()  # waits for the GPU
             return time.perf_counter() - began
 
-        timed()
-        seconds = statistics.median(timed() for _ in range(REPEATS))
+        measure_seconds()
+        seconds = statistics.median(measure_seconds() for _ in range(REPEATS))
         distributed.destroy_process_group()
         return seconds, library, log.read_text() if log.is_file() else ""
 
 
-def reduction(ranks: int, gpus: bool) -> Reduction:
+def measure_reduction(ranks: int, gpus: bool) -> Reduction:
     """Measure an all-reduce of `ranks` ranks on the Ray cluster, with one GPU each if `gpus` is true.
 
     Ranks fill one node after the other, as the learner's ranks do.
@@ -125,7 +125,7 @@ def reduction(ranks: int, gpus: bool) -> Reduction:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = places_of(ranks, {node["NodeID"]: node["Resources"] for node in _living()}, gpus=gpus)
+    nodes = choose_nodes(ranks, {node["NodeID"]: node["Resources"] for node in _list_living_nodes()}, gpus=gpus)
     remote: Any = ray.remote(ReducingRank)
     actors = [
         remote.options(
@@ -148,11 +148,11 @@ def reduction(ranks: int, gpus: bool) -> Reduction:
     seconds, libraries, logs = zip(*results, strict=True)
     library = libraries[0]
     return Reduction(
-        ranks, len(set(nodes)), BYTES[library], max(seconds), library, network_of("\n".join(map(str, logs)))
+        ranks, len(set(nodes)), BYTES[library], max(seconds), library, find_network("\n".join(map(str, logs)))
     )
 
 
-def places_of(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> list[str]:
+def choose_nodes(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> list[str]:
     """Return the node of each rank. Nodes are filled one after the other, starting with the nodes with the most GPUs.
 
     If some nodes are machines of the learner's group, only these are used.
@@ -167,7 +167,7 @@ def places_of(ranks: int, nodes: dict[str, dict[str, float]], *, gpus: bool) -> 
     """
     if ranks < 2:
         raise SkippedError("The learner has one rank, so there is no all-reduce.")
-    of_learner = {node: amounts for node, amounts in nodes.items() if group_of(amounts) == LEARNER}
+    of_learner = {node: amounts for node, amounts in nodes.items() if find_group(amounts) == LEARNER}
     nodes = of_learner or nodes
     if not gpus:
         names = sorted(nodes)
@@ -204,7 +204,7 @@ def check_network(findings: Findings, measured: Reduction, nodes: Sequence[NodeF
         )
 
 
-def _living() -> list[dict[str, Any]]:
-    from tasks.cluster.nodes import living_nodes
+def _list_living_nodes() -> list[dict[str, Any]]:
+    from tasks.cluster.nodes import list_living_nodes
 
-    return living_nodes()
+    return list_living_nodes()

@@ -22,9 +22,9 @@ from tasks.gpu_check.results import Findings, SkippedError
 from tasks.inputs.disk_needs import PodNeed
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.lineage.code_digest import code_digest
-from tasks.machine.gpus import DRIVERS, driver_version
+from tasks.machine.gpus import DRIVERS, read_driver_version
 from tasks.machine.image import ImageError, check_image
-from tasks.storage.locations import folder_of
+from tasks.storage.locations import resolve_folder
 from tasks.training.sizing.pod_sizes import GIB, VERSIONS
 
 LIBRARIES = ("torch", "vllm", "ray", "deepspeed", "transformers")
@@ -81,22 +81,22 @@ def facts(*, sandbox: bool = False) -> NodeFacts:
     """
     from tasks.verifiers.code import missing_resources
 
-    gpus, cuda = _gpus() if importlib.util.find_spec("torch") else ((), "")
+    gpus, cuda = _list_gpus() if importlib.util.find_spec("torch") else ((), "")
     return NodeFacts(
         name=socket.gethostname(),
         code=code_digest(TASK),
-        versions={name: version for name in LIBRARIES if (version := _version(name))},
+        versions={name: version for name in LIBRARIES if (version := _find_version(name))},
         gpus=gpus,
         cuda=cuda,
-        driver=driver_version(),
+        driver=read_driver_version(),
         shared_memory=shutil.disk_usage(SHARED_MEMORY).total,
-        disks={name: disk_of(folder) for name, folder in written_folders().items()},
+        disks={name: measure_disk(folder) for name, folder in list_written_folders().items()},
         rdma=tuple(sorted(device.name for device in RDMA.iterdir())) if RDMA.is_dir() else (),
         sandbox=" ".join(missing_resources({})) if sandbox else "",
     )
 
 
-def _gpus() -> tuple[tuple[str, ...], str]:
+def _list_gpus() -> tuple[tuple[str, ...], str]:
     """Return the names of the GPUs that torch can use, and the version of CUDA that it is built for."""
     import torch
 
@@ -104,17 +104,17 @@ def _gpus() -> tuple[tuple[str, ...], str]:
     return names, torch.version.cuda or ""
 
 
-def disk_of(folder: Path) -> Disk:
+def measure_disk(folder: Path) -> Disk:
     """Return the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return Disk(existing.stat().st_dev, shutil.disk_usage(existing).free)
 
 
-def written_folders() -> dict[Folder, Path]:
+def list_written_folders() -> dict[Folder, Path]:
     """Return the folders that this process writes to in a pod."""
     cache = Path.home() / ".cache" / "huggingface"
     return {
-        "runs": folder_of("").absolute(),
+        "runs": resolve_folder("").absolute(),
         "downloads": Path(tempfile.gettempdir()),
         "hub": Path(os.environ.get("HF_HOME", cache)).absolute(),
     }
@@ -234,7 +234,7 @@ def check_disk(findings: Findings, nodes: Sequence[NodeFacts], pods: Sequence[Po
     if not pods:
         raise SkippedError("The size of the model is not known before it is downloaded.")
     for node, (name, option, pod, whole) in zip(nodes, pods, strict=True):
-        need = whole.without_volumes(pod.template)
+        need = whole.drop_volumes(pod.template)
         if limited and not isinstance(pod.template, str) and pod.disk_gib is not None:
             findings.require(
                 pod.disk_gib >= need.run_gib,
@@ -277,7 +277,7 @@ def _count(nodes: Sequence[NodeFacts]) -> str:
     return f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
 
 
-def _version(distribution: str) -> str:
+def _find_version(distribution: str) -> str:
     for name in (distribution, f"{distribution}-cpu"):
         try:
             return importlib.metadata.version(name)

@@ -91,7 +91,7 @@ def check_storage(
     )
 
 
-def hub_names(data: DataFile, training: Recipe) -> list[HubName]:
+def list_hub_names(data: DataFile, training: Recipe) -> list[HubName]:
     """Return the hub repositories of the recipe's model, the sources and the evaluation sets."""
     names = []
     if isinstance(source := training.model.source, HubModel):
@@ -127,7 +127,7 @@ def check_hub(findings: Findings, names: Sequence[HubName]) -> None:
     findings.note = f"The hub provides all {asked} repositories, in {seconds / len(names):.1f} s each."
 
 
-def needed_secrets(data: DataFile, training: Recipe, registered: str = "") -> dict[str, str]:
+def find_needed_secrets(data: DataFile, training: Recipe, registered: str = "") -> dict[str, str]:
     """Return the environment variables with secrets that a run reads, each with the option that names it.
 
     Args:
@@ -148,7 +148,7 @@ def needed_secrets(data: DataFile, training: Recipe, registered: str = "") -> di
 
 
 def check_secrets(findings: Findings, needed: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
-    """Check that each variable of `needed_secrets` has a value here. The values are not shown.
+    """Check that each variable of `find_needed_secrets` has a value here. The values are not shown.
 
     Raises:
         SkippedError: no secrets are needed.

@@ -8,8 +8,8 @@ from flytekit import FlyteContextManager, Resources
 
 from images import DATA, TRAINING
 from tasks.cluster_check import checks
-from tasks.flyte.stages import Stopwatch, show, storage_location, uncached_stage
-from tasks.gpu_check.results import table
+from tasks.flyte.stages import Stopwatch, find_storage_location, show, uncached_stage
+from tasks.gpu_check.results import format_table
 from tasks.inputs.files import DataFile, Recipe
 from tasks.tables.schemas import StageSummary
 from tasks.training.task import CLUSTER
@@ -33,9 +33,9 @@ def check_machines(data: DataFile, training: Recipe) -> str:
     """
     state = FlyteContextManager.current_context().execution_state
     is_local = state is not None and state.is_local_execution()
-    machines = checks.node_facts(sandbox=checks.needs_sandbox(data))
-    storage = storage_location(FOLDER)
-    return checks.carried_out(checks.machine_checks(data, training, machines, storage, on_this_machine=is_local))
+    machines = checks.collect_node_facts(sandbox=checks.needs_sandbox(data))
+    storage = find_storage_location(FOLDER)
+    return checks.run_checks(checks.make_machine_checks(data, training, machines, storage, on_this_machine=is_local))
 
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
@@ -48,7 +48,7 @@ def check_pod(data: DataFile, training: Recipe) -> str:
     """
     from tasks.cluster_check.nodes import facts
 
-    return checks.carried_out(checks.pod_checks(data, training, facts()))
+    return checks.run_checks(checks.make_pod_checks(data, training, facts()))
 
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), enable_deck=True, deck_fields=())
@@ -64,16 +64,17 @@ def conclude(results: list[str]) -> StageSummary:
     from tasks import charts
 
     watch = Stopwatch(STAGE)
-    all_results = checks.results_of(results)
+    all_results = checks.parse_results(results)
     counts: dict[str, Any] = {
         status: sum(result.status == status for result in all_results) for status in ("passed", "failed", "skipped")
     }
     show(
         STAGE,
         charts.page(
-            {name: str(count) for name, count in counts.items()}, charts.table(checks.deck_rows(all_results), "Checks")
+            {name: str(count) for name, count in counts.items()},
+            charts.render_table(checks.make_deck_rows(all_results), "Checks"),
         ),
     )
-    print(table(all_results), flush=True)
+    print(format_table(all_results), flush=True)
     checks.require_all(all_results)
     return watch.summary(f"{counts['passed']} checks passed, {counts['skipped']} were skipped", **counts)

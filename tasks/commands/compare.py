@@ -29,22 +29,22 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
     and their samples detect with a chance of 80%. Margins, the k of majority@k and win rate data are taken from the
     first run that evaluated a benchmark.
     """
-    from tasks.evaluation.runs import benchmark_options, compare_runs, further_metrics, options_of
-    from tasks.lineage.differences import differences
-    from tasks.tables.single_domain import without_repeats
-    from tasks.tables.truncation import truncation_warnings
+    from tasks.evaluation.runs import compare_runs, read_benchmark_options, read_options, select_further_metrics
+    from tasks.lineage.differences import find_differences
+    from tasks.tables.single_domain import drop_repeats
+    from tasks.tables.truncation import format_truncation_warnings
 
     if len(runs) < 2:
         raise MistakeError("name two runs or more, such as outputs/20261126-101500-3f2a outputs/latest")
-    shared = benchmark_options(runs)
+    shared = read_benchmark_options(runs)
     evaluation = compare_runs(runs, policy, shared.benchmarks)
-    once = replace(evaluation, table=without_repeats(evaluation.table))
-    for run, options in zip(runs, differences([options_of(run) for run in runs]), strict=True):
+    once = replace(evaluation, table=drop_repeats(evaluation.table))
+    for run, options in zip(runs, find_differences([read_options(run) for run in runs]), strict=True):
         click.echo(f"{run.resolve().name}  {', '.join(options) or 'no option differs, or none is known'}")
     for message in shared.messages:
         click.echo(message)
     with_margins = any(benchmark.margin is not None for benchmark in shared.benchmarks)
-    printed = _table("benchmark", "run", "pass rate", "difference, points", "p", "detectable", "prompts")
+    printed = _make_table("benchmark", "run", "pass rate", "difference, points", "p", "detectable", "prompts")
     if with_margins:
         printed.add_column("maintained")
     shown = set(once.table["benchmark"].to_pylist())
@@ -60,13 +60,13 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
             cells = ("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", power, "")
             printed.add_row(*cells, *([maintained] if with_margins else []))
     print_table(printed)
-    if further := further_metrics(once):
+    if further := select_further_metrics(once):
         _print_further(further)
-    for message in truncation_warnings(evaluation.table):
+    for message in format_truncation_warnings(evaluation.table):
         click.echo(f"warning     {message}")
 
 
-def _table(*columns: str) -> Table:
+def _make_table(*columns: str) -> Table:
     """Return a table whose columns of numbers are aligned to the right."""
     from rich.table import Table
 
@@ -77,8 +77,8 @@ def _table(*columns: str) -> Table:
 
 
 def _print_further(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the rows of `further_metrics`."""
-    printed = _table("benchmark", "metric", "run", "value", "difference", "prompts")
+    """Print the rows of `select_further_metrics`."""
+    printed = _make_table("benchmark", "metric", "run", "value", "difference", "prompts")
     for row in rows:
         value, difference = row["row"], row["difference"]
         is_first = difference is None

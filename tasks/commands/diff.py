@@ -22,7 +22,7 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
     from rich.table import Table
 
     from tasks.mixing.diff import difference
-    from tasks.mixing.diff_page import difference_page, rate
+    from tasks.mixing.diff_page import rate, render_difference
 
     rows = difference(before, after)
     printed = Table(box=None, pad_edge=False)
@@ -42,4 +42,4 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
         )
     print_table(printed)
     if page is not None:
-        page.write_text(difference_page(before, after, rows))
+        page.write_text(render_difference(before, after, rows))

@@ -9,7 +9,7 @@ import click
 
 from tasks.commands.lazy import LazyGroup, Subcommand
 from tasks.commands.options import OVERRIDES, SpecFile
-from tasks.commands.run import CLUSTER_CHECK, input_options, run_options, run_workflow
+from tasks.commands.run import CLUSTER_CHECK, add_input_options, run_options, run_workflow
 
 CHECKS = {
     "gpu-check": Subcommand(
@@ -31,7 +31,7 @@ def doctor() -> None:
 
 
 @click.command("cluster-check")
-@input_options(CLUSTER_CHECK)
+@add_input_options(CLUSTER_CHECK)
 @run_options
 def cluster_check(**given: Any) -> None:
     """Check that machines have what the run of a recipe needs.
@@ -51,16 +51,16 @@ def model_check(model: str, overrides: tuple[str, ...], engine: bool) -> None:
     MODEL is a folder, or a recipe, whose model is checked. Options such as learner.dtype=float32 override those in the
     recipe; a folder uses the quickstart's options.
     """
-    from tasks.commands.without_flyte import prepared
+    from tasks.commands.without_flyte import prepare_recipe_model
     from tasks.inputs.overrides import with_overrides
     from tasks.model_check.check import check_model
     from tasks.model_check.options import CheckedOptions
     from tasks.storage.model_folder import check_model_folder
-    from tasks.storage.outputs import at_work
+    from tasks.storage.outputs import prevent_pruning
 
-    with at_work():
+    with prevent_pruning():
         is_folder = Path(model).is_dir()
         config = with_overrides("quickstart" if is_folder else model, overrides)
-        folder = check_model_folder(Path(model)) if is_folder else prepared(config.model)
-        for what, apart in check_model(folder, CheckedOptions.of(config), engine=engine).items():
+        folder = check_model_folder(Path(model)) if is_folder else prepare_recipe_model(config.model)
+        for what, apart in check_model(folder, CheckedOptions.from_config(config), engine=engine).items():
             click.echo(f"{apart.nats:10.2g} nats (rounding: {apart.tolerance:.2g}) between {what.rstrip(',')}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from tasks.commands.options import Steps, backend_options
+from tasks.commands.options import Steps, add_backend_options
 
 
 @click.command()
 @click.argument("execution")
 @click.argument("outputs", nargs=-1)
 @click.option("--step", "steps", type=Steps(), help="Of `responses`, only the files with this step or these steps.")
-@backend_options
+@add_backend_options
 def fetch(
     execution: str,
     outputs: tuple[str, ...],
@@ -30,9 +30,9 @@ def fetch(
         raise click.UsageError("--step is for responses: name them after EXECUTION")
     from tasks.flyte import backend
     from tasks.reporting.fetching import fetch_outputs
-    from tasks.storage.outputs import at_work
+    from tasks.storage.outputs import prevent_pruning
 
-    with at_work(), backend.explained():
+    with prevent_pruning(), backend.convert_errors():
         remote = backend.connect(project, domain, config)
         for output, path in fetch_outputs(remote, execution, outputs, steps):
             click.echo(f"{output:<22} {path}")

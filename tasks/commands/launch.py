@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from tasks.commands.options import SpecFile, backend_options
+from tasks.commands.options import SpecFile, add_backend_options
 
 
 @click.command()
 @click.argument("name")
-@backend_options
+@add_backend_options
 @click.option("--version", help="Version of the launch plan.  [default: the one registered last]")
 @click.option(
     "--data", type=SpecFile("data"), help="Data file.  [default: the one that --training names, or the plan's]"
@@ -42,7 +42,7 @@ def launch(
     from tasks.inputs.launching import launch_plan
 
     files = {key: value for key, value in given.items() if value is not None}
-    with backend.explained():
+    with backend.convert_errors():
         address = launch_plan(
             backend.connect(project, domain, config),
             name,

@@ -45,7 +45,7 @@ class SpecFile(click.ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names of the files that ship, and YAML files and folders."""
-        return named_files([self.kind], incomplete)
+        return find_completions([self.kind], incomplete)
 
 
 class Override(click.ParamType):
@@ -56,7 +56,7 @@ class Override(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the options of a recipe that begin with `incomplete`, or the values of the option before the `=`."""
         key, sign, value = incomplete.partition("=")
-        options = options_of("training")
+        options = list_options("training")
         if sign:
             return [CompletionItem(f"{key}={known}") for known in options.get(key, ()) if known.startswith(value)]
         return [CompletionItem(f"{name}=") for name in options if name.startswith(incomplete)]
@@ -96,7 +96,7 @@ RECIPE = click.argument("recipe", type=SpecFile("training"))
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", type=Override())
 
 
-def backend_options(command: Command) -> Command:
+def add_backend_options(command: Command) -> Command:
     """Add the options that name a Flyte backend, and a project and a domain on it."""
     options = (
         click.option("-c", "--config", type=CONFIG, help="Flytekit's file of the backend."),
@@ -108,17 +108,17 @@ def backend_options(command: Command) -> Command:
     return command
 
 
-def shipped(kind: str) -> list[str]:
+def list_shipped_names(kind: str) -> list[str]:
     """Return the names of the files of a kind that ship, sorted."""
     return sorted(path.stem for path in FOLDERS[kind].glob("*.yaml"))
 
 
-def named_files(kinds: list[str], incomplete: str) -> list[CompletionItem]:
+def find_completions(kinds: list[str], incomplete: str) -> list[CompletionItem]:
     """Return the names and files that begin with `incomplete`: files that ship, and YAML files and folders here.
 
     If there are none, the shell completes the names of files.
     """
-    names = sorted({name for kind in kinds for name in shipped(kind) if name.startswith(incomplete)})
+    names = sorted({name for kind in kinds for name in list_shipped_names(kind) if name.startswith(incomplete)})
     folder, _, beginning = incomplete.rpartition("/")
     here = Path(folder or ("/" if incomplete.startswith("/") else "."))
     prefix = incomplete[: len(incomplete) - len(beginning)]
@@ -131,7 +131,7 @@ def named_files(kinds: list[str], incomplete: str) -> list[CompletionItem]:
     return items or [CompletionItem(incomplete, type="file")]
 
 
-def options_of(kind: str) -> dict[str, list[str]]:
+def list_options(kind: str) -> dict[str, list[str]]:
     """Return the options of a kind of file by their dotted keys, each with its values if the schema lists them.
 
     They are read from the JSON schema, because importing the options takes a second.
@@ -139,19 +139,19 @@ def options_of(kind: str) -> dict[str, list[str]]:
     schema = json.loads((HOME / "workflows" / "schemas" / f"{kind}.json").read_text())
     definitions = schema.get("$defs", {})
 
-    def choices(field: dict[str, Any], path: str, above: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    def list_choices(field: dict[str, Any], path: str, above: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
         values: list[str] = []
         for member in [field, *field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())]:
             name = member.get("$ref", "").rpartition("/")[-1]
             named = definitions[name] if name and name not in above else member
             for key, inner in named.get("properties", {}).items():
-                yield from choices(inner, f"{path}.{key}", (*above, name))
+                yield from list_choices(inner, f"{path}.{key}", (*above, name))
             values += [json.dumps(value).strip('"') for value in named.get("enum", ())]
             values += NAMED_VALUES.get(named.get("type"), ())
         yield path, values
 
     known: dict[str, list[str]] = {}
     for key, field in schema["properties"].items():
-        for path, values in choices(field, key, ()):
+        for path, values in list_choices(field, key, ()):
             known[path] = sorted({*known.get(path, ()), *values})
     return dict(sorted(known.items()))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tasks.commands.options import OVERRIDES, RECIPE, SpecFile, shipped
+from tasks.commands.options import OVERRIDES, RECIPE, SpecFile, list_shipped_names
 from tasks.training.sizing import roofline
 
 SHARE = click.FloatRange(0.01, 1)
@@ -64,35 +64,35 @@ def plan(
     The controller and the fleet are the real ones, in virtual time. A roofline model gives the speeds of engines and
     learner; nothing is measured.
     """
-    from tasks.inputs.detectable_gains import detectable_gains
+    from tasks.inputs.detectable_gains import format_detectable_gains
     from tasks.inputs.files import DataFile, EvaluationFile
     from tasks.inputs.overrides import with_overrides
-    from tasks.inputs.pod_table import pod_table
-    from tasks.inputs.stage_pods import pods_of_run
-    from tasks.planning.measured import ASSUMED, measured_rates
-    from tasks.planning.plan import Machines, Plan, PlanError, Prompts, best_split
+    from tasks.inputs.pod_table import format_pod_table
+    from tasks.inputs.stage_pods import list_run_pods
+    from tasks.planning.measured import ASSUMED, read_measured_rates
+    from tasks.planning.plan import Machines, Plan, PlanError, Prompts, find_best_split
     from tasks.planning.plan import plan as planned
-    from tasks.planning.plan_table import table
+    from tasks.planning.plan_table import format_plan
 
     config = with_overrides(recipe, overrides)
-    model = roofline.architecture(config.model.source.model_dump(), shape)
-    rates = measured_rates(measured) if measured else ASSUMED
+    model = roofline.read_architecture(config.model.source.model_dump(), shape)
+    rates = read_measured_rates(measured) if measured else ASSUMED
     machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu, rates)
     prompts = Prompts(mean_tokens, zero_variance)
     own: Plan | PlanError | None = None
     if nodes:
-        result = best_split(config.run, model, machines, nodes, prompts)
+        result = find_best_split(config.run, model, machines, nodes, prompts)
         try:
             own = planned(config.run, model, machines, prompts)
         except PlanError as error:
             own = error
     else:
         result = planned(config.run, model, machines, prompts)
-    click.echo(table(recipe, gpu, model, result, config.cluster, prompts, own))
+    click.echo(format_plan(recipe, gpu, model, result, config.cluster, prompts, own))
     split = {name: getattr(result.config, name) for name in ("learner", "actors", "placement")}
-    data, evaluation = config.companion(DataFile, recipe), config.companion(EvaluationFile, recipe)
-    click.echo(f"\n{pod_table(pods_of_run(data, config.model_copy(update=split), evaluation))}")
-    click.echo(f"\n{detectable_gains(data, evaluation)}")
+    data, evaluation = config.load_companion(DataFile, recipe), config.load_companion(EvaluationFile, recipe)
+    click.echo(f"\n{format_pod_table(list_run_pods(data, config.model_copy(update=split), evaluation))}")
+    click.echo(f"\n{format_detectable_gains(data, evaluation)}")
 
 
 @click.command()
@@ -105,8 +105,8 @@ def recipes(gpu: str, names: tuple[str, ...]) -> None:
     """
     from tasks.config.loading import parse
     from tasks.inputs.files import Recipe
-    from tasks.planning.recipe_table import HEAD, recipe_row
+    from tasks.planning.recipe_table import HEAD, format_recipe_row
 
     click.echo("\n".join(HEAD))
-    for name in names or shipped("training"):
-        click.echo(recipe_row(name, parse(Recipe, name), gpu))
+    for name in names or list_shipped_names("training"):
+        click.echo(format_recipe_row(name, parse(Recipe, name), gpu))

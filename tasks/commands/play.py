@@ -22,9 +22,9 @@ def play(file: str, turns: tuple[str, ...]) -> None:
     from tasks.config.loading import parse
     from tasks.inputs.environments import TURNS
     from tasks.inputs.files import DataFile
-    from tasks.inputs.play_environment import episodes_of, lines
+    from tasks.inputs.play_environment import format_lines, play_episodes
 
-    for name, completion in episodes_of(parse(DataFile, file), turns or TURNS):
+    for name, completion in play_episodes(parse(DataFile, file), turns or TURNS):
         click.echo(name)
-        for line in lines(completion):
+        for line in format_lines(completion):
             click.echo(line)

@@ -28,9 +28,9 @@ def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
     from tasks.commands.pruning import Plan
     from tasks.reporting.index import write_index
     from tasks.storage.locations import outputs_folder
-    from tasks.storage.outputs import alone, size_text
+    from tasks.storage.outputs import format_size, require_idle
 
-    with alone():
+    with require_idle():
         plan = Plan(time.time() - days * 24 * 3600, names)
         click.echo("\n".join(plan.lines()))
         freed = plan.remove() if yes else 0
@@ -38,4 +38,4 @@ def prune(days: float, names: tuple[str, ...], yes: bool) -> None:
             write_index(page.parent)
     click.echo("".join(f"\n{sentence}" for sentence in plan.sentences), nl=bool(plan.sentences))
     if plan.going:
-        click.echo(f"\n{size_text(freed)} are free now" if yes else "\n--yes removes this")
+        click.echo(f"\n{format_size(freed)} are free now" if yes else "\n--yes removes this")

@@ -27,17 +27,17 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
-from tasks.config.loading import must_be_one_of
+from tasks.config.loading import check_choice
 from tasks.failures import one_line
 from tasks.flyte import patches
-from tasks.flyte.local_cache import DAMAGED, CachedResult, cache_folder, cached_results, forget
+from tasks.flyte.local_cache import DAMAGED, CachedResult, cache_folder, forget, list_cached_results
 from tasks.machine.error_report import FOLDER as TRACEBACKS
 from tasks.records.checkpoint import Checkpoints
 from tasks.records.ending import has_ended
 from tasks.storage.durable import PARTIAL
-from tasks.storage.lease import Lease, RunInUseError, holder_of
-from tasks.storage.locations import folder_of, outputs_folder
-from tasks.storage.outputs import USER_SPACE, size_text
+from tasks.storage.lease import Lease, RunInUseError, find_holder
+from tasks.storage.locations import outputs_folder, resolve_folder
+from tasks.storage.outputs import USER_SPACE, format_size
 from tasks.storage.run_folders import PUBLISHED
 
 OF_RUNS = {"lease.json", "model_check.json", "ledger.jsonl", "checkpoints"}
@@ -85,26 +85,26 @@ class Plan:
         self.going: dict[Path, Kind] = {}
         self.sentences: list[str] = []
         self._files: dict[Path, list[os.stat_result]] = {}
-        self._runs, self._named, self._unused_since = folder_of("").resolve(), set(named), unused_since
-        runs = {path: kind for path in self._entries(self._runs) if (kind := _kind_of_run(path))}
+        self._runs, self._named, self._unused_since = resolve_folder("").resolve(), set(named), unused_since
+        runs = {path: kind for path in self._entries(self._runs) if (kind := _find_kind(path))}
         for name in sorted(self._named):
-            must_be_one_of(name, (path.name for path in runs), str(self._runs), "run")
+            check_choice(name, (path.name for path in runs), str(self._runs), "run")
         resumable = [path for path, kind in runs.items() if kind == Kind.INTERRUPTED and path.name not in self._named]
         self._unneeded_since = -math.inf if resumable else unused_since
         if resumable:
-            names = ", ".join(f"{path.name} ({_newest(path)})" for path in resumable)
+            names = ", ".join(f"{path.name} ({_find_newest(path)})" for path in resumable)
             self.sentences.append(
                 f"interrupted runs stay, and all that their resume may need: {names}; --run NAME removes one"
             )
-        results = cached_results()
-        staying = [path for result in results if self._stays(result) for path in result.paths or ()]
-        expired = [path for result in results if not self._stays(result) for path in result.paths or ()]
-        self._staying, self._needed, self._expired = set(staying), _with_parents(staying), _with_parents(expired)
+        results = list_cached_results()
+        staying = [path for result in results if self._should_stay(result) for path in result.paths or ()]
+        expired = [path for result in results if not self._should_stay(result) for path in result.paths or ()]
+        self._staying, self._needed, self._expired = set(staying), _add_parents(staying), _add_parents(expired)
         self._add_stages(cache_folder().parent.resolve())
         self._add_runs(runs)
         self._add_results(outputs_folder().resolve())
         gone = self.going.keys()
-        self._keys = [result.key for result in results if gone & _with_parents(result.paths or ())]
+        self._keys = [result.key for result in results if gone & _add_parents(result.paths or ())]
         if unreadable := [result.key for result in results if result.paths is None]:
             self.sentences.append(f"entries of the cache that cannot be read, and stay: {', '.join(unreadable)}")
 
@@ -117,10 +117,10 @@ class Plan:
         yield f"{'':36}{'how many':>8}{'size':>10}"
         for kind in Kind:
             if of_kind := [path for path in self.going if self.going[path] == kind]:
-                before = self._freed_by(paths)
+                before = self._count_freed_bytes(paths)
                 paths += of_kind
-                yield f"{kind:36}{len(of_kind):>8,}{size_text(self._freed_by(paths) - before):>10}"
-        yield f"{'in all':36}{len(paths):>8,}{size_text(self._freed_by(paths)):>10}"
+                yield f"{kind:36}{len(of_kind):>8,}{format_size(self._count_freed_bytes(paths) - before):>10}"
+        yield f"{'in all':36}{len(paths):>8,}{format_size(self._count_freed_bytes(paths)):>10}"
 
     def remove(self) -> int:
         """Remove the paths in `going` and their cache entries, and return the number of bytes freed.
@@ -140,11 +140,11 @@ class Plan:
                 self.sentences.append(f"{path} cannot be removed: {one_line(error)}")
             else:
                 removed.append(path)
-        return self._freed_by(removed)
+        return self._count_freed_bytes(removed)
 
-    def _stays(self, result: CachedResult) -> bool:
+    def _should_stay(self, result: CachedResult) -> bool:
         going = {self._runs / name for name in self._named}
-        is_lost = bool(going & _with_parents(result.paths or ()))
+        is_lost = bool(going & _add_parents(result.paths or ()))
         return result.used > 0 and result.used >= self._unneeded_since and not is_lost
 
     def _entries(self, folder: Path) -> list[Path]:
@@ -163,11 +163,11 @@ class Plan:
         if path.name.endswith(PARTIAL):
             kind, unused_since = Kind.LEFT, math.inf
         try:
-            files = list(_files_in(path))
+            files = list(_list_files(path))
         except OSError as error:
             self.sentences.append(f"{path} cannot be read, and stays: {error.strerror}")
             return
-        if path not in self._needed and _last_use(path, files) < unused_since:
+        if path not in self._needed and _find_last_use(path, files) < unused_since:
             self.going[path] = kind
             self._files[path] = [state for _, state in files]
 
@@ -206,18 +206,18 @@ class Plan:
 
     def _add_run(self, path: Path, kind: Kind) -> None:
         is_named = path.name in self._named
-        if holder := holder_of(path):
+        if holder := find_holder(path):
             if is_named:
                 raise RunInUseError(f"{path}: {holder} works on this run; stop it, or wait until it ends")
             self.sentences.append(f"{path} stays: {holder} works on it")
         elif is_named:
             if kind == Kind.INTERRUPTED:
-                self.sentences.append(f"{path.name} was interrupted: without its {_newest(path)} it starts again")
+                self.sentences.append(f"{path.name} was interrupted: without its {_find_newest(path)} it starts again")
             self._add(kind, path)
         else:
             if kind != Kind.INTERRUPTED:
                 self._add(kind, path, self._unused_since if kind == Kind.BEGUN else self._unneeded_since)
-            for inner in _partials_in(path) if path not in self.going else ():
+            for inner in _find_partials(path) if path not in self.going else ():
                 self._add(Kind.LEFT, inner)
 
     def _add_results(self, outputs: Path) -> None:
@@ -233,7 +233,7 @@ class Plan:
         for path in self._entries(Path(TRACEBACKS).absolute()):
             self._add(Kind.TRACEBACK, path, self._unused_since)
 
-    def _freed_by(self, paths: Iterable[Path]) -> int:
+    def _count_freed_bytes(self, paths: Iterable[Path]) -> int:
         """Return the bytes freed by removing paths. Only files whose hard links are all removed count."""
         states = [state for path in paths for state in self._files[path]]
         names = Counter((state.st_dev, state.st_ino) for state in states)
@@ -247,9 +247,9 @@ class Plan:
             OSError: it cannot be removed.
             RunInUseError: it belongs to a run that another machine is working on, or has worked on in the meantime.
         """
-        run = next((each for each in (path, *path.parents) if each.parent == self._runs and _kind_of_run(each)), None)
-        with Lease.of_folder(run) if run else contextlib.nullcontext():
-            if run == path and _kind_of_run(path) != self.going[path]:
+        run = next((each for each in (path, *path.parents) if each.parent == self._runs and _find_kind(each)), None)
+        with Lease.from_folder(run) if run else contextlib.nullcontext():
+            if run == path and _find_kind(path) != self.going[path]:
                 raise RunInUseError(f"{path}: another process has worked on it meanwhile")
             if path.is_symlink() or not path.is_dir():
                 path.unlink()
@@ -259,7 +259,7 @@ class Plan:
             shutil.rmtree(doomed)
 
 
-def _kind_of_run(path: Path) -> Kind | None:
+def _find_kind(path: Path) -> Kind | None:
     """Return the kind of a run folder, or None if it is not a run folder or is a link."""
     try:
         is_run = not path.is_symlink() and any((path / name).exists() for name in OF_RUNS)
@@ -269,19 +269,19 @@ def _kind_of_run(path: Path) -> Kind | None:
         return None
     if has_ended(path):
         return Kind.ENDED
-    return Kind.INTERRUPTED if _newest(path) else Kind.BEGUN
+    return Kind.INTERRUPTED if _find_newest(path) else Kind.BEGUN
 
 
-def _newest(run: Path) -> str:
-    newest = Checkpoints.newest_in(run / "checkpoints")
+def _find_newest(run: Path) -> str:
+    newest = Checkpoints.find_newest_below(run / "checkpoints")
     return newest.name if newest else ""
 
 
-def _with_parents(paths: Iterable[Path]) -> set[Path]:
+def _add_parents(paths: Iterable[Path]) -> set[Path]:
     return {parent for path in paths for parent in (path, *path.parents)}
 
 
-def _files_in(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+def _list_files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the name and `stat` result of each file in a folder, or of a single file. Links are not followed.
 
     Raises:
@@ -299,7 +299,7 @@ def _files_in(path: Path) -> Iterator[tuple[str, os.stat_result]]:
             yield name, os.lstat(f"{parent}/{name}")
 
 
-def _last_use(path: Path, files: list[tuple[str, os.stat_result]]) -> float:
+def _find_last_use(path: Path, files: list[tuple[str, os.stat_result]]) -> float:
     """Return the time of the last read or write of a path's files, in seconds since 1970.
 
     Hard-linked files and `READ_BY_ALL`, which are also read or written for other reasons, count only if there are no
@@ -310,7 +310,7 @@ def _last_use(path: Path, files: list[tuple[str, os.stat_result]]) -> float:
     return max(max(state.st_atime, state.st_mtime) for state in states)
 
 
-def _partials_in(folder: Path) -> Iterator[Path]:
+def _find_partials(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         yield from (Path(parent, name) for name in (*folders, *names) if name.endswith(PARTIAL))
         folders[:] = [name for name in folders if not name.endswith(PARTIAL)]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tasks.commands.options import SpecFile, backend_options
+from tasks.commands.options import SpecFile, add_backend_options
 from tasks.machine.packages import HOME
 
 PYFLYTE = "flytekit.clis.sdk_in_container.pyflyte:main"
@@ -101,7 +101,7 @@ def run_options(command: Any) -> Any:
     """Add the options of a run that are not inputs. They are options of `pyflyte run`, with the same meaning."""
     options = (
         click.option("-r", "--remote", is_flag=True, help="Run on a Flyte backend: your files and our code are sent."),
-        backend_options,
+        add_backend_options,
         click.option("-i", "--image", multiple=True, metavar="[NAME=]IMAGE", help="Image of the pods.  (--remote)"),
         click.option("--name", help="Name of the execution.  (--remote)"),
         click.option("--label", multiple=True, metavar="KEY=VALUE", help="Label of the execution.  (--remote)"),
@@ -115,10 +115,10 @@ def run_options(command: Any) -> Any:
     return command
 
 
-def input_options(workflow: Workflow) -> Any:
+def add_input_options(workflow: Workflow) -> Any:
     """Return a decorator that adds the inputs of a workflow as options."""
 
-    def with_options(command: Any) -> Any:
+    def add_options(command: Any) -> Any:
         for name in reversed(workflow.inputs):
             if name in RESULTS:
                 path, text = RESULTS[name]
@@ -129,7 +129,7 @@ def input_options(workflow: Workflow) -> Any:
                 command = click.option(f"--{name}", type=kind, help=text)(command)
         return command
 
-    return with_options
+    return add_options
 
 
 def run_workflow(workflow: Workflow, given: Mapping[str, Any]) -> None:
@@ -147,14 +147,14 @@ def run_workflow(workflow: Workflow, given: Mapping[str, Any]) -> None:
         raise click.UsageError(f"--{names[0].replace('_', '-')} is an option of executions: add --remote", context)
     config = given["config"]
     from tasks.storage.locations import SANDBOX, sandbox_folder
-    from tasks.storage.outputs import without_empty_folders
+    from tasks.storage.outputs import remove_empty_folders
 
     os.environ.setdefault(SANDBOX, str(sandbox_folder()))  # flytekit reads it when it is imported
     with contextlib.ExitStack() as stack:
-        stack.enter_context(without_empty_folders())
+        stack.enter_context(remove_empty_folders())
         pyflyte = pkgutil.resolve_name(PYFLYTE)
-        root = stack.enter_context(_sent_folder() if given["remote"] else contextlib.nullcontext(HOME))
-        command = [*(["--config", config] if config else []), "run", *_arguments(workflow, given, root)]
+        root = stack.enter_context(_prepare_sent_folder() if given["remote"] else contextlib.nullcontext(HOME))
+        command = [*(["--config", config] if config else []), "run", *_build_arguments(workflow, given, root)]
         try:
             pyflyte.main(command, prog_name="pyflyte", standalone_mode=False)
         except click.UsageError as error:
@@ -162,7 +162,7 @@ def run_workflow(workflow: Workflow, given: Mapping[str, Any]) -> None:
             raise
 
 
-def _sent_folder() -> contextlib.AbstractContextManager[Path]:
+def _prepare_sent_folder() -> contextlib.AbstractContextManager[Path]:
     """Return the folder to send to a cluster, with our packages in it.
 
     The modules of the workflows are imported from `HOME`, before flytekit finds the copies.
@@ -174,7 +174,7 @@ def _sent_folder() -> contextlib.AbstractContextManager[Path]:
     return launch_folder()
 
 
-def _arguments(workflow: Workflow, given: Mapping[str, Any], root: Path) -> Iterator[str]:
+def _build_arguments(workflow: Workflow, given: Mapping[str, Any], root: Path) -> Iterator[str]:
     """Yield the arguments of `pyflyte run` for a workflow in the folder `root`."""
     for option in ("remote", "wait", "overwrite_cache"):
         if given[option]:
@@ -194,7 +194,7 @@ def _arguments(workflow: Workflow, given: Mapping[str, Any], root: Path) -> Iter
 
 
 @click.group(invoke_without_command=True)
-@input_options(PIPELINE)
+@add_input_options(PIPELINE)
 @run_options
 @click.pass_context
 def run(context: click.Context, **given: Any) -> None:
@@ -212,18 +212,18 @@ def run(context: click.Context, **given: Any) -> None:
         raise click.UsageError(f"write {early[0].opts[-1]} after {context.invoked_subcommand}", context)
 
 
-def _part(name: str, text: str) -> None:
+def _add_part(name: str, text: str) -> None:
     """Add the subcommand that runs a part of the pipeline."""
     workflow = PARTS[name]
 
     @run.command(name, help=text)
-    @input_options(workflow)
+    @add_input_options(workflow)
     @run_options
     def part(**given: Any) -> None:
         run_workflow(workflow, given)
 
 
-_part("data", "Make the mixture: read, clean, roll out, select and mix.")
-_part("train", "Train a policy on a mixture.")
-_part("evaluate", "Evaluate policies on held-out prompts and benchmarks, and compare them.")
-_part("experiment", "Run the pipeline for each variant of a recipe, and compare the results.")
+_add_part("data", "Make the mixture: read, clean, roll out, select and mix.")
+_add_part("train", "Train a policy on a mixture.")
+_add_part("evaluate", "Evaluate policies on held-out prompts and benchmarks, and compare them.")
+_add_part("experiment", "Run the pipeline for each variant of a recipe, and compare the results.")

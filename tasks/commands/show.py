@@ -50,23 +50,23 @@ def show(
     Each question has its source and row, and of each policy the number of responses that pass, and one of them: the
     first with the verdict of most. The last line has the number of questions whose pass rate changed.
     """
-    from tasks.evaluation.questions import lines, questions
-    from tasks.excerpts.texts import printable
+    from tasks.evaluation.questions import format_question, read_questions
+    from tasks.excerpts.texts import make_printable
 
     if worst is not None and limit is not None:
         raise click.UsageError("--worst is a number of responses, --limit one of questions: give one of them")
 
-    asked = questions(run, benchmark)
+    asked = read_questions(run, benchmark)
     _check(asked, policies)
-    chosen = [question for question in asked if flipped is None or question.flips(policies, flipped)]
+    chosen = [question for question in asked if flipped is None or question.has_flip(policies, flipped)]
     if worst is not None:
         _show_worst(chosen, policies[1], worst)
         return
     limit = limit or QUESTIONS
     for question in islice(chosen, limit):
-        for line in lines(question, policies):
-            click.echo(printable(line))
-    better, worse = (sum(question.flips(policies, flip) for question in asked) for flip in ("better", "worse"))
+        for line in format_question(question, policies):
+            click.echo(make_printable(line))
+    better, worse = (sum(question.has_flip(policies, flip) for question in asked) for flip in ("better", "worse"))
     click.echo(
         f"{len(asked):,} questions, of {policies[1]} against {policies[0]} {better:,} better and {worse:,} worse; "
         f"{min(limit, len(chosen)):,} of {len(chosen):,} shown"
@@ -74,13 +74,13 @@ def show(
 
 
 def _show_worst(chosen: Sequence[Question], policy: str, count: int) -> None:
-    from tasks.evaluation.questions import response_lines, worst
-    from tasks.excerpts.texts import printable
+    from tasks.evaluation.questions import format_response, worst
+    from tasks.excerpts.texts import make_printable
 
     scored = worst(chosen, policy)
     for question, row in scored[:count]:
-        for line in response_lines(question, row):
-            click.echo(printable(line))
+        for line in format_response(question, row):
+            click.echo(make_printable(line))
     unscored = sum(len(question.responses.get(policy, ())) for question in chosen) - len(scored)
     click.echo(
         f"{min(count, len(scored)):,} of {len(scored):,} scored responses of {policy} shown, lowest scores first; "
@@ -89,8 +89,8 @@ def _show_worst(chosen: Sequence[Question], policy: str, count: int) -> None:
 
 
 def _check(asked: Sequence[Question], policies: tuple[str, str]) -> None:
-    from tasks.config.loading import must_be_one_of
+    from tasks.config.loading import check_choice
 
     known = {policy for question in asked for policy in question.responses}
     for policy in policies:
-        must_be_one_of(policy, known, "--policies", "policy")
+        check_choice(policy, known, "--policies", "policy")

@@ -39,10 +39,10 @@ def tokens(run: Path, step: int, prompt: str, color: str, model: Path | None, ou
     """
     from tasks.token_page.decoding import TokenTexts
     from tasks.token_page.page import render
-    from tasks.token_page.responses import read_step, tokenizer_folder
+    from tasks.token_page.responses import find_tokenizer_folder, read_step
 
     read = read_step(run, step, prompt)
-    texts = TokenTexts.of_model(model or tokenizer_folder(run, read.folder))
+    texts = TokenTexts.from_model(model or find_tokenizer_folder(run, read.folder))
     output = output or Path(f"tokens-step-{step}.html")
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(render(read, texts, by_advantage=color == "advantage"), encoding="utf-8")

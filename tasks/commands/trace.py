@@ -19,8 +19,8 @@ def trace(prompt_id: str | None, source: str | None, row: int | None, run: Path)
 
     The beginning of the id is enough.
     """
-    from tasks.excerpts.texts import printable
-    from tasks.reporting.trace import TraceError, find, find_row, lines
+    from tasks.excerpts.texts import make_printable
+    from tasks.reporting.trace import TraceError, find, find_row, format_lines
 
     if prompt_id:
         history = find(run, prompt_id)
@@ -28,5 +28,5 @@ def trace(prompt_id: str | None, source: str | None, row: int | None, run: Path)
         history = find_row(run, source, row)
     else:
         raise TraceError("name a prompt by its id, or by --source and --row")
-    for line in lines(history):
-        click.echo(printable(line))
+    for line in format_lines(history):
+        click.echo(make_printable(line))

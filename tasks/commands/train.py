@@ -39,9 +39,9 @@ def train(
     steps, start another run. The checks of `doctor model-check` run first.
     """
     from tasks.commands.without_flyte import train_recipe
-    from tasks.storage.outputs import at_work
+    from tasks.storage.outputs import prevent_pruning
 
-    with at_work():
+    with prevent_pruning():
         results = train_recipe(recipe, overrides, mixture, model=model, data=data, folder=folder, cluster=cluster)
     for name, path in results.items():
         click.echo(f"{name:<12}{path}")

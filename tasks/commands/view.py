@@ -42,7 +42,7 @@ def view(
     environment.
     """
     from tasks.view import viewer
-    from tasks.view.environment import environment
+    from tasks.view.environment import ensure_environment
     from tasks.view.responses import ViewError, find_responses
     from tasks.view.selection import select
 
@@ -52,10 +52,10 @@ def view(
         if port is not None:
             raise ViewError("--port is about a server, --bundle writes files instead: give one of them")
         viewer.check_replaceable(bundle)
-    free = viewer.free_port(port)
+    free = viewer.find_free_port(port)
     tables = find_responses(run)
     chosen = select(tables, steps, outcome, benchmark)
-    folder = environment(lambda message: click.echo(message, err=True))
+    folder = ensure_environment(lambda message: click.echo(message, err=True))
     with tempfile.TemporaryDirectory(prefix="rlvr-view-") as scratch:
         logs = Path(scratch, run.resolve().name or "run")  # the viewer shows this name
         viewer.write_logs(folder, tables, chosen.logs, logs, _Progress(chosen))
@@ -63,7 +63,7 @@ def view(
         for message in chosen.left_out:
             click.echo(f"left out    {message}")
         if bundle is not None:
-            viewer.bundle(folder, logs, bundle)
+            viewer.write_bundle(folder, logs, bundle)
             click.echo(f"bundle      {bundle} (a file server shows it: python -m http.server --directory {bundle})")
             return
         click.echo(f"open        http://{viewer.HOST}:{free} (ctrl-c ends it)")

@@ -17,13 +17,13 @@ from tasks.lineage.provenance import made_from
 from tasks.machine.gpus import check_types
 from tasks.machine.local_ray import start_ray
 from tasks.machine.progress import track_progress
-from tasks.machine.resources import has_gpu, ray_resources, return_freed_memory
+from tasks.machine.resources import has_gpu, read_ray_resources, return_freed_memory
 from tasks.records.identity import run_name
-from tasks.storage.durable import PARTIAL, whole
-from tasks.storage.locations import address_of, folder_of
+from tasks.storage.durable import PARTIAL, write_whole
+from tasks.storage.locations import resolve_address, resolve_folder
 from tasks.storage.model_folder import check_model_folder
 from tasks.tables.content_digest import file_digest
-from tasks.tables.parquet import columns_of
+from tasks.tables.parquet import read_columns
 from tasks.tables.schemas import canonical_json
 
 if TYPE_CHECKING:
@@ -54,28 +54,28 @@ def train_recipe(
     Raises:
         MistakeError: an option is invalid, or the model is refused.
     """
-    from tasks.inputs.benchmarks import questions
-    from tasks.inputs.fingerprints import fingerprinted
-    from tasks.inputs.own_objectives import with_code_digests
-    from tasks.inputs.pinning import pinned_recipe
+    from tasks.inputs.benchmarks import read_questions
+    from tasks.inputs.fingerprints import fingerprint_verifiers
+    from tasks.inputs.own_objectives import add_code_digests
+    from tasks.inputs.pinning import pin_recipe
     from tasks.inputs.preflight import warn_off_policy
-    from tasks.records.shorter_runs import RunLocation, location_of_run
+    from tasks.records.shorter_runs import RunLocation, find_run_location
     from tasks.training.control.questions import Benchmark
     from tasks.training.run import RunInputs, make_run_folder
-    from tasks.training.run_attempt import step_note, train_at
+    from tasks.training.run_attempt import run_attempt, step_note
 
-    config = with_code_digests(with_overrides(recipe, overrides))
+    config = add_code_digests(with_overrides(recipe, overrides))
     warn_off_policy(config)
-    judging = parse(DataFile, data) if data else config.companion(DataFile, recipe)
-    verifiers = fingerprinted(judging.verifiers)
-    model = check_model_folder(model) if model else prepared(config.model)
-    columns_of(mixture)  # a file that is not a table is refused before anything starts
+    judging = parse(DataFile, data) if data else config.load_companion(DataFile, recipe)
+    verifiers = fingerprint_verifiers(judging.verifiers)
+    model = check_model_folder(model) if model else prepare_recipe_model(config.model)
+    read_columns(mixture)  # a file that is not a table is refused before anything starts
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
-    benchmarks = [Benchmark(benchmark.asked, questions(benchmark)) for benchmark in pinned_recipe(config).benchmarks]
+    benchmarks = [Benchmark(benchmark.asked, read_questions(benchmark)) for benchmark in pin_recipe(config).benchmarks]
     digests = [benchmark.digest for benchmark in benchmarks]
     name = run_name(inputs["model"], inputs["mixture"], config.run, verifiers, digests)
-    named = RunLocation(folder, address_of(folder.name, "")) if folder else None
-    location = named or location_of_run(name, config.run, "", filesystem_of)
+    named = RunLocation(folder, resolve_address(folder.name, "")) if folder else None
+    location = named or find_run_location(name, config.run, "", open_filesystem)
     make_run_folder(folder := location.folder)
     start_ray(cluster, log_to_driver=False)
     if cluster == "local":
@@ -90,7 +90,7 @@ def train_recipe(
         lineage = made_from(
             "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers
         )
-        judged_by = verifiers.with_initial(model)
+        judged_by = verifiers.resolve_initial(model)
         inputs_of_run = RunInputs(
             config.run,
             model,
@@ -101,7 +101,7 @@ def train_recipe(
             lineage=lineage,
             on_step=on_step,
         )
-        result = train_at(location, inputs_of_run, filesystem_of, advance)
+        result = run_attempt(location, inputs_of_run, open_filesystem, advance)
     results = {"policy": result.policy, "ledger": result.ledger, "metrics": result.metrics}
     return results | ({"responses": folder / "rollouts"} if config.keep_rollouts else {})
 
@@ -122,12 +122,12 @@ def check_once(config: Recipe, model: Path, digest: str, folder: Path) -> None:
     """
     from tasks.model_check.options import CheckedOptions
 
-    options = CheckedOptions.of(config)
+    options = CheckedOptions.from_config(config)
     checked = {"model": digest, "options": result_options(options)}
     record = folder / "model_check.json"
     if record.is_file() and json.loads(record.read_text())["checked"] == checked:
         return
-    if ray_resources().gpus and not has_gpu():
+    if read_ray_resources().gpus and not has_gpu():
         raise MistakeError(
             "the model cannot be checked on this machine, as the run has GPUs and this machine has none: start the run "
             f"on a machine of the cluster with a GPU, or run rlvr doctor model-check {model} there and start it "
@@ -137,14 +137,14 @@ def check_once(config: Recipe, model: Path, digest: str, folder: Path) -> None:
 
     figures = {what: apart._asdict() for what, apart in check_model(model, options).items()}
     return_freed_memory()
-    with whole(record) as partial:
+    with write_whole(record) as partial:
         partial.write_text(json.dumps({"checked": checked, "differences": figures}, indent=2))
 
 
-def prepared(spec: ModelSpec) -> Path:
+def prepare_recipe_model(spec: ModelSpec) -> Path:
     """Return the folder of the model that a recipe names, next to the run folders; prepare it on the first call."""
-    digest = hashlib.sha256(canonical_json(result_options(spec.fingerprinted())).encode()).hexdigest()[:16]
-    folder = folder_of(f"model-{digest}")
+    digest = hashlib.sha256(canonical_json(result_options(spec.add_fingerprint())).encode()).hexdigest()[:16]
+    folder = resolve_folder(f"model-{digest}")
     if not folder.exists():
         # Not `durable.whole`, which would start again: an interrupted download is resumed from this folder.
         partial = folder.with_suffix(PARTIAL)
@@ -153,7 +153,7 @@ def prepared(spec: ModelSpec) -> Path:
     return folder
 
 
-def filesystem_of(address: str) -> AbstractFileSystem:
+def open_filesystem(address: str) -> AbstractFileSystem:
     """Return the fsspec file system of an address on blob storage, with the credentials of the environment."""
     from fsspec.core import url_to_fs
 

@@ -33,7 +33,7 @@ class ConnectionConfig(Config):
     """Maximum number of seconds to wait between retries of a request."""
 
     @model_validator(mode="after")
-    def _backoff_grows(self) -> Self:
+    def _check_backoff(self) -> Self:
         if self.backoff_seconds > self.max_backoff_seconds:
             raise ValueError(
                 f"backoff_seconds is {self.backoff_seconds:g}, above max_backoff_seconds {self.max_backoff_seconds:g}"
@@ -41,7 +41,7 @@ class ConnectionConfig(Config):
         return self
 
 
-def plain_url(url: str, wanted: str, key_option: str) -> str:
+def normalize_url(url: str, wanted: str, key_option: str) -> str:
     """Return the URL without a trailing slash.
 
     Args:

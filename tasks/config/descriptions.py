@@ -16,13 +16,13 @@ from typing import Any
 from pydantic._internal import _docs_extraction, _fields
 
 
-def of_options(cls: type[Any], use_inspect: bool = False) -> dict[str, str]:
+def extract_docstrings(cls: type[Any], use_inspect: bool = False) -> dict[str, str]:
     """Return the docstrings of the attributes that a class declares itself, by name.
 
     For a class defined inside a function, pydantic's own function is used, which has the same arguments.
     """
     file = vars(sys.modules[cls.__module__]).get("__file__") if cls.__module__ in sys.modules else None
-    classes = _classes(Path(file)) if file and file.endswith(".py") else {}
+    classes = _parse_classes(Path(file)) if file and file.endswith(".py") else {}
     if cls.__qualname__ not in classes:
         return _docs_extraction.extract_docstrings_from_cls(cls, use_inspect)
     visitor = _docs_extraction.DocstringVisitor()
@@ -31,12 +31,12 @@ def of_options(cls: type[Any], use_inspect: bool = False) -> dict[str, str]:
 
 
 def read_from_syntax_trees() -> None:
-    """Make pydantic read the docstrings of attributes with `of_options` from now on."""
-    _fields.extract_docstrings_from_cls = of_options
+    """Make pydantic read the docstrings of attributes with `extract_docstrings` from now on."""
+    _fields.extract_docstrings_from_cls = extract_docstrings
 
 
 @cache
-def _classes(path: Path) -> dict[str, ast.ClassDef]:
+def _parse_classes(path: Path) -> dict[str, ast.ClassDef]:
     """Return the classes of a module by qualified name, except classes inside functions and classes defined twice."""
     by_name: dict[str, list[ast.ClassDef]] = {}
     waiting = [("", node) for node in ast.parse(path.read_text(encoding="utf-8")).body]

@@ -58,27 +58,27 @@ UserCode = Annotated[Value, ModuleMark()]
 """The type of an option with an import path, or a list of them. Modules in the folder of the file are found, too."""
 
 
-def path_mark(field: FieldInfo) -> PathMark | None:
+def find_path_mark(field: FieldInfo) -> PathMark | None:
     """Return the marker of an option that may contain a path, or None for other options."""
     return next((mark for mark in field.metadata if isinstance(mark, PathMark)), None)
 
 
-def _as_json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Convert a value of a YAML file to JSON values. Keys of mappings become strings.
 
     Raises:
         ValueError: the value does not exist in JSON, such as a date.
     """
     if isinstance(value, dict):
-        return {str(key): _as_json(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
+        return [_to_json(item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
     raise ValueError(f"{value!r} is not a text, number, boolean, list or mapping")
 
 
-Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any])), BeforeValidator(_as_json)]
+Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any])), BeforeValidator(_to_json)]
 """The type of an option with keyword arguments for a library. Their values are JSON values.
 
 For flytekit it is a plain `dict`, like `Where` of a source."""
@@ -88,15 +88,15 @@ EXACT = 2**53
 """Bound below which a double, the only number type in the console's forms, represents every integer exactly."""
 
 
-def in_one_order(value: Any) -> Any:
+def sort_keys(value: Any) -> Any:
     """Return a value of a free-form mapping with sorted keys, and with doubles that are integers converted to integers.
 
     The console's forms return mappings in another order, and 2 as 2.0. Neither may change a cache key.
     """
     if isinstance(value, dict):
-        return {key: in_one_order(value[key]) for key in sorted(value, key=str)}  # YAML keys may be numbers
+        return {key: sort_keys(value[key]) for key in sorted(value, key=str)}  # YAML keys may be numbers
     if isinstance(value, list | tuple):
-        return [in_one_order(item) for item in value]
+        return [sort_keys(item) for item in value]
     is_integer = isinstance(value, float) and value.is_integer() and abs(value) < EXACT
     return int(value) if is_integer else value
 
@@ -122,7 +122,7 @@ def _from_list(value: Any) -> Any:
     return mapping
 
 
-def _as_list(value: dict[str, Any], serialize: SerializerFunctionWrapHandler) -> Any:
+def _to_list(value: dict[str, Any], serialize: SerializerFunctionWrapHandler) -> Any:
     mapping = serialize(value)
     return [{key: item} for key, item in mapping.items()] if len(mapping) > 1 else mapping
 
@@ -130,7 +130,7 @@ def _as_list(value: dict[str, Any], serialize: SerializerFunctionWrapHandler) ->
 AsWritten = Annotated[Value, _InItsOrder()]
 """The type of a mapping that keeps the user's order."""
 
-InItsOrder = Annotated[AsWritten[Value], BeforeValidator(_from_list), WrapSerializer(_as_list, when_used="json")]
+InItsOrder = Annotated[AsWritten[Value], BeforeValidator(_from_list), WrapSerializer(_to_list, when_used="json")]
 """The type of a mapping whose order affects the result, such as the columns of a table.
 
 In JSON, a mapping with several keys becomes a list of single-key mappings, because mappings in Flyte's forms have no
@@ -138,12 +138,12 @@ order. A file may use either form.
 """
 
 
-def _only_given(value: BaseModel, serialize: SerializerFunctionWrapHandler) -> Any:
+def _keep_given(value: BaseModel, serialize: SerializerFunctionWrapHandler) -> Any:
     options = serialize(value)
     return {name: option for name, option in options.items() if name in value.model_fields_set}
 
 
-OnlyGiven = Annotated[Value, WrapSerializer(_only_given)]
+OnlyGiven = Annotated[Value, WrapSerializer(_keep_given)]
 """The type of an option that replaces some options of another mapping of this type. Only given options are written,
 because an option that is not given has its default here and keeps another value there."""
 
@@ -153,7 +153,7 @@ def has_an_order(field: FieldInfo) -> bool:
     return _InItsOrder() in field.metadata
 
 
-def name_or_mapping(value: Any) -> str:
+def choose_tag(value: Any) -> str:
     """Return the tag of an option that is either a name or the options of a model, as a pydantic discriminator.
 
     A tag in square brackets is left out of the paths in error messages.
@@ -161,24 +161,24 @@ def name_or_mapping(value: Any) -> str:
     return "[mapping]" if isinstance(value, dict | BaseModel) else "[name]"
 
 
-def models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:
+def find_models(annotations: Iterable[Any]) -> list[type[BaseModel]]:
     """Return the models in annotations, at any depth of unions and containers."""
     models: list[type[BaseModel]] = []
     for annotation in annotations:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             models.append(annotation)
         else:
-            models += models_in(get_args(annotation))
+            models += find_models(get_args(annotation))
     return models
 
 
-def tags(model: type[BaseModel]) -> set[str]:
+def list_tags(model: type[BaseModel]) -> set[str]:
     """Return the values of the model's `kind`, the key that distinguishes the members of a union."""
     kind = model.model_fields.get("kind")
     return set(get_args(kind.annotation)) if kind and get_origin(kind.annotation) is Literal else set()
 
 
-def with_paths(
+def replace_paths(
     model: type[BaseModel], data: dict[str, Any], folder: Path, change: Callable[[str], str]
 ) -> dict[str, Any]:
     """Return the parsed content of a YAML file with `change` applied to the relative paths in its options.
@@ -192,19 +192,19 @@ def with_paths(
         change: takes a path and returns the new path.
     """
 
-    def changed_path(field: FieldInfo, value: Any) -> Any:
+    def replace_path(field: FieldInfo, value: Any) -> Any:
         if isinstance(value, list):
-            return [changed_path(field, item) for item in value]
-        mark = path_mark(field)
+            return [replace_path(field, item) for item in value]
+        mark = find_path_mark(field)
         is_relative = isinstance(value, str) and not (
             "://" in value or value.startswith("~") or Path(value).is_absolute()
         )
         return change(value) if is_relative and mark and mark.is_path(value, folder) else value
 
-    return _with_options(model, data, changed_path)
+    return _replace_options(model, data, replace_path)
 
 
-def with_modules(model: type[BaseModel], data: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+def replace_modules(model: type[BaseModel], data: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """Return the parsed content of a YAML file with `change` applied to the import paths in its options.
 
     Args:
@@ -213,46 +213,46 @@ def with_modules(model: type[BaseModel], data: dict[str, Any], change: Callable[
         change: takes an import path, or a built-in name, and returns the new one.
     """
 
-    def changed_name(field: FieldInfo, value: Any) -> Any:
+    def replace_name(field: FieldInfo, value: Any) -> Any:
         mark = next((mark for mark in field.metadata if isinstance(mark, ModuleMark)), None)
         if mark is None:
             return value
         if isinstance(value, list):
-            return [changed_name(field, item) for item in value]
+            return [replace_name(field, item) for item in value]
         if isinstance(value, dict):
-            return {key: changed_name(field, item) if key in mark.keys else item for key, item in value.items()}
+            return {key: replace_name(field, item) if key in mark.keys else item for key, item in value.items()}
         return change(value) if isinstance(value, str) else value
 
-    return _with_options(model, data, changed_name)
+    return _replace_options(model, data, replace_name)
 
 
-def _with_options(
+def _replace_options(
     model: type[BaseModel], data: dict[str, Any], change: Callable[[FieldInfo, Any], Any]
 ) -> dict[str, Any]:
     """Return the parsed content of a YAML file with `change` applied to the fields and values of its options."""
 
-    def changed(models: list[type[BaseModel]], value: Any) -> Any:
+    def apply_change(models: list[type[BaseModel]], value: Any) -> Any:
         if isinstance(value, list):
-            return [changed(models, item) for item in value]
+            return [apply_change(models, item) for item in value]
         if not isinstance(value, dict):
             return value
         kind = value.get("kind")
-        chosen = [model for model in models if isinstance(kind, str) and kind in tags(model)] or models
+        chosen = [model for model in models if isinstance(kind, str) and kind in list_tags(model)] or models
         result = {}
         for key, item in value.items():
             fields = [model.model_fields[key] for model in chosen if key in model.model_fields]
             # A key that is not a field of a model is a name, as in a mapping of models by name.
-            inner = models_in(field.annotation for field in fields) if fields else models
-            result[key] = changed(inner, item) if inner else item
+            inner = find_models(field.annotation for field in fields) if fields else models
+            result[key] = apply_change(inner, item) if inner else item
             for field in fields[:1]:
                 result[key] = change(field, result[key])
         return result
 
-    result: dict[str, Any] = changed([model], data)
+    result: dict[str, Any] = apply_change([model], data)
     return result
 
 
-def with_changed_files(
+def replace_files(
     value: Any, change: Callable[[str, PathMark, Any], Any], where: str = "", unread: Collection[str] = ()
 ) -> Any:
     """Return a specification with `change` applied to all options that name files or folders.
@@ -268,19 +268,19 @@ def with_changed_files(
     begin = f"{where}." if where else ""
     if isinstance(value, list | tuple):
         named = [(getattr(item, "name", str(number)), item) for number, item in enumerate(value)]
-        items = [item if name in unread else with_changed_files(item, change, f"{begin}{name}") for name, item in named]
+        items = [item if name in unread else replace_files(item, change, f"{begin}{name}") for name, item in named]
         return tuple(items) if isinstance(value, tuple) else items
     if isinstance(value, dict):
-        return {key: with_changed_files(item, change, f"{begin}{key}") for key, item in value.items()}
+        return {key: replace_files(item, change, f"{begin}{key}") for key, item in value.items()}
     if not isinstance(value, BaseModel):
         return value
     changes = {}
     for name, field in type(value).model_fields.items():
-        option, mark = getattr(value, name), path_mark(field)
+        option, mark = getattr(value, name), find_path_mark(field)
         if option is not None and mark is not None and mark.names != "specification":
             changed = change(f"{begin}{name}", mark, option)
         else:
-            changed = with_changed_files(option, change, f"{begin}{name}", getattr(value, "leave_out", ()))
+            changed = replace_files(option, change, f"{begin}{name}", getattr(value, "leave_out", ()))
         if changed != option:
             changes[name] = changed
     return value.model_copy(update=changes) if changes else value

@@ -20,9 +20,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tasks.config.descriptions import read_from_syntax_trees
-from tasks.config.fields import YAML, has_an_order, in_one_order, models_in, tags, with_modules, with_paths
-from tasks.config.module_names import name_from_here
-from tasks.config.option_names import option_meant, similarities
+from tasks.config.fields import YAML, find_models, has_an_order, list_tags, replace_modules, replace_paths, sort_keys
+from tasks.config.module_names import resolve_module_name
+from tasks.config.option_names import compute_similarities, make_option_hint
 from tasks.config.yaml_text import YamlError, parse_yaml
 from tasks.failures import MistakeError
 
@@ -46,9 +46,9 @@ class Config(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _mappings_in_one_order(cls, value: Any, info: ValidationInfo) -> Any:
+    def _sort_mappings(cls, value: Any, info: ValidationInfo) -> Any:
         field = cls.model_fields[str(info.field_name)]
-        return in_one_order(value) if isinstance(value, dict) and not has_an_order(field) else value
+        return sort_keys(value) if isinstance(value, dict) and not has_an_order(field) else value
 
 
 class Extendable(Config):
@@ -62,21 +62,21 @@ class Extendable(Config):
     reference: ClassVar[str] = ""
     """The page of docs/options that lists the options of this kind of file, or an empty text."""
     named_by_recipe: ClassVar[bool] = False
-    """True if a recipe names a file of this kind (`RecipeFile.companion`), so that the file need not be given."""
+    """True if a recipe names a file of this kind (`RecipeFile.load_companion`), so that the file need not be given."""
 
     @classmethod
-    def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    def resolve(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
         """Return a file's content with dotted keys expanded, and paths relative to the working directory.
 
         Raises:
             SpecError: a dotted key contradicts another key, or a path is relative to the working directory.
         """
-        return _resolved(cls, data, folder)
+        return _resolve(cls, data, folder)
 
     @model_validator(mode="before")
     @classmethod
-    def _with_what_it_extends(cls, data: Any) -> Any:
-        return extended(nested(data), cls) if isinstance(data, dict) else data
+    def _merge_extended(cls, data: Any) -> Any:
+        return merge_extended(expand_dotted_keys(data), cls) if isinstance(data, dict) else data
 
 
 Companion = TypeVar("Companion", bound=Extendable)
@@ -85,7 +85,7 @@ Companion = TypeVar("Companion", bound=Extendable)
 class RecipeFile(Extendable):
     """A specification that names the other files of a run."""
 
-    def companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
+    def load_companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
         """Return the file of type `model` that this one names.
 
         Args:
@@ -158,7 +158,7 @@ def result_options(value: Any) -> Any:
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         return {
-            name: result_options(_ordered(fields[name], getattr(value, name)))
+            name: result_options(_keep_order(fields[name], getattr(value, name)))
             for name in fields
             if is_in_keys(fields[name])
         }
@@ -169,7 +169,7 @@ def result_options(value: Any) -> Any:
     return value
 
 
-def _ordered(field: FieldInfo, value: Any) -> Any:
+def _keep_order(field: FieldInfo, value: Any) -> Any:
     """Return the value of an option, converted to a list if it is a mapping whose order matters."""
     return [{key: item} for key, item in value.items()] if has_an_order(field) else value
 
@@ -183,7 +183,7 @@ def non_default_options(value: Any) -> Any:
         options = result_options(value)
         fields = {name: field for name, field in type(value).model_fields.items() if name in options}
         return {
-            name: non_default_options(_ordered(field, getattr(value, name)))
+            name: non_default_options(_keep_order(field, getattr(value, name)))
             for name, field in fields.items()
             if name == "kind" or options[name] != result_options(field.get_default(call_default_factory=True))
         }
@@ -196,7 +196,7 @@ def non_default_options(value: Any) -> Any:
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:
     """Read the YAML file at `path` as a `model`. Raises one `SpecError` that lists all problems."""
-    return _valid(model, read_yaml(path), str(path), Path(path).parent)
+    return _validate(model, read_yaml(path), str(path), Path(path).parent)
 
 
 def from_options(model: type[Model], options: dict[str, Any], where: str) -> Model:
@@ -207,7 +207,7 @@ def from_options(model: type[Model], options: dict[str, Any], where: str) -> Mod
     Raises:
         SpecError: the options are invalid. The message lists all problems.
     """
-    return _valid(model, options, where, Path())
+    return _validate(model, options, where, Path())
 
 
 def parse(model: type[Model], text: str) -> Model:
@@ -219,18 +219,18 @@ def parse(model: type[Model], text: str) -> Model:
     if issubclass(model, Composed) and not _is_whole(model, text):
         return model.of(parse(model.written, text))
     if text.lstrip().startswith("{"):
-        return _valid(model, _parsed(text, "the given value"), "the given value", Path())
+        return _validate(model, _parse_text(text, "the given value"), "the given value", Path())
     if issubclass(model, Extendable) and not Path(text).is_file():
-        return load_yaml(model, file_called(text, model))
+        return load_yaml(model, find_file(text, model))
     return load_yaml(model, text)
 
 
 def _is_whole(model: type[Composed], text: str) -> bool:
     """Return whether a text is the specification itself as JSON, and not the file that it is made from."""
-    return text.lstrip().startswith("{") and set(_parsed(text, "the given value")) == set(model.model_fields)
+    return text.lstrip().startswith("{") and set(_parse_text(text, "the given value")) == set(model.model_fields)
 
 
-def file_called(name: str, model: type[Extendable], beside: Path = Path(), where: str = "") -> Path:
+def find_file(name: str, model: type[Extendable], beside: Path = Path(), where: str = "") -> Path:
     """Return the path of the file of type `model` that a user names, by a path that ends in .yaml or by its name.
 
     Args:
@@ -246,29 +246,27 @@ def file_called(name: str, model: type[Extendable], beside: Path = Path(), where
         if where and not os.path.isfile(beside / name):
             raise SpecError(f"{where}: {beside / name}: no such file")
         return beside / name
-    known = shipped_files(model)
+    known = list_shipped_files(model)
     if name not in known:
         if os.path.isfile(beside / name):
-            raise SpecError(f"{where or name}: not a YAML file; a path that ends in .yaml, or one of: {_joined(known)}")
+            raise SpecError(f"{where or name}: not a YAML file; a path that ends in .yaml, or one of: {_join(known)}")
         written = next((name + ending for ending in YAML if (beside / (name + ending)).is_file()), None)
         hint = f" (did you mean {written!r}?)" if written else close_match(name, known)
-        raise SpecError(f"{where or name}: no such file{hint}; a path that ends in .yaml, or one of: {_joined(known)}")
+        raise SpecError(f"{where or name}: no such file{hint}; a path that ends in .yaml, or one of: {_join(known)}")
     return model.folder / f"{name}.yaml"
 
 
-def shipped_files(model: type[Extendable]) -> list[str]:
+def list_shipped_files(model: type[Extendable]) -> list[str]:
     """Return the names of the built-in files of a kind, sorted."""
     return sorted(path.stem for path in model.folder.glob("*.yaml"))
 
 
-def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
+def _validate(model: type[Model], data: Any, where: str, beside: Path) -> Model:
     if not isinstance(data, dict):
-        raise SpecError(
-            f"{where}: must be a mapping with the keys {_joined(model.model_fields)}; found {_quoted(data)}"
-        )
+        raise SpecError(f"{where}: must be a mapping with the keys {_join(model.model_fields)}; found {_quote(data)}")
     try:
         if issubclass(model, Extendable):
-            data = extended(model.resolved(data, beside), model, beside=beside)
+            data = merge_extended(model.resolve(data, beside), model, beside=beside)
         return model.model_validate(data)
     except ValidationError as error:
         raise SpecError(explain(error, where, model)) from None
@@ -279,24 +277,24 @@ def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
 def read_yaml(path: str | Path) -> Any:
     """Return the content of a YAML file. Raises `SpecError` if it cannot be read or a key occurs twice."""
     try:
-        return _parsed(Path(path).read_text(encoding="utf-8"), str(path))
+        return _parse_text(Path(path).read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise SpecError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read: {error}") from None
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parse_text(text: str, where: str) -> Any:
     try:
         return parse_yaml(text)
     except YamlError as error:
         raise SpecError(f"{where}: {error}") from None
 
 
-def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _resolve(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the content of a file in `folder` with its dotted keys as mappings, and its paths as seen from here."""
 
-    def seen_from_here(path: str) -> str:
+    def resolve_path(path: str) -> str:
         seen = str(folder / path)
         if folder != Path() and glob.glob(path) and not glob.glob(seen) and not os.path.exists(seen):
             raise SpecError(
@@ -305,16 +303,16 @@ def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dic
             )
         return path if folder == Path() else seen
 
-    def imported_from_here(name: str) -> str:
+    def resolve_import(name: str) -> str:
         try:
-            return name_from_here(name, folder)
+            return resolve_module_name(name, folder)
         except ValueError as error:
             raise SpecError(str(error)) from None
 
-    return with_modules(model, with_paths(model, nested(data), folder, seen_from_here), imported_from_here)
+    return replace_modules(model, replace_paths(model, expand_dotted_keys(data), folder, resolve_path), resolve_import)
 
 
-def extended(
+def merge_extended(
     data: dict[str, Any], model: type[Extendable], *, beside: Path = Path(), below: tuple[Path, ...] = ()
 ) -> dict[str, Any]:
     """Merge `data` over the file that its key `extends` names, which may itself extend another file.
@@ -333,18 +331,18 @@ def extended(
     if "extends" not in data:
         return data
     name, own = data["extends"], {key: value for key, value in data.items() if key != "extends"}
-    path = file_called(str(name), model, beside, f"extends = {_quoted(name)}")
+    path = find_file(str(name), model, beside, f"extends = {_quote(name)}")
     above = (*below, path.resolve())
     if path.resolve() in below:
         circle = " > ".join(file.stem for file in above)
         raise SpecError(f"extends = {name!r}: a file that extends itself ({circle})")
     base = read_yaml(path)
     if not isinstance(base, dict):
-        raise SpecError(f"extends = {name!r}: {path} must be a mapping; found {_quoted(base)}")
-    return merged(extended(model.resolved(base, path.parent), model, beside=path.parent, below=above), own)
+        raise SpecError(f"extends = {name!r}: {path} must be a mapping; found {_quote(base)}")
+    return merge(merge_extended(model.resolve(base, path.parent), model, beside=path.parent, below=above), own)
 
 
-def nested(data: dict[str, Any]) -> dict[str, Any]:
+def expand_dotted_keys(data: dict[str, Any]) -> dict[str, Any]:
     """Return `data` with every dotted key, such as `objective.clip_high`, expanded into nested mappings.
 
     Raises:
@@ -359,11 +357,11 @@ def nested(data: dict[str, Any]) -> dict[str, Any]:
         for name in path:
             below = inner.get(name, {})
             if not isinstance(below, dict):
-                raise SpecError(f"{key} = {_quoted(value)}: conflicts with {name} = {_quoted(below)}")
+                raise SpecError(f"{key} = {_quote(value)}: conflicts with {name} = {_quote(below)}")
             inner[name] = inner = dict(below)
         if last in inner:
             raise SpecError(
-                f"{key} = {_quoted(value)}: conflicts with {last} = {_quoted(inner[last])} in {'.'.join(path)}"
+                f"{key} = {_quote(value)}: conflicts with {last} = {_quote(inner[last])} in {'.'.join(path)}"
             )
         inner[last] = value
     return plain
@@ -373,12 +371,12 @@ def _is_dotted(key: Any) -> bool:
     return isinstance(key, str) and "." in key
 
 
-def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Merge the options `over` into `base` recursively. A mapping of another `kind` replaces the one in `base`."""
     if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
         return over
     both = {
-        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        key: merge(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
         for key, value in over.items()
     }
     return {**base, **both}
@@ -396,35 +394,37 @@ def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
         or not any(loc[: len(problem["loc"])] == problem["loc"] != loc for loc in inner)
     ]
     sentences: dict[Any, str] = {}
-    for loc, together in itertools.groupby(reported, key=_group):
+    for loc, together in itertools.groupby(reported, key=_make_group_key):
         same = list(together)
-        sentences[loc] = _unknown_keys(same, where, model) if len(same) > 1 else _sentence(same[0], where, model)
+        sentences[loc] = (
+            _describe_unknown_keys(same, where, model) if len(same) > 1 else _describe_problem(same[0], where, model)
+        )
     return "\n".join(sentences.values())
 
 
-def _group(problem: ErrorDetails) -> tuple[object, ...]:
+def _make_group_key(problem: ErrorDetails) -> tuple[object, ...]:
     """Return a grouping key that is equal for all unknown keys of the same mapping, and unique for other problems."""
     is_key = problem["type"] == "extra_forbidden"
     return (problem["type"], *problem["loc"][:-1]) if is_key else ("one", *problem["loc"], problem["type"])
 
 
-def _unknown_keys(problems: list[ErrorDetails], where: str, model: type[BaseModel]) -> str:
+def _describe_unknown_keys(problems: list[ErrorDetails], where: str, model: type[BaseModel]) -> str:
     """Return one message for several unknown keys of the same mapping."""
     _, owners, _ = _locate(problems[0]["loc"], model)
-    accepted = _accepted(owners)
+    accepted = _list_accepted(owners)
     located = [(_locate(problem["loc"], model)[0], problem["input"]) for problem in problems]
-    names = _joined(f"{path}{_meant(path, value, accepted, model)}" for path, value in located)
-    return f"{where}: {names}: unknown keys; accepted: {_joined(accepted)}"
+    names = _join(f"{path}{_make_hint(path, value, accepted, model)}" for path, value in located)
+    return f"{where}: {names}: unknown keys; accepted: {_join(accepted)}"
 
 
-def _accepted(owners: Iterable[type[BaseModel]]) -> list[str]:
-    return sorted({name for owner in owners for name in _keys(owner)})
+def _list_accepted(owners: Iterable[type[BaseModel]]) -> list[str]:
+    return sorted({name for owner in owners for name in _list_keys(owner)})
 
 
-def _meant(path: str, value: Any, accepted: list[str], model: type[BaseModel]) -> str:
+def _make_hint(path: str, value: Any, accepted: list[str], model: type[BaseModel]) -> str:
     """Return a hint in parentheses on what may have been meant by the unknown key at `path`, or an empty text."""
     key = path.rpartition(".")[2]
-    return option_meant(path, value, model, similarities(key, accepted)) or close_match(key, accepted)
+    return make_option_hint(path, value, model, compute_similarities(key, accepted)) or close_match(key, accepted)
 
 
 def close_match(name: str, accepted: Iterable[str]) -> str:
@@ -433,23 +433,23 @@ def close_match(name: str, accepted: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
-def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) -> None:
+def check_choice(name: str, accepted: Iterable[str], where: str, what: str) -> None:
     """Raise `SpecError` unless `name` is accepted, with the message `where: no WHAT is called NAME; there are: ...`."""
     known = sorted(accepted)
     if name not in known:
         raise SpecError(
-            f"{where}: no {what} is called {name!r}{close_match(name, known)}; there are: {_joined(known) or 'none'}"
+            f"{where}: no {what} is called {name!r}{close_match(name, known)}; there are: {_join(known) or 'none'}"
         )
 
 
-def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
+def _describe_problem(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
     path, owners, below = _locate(problem["loc"], model)
     key, value, context = str(problem["loc"][-1]) if problem["loc"] else "", problem["input"], problem.get("ctx", {})
-    value_text = f" = {_quoted(value)}"
+    value_text = f" = {_quote(value)}"
     match problem["type"]:
         case "extra_forbidden":
-            accepted = _accepted(owners)
-            value_text, text = "", f"unknown key{_meant(path, value, accepted, model)}; accepted: {_joined(accepted)}"
+            accepted = _list_accepted(owners)
+            value_text, text = "", f"unknown key{_make_hint(path, value, accepted, model)}; accepted: {_join(accepted)}"
         case "missing":
             about = [owner.model_fields[key].description or "" for owner in owners if key in owner.model_fields]
             described = " ".join(about[0].split()) if about else ""
@@ -457,8 +457,8 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
         case "union_tag_invalid":
             value_text, text = f".kind = {context['tag']!r}", f"must be one of {context['expected_tags']}"
         case "union_tag_not_found":
-            kinds = sorted(tag for member in below for tag in tags(member))
-            value_text, text = ".kind", f"required key is missing; one of {_joined(kinds)}"
+            kinds = sorted(tag for member in below for tag in list_tags(member))
+            value_text, text = ".kind", f"required key is missing; one of {_join(kinds)}"
         case "literal_error" | "enum":
             text = f"must be {context['expected']}"
         case "value_error":
@@ -470,7 +470,7 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
     return f"{where}: {path}{value_text}: {text}"
 
 
-def _keys(model: type[BaseModel]) -> list[str]:
+def _list_keys(model: type[BaseModel]) -> list[str]:
     return [*model.model_fields, *(["extends"] if issubclass(model, Extendable) else [])]
 
 
@@ -487,18 +487,18 @@ def _locate(
             path += f"[{step}]"
             continue
         fields = [model.model_fields[step] for model in models if step in model.model_fields]
-        chosen = [model for model in models if step in tags(model)]
+        chosen = [model for model in models if step in list_tags(model)]
         if chosen and not fields:
             models = chosen
             continue
-        if not step.startswith("["):  # pydantic's [key], and the tags of `name_or_mapping`
+        if not step.startswith("["):  # pydantic's [key], and the tags of `choose_tag`
             path += f".{step}" if path else step
         owners = models
-        models = models_in([field.annotation for field in fields]) or models
+        models = find_models([field.annotation for field in fields]) or models
     return path or "the whole file", owners, models
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = repr(value)
     if len(text) <= LONGEST_VALUE:
         return text
@@ -506,5 +506,5 @@ def _quoted(value: Any) -> str:
     return f"{text[:half]}...{text[-half:]}"
 
 
-def _joined(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -11,7 +11,7 @@ import importlib.util
 from pathlib import Path
 
 
-def name_from_here(name: str, folder: Path) -> str:
+def resolve_module_name(name: str, folder: Path) -> str:
     """Return an import path in a file of `folder` as seen from the working directory.
 
     A name whose module is not in `folder` is unchanged: it is in the working directory or on the Python path.

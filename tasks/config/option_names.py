@@ -109,16 +109,16 @@ ELSEWHERE = (
 """Names of options in other libraries, and the options of a recipe that set the same."""
 
 
-def nested_options(model: type[BaseModel], above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
+def list_nested_options(model: type[BaseModel], above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
     """Yield the dotted names of all options of a file of type `model`, except in lists and mappings by name."""
     for name, field in model.model_fields.items():
         yield name
-        for inner in _sections(field.annotation):
+        for inner in _find_sections(field.annotation):
             if inner not in above:
-                yield from (f"{name}.{option}" for option in nested_options(inner, (*above, model)))
+                yield from (f"{name}.{option}" for option in list_nested_options(inner, (*above, model)))
 
 
-def option_meant(key: str, value: Any, model: type[BaseModel], siblings: Mapping[str, float]) -> str:
+def make_option_hint(key: str, value: Any, model: type[BaseModel], siblings: Mapping[str, float]) -> str:
     """Return a hint in parentheses on the options of a file that an unknown key may mean, or an empty text.
 
     Args:
@@ -127,56 +127,56 @@ def option_meant(key: str, value: Any, model: type[BaseModel], siblings: Mapping
         model: type of the file.
         siblings: names that are accepted instead of the key at its place, with their similarity to it (0 to 1).
     """
-    options = list(dict.fromkeys(nested_options(model)))
+    options = list(dict.fromkeys(list_nested_options(model)))
     if isinstance(value, dict):
-        known = [f"{name} is {ELSEWHERE[name]}" for name in _leaves(value, key) if ELSEWHERE.get(name) in options]
+        known = [f"{name} is {ELSEWHERE[name]}" for name in _list_leaves(value, key) if ELSEWHERE.get(name) in options]
         return f" ({', '.join(known)} here)" if known else ""
-    meant = [] if key in options else _meant(key, options, siblings)  # an option of another `kind`
+    meant = [] if key in options else _find_meant(key, options, siblings)  # an option of another `kind`
     return f" (did you mean {' or '.join(map(repr, meant))}?)" if meant else ""
 
 
-def _meant(key: str, options: list[str], siblings: Mapping[str, float]) -> list[str]:
+def _find_meant(key: str, options: list[str], siblings: Mapping[str, float]) -> list[str]:
     last = key.rpartition(".")[2]
     if same := [option for option in options if option.rpartition(".")[2] == last]:
-        return _shortest(same)
+        return _keep_shortest(same)
     for name in (key, last):
         if ELSEWHERE.get(name) in options:
             return [ELSEWHERE[name]]
-    similar = {option: _similarity(last, option.rpartition(".")[2]) for option in options}
+    similar = {option: _compute_similarity(last, option.rpartition(".")[2]) for option in options}
     best = max(similar.values(), default=0.0)
     if best < SIMILAR or best <= max(siblings.values(), default=0.0):
         return []
-    return _shortest([option for option, similarity in similar.items() if similarity == best])
+    return _keep_shortest([option for option, similarity in similar.items() if similarity == best])
 
 
-def similarities(key: str, names: list[str]) -> dict[str, float]:
+def compute_similarities(key: str, names: list[str]) -> dict[str, float]:
     """Return the similarity of a key to each name, 0 to 1."""
-    return {name: _similarity(key, name) for name in names}
+    return {name: _compute_similarity(key, name) for name in names}
 
 
-def _similarity(key: str, name: str) -> float:
+def _compute_similarity(key: str, name: str) -> float:
     return difflib.SequenceMatcher(None, key, name).ratio()
 
 
-def _shortest(options: list[str]) -> list[str]:
+def _keep_shortest(options: list[str]) -> list[str]:
     return sorted(options, key=lambda option: option.count("."))[:MOST]
 
 
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+def _find_sections(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the models that an option's value may be. Models of its items are left out."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Union, types.UnionType):
         for member in get_args(annotation):
-            yield from _sections(member)
+            yield from _find_sections(member)
     elif get_origin(annotation) is Annotated:
-        yield from _sections(get_args(annotation)[0])
+        yield from _find_sections(get_args(annotation)[0])
 
 
-def _leaves(value: Any, name: str) -> Iterator[str]:
+def _list_leaves(value: Any, name: str) -> Iterator[str]:
     """Yield the dotted names of the options in a section called `name`."""
     if not isinstance(value, dict):
         yield name
         return
     for key, item in value.items():
-        yield from _leaves(item, f"{name}.{key}")
+        yield from _list_leaves(item, f"{name}.{key}")

@@ -25,7 +25,7 @@ def parse_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
     except yaml.MarkedYAMLError as error:
-        raise YamlError(_with_place(error, text)) from None
+        raise YamlError(_add_place(error, text)) from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise YamlError(f"not valid YAML: {one_line(error)}") from None
 
@@ -46,7 +46,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _with_place(error: yaml.MarkedYAMLError, text: str) -> str:
+def _add_place(error: yaml.MarkedYAMLError, text: str) -> str:
     """Return the problem with its line and column, the line, and a caret below the column."""
     begin, mark = error.context_mark, error.problem_mark or error.context_mark
     lines = text.rstrip().splitlines() or [""]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tasks.difficulty.stopping import Bounds
 from tasks.failures import MistakeError
 from tasks.tables.losses import Reasons
-from tasks.tables.parquet import table_from_rows, validate, with_user_columns
+from tasks.tables.parquet import add_user_columns, build_table, validate
 from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
 
 MEASURED = ("pass_rate", "mean_score", "num_rollouts", "mean_tokens")
@@ -73,11 +73,11 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
         )
         for row in prompts.filter(pc.invert(pc.or_(known, unsampled))).to_pylist()
     ]
-    graded = validate(graded, with_user_columns(GRADED, graded.schema), "graded prompts")
-    return graded, table_from_rows(aside, SET_ASIDE, "ungraded prompts")
+    graded = validate(graded, add_user_columns(GRADED, graded.schema), "graded prompts")
+    return graded, build_table(aside, SET_ASIDE, "ungraded prompts")
 
 
-def ungraded(prompts: pa.Table, set_aside: pa.Table) -> pa.Table:
+def fill_ungraded(prompts: pa.Table, set_aside: pa.Table) -> pa.Table:
     """Return the prompts that are not in `set_aside` as a table of `GRADED` whose difficulty is not measured (null).
 
     Args:
@@ -88,7 +88,7 @@ def ungraded(prompts: pa.Table, set_aside: pa.Table) -> pa.Table:
     table = prompts.filter(pc.invert(aside))
     for name in MEASURED:
         table = table.append_column(GRADED.field(name), pa.nulls(table.num_rows, GRADED.field(name).type))
-    return validate(table, with_user_columns(GRADED, table.schema), "prompts that are not graded")
+    return validate(table, add_user_columns(GRADED, table.schema), "prompts that are not graded")
 
 
 def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
@@ -133,7 +133,7 @@ def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
     return selected
 
 
-def outside_bounds(graded: pa.Table, bounds: Bounds) -> Reasons:
+def count_outside_bounds(graded: pa.Table, bounds: Bounds) -> Reasons:
     """Return the number of prompts of a table of `GRADED` that `select` drops, by source and reason."""
     reasons: Reasons = defaultdict(Counter)
     for source, score in zip(graded.column("source").to_pylist(), graded.column("mean_score").to_pylist(), strict=True):

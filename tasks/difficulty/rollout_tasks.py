@@ -20,23 +20,23 @@ from flytekit.types.directory import FlyteDirectory
 
 from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
-from tasks.difficulty.summaries import Totals, describe_sampling, joined
+from tasks.difficulty.summaries import Totals, describe_sampling, merge_summaries
 from tasks.flyte.stages import (
     RESULT,
     Folder,
     Parquet,
     Stopwatch,
     content_digest,
-    footer,
-    input_schema,
-    local,
+    find_storage_location,
     progress,
+    read_footer,
     read_input,
     read_input_batches,
+    read_input_schema,
     sampling_progress,
     show,
     shown_stage,
-    storage_location,
+    to_local,
     write_output,
 )
 from tasks.lineage.provenance import made_from
@@ -91,12 +91,12 @@ def split_prompts(
     """
     from tasks import charts
     from tasks.difficulty.sharding import shards
-    from tasks.rollouts.judging import judgeable
-    from tasks.rollouts.sample_and_score import RolloutError, fitting
+    from tasks.rollouts.judging import split_judgeable
+    from tasks.rollouts.sample_and_score import RolloutError, split_by_length
 
-    columns = input_schema(prompts, PROMPTS)
+    columns = read_input_schema(prompts, PROMPTS)
     everything = read_input(prompts, columns)
-    table, lacking = judgeable(everything, verifiers, "difficulty")
+    table, lacking = split_judgeable(everything, verifiers, "difficulty")
     lineage = made_from(
         __name__,
         inputs={"prompts": content_digest(prompts), "model": content_digest(model)},
@@ -107,7 +107,7 @@ def split_prompts(
     files, too_long = [], [SET_ASIDE.empty_table()]
     for shard in shards(table.column("source").to_pylist(), rows):
         part = table.slice(shard.start, shard.end - shard.start)
-        fits, set_aside = fitting(part, local(model), spec.sampling, room, within, "difficulty")
+        fits, set_aside = split_by_length(part, to_local(model), spec.sampling, room, within, "difficulty")
         too_long.append(set_aside)
         if fits.num_rows:
             files.append(write_output("prompts.parquet", fits, columns, lineage))
@@ -156,9 +156,9 @@ def roll_out(
 
     watch = Stopwatch("rollouts")
     table = read_input(prompts, PROMPTS)
-    cache = _rollout_cache(spec, model, initial, verifiers)
-    sampled = _sample(table, local(model), spec, cache, verifiers.with_initial(local(initial)))
-    summary = _sampling_summary(watch, sampled, table.num_rows * spec.sampling.samples)
+    cache = _open_rollout_cache(spec, model, initial, verifiers)
+    sampled = _sample(table, to_local(model), spec, cache, verifiers.resolve_initial(to_local(initial)))
+    summary = _make_sampling_summary(watch, sampled, table.num_rows * spec.sampling.samples)
     lineage = made_from(
         __name__,
         inputs={"prompts": content_digest(prompts), "model": content_digest(model)},
@@ -170,7 +170,7 @@ def roll_out(
         responses(table, sampled.counts[0], cache),
         RESPONSES,
         lineage,
-        last=lambda: {SUMMARY: summary.as_json()},
+        last=lambda: {SUMMARY: summary.to_json()},
     )
     figures = {
         "responses": f"{sum(sampled.counts[0]):,}",
@@ -184,7 +184,7 @@ def roll_out(
 def _sample(
     prompts: pa.Table, model: Path, spec: RolloutSpec, cache: RolloutCache, verifiers: VerifiersConfig
 ) -> Sampled:
-    from tasks.difficulty.stopping import remaining
+    from tasks.difficulty.stopping import count_remaining
     from tasks.rollouts.judging import check_prompts
     from tasks.rollouts.sampling_loop import Workload, sample
 
@@ -198,7 +198,7 @@ def _sample(
             spec.engine,
             verifiers=verifiers,
             verifier_workers=spec.verifier_workers,
-            remaining=partial(remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
+            remaining=partial(count_remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
             on_judged=judged,
         )
         if early := sum(count < samples for count in sampled.counts[0]):
@@ -206,7 +206,7 @@ def _sample(
     return sampled
 
 
-def _sampling_summary(watch: Stopwatch, sampled: Sampled, most: int) -> StageSummary:
+def _make_sampling_summary(watch: Stopwatch, sampled: Sampled, most: int) -> StageSummary:
     """Return the summary of a shard. `most` is the number of its rollouts without early stopping."""
     rollouts = sum(sampled.counts[0])
     return watch.summary(
@@ -246,17 +246,17 @@ def judge_rollouts(
             (`spec.max_unjudged`). The scores of the others are cached, so that another attempt only scores the rest.
     """
     from tasks.charts import decks
-    from tasks.rollouts.judging import Judging, by_whole_prompts
+    from tasks.rollouts.judging import Judging, collect_whole_prompts
 
     watch = Stopwatch("judging")
     table = read_input(prompts, PROMPTS)
-    cache = _rollout_cache(spec, model, initial, verifiers)
-    judges = partial(Judging, table, cache, verifiers.with_initial(local(initial)), spec.verifier_workers)
+    cache = _open_rollout_cache(spec, model, initial, verifiers)
+    judges = partial(Judging, table, cache, verifiers.resolve_initial(to_local(initial)), spec.verifier_workers)
     first: list[pa.Table] = []
 
-    def parts() -> Iterator[pa.Table]:
+    def score_parts() -> Iterator[pa.Table]:
         with judging:
-            for part in by_whole_prompts(read_input_batches(responses, RESPONSES)):
+            for part in collect_whole_prompts(read_input_batches(responses, RESPONSES)):
                 scored = judging.rollouts(part, policy="initial")
                 if not first:
                     first.append(scored)
@@ -277,11 +277,11 @@ def judge_rollouts(
     def summary() -> dict[str, Any]:
         on = process_resources()
         made = watch.summary(f"{judging.judged:,} judged", on=on, judged=judging.judged, verifiers=judging.figures)
-        return {SUMMARY: made.as_json()}
+        return {SUMMARY: made.to_json()}
 
     with progress("difficulty: judging", table.num_rows * spec.sampling.samples) as advance:
         judging = judges(on_judged=lambda _: advance(), on_cached=advance)
-        output = write_output("rollouts.parquet", parts(), ROLLOUTS, lineage, last=summary)
+        output = write_output("rollouts.parquet", score_parts(), ROLLOUTS, lineage, last=summary)
     show("difficulty: judging", decks.judging(table, first[0] if first else ROLLOUTS.empty_table(), judging.judged))
     return output
 
@@ -309,8 +309,10 @@ def collect_rollouts(
     )
     totals = Totals()
     parts = chain.from_iterable(read_input_batches(shard, ROLLOUTS) for shard in rollouts)
-    output = write_output("rollouts.parquet", totals.counted(parts), ROLLOUTS, lineage)
-    sampling, judging = (joined([_summary_of(shard) for shard in shards]) for shards in (responses, rollouts))
+    output = write_output("rollouts.parquet", totals.count(parts), ROLLOUTS, lineage)
+    sampling, judging = (
+        merge_summaries([_read_summary(shard) for shard in shards]) for shards in (responses, rollouts)
+    )
     describe_sampling(sampling, totals, len(rollouts))
     late = judging.facts["judged"]
     scored = f"{late:,} rollouts scored after they were sampled" if late else "all rollouts were scored before"
@@ -323,7 +325,7 @@ def collect_rollouts(
     return Collected(output, sampling, judging)
 
 
-def _rollout_cache(
+def _open_rollout_cache(
     spec: RolloutSpec, model: Folder, initial: FlyteDirectory, verifiers: VerifiersConfig
 ) -> RolloutCache:
     """Return the cache of these rollouts and their scores."""
@@ -331,8 +333,10 @@ def _rollout_cache(
     from tasks.rollouts.rollout_cache import RolloutCache
 
     judged_by = JudgedBy(verifiers, content_digest(initial))
-    return RolloutCache.at(*storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judged_by)
+    return RolloutCache.open(
+        *find_storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judged_by
+    )
 
 
-def _summary_of(shard: Parquet) -> StageSummary:
-    return StageSummary.of_json(footer(shard)[SUMMARY])
+def _read_summary(shard: Parquet) -> StageSummary:
+    return StageSummary.from_json(read_footer(shard)[SUMMARY])

@@ -25,7 +25,7 @@ class Variant(Config):
     the ones of `sampling` are used."""
 
     @model_validator(mode="after")
-    def _differs(self) -> Self:
+    def _check_difference(self) -> Self:
         if self.model is None and self.chat_template_kwargs is None:
             raise ValueError("give a model or chat_template_kwargs: it differs in nothing")
         return self
@@ -72,20 +72,20 @@ class DifficultySpec(Config):
     """Pods in which shards are sampled on a cluster."""
 
     @model_validator(mode="after")
-    def _something_is_kept(self) -> Self:
+    def _check_bounds(self) -> Self:
         low, high = self.min_mean_score, self.max_mean_score
         if low is not None and high is not None and low >= high:
             raise ValueError(f"min_mean_score ({low:g}) must be below max_mean_score ({high:g}): nothing would be kept")
         return self
 
     @model_validator(mode="after")
-    def _ends_thinking(self) -> Self:
+    def _check_thinking_end(self) -> Self:
         if self.engine.server is None:  # a server has its own arguments
             check_thinking_budget(self.sampling.vllm, self.engine.vllm)
         return self
 
     @model_validator(mode="after")
-    def _has_a_server_of_all_checkpoints(self) -> Self:
+    def _check_server(self) -> Self:
         others = [name for name, variant in self.compared.items() if variant.model is not None]
         if self.engine.server is not None and others:
             raise ValueError(
@@ -110,7 +110,7 @@ class DifficultySpec(Config):
             stop_at=self.bounds if self.early_stopping else None,
         )
 
-    def rollout_spec_of(self, variant: Variant) -> RolloutSpec:
+    def build_rollout_spec(self, variant: Variant) -> RolloutSpec:
         """Return the spec of a variant's rollouts. All samples are generated, so that pass rates can be compared."""
         sampling = self.sampling
         if variant.chat_template_kwargs is not None:

@@ -33,7 +33,7 @@ class Bounds(Config):
         return self.max_mean_score is not None and mean_score >= self.max_mean_score
 
 
-def remaining(scores: Sequence[float | None], samples: int, bounds: Bounds) -> int:
+def count_remaining(scores: Sequence[float | None], samples: int, bounds: Bounds) -> int:
     """Return the minimum number of further rollouts that could decide whether a prompt is kept, or 0 if decided.
 
     It is also 0 if all rollouts have been sampled. The decision is the one after `samples` rollouts. If `s` is the sum

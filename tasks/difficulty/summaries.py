@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.rollouts.headlines import sampling_headline
-from tasks.tables.rewards import reward_values
+from tasks.rollouts.headlines import format_sampling_headline
+from tasks.tables.rewards import collect_reward_values
 from tasks.tables.schemas import StageSummary
 
 
@@ -33,7 +33,7 @@ class Totals:
     score: float = 0.0
     rewards: dict[str, tuple[float, int]] = field(default_factory=dict)
 
-    def counted(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    def count(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield `parts` of a table of `ROLLOUTS`, and count their rows."""
         for part in parts:
             scores = part.column("score")
@@ -41,7 +41,7 @@ class Totals:
             self.unjudged += scores.null_count
             self.passed += pc.sum(part.column("passed")).as_py() or 0
             self.score += pc.sum(scores).as_py() or 0.0
-            for name, values in reward_values(part).items():
+            for name, values in collect_reward_values(part).items():
                 total, count = self.rewards.get(name, (0.0, 0))
                 self.rewards[name] = total + sum(values), count + len(values)
             yield part
@@ -58,7 +58,7 @@ class Totals:
         return {"pass_rate": self.passed / judged, "mean_score": self.mean_score, "rewards": means}
 
 
-def joined(summaries: Sequence[StageSummary]) -> StageSummary:
+def merge_summaries(summaries: Sequence[StageSummary]) -> StageSummary:
     """Merge the summaries of all shards: seconds, cores and counts are added; latencies are the maximum."""
     first = min(summaries, key=lambda summary: datetime.timestamp(summary.started_at))
     names = [name for name, value in first.facts.items() if isinstance(value, int | float)]
@@ -86,7 +86,7 @@ def describe_sampling(summary: StageSummary, totals: Totals, shards: int) -> Non
     facts = summary.facts
     speed = facts["output_tokens"] / (facts["generation_seconds"] or 1)
     facts |= {"rollouts": totals.rollouts, "unjudged": totals.unjudged, "tokens_per_second": speed, "shards": shards}
-    summary.headline = sampling_headline(
+    summary.headline = format_sampling_headline(
         totals.rollouts,
         "rollouts",
         generated=facts["generated"],

@@ -14,15 +14,15 @@ from tasks.flyte.stages import (
     Parquet,
     Stopwatch,
     content_digest,
-    input_schema,
     read_input,
     read_input_batches,
+    read_input_schema,
     show,
     shown_stage,
     write_output,
 )
 from tasks.lineage.provenance import made_from
-from tasks.tables.losses import WARN_IF_LOST, Reasons, losses, reasons_of, warn
+from tasks.tables.losses import WARN_IF_LOST, Reasons, count_losses, count_reasons, warn
 from tasks.tables.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "passed", "num_tokens", "error")])
@@ -50,14 +50,14 @@ def select_prompts(
         warn_if_lost: share of a source's prompts above which it is logged that this stage dropped them.
     """
     from tasks.charts import decks
-    from tasks.difficulty.grading import TOO_EASY, grade, outside_bounds, select
+    from tasks.difficulty.grading import TOO_EASY, count_outside_bounds, grade, select
 
     watch = Stopwatch("difficulty")
-    table = read_input(prompts, input_schema(prompts, PROMPTS))
+    table = read_input(prompts, read_input_schema(prompts, PROMPTS))
     unsampled = read_input(set_aside, SET_ASIDE)
-    graded, unjudged = grade(table, _scored(rollouts), unsampled)
-    outside = outside_bounds(graded, bounds)
-    lost = _losses(table, [unsampled, unjudged], outside)
+    graded, unjudged = grade(table, _read_scored(rollouts), unsampled)
+    outside = count_outside_bounds(graded, bounds)
+    lost = _count_losses(table, [unsampled, unjudged], outside)
     warn(lost, warn_if_lost)
     selected = select(graded, bounds)
     too_easy = sum(reasons[TOO_EASY] for reasons in outside.values())
@@ -104,11 +104,11 @@ def take_all(prompts: Parquet, set_aside: Parquet, warn_if_lost: float = WARN_IF
         warn_if_lost: share of a source's prompts above which it is logged that this stage dropped them.
     """
     from tasks import charts
-    from tasks.difficulty.grading import ungraded
+    from tasks.difficulty.grading import fill_ungraded
 
     watch = Stopwatch("difficulty")
-    every, aside = read_input(prompts, input_schema(prompts, PROMPTS)), read_input(set_aside, SET_ASIDE)
-    table, lost = ungraded(every, aside), _losses(every, [aside], {})
+    every, aside = read_input(prompts, read_input_schema(prompts, PROMPTS)), read_input(set_aside, SET_ASIDE)
+    table, lost = fill_ungraded(every, aside), _count_losses(every, [aside], {})
     warn(lost, warn_if_lost)
     lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "set_aside": content_digest(set_aside)})
     show("difficulty", charts.page({"kept": f"{table.num_rows:,}", "difficulty": "not measured"}))
@@ -144,7 +144,7 @@ def compare_variants(prompts: Parquet, rollouts: list[Parquet], variants: list[s
     from tasks.difficulty.grading import compare, grade
 
     table = read_input(prompts, PROMPTS)
-    graded = [grade(table, _scored(file), SET_ASIDE.empty_table())[0] for file in rollouts]
+    graded = [grade(table, _read_scored(file), SET_ASIDE.empty_table())[0] for file in rollouts]
     compared = compare(graded, variants) if variants else COMPARED.empty_table()
     digests = [content_digest(file) for file in rollouts]
     lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "rollouts": digests}, variants=variants)
@@ -152,15 +152,15 @@ def compare_variants(prompts: Parquet, rollouts: list[Parquet], variants: list[s
     return write_output("compared.parquet", compared, COMPARED, lineage)
 
 
-def _losses(prompts: pa.Table, set_aside: list[pa.Table], outside: Reasons) -> list[dict[str, Any]]:
+def _count_losses(prompts: pa.Table, set_aside: list[pa.Table], outside: Reasons) -> list[dict[str, Any]]:
     """Return the losses of this stage (`tasks.tables.losses`). `outside` counts the prompts outside of the bounds."""
-    reasons = reasons_of(set_aside)["difficulty"]
+    reasons = count_reasons(set_aside)["difficulty"]
     for source, counts in outside.items():
         reasons[source] += counts
     left = Counter(prompts.column("source").to_pylist())
     left.subtract({source: counts.total() for source, counts in reasons.items()})
-    return losses(left, {"difficulty": reasons})
+    return count_losses(left, {"difficulty": reasons})
 
 
-def _scored(rollouts: Parquet) -> pa.Table:
+def _read_scored(rollouts: Parquet) -> pa.Table:
     return pa.concat_tables([_SCORED.empty_table(), *read_input_batches(rollouts, _SCORED)])

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from tasks.environments.interface import EpisodeOver, Generate, Prompt, Tools, Turn
 from tasks.environments.python_tool import check_options
-from tasks.verifiers.code.running import shortened
+from tasks.verifiers.code.running import keep_ends
 from tasks.verifiers.responses import strip_thinking
 
 
@@ -35,6 +35,6 @@ async def answer_calls(
     """Call the tools of a turn and of later turns, until a turn calls none or a limit is reached; return that turn."""
     with suppress(EpisodeOver):  # as in TRL: what has been done counts, and a result that does not fit is dropped
         while not turn.last and (calls := tools.calls_in(strip_thinking(turn.text))):
-            results = [shortened(await tools.result_of(call), max_output_chars) for call in calls]
+            results = [keep_ends(await tools.result_of(call), max_output_chars) for call in calls]
             turn = await generate([{"role": role, "content": prompt.plain(text) or "(no result)"} for text in results])
     return turn

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.failures import one_line
-from tasks.generation.chat_template import ChatTemplateError, check_rendered, name_of, probe_of, variables_of
-from tasks.storage.model_folder import loading
+from tasks.generation.chat_template import ChatTemplateError, check_rendered, fill_variables, get_model_name, make_probe
+from tasks.storage.model_folder import convert_load_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,7 +46,7 @@ class ChatTemplate:
             ChatTemplateError: If the template has no such variable.
         """
         self._tokenizer = tokenizer
-        self._options = variables_of(tokenizer, variables)
+        self._options = fill_variables(tokenizer, variables)
         self._added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items()}
         specials = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._specials = {
@@ -58,7 +58,7 @@ class ChatTemplate:
         tokenizer.encode("")  # the first call turns truncation and padding off, which threads may not do at one time
 
     @classmethod
-    def of_model(cls, model: Path, variables: Mapping[str, Any]) -> ChatTemplate:
+    def from_model(cls, model: Path, variables: Mapping[str, Any]) -> ChatTemplate:
         """Return the conversation of a policy, given its Hugging Face folder.
 
         Raises:
@@ -67,7 +67,7 @@ class ChatTemplate:
         """
         from transformers import AutoTokenizer
 
-        with loading(model):
+        with convert_load_errors(model):
             return cls(AutoTokenizer.from_pretrained(model), variables)
 
     @property
@@ -95,10 +95,10 @@ class ChatTemplate:
         schemas = list(tools) or None
         roles = tuple(message["role"] for message in messages)
         if (roles, bool(tools)) not in self._begun:
-            probe = probe_of(roles)
-            check_rendered(self._rendered(probe, schemas), probe, name_of(self._tokenizer))
+            probe = make_probe(roles)
+            check_rendered(self._render(probe, schemas), probe, get_model_name(self._tokenizer))
             self._begun.add((roles, bool(tools)))
-        return self._encoded(self._rendered(messages, schemas))
+        return self._encode(self._render(messages, schemas))
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return the tokens from the end of a turn of the policy to the start of its next one.
@@ -111,16 +111,16 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: If the template refuses the messages, or leaves one of them out.
         """
-        text = self._after_marker(messages)
-        header = _shared(text, self._header(tuple(message["role"] for message in messages)))
-        return self._encoded_behind(last_token, text[self._ended(header, last_token) :])
+        text = self._render_after_marker(messages)
+        header = _find_common_beginning(text, self._render_header(tuple(message["role"] for message in messages)))
+        return self._encode_after(last_token, text[self._ended(header, last_token) :])
 
-    def _header(self, roles: tuple[str, ...]) -> str:
+    def _render_header(self, roles: tuple[str, ...]) -> str:
         """Return the text between the policy's turn and the content of the first of some messages."""
         if roles not in self._headers:
-            probe = probe_of(roles)
-            text = self._after_marker(probe)
-            check_rendered(text, probe, name_of(self._tokenizer))
+            probe = make_probe(roles)
+            text = self._render_after_marker(probe)
+            check_rendered(text, probe, get_model_name(self._tokenizer))
             self._headers[roles] = text.partition(probe[0]["content"])[0] if probe else text
         return self._headers[roles]
 
@@ -130,45 +130,47 @@ class ChatTemplate:
         A template ends a turn with one token, with several, or with none: then the next message's header does.
         """
         last = self._added.get(last_token)
-        if last is None or (last_token not in self._specials and last not in _shared(header, self._closing)):
+        if last is None or (
+            last_token not in self._specials and last not in _find_common_beginning(header, self._closing)
+        ):
             return 0
         if last in header:
             return header.index(last) + len(last)
-        ends = list(self._control.finditer(_shared(header, self._closing)))
+        ends = list(self._control.finditer(_find_common_beginning(header, self._closing)))
         if ends:
             return ends[-1].end()
         # An end does not depend on what comes next, and the header of a role does.
-        first = self._control.match(_shared(header, self._next).lstrip())
+        first = self._control.match(_find_common_beginning(header, self._next).lstrip())
         return header.index(first[0]) + len(first[0]) if first else 0
 
     @cached_property
     def _closing(self) -> str:
         """The text after the assistant's turn if it is the last message. Empty if the template refuses that."""
-        return self._after_marker_or_nothing(prompt=False)
+        return self._try_render_after_marker(prompt=False)
 
     @cached_property
     def _next(self) -> str:
         """The text between two turns of the assistant. Empty if the template refuses that."""
-        return self._after_marker_or_nothing(prompt=True)
+        return self._try_render_after_marker(prompt=True)
 
     @cached_property
     def _control(self) -> re.Pattern[str]:
         longest_first = sorted(self._specials.values(), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
-    def _after_marker_or_nothing(self, *, prompt: bool) -> str:
+    def _try_render_after_marker(self, *, prompt: bool) -> str:
         try:
-            return self._after_marker((), prompt=prompt)
+            return self._render_after_marker((), prompt=prompt)
         except ChatTemplateError:
             return ""
 
-    def _after_marker(self, messages: Sequence[Mapping[str, str]], *, prompt: bool = True) -> str:
-        _, marker, text = self._rendered([*BEFORE, *messages], prompt=prompt).partition(MARKER)
+    def _render_after_marker(self, messages: Sequence[Mapping[str, str]], *, prompt: bool = True) -> str:
+        _, marker, text = self._render([*BEFORE, *messages], prompt=prompt).partition(MARKER)
         if not marker:
-            raise ChatTemplateError(f"the chat template of {name_of(self._tokenizer)} leaves out earlier turns")
+            raise ChatTemplateError(f"the chat template of {get_model_name(self._tokenizer)} leaves out earlier turns")
         return text
 
-    def _rendered(
+    def _render(
         self, messages: Sequence[Mapping[str, str]], tools: list[Any] | None = None, *, prompt: bool = True
     ) -> str:
         try:
@@ -184,27 +186,27 @@ class ChatTemplate:
         except Exception as error:  # templates are programs: they may raise anything
             roles = ", ".join(message["role"] for message in messages)
             raise ChatTemplateError(
-                f"the chat template of {name_of(self._tokenizer)} refuses turns of {roles}: {one_line(error)}"
+                f"the chat template of {get_model_name(self._tokenizer)} refuses turns of {roles}: {one_line(error)}"
             ) from error
 
-    def _encoded_behind(self, last_token: int, text: str) -> list[int]:
+    def _encode_after(self, last_token: int, text: str) -> list[int]:
         """Return the tokens of a text behind the policy's last token.
 
         A tokenizer treats the beginning of a text differently, and a control token may take the spaces next to it.
         """
         lead = self._added.get(last_token, MARKER)
-        both, first = self._encoded(lead + text), self._encoded(lead)
-        return both[len(first) :] if both[: len(first)] == first else self._encoded(text)
+        both, first = self._encode(lead + text), self._encode(lead)
+        return both[len(first) :] if both[: len(first)] == first else self._encode(text)
 
-    def _encoded(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         try:
             return self._tokenizer.encode(text, add_special_tokens=False)
         except Exception as error:
             raise ChatTemplateError(
-                f"the tokenizer of {name_of(self._tokenizer)} does not accept the text: {one_line(error)}"
+                f"the tokenizer of {get_model_name(self._tokenizer)} does not accept the text: {one_line(error)}"
             ) from error
 
 
-def _shared(text: str, other: str) -> str:
+def _find_common_beginning(text: str, other: str) -> str:
     """Return the longest common beginning of two texts."""
     return "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))

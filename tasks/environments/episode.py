@@ -182,7 +182,7 @@ class EpisodePlayer:
         self._conversation = conversation
 
     @classmethod
-    def of_model(cls, model: Path, variables: Mapping[str, Any], config: EnvironmentsConfig) -> EpisodePlayer:
+    def from_model(cls, model: Path, variables: Mapping[str, Any], config: EnvironmentsConfig) -> EpisodePlayer:
         """Return a player for a policy, on the running event loop.
 
         Args:
@@ -194,7 +194,7 @@ class EpisodePlayer:
             ModelError: If the tokenizer cannot be loaded.
             ChatTemplateError: If the template has no such variable.
         """
-        return cls(EnvironmentPool(config, model), ChatTemplate.of_model(model, variables))
+        return cls(EnvironmentPool(config, model), ChatTemplate.from_model(model, variables))
 
     async def aclose(self) -> None:
         """End the environment processes."""
@@ -228,7 +228,7 @@ class EpisodePlayer:
                 if not session.worn:
                     return completion
                 # Earlier episodes have used the process up, so this one is played again, with its turns so far.
-                recorded, fresh = _longer(completion, recorded), True
+                recorded, fresh = _choose_longer(completion, recorded), True
         except CannotJudge as reason:  # no process could be started
             failure = FunctionFailure(request.spec.path, "no process could be started", may_pass=True)
             return _Transcript(request.prompt_ids).completion(EpisodeEnd(None, error=str(reason), failure=failure))
@@ -236,14 +236,14 @@ class EpisodePlayer:
             observer.on_environment(busy=False)
 
 
-async def _tokenised(call: Callable[[], list[int]], messages: Sequence[Mapping[str, str]]) -> list[int]:
+async def _run_encoding(call: Callable[[], list[int]], messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Return the tokens of messages. A long text takes seconds, so it is tokenised in a thread."""
     if sum(len(message["content"]) for message in messages) <= SHORT_CHARS:
         return call()
     return await asyncio.to_thread(call)
 
 
-def _longer(played: Completion, recorded: Completion | None) -> Completion:
+def _choose_longer(played: Completion, recorded: Completion | None) -> Completion:
     return played if recorded is None or len(played.turns) >= len(recorded.turns) else recorded
 
 
@@ -320,9 +320,9 @@ class _Game:
             asked = AsksForTurn([*prompt, *asked.messages], anew=True)
         turns, limit = self._transcript.turns, self._request.spec.turns
         if self._transcript.truncated or len(turns) >= limit:
-            return await self._refused(0)
+            return await self._refuse_turn(0)
         try:
-            inserted = await self._inserted(asked)
+            inserted = await self._encode_insertion(asked)
         except Exception as error:  # the text is untrusted: whatever a template or a tokenizer raises is this sample's
             reason = (
                 one_line(error)
@@ -332,23 +332,23 @@ class _Game:
             return Failed(
                 f"environment {self._request.spec.path}: {reason}", FunctionFailure(self._request.spec.path, reason)
             )
-        room = 0 if inserted is None else self._room(inserted)
+        room = 0 if inserted is None else self._compute_room(inserted)
         if inserted is None or room <= 0:
-            return await self._refused(room)
-        turn = self._replayed(asked) or await self._sampled(inserted, room)
+            return await self._refuse_turn(room)
+        turn = self._take_recorded(asked) or await self._sampled(inserted, room)
         self._transcript.add(inserted, asked, turn)
         self._observer.on_turn(self._transcript.completion())
         last = turn.truncated or len(turns) >= limit or room <= len(turn.token_ids)
         return await self._session.turn(Turn(turn.text, turn.finish_reason, last))
 
-    async def _refused(self, room: int) -> Request:
+    async def _refuse_turn(self, room: int) -> Request:
         """Refuse a turn, for which `room` tokens are left, and return the environment's next request."""
         turns, limit = len(self._transcript.turns), self._request.spec.turns
         self._transcript.truncated = True
         self._over = f"the episode has had {turns} turns of {limit} and has {max(room, 0)} tokens left"
         return await self._session.over(self._over)
 
-    def _room(self, inserted: list[int]) -> int:
+    def _compute_room(self, inserted: list[int]) -> int:
         """Return the maximum number of tokens of the next turn; `max_tokens` limits all turns of an episode together.
 
         The policy never sees more tokens than the prompt and `max_tokens` together, which fit the engine's context.
@@ -358,7 +358,7 @@ class _Game:
         visible = len(self._request.prompt_ids) + most - len(transcript.seen)
         return min(left, visible) - len(inserted)
 
-    async def _inserted(self, asked: AsksForTurn) -> list[int] | None:
+    async def _encode_insertion(self, asked: AsksForTurn) -> list[int] | None:
         """Return the tokens between the last turn and the next, or None if they are too many for certain.
 
         Before the first turn there are none.
@@ -369,15 +369,15 @@ class _Game:
                 return None
             tools = [tool["schema"] for tool in self._request.spec.tools]
             begun = partial(template.begun, asked.messages, tools)
-            transcript.begin_anew(await _tokenised(begun, asked.messages))
+            transcript.begin_anew(await _run_encoding(begun, asked.messages))
             return []
         if not transcript.turns:
             return []
-        if not template.may_fit(asked.messages, self._room([])):
+        if not template.may_fit(asked.messages, self._compute_room([])):
             return None
-        return await _tokenised(partial(template.inserted, asked.messages, transcript.token_ids[-1]), asked.messages)
+        return await _run_encoding(partial(template.inserted, asked.messages, transcript.token_ids[-1]), asked.messages)
 
-    def _replayed(self, asked: AsksForTurn) -> Completion | None:
+    def _take_recorded(self, asked: AsksForTurn) -> Completion | None:
         """Return the next recorded turn, or None if there is none or the environment inserts different messages.
 
         After different messages, the rest of the record is discarded.

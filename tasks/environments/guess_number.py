@@ -45,26 +45,26 @@ async def guess_number(prompt: Prompt, generate: Generate, *, low: int, high: in
     turn = await generate()
     guess = None
     with suppress(EpisodeOver):  # the last guess counts, whatever limit ended the game
-        while (guess := guess_in(turn)) != secret and not turn.last:
-            turn = await generate(answer_to(guess, secret))
+        while (guess := find_guess(turn)) != secret and not turn.last:
+            turn = await generate(answer_guess(guess, secret))
     if guess == secret:
         return Outcome(1.0, passed=True)
-    return Outcome(nearness(guess, secret, high - low) if near else 0.0, passed=False)
+    return Outcome(compute_nearness(guess, secret, high - low) if near else 0.0, passed=False)
 
 
-def guess_in(turn: Turn) -> int | None:
+def find_guess(turn: Turn) -> int | None:
     """Return the first integer of a turn without its thinking part, or None if there is none."""
     guess = _GUESS.search(strip_thinking(turn.text))
     return int(guess[0]) if guess else None
 
 
-def answer_to(guess: int | None, secret: int) -> str:
+def answer_guess(guess: int | None, secret: int) -> str:
     """Return the environment's answer to a turn that misses `secret`; `guess` is None if the turn has no guess."""
     if guess is None:
         return NO_GUESS
     return HIGHER if guess < secret else LOWER
 
 
-def nearness(guess: int | None, secret: int, width: int) -> float:
+def compute_nearness(guess: int | None, secret: int, width: int) -> float:
     """Return the reward of a last guess that missed; it decreases linearly with the distance, to 0 at `width`."""
     return 0.0 if guess is None else NEAREST_MISS * max(0.0, 1 - abs(guess - secret) / width)

@@ -23,7 +23,7 @@ ROLES = ("user", "tool", "environment", "system")
 them: the results of tools have the role `tool` for most models, and `environment` for Olmo 3."""
 
 
-def encodable(text: str) -> str:
+def make_encodable(text: str) -> str:
     r"""Return `text` with unpaired surrogates escaped (`\ud83d`), because no tokenizer or file takes them.
 
     JSON may contain them, so a policy can write one in a tool call.
@@ -149,7 +149,7 @@ class Prompt:
 
     def plain(self, text: str) -> str:
         """Return `text` with a space inside every control token, so that it can be inserted safely."""
-        text = encodable(text)
+        text = make_encodable(text)
         for token in self.control_tokens:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text

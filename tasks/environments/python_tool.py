@@ -96,7 +96,7 @@ async def python_tool(
         ValueError: If an option is out of range.
         RuntimeError: If this process has no sandbox for programs.
     """
-    code_in = _compiled(pattern)
+    code_in = _compile(pattern)
     check_options("python_tool", role, max_output_chars)
     run_program = RUN_PROGRAM.get(None)
     if run_program is None:
@@ -107,18 +107,18 @@ async def python_tool(
         code = "\n".join(code_in.findall(strip_thinking(turn.text)))
         if not code.strip():
             return
-        run = await run_program(session(earlier, code), max_output_chars)
+        run = await run_program(build_program(earlier, code), max_output_chars)
         if not run.ending:
             earlier.append(code)
-        turn = await generate([{"role": role, "content": prompt.plain(shown(run))}])
+        turn = await generate([{"role": role, "content": prompt.plain(format_output(run))}])
 
 
-def session(earlier: list[str], code: str) -> str:
+def build_program(earlier: list[str], code: str) -> str:
     """Return a program that runs `earlier` code blocks silently, followed by `code`."""
     return f"{_SESSION}\n_session(globals(), {earlier!r}, {code!r})\n"
 
 
-def shown(run: Execution) -> str:
+def format_output(run: Execution) -> str:
     """Return the text that the policy reads after an execution."""
     note = ""
     if run.timed_out:
@@ -129,7 +129,7 @@ def shown(run: Execution) -> str:
     return "\n".join(filter(None, (output, note))) or "(no output)"
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern, re.DOTALL)
     except (re.error, TypeError) as error:

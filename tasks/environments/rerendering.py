@@ -46,7 +46,7 @@ class Conversation:
             EpisodeOver: If a limit of the episode allows no further turn.
             ValueError: If a message contains anything other than text, or the last one is the assistant's.
         """
-        turns = [(str(message["role"]), text_of(message)) for message in messages]
+        turns = [(str(message["role"]), get_text(message)) for message in messages]
         if self._answer is not None and turns == self._turns[:-1]:
             return self._answer
         added = turns[len(self._turns) :]
@@ -59,7 +59,7 @@ class Conversation:
         return self._answer
 
 
-def text_of(message: Mapping[str, Any]) -> str:
+def get_text(message: Mapping[str, Any]) -> str:
     """Return the text of a message, whose content is a string or a list of text parts.
 
     Raises:

@@ -39,11 +39,11 @@ async def second_try(
     attempt = 1
     with suppress(EpisodeOver):  # the last answer counts, whatever limit leaves no further one
         while not judgement.passed and attempt < attempts and not turn.last:
-            turn = await generate(_answer_to(judgement, prompt) if reasons else f"{WRONG} Try again.")
+            turn = await generate(_format_answer(judgement, prompt) if reasons else f"{WRONG} Try again.")
             judgement = await prompt.judge(turn.text)
             attempt += 1
     return Outcome(judgement.score * discount ** (attempt - 1), judgement.passed)
 
 
-def _answer_to(judgement: Judgement, prompt: Prompt) -> str:
+def _format_answer(judgement: Judgement, prompt: Prompt) -> str:
     return f"{WRONG} {prompt.plain(judgement.detail)}\nTry again."

@@ -177,12 +177,12 @@ class Session:
         except TimeoutError:
             return Overran(f"took more than {self._spec.seconds:g} s")
         except ConnectionError:
-            return await self._died()
+            return await self._handle_death()
         except ValueError as error:  # the line is longer than the limit of a message
             return self._failed(f"sent an invalid message: {one_line(error)}")
         self._seconds -= clock() - began
         if not line.endswith(b"\n"):
-            return await self._died()
+            return await self._handle_death()
         try:
             return self._request(json.loads(line))
         except (ValueError, LookupError, TypeError, RecursionError) as error:  # the environment has written it itself
@@ -203,7 +203,7 @@ class Session:
         fault = message["fault"]
         return self._failed(fault["reason"], fault["details"], may_pass=fault["may_pass"])
 
-    async def _died(self) -> Request:
+    async def _handle_death(self) -> Request:
         status, was_running = await self._workers.end(self._worker, patience=PATIENCE_SECONDS)
         self.died = True
         if not self._workers.has(self._worker):
@@ -262,7 +262,7 @@ class EnvironmentPool:
         """
         async with self._slots:
             program = Program(spec.path, spec.tool_parser)
-            workers = self._workers_of(program)
+            workers = self._get_workers(program)
             worker = await self._take(program, workers, fresh=fresh)
             session = Session(spec, worker, workers, self._config)
             try:
@@ -287,7 +287,7 @@ class EnvironmentPool:
         worker.calls += 1
         return worker
 
-    def _workers_of(self, program: Program) -> Workers:
+    def _get_workers(self, program: Program) -> Workers:
         if program not in self._workers:
             self._workers[program] = Workers(
                 program.path,

@@ -26,8 +26,8 @@ from pydantic.errors import PydanticUserError
 from tasks.environments.interface import EpisodeOver, ToolCall
 from tasks.failures import one_line
 from tasks.generation.environment_spec import ToolSpec
-from tasks.lineage.user_code import line_of
-from tasks.verifiers.functions import function_digest, load, may_pass
+from tasks.lineage.user_code import find_line
+from tasks.verifiers.functions import compute_function_digest, is_transient, load
 from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 PATTERN = r"<tool_call>(.*?)</tool_call>"
@@ -41,7 +41,7 @@ Parse = Callable[[str], list[ToolCall]]
 """A function that returns the tool calls in a turn, in order."""
 
 
-def described(path: str) -> ToolSpec:
+def describe_tool(path: str) -> ToolSpec:
     """Return the tool at an import path, with the schema that the chat template shows the policy.
 
     The schema is generated from the function's name, docstring and type hints by transformers' `get_json_schema`.
@@ -49,10 +49,10 @@ def described(path: str) -> ToolSpec:
     Raises:
         CannotJudge: If it cannot be imported, or lacks a docstring, a type hint or the description of an argument.
     """
-    return _described(path, load(path, None, what="tool"), function_digest(path, "tool"))
+    return _describe(path, load(path, None, what="tool"), compute_function_digest(path, "tool"))
 
 
-def described_methods(path: str) -> list[ToolSpec]:
+def describe_methods(path: str) -> list[ToolSpec]:
     """Return the tools of the class at an import path: its public methods, as for TRL's `environment_factory`.
 
     `reset` and `get_reward` are not tools.
@@ -64,9 +64,9 @@ def described_methods(path: str) -> list[ToolSpec]:
     if not inspect.isclass(cls):
         reason = "is not a class, as TRL's environment_factory requires"
         raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
-    digest, stand_in = function_digest(path, "environment class"), object()
+    digest, stand_in = compute_function_digest(path, "environment class"), object()
     methods = [
-        _described(f"{path}.{name}", MethodType(function, stand_in), digest)  # bound, so that `self` is not a parameter
+        _describe(f"{path}.{name}", MethodType(function, stand_in), digest)  # bound, so that `self` is not a parameter
         for name, function in inspect.getmembers(cls, inspect.isfunction)
         if not name.startswith("_") and name not in ("reset", "get_reward")
     ]
@@ -76,7 +76,7 @@ def described_methods(path: str) -> list[ToolSpec]:
     return methods
 
 
-def _described(path: str, function: Callable[..., Any], digest: str) -> ToolSpec:
+def _describe(path: str, function: Callable[..., Any], digest: str) -> ToolSpec:
     from transformers.utils.chat_template_utils import (
         DocstringParsingException,
         TypeHintParsingException,
@@ -112,7 +112,7 @@ class Toolbox:
         """Digest of the first tool's file at the time the prompts were made."""
         return next(iter(self._tools.values()))["digest"]
 
-    def bound_to(self, instance: object) -> Toolbox:
+    def bind(self, instance: object) -> Toolbox:
         """Return a toolbox whose tools are methods of an object."""
         return Toolbox(list(self._tools.values()), self._parse, instance)
 
@@ -128,24 +128,24 @@ class Toolbox:
                 other than `ValueError`, `LookupError`, `ArithmeticError` or `MemoryError`.
         """
         if call.problem:
-            return _refusal(call.problem)
+            return _format_refusal(call.problem)
         if call.name not in self._tools:
-            return _refusal(f"no tool is called {call.name[:SHOWN_CHARS]!r}, but {', '.join(self._tools)}")
+            return _format_refusal(f"no tool is called {call.name[:SHOWN_CHARS]!r}, but {', '.join(self._tools)}")
         tool = self._tools[call.name]
         function = self._function(tool)
         try:
             result = validate_call(function)(**call.arguments)
             if inspect.isawaitable(result):
                 result = await result
-            return _as_text(result)
+            return _format_result(result)
         except ValidationError as error:
-            return _refusal("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+            return _format_refusal("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
         except (ValueError, LookupError, ArithmeticError) as error:
-            return _refusal(f"{type(error).__name__}: {error}")
+            return _format_refusal(f"{type(error).__name__}: {error}")
         except (MemoryError, EpisodeOver):
             raise
         except (Exception, SystemExit) as error:
-            raise _fault(tool["path"], function, error) from error
+            raise _make_fault(tool["path"], function, error) from error
 
     def _function(self, tool: ToolSpec) -> Callable[..., Any]:
         if self._instance is None:
@@ -154,7 +154,7 @@ class Toolbox:
         return method
 
 
-def toolbox(tools: Sequence[ToolSpec], parser: str | None, pattern: str | None, tokenizer: str | None) -> Toolbox:
+def build_toolbox(tools: Sequence[ToolSpec], parser: str | None, pattern: str | None, tokenizer: str | None) -> Toolbox:
     """Return the tools of an episode.
 
     Args:
@@ -167,18 +167,18 @@ def toolbox(tools: Sequence[ToolSpec], parser: str | None, pattern: str | None, 
         RuntimeError: If vLLM is not installed, or its parser does not support the tokenizer.
     """
     if parser is None:
-        return Toolbox(tools, by_pattern(pattern or PATTERN))
-    return Toolbox(tools, _by_vllm(parser, str(tokenizer), json.dumps([tool["schema"] for tool in tools])))
+        return Toolbox(tools, make_pattern_parser(pattern or PATTERN))
+    return Toolbox(tools, _make_vllm_parser(parser, str(tokenizer), json.dumps([tool["schema"] for tool in tools])))
 
 
-def by_pattern(pattern: str) -> Parse:
+def make_pattern_parser(pattern: str) -> Parse:
     """Return a function that parses tool calls by a pattern, whose one group is the JSON `{"name", "arguments"}`."""
     compiled = re.compile(pattern, re.DOTALL)
     return lambda text: [_read(match) for match in compiled.findall(text)]
 
 
 @cache
-def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
+def _make_vllm_parser(parser: str, tokenizer: str, schemas: str) -> Parse:
     """Return a function that parses tool calls with vLLM's parser, as with its server option `--tool-call-parser`."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")  # it would log every call that it cannot parse
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
@@ -202,7 +202,7 @@ def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
             return [ToolCall("", {}, f"a call cannot be read: {one_line(error)}")]
         if not calls and (opening := OPENING.search(text)):  # the parser takes it for text
             return [ToolCall("", {}, f"a call cannot be read: {text[opening.start() :][:SHOWN_CHARS]}")]
-        return [_checked(call.function.name, call.function.arguments) for call in calls]
+        return [_make_call(call.function.name, call.function.arguments) for call in calls]
 
     return parse
 
@@ -210,7 +210,7 @@ def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
 def warm_up(parser: str | None, tokenizer: str | None) -> None:
     """Import a vLLM parser before forking, so that all environment processes share it."""
     if parser is not None:
-        _by_vllm(parser, str(tokenizer), "[]")
+        _make_vllm_parser(parser, str(tokenizer), "[]")
 
 
 def _read(text: str) -> ToolCall:
@@ -220,10 +220,10 @@ def _read(text: str) -> ToolCall:
         return ToolCall("", {}, f"a call is not JSON: {text.strip()[:SHOWN_CHARS]}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return ToolCall("", {}, f'a call is an object with "name" and "arguments", not {text.strip()[:SHOWN_CHARS]}')
-    return _checked(call["name"], call.get("arguments", {}))
+    return _make_call(call["name"], call.get("arguments", {}))
 
 
-def _checked(name: str, arguments: object) -> ToolCall:
+def _make_call(name: str, arguments: object) -> ToolCall:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -234,7 +234,7 @@ def _checked(name: str, arguments: object) -> ToolCall:
     return ToolCall(name, arguments)
 
 
-def _as_text(result: object) -> str:
+def _format_result(result: object) -> str:
     """Return the result of a tool as text: JSON, or `str` of what JSON cannot express, such as NumPy's numbers."""
     if isinstance(result, str):
         return result
@@ -244,11 +244,11 @@ def _as_text(result: object) -> str:
         return str(result)
 
 
-def _fault(path: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
-    where = line_of(error, function.__module__, function)
+def _make_fault(path: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
+    where = find_line(error, function.__module__, function)
     reason = f"had its tool {path} raise {type(error).__name__}{where}"
-    return CannotJudge(f"tool {path}: {one_line(error)}", FunctionFailure(path, reason, may_pass(error)))
+    return CannotJudge(f"tool {path}: {one_line(error)}", FunctionFailure(path, reason, is_transient(error)))
 
 
-def _refusal(reason: str) -> str:
+def _format_refusal(reason: str) -> str:
     return f"Error: {reason[: 2 * SHOWN_CHARS]}"

@@ -40,7 +40,7 @@ async def trl_environment(
     check_options("trl_environment", role, max_output_chars)
     tools = cast(Toolbox, prompt.tools)
     environment = cast(Any, load(factory, tools.digest, what="environment class"))()
-    observation = await _awaited(environment.reset(**row))
+    observation = await _wait_for(environment.reset(**row))
     if observation is None:
         turn = await generate()
     elif isinstance(observation, str):
@@ -51,11 +51,11 @@ async def trl_environment(
         raise ValueError(
             f"trl_environment: reset of {factory} returned {observation!r:.100}, but only text is supported"
         )
-    await answer_calls(prompt, generate, turn, tools.bound_to(environment), role, max_output_chars)
+    await answer_calls(prompt, generate, turn, tools.bind(environment), role, max_output_chars)
     if not hasattr(environment, "get_reward"):
         return None
-    return Outcome(float(await _awaited(environment.get_reward())))
+    return Outcome(float(await _wait_for(environment.get_reward())))
 
 
-async def _awaited(value: Any) -> Any:
+async def _wait_for(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value

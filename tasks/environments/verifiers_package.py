@@ -19,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tasks.environments.interface import Generate, Outcome, Prompt, Turn
-from tasks.environments.rerendering import Conversation, text_of
+from tasks.environments.rerendering import Conversation, get_text
 from tasks.failures import one_line
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[
         ValueError: If the environment offers tools, has no such task, or has several agents.
         RuntimeError: If the package's episode failed, or another version of the package is installed.
     """
-    vf = _package()
+    vf = _import_package()
     options = json.dumps(env, sort_keys=True)
-    theirs = _environment(json.loads(options), prompt.turns)
+    theirs = _load_environment(json.loads(options), prompt.turns)
     endpoint = _Endpoint(Conversation(prompt.messages, generate, prompt.plain))
-    async with endpoint.listening() as url, theirs.serving():
+    async with endpoint.serve() as url, theirs.serving():
         client = vf.EvalClientConfig(base_url=url, api_key_var="NO_KEY")
-        episode = await theirs.run_episode(_task(options, task), vf.ModelContext(model=MODEL, client=client))
+        episode = await theirs.run_episode(_load_task(options, task), vf.ModelContext(model=MODEL, client=client))
     if endpoint.failure is not None:
         raise endpoint.failure
     errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
@@ -76,9 +76,9 @@ def rows(env: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
         ValueError: If a task has no prompt, or its prompt is not text.
         RuntimeError: If another version of the package is installed.
     """
-    theirs = _environment(dict(env))
+    theirs = _load_environment(dict(env))
     return [
-        {"messages": _messages(task.data), "task": number}
+        {"messages": _extract_messages(task.data), "task": number}
         for number, task in enumerate(islice(iter(theirs.taskset), limit))
     ]
 
@@ -86,10 +86,10 @@ def rows(env: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
 def warm_up() -> None:
     """Import the package before processes are forked, so that they share its memory."""
     with suppress(RuntimeError):
-        _package()
+        _import_package()
 
 
-def _package() -> Any:
+def _import_package() -> Any:
     """Import the package.
 
     Raises:
@@ -110,9 +110,9 @@ def _package() -> Any:
     return vf
 
 
-def _environment(env: dict[str, Any], turns: int | None = None) -> Any:
+def _load_environment(env: dict[str, Any], turns: int | None = None) -> Any:
     """Return the package's environment of some options, whose agents take at most `turns` turns."""
-    vf = _package()
+    vf = _import_package()
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
     config = resolve_env_config(env)
@@ -122,18 +122,18 @@ def _environment(env: dict[str, Any], turns: int | None = None) -> Any:
     return load_environment(config)
 
 
-def _messages(data: Any) -> list[dict[str, str]]:
+def _extract_messages(data: Any) -> list[dict[str, str]]:
     if data.prompt is None:
         raise ValueError("verifiers_package: a task has no prompt, because its environment speaks first")
     given = [{"role": "user", "content": data.prompt}] if isinstance(data.prompt, str) else data.prompt
     turns = [turn if isinstance(turn, dict) else turn.model_dump() for turn in given]
     system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-    return [*system, *({"role": turn["role"], "content": text_of(turn)} for turn in turns)]
+    return [*system, *({"role": turn["role"], "content": get_text(turn)} for turn in turns)]
 
 
 @lru_cache(maxsize=1024)
-def _task(options: str, number: int) -> Any:
-    theirs = _environment(json.loads(options))
+def _load_task(options: str, number: int) -> Any:
+    theirs = _load_environment(json.loads(options))
     for task in islice(iter(theirs.taskset), number, number + 1):
         return task
     raise ValueError(f"verifiers_package: {theirs.config.env_id} has no task {number}")
@@ -147,7 +147,7 @@ class _Endpoint:
         self.failure: Exception | None = None
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[str]:
+    async def serve(self) -> AsyncIterator[str]:
         """Listen on a free port under a secret path, and yield the URL."""
         from aiohttp import web
 
@@ -177,29 +177,29 @@ class _Endpoint:
         if not body.get("stream"):
             message = {"role": "assistant", "content": turn.text}
             choice = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
-            return web.json_response(_completion("chat.completion", [choice]) | _usage())
+            return web.json_response(_make_completion("chat.completion", [choice]) | _make_usage())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for event in _events(turn):
+        for event in _make_events(turn):
             await response.write(f"data: {event}\n\n".encode())
         await response.write_eof()
         return response
 
 
-def _completion(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+def _make_completion(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": "episode", "object": kind, "created": 0, "model": MODEL, "choices": choices}
 
 
-def _usage() -> dict[str, Any]:
+def _make_usage() -> dict[str, Any]:
     """Return a usage of zero tokens: tokens are counted by the episode."""
     return {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
 
 
-def _events(turn: Turn) -> list[str]:
+def _make_events(turn: Turn) -> list[str]:
     delta = {"role": "assistant", "content": turn.text}
     choices = (
         {"index": 0, "delta": delta, "finish_reason": None},
         {"index": 0, "delta": {}, "finish_reason": turn.finish_reason},
     )
-    chunks = [_completion("chat.completion.chunk", [choice]) for choice in choices]
-    return [*map(json.dumps, [*chunks, _completion("chat.completion.chunk", []) | _usage()]), "[DONE]"]
+    chunks = [_make_completion("chat.completion.chunk", [choice]) for choice in choices]
+    return [*map(json.dumps, [*chunks, _make_completion("chat.completion.chunk", []) | _make_usage()]), "[DONE]"]

@@ -32,18 +32,18 @@ from tasks.environments.interface import (
     Prompt,
     ServiceError,
     Turn,
-    encodable,
+    make_encodable,
 )
 from tasks.environments.python_tool import RUN_PROGRAM
 from tasks.environments.time_limit import TimeLimit
-from tasks.environments.tools import Toolbox, toolbox
+from tasks.environments.tools import Toolbox, build_toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
-from tasks.failures import one_line, with_causes
+from tasks.failures import list_causes, one_line
 from tasks.generation.environment_spec import GIVEN
-from tasks.lineage.user_code import line_of
+from tasks.lineage.user_code import find_line
 from tasks.verifiers import worker
 from tasks.verifiers.code.running import Execution
-from tasks.verifiers.functions import load, may_pass
+from tasks.verifiers.functions import is_transient, load
 from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
@@ -54,7 +54,7 @@ CANCEL_SECONDS = 1.0
 
 def main() -> None:
     """Run the parent process, which loads the environment and forks the workers."""
-    worker.serve(warm_up, work)
+    worker.serve(warm_up, run_worker)
 
 
 def warm_up(settings: Mapping[str, Any]) -> None:
@@ -67,12 +67,12 @@ def warm_up(settings: Mapping[str, Any]) -> None:
         sys.modules[settings["path"].rpartition(".")[0]].warm_up()
 
 
-def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
+def run_worker(connection: socket.socket, settings: Mapping[str, Any]) -> None:
     """Run one episode after another until the session closes the connection."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a policy's text may be printed
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    episodes = loop.create_task(_episodes(connection, settings["path"], settings["tokenizer"]))
+    episodes = loop.create_task(_run_episodes(connection, settings["path"], settings["tokenizer"]))
     while not episodes.done():
         # A task that the environment started may raise one of these, which stops the loop. The episode continues: the
         # environment gets it if it awaits the task.
@@ -81,12 +81,12 @@ def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
     episodes.result()
 
 
-async def _episodes(connection: socket.socket, path: str, tokenizer: str | None) -> None:
+async def _run_episodes(connection: socket.socket, path: str, tokenizer: str | None) -> None:
     reader, writer = await asyncio.open_connection(sock=connection, limit=worker.LINE_BYTES)
     line = _Line(reader, writer)
     while begin := await line.read():
         signal.setitimer(signal.ITIMER_PROF, begin["cpu_seconds"])
-        end = await _episode(path, begin, line, tokenizer)
+        end = await _run_episode(path, begin, line, tokenizer)
         signal.setitimer(signal.ITIMER_PROF, 0)
         await line.write({"overran": line.limit.reason, **end})
 
@@ -130,7 +130,7 @@ class _Line:
 
     async def generate(self, messages: str | Sequence[Mapping[str, str]] = (), /, *, anew: bool = False) -> Turn:
         """Continue the conversation (`interface.Generate`)."""
-        checked = _checked(messages, self.control_tokens, (*ROLES, "assistant") if anew else ROLES)
+        checked = _check_messages(messages, self.control_tokens, (*ROLES, "assistant") if anew else ROLES)
         if anew and (not checked or checked[-1]["role"] == "assistant"):
             raise ValueError("a conversation that is started again must end with a turn that the policy can answer")
         self.limit.check()
@@ -154,13 +154,13 @@ class _Line:
         return dict(answer[key])
 
 
-async def _episode(path: str, begin: Mapping[str, Any], line: _Line, tokenizer: str | None) -> dict[str, Any]:
+async def _run_episode(path: str, begin: Mapping[str, Any], line: _Line, tokenizer: str | None) -> dict[str, Any]:
     """Run one episode and return its final message."""
     line.open, line.control_tokens = True, begin["control_tokens"]
     RUN_PROGRAM.set(line.run_program)
     function: Callable[..., Any] | None = None
     try:
-        tools = _tools(begin, tokenizer)
+        tools = _build_tools(begin, tokenizer)
         prompt = Prompt(
             begin["messages"],
             begin["sample"],
@@ -171,33 +171,33 @@ async def _episode(path: str, begin: Mapping[str, Any], line: _Line, tokenizer: 
             begin["turns"],
         )
         function = load(path, begin["digest"], what="environment")
-        called = _called(function, prompt, line.generate, begin["columns"])
-        end = _end(path, await line.limit.run(called, begin["seconds"]))
+        called = _call(function, prompt, line.generate, begin["columns"])
+        end = _make_end(path, await line.limit.run(called, begin["seconds"]))
     except EpisodeOver:
         end = {"end": None}
     except BaseException as error:  # KeyboardInterrupt and CancelledError are the environment's own, too
-        end = _fault_of(path, function, error)
+        end = _describe_error(path, function, error)
     line.open = False
     return {**end, "retire": not await _cancel_others() or "worn" in end}
 
 
-def _tools(begin: Mapping[str, Any], tokenizer: str | None) -> Toolbox | None:
+def _build_tools(begin: Mapping[str, Any], tokenizer: str | None) -> Toolbox | None:
     if not begin["tools"]:
         return None
-    return toolbox(begin["tools"], begin["tool_parser"], begin["tool_pattern"], tokenizer)
+    return build_toolbox(begin["tools"], begin["tool_parser"], begin["tool_pattern"], tokenizer)
 
 
-def _fault_of(path: str, function: Callable[..., Any] | None, error: BaseException) -> dict[str, Any]:
+def _describe_error(path: str, function: Callable[..., Any] | None, error: BaseException) -> dict[str, Any]:
     """Return the message for an environment that raised or could not be loaded."""
     if isinstance(error, MemoryError):
-        return _fault(path, "needs more memory than verifiers.environments.memory_mib") | {"worn": True}
+        return _make_fault(path, "needs more memory than verifiers.environments.memory_mib") | {"worn": True}
     if isinstance(error, CannotJudge):
         failure = error.failure or FunctionFailure(path, str(error))
-        return _fault(path, failure.reason, may_pass=failure.may_pass)
-    where, text = line_of(error, path.rpartition(".")[0], function), one_line(error)
-    passes = error.may_pass if isinstance(error, ServiceError) else may_pass(error)
-    fault = _fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=passes)
-    return fault | {"worn": True} if any(map(_is_shortage, with_causes(error))) else fault
+        return _make_fault(path, failure.reason, may_pass=failure.may_pass)
+    where, text = find_line(error, path.rpartition(".")[0], function), one_line(error)
+    passes = error.may_pass if isinstance(error, ServiceError) else is_transient(error)
+    fault = _make_fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=passes)
+    return fault | {"worn": True} if any(map(_is_shortage, list_causes(error))) else fault
 
 
 def _is_shortage(error: BaseException) -> bool:
@@ -206,7 +206,7 @@ def _is_shortage(error: BaseException) -> bool:
     return no_thread or isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES)
 
 
-async def _called(function: Callable[..., Any], prompt: Prompt, generate: Any, columns: Mapping[str, Any]) -> Any:
+async def _call(function: Callable[..., Any], prompt: Prompt, generate: Any, columns: Mapping[str, Any]) -> Any:
     if inspect.isclass(function):
         return await cast(Any, function)(prompt, **columns).run(generate)
     returned = function(prompt, generate, **columns)
@@ -229,7 +229,7 @@ async def _cancel_others() -> bool:
     return not left
 
 
-def _checked(
+def _check_messages(
     messages: str | Sequence[Mapping[str, str]], control: Sequence[str], roles: Sequence[str]
 ) -> list[dict[str, str]]:
     """Return the messages of a call of `generate`; raises `ValueError` if one is malformed or has a control token."""
@@ -242,7 +242,7 @@ def _checked(
         content = message.get("content")
         if not isinstance(content, str):
             raise ValueError(f"the content of a message must be text, got {content!r:.100}")
-        content = encodable(content)
+        content = make_encodable(content)
         for token in control:
             if token in content:
                 raise ValueError(f"a message contains the control token {token!r}: pass it through prompt.plain")
@@ -250,19 +250,19 @@ def _checked(
     return checked
 
 
-def _end(path: str, result: Any) -> dict[str, Any]:
+def _make_end(path: str, result: Any) -> dict[str, Any]:
     """Return the message for an episode whose environment returned."""
     if result is None:
         return {"end": None}
     outcome = result if isinstance(result, Outcome) else Outcome(result)
-    reward = _number(outcome.reward)
+    reward = _to_float(outcome.reward)
     if reward is None:
-        return _fault(path, "must return a finite number, an Outcome or None", f", got {result!r:.100}")
+        return _make_fault(path, "must return a finite number, an Outcome or None", f", got {result!r:.100}")
     passed = reward >= 1 if outcome.passed is None else bool(outcome.passed)
     return {"end": {"reward": reward, "passed": passed}}
 
 
-def _number(reward: object) -> float | None:
+def _to_float(reward: object) -> float | None:
     """Return a finite number, of any type such as NumPy's, as a float, or None if it is something else."""
     try:
         number = float(reward) if isinstance(reward, SupportsFloat) else math.nan
@@ -271,6 +271,6 @@ def _number(reward: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _fault(path: str, reason: str, details: str = "", *, may_pass: bool = False) -> dict[str, Any]:
+def _make_fault(path: str, reason: str, details: str = "", *, may_pass: bool = False) -> dict[str, Any]:
     """Return the message for an environment that failed; `details` depend on the episode, `reason` does not."""
     return {"fault": {"function": path, "reason": reason, "details": details, "may_pass": may_pass}}

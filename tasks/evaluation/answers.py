@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, TEXT
 from tasks.verifiers import VerifierPool, stated_answer
-from tasks.verifiers.equal_answers import classes_of_equal_answers
+from tasks.verifiers.equal_answers import group_equal_answers
 
 
-def with_answers(
+def add_answers(
     rollouts: pa.Table,
     prompts: pa.Table,
     benchmark: str,
@@ -44,7 +44,7 @@ def with_answers(
     classes: list[int | None] = [None] * len(answers)
     if grouped and open_pool is not None:
         with open_pool() as pool:
-            classes = asyncio.run(_classes(ids, answers, truths, pool))
+            classes = asyncio.run(_find_classes(ids, answers, truths, pool))
     columns = {
         "benchmark": pa.array([benchmark] * len(ids), pa.string()),
         "answer": pa.array(answers, TEXT),
@@ -55,7 +55,7 @@ def with_answers(
     return rollouts.select(EVALUATION_ROLLOUTS.names)
 
 
-async def _classes(
+async def _find_classes(
     ids: Sequence[str], answers: Sequence[str | None], truths: dict[str, Any], pool: VerifierPool
 ) -> list[int | None]:
     """Return the class of each answer among the answers of its prompt, by the equivalence of the prompt's verifier."""
@@ -65,7 +65,7 @@ async def _classes(
         of_prompt[prompt].append(index)
     for prompt, indices in of_prompt.items():
         if prompt in truths:
-            labels = await classes_of_equal_answers([answers[index] for index in indices], truths[prompt], pool.score)
+            labels = await group_equal_answers([answers[index] for index in indices], truths[prompt], pool.score)
             for index, label in zip(indices, labels, strict=True):
                 classes[index] = label
     return classes

@@ -24,8 +24,8 @@ from tasks.evaluation.per_prompt import (
     PROMPT_LOOSE,
     REWARD,
     Asked,
-    judged_rollouts,
-    per_prompt,
+    compute_prompt_means,
+    select_judged,
 )
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.evaluation.win_rates import (
@@ -38,16 +38,16 @@ from tasks.evaluation.win_rates import (
 from tasks.failures import MistakeError
 from tasks.statistics.intervals import (
     Estimate,
-    are_rates,
-    gain_between_runs,
-    length_gain,
-    length_interval,
-    rate_gain,
-    rate_interval,
+    estimate_mean,
+    estimate_mean_gain,
+    estimate_rate,
+    estimate_rate_gain,
+    estimate_run_gain,
+    has_only_rates,
 )
 from tasks.statistics.multiple_testing import holm, maintained
-from tasks.statistics.pass_at_k import block_count
-from tasks.tables.parquet import table_from_rows
+from tasks.statistics.pass_at_k import count_blocks
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import AFTER, BEFORE, DOMAINS, EVALUATION, EVERYTHING, HELDOUT
 
 NO_CONTROLS: Mapping[str, LengthControl] = {}
@@ -72,7 +72,7 @@ class Comparison:
         adjusted_p_value: the p-value after Holm's correction for the number of benchmarks, or None for a domain of the
             held-out prompts, which is a part of a benchmark.
         maintained: True if the interval is above the negative margin of the benchmark, or None if it has no margin.
-        between_low, between_high: bounds of the gain's interval between training runs (`gain_between_runs`), or None
+        between_low, between_high: bounds of the gain's interval between training runs (`estimate_run_gain`), or None
             without several runs of both policies.
     """
 
@@ -162,7 +162,7 @@ def compare(
             was scored under all policies.
     """
     runs = {policy: [policy] for policy in rollouts} if runs is None else runs
-    pairs = _pairs(list(runs), baseline)
+    pairs = _list_pairs(list(runs), baseline)
     votes = {benchmark.name: benchmark.majority for benchmark in benchmarks}
     by = {benchmark.name: benchmark.by for benchmark in benchmarks}
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {pair: {} for pair in pairs}
@@ -173,53 +173,53 @@ def compare(
         control = controls.get(name)
         if control is not None:
             check_difficulties(control, asked.rows, name)
-        frames = _frames(rollouts, name, asked, votes.get(name, ()))
+        frames = _build_frames(rollouts, name, asked, votes.get(name, ()))
         common = next(iter(frames.values())).index
         unpaired += len(asked.domains) - len(common)
-        for benchmark, chosen in _parts(name, [asked.domains[prompt] for prompt in common]):
+        for benchmark, chosen in _split_by_domain(name, [asked.domains[prompt] for prompt in common]):
             of_runs = {policy: [frames[run][chosen] for run in names] for policy, names in runs.items()}
-            part = {policy: _averaged(tables) for policy, tables in of_runs.items()}
-            rows += _rows(benchmark, part, pairs, control)
+            part = {policy: _compute_means(tables) for policy, tables in of_runs.items()}
+            rows += _make_rows(benchmark, part, pairs, control)
             for policy, other in pairs:
-                compared = _comparison(part[policy], part[other])
-                comparisons[policy, other][benchmark] = _between_runs(compared, of_runs[policy], of_runs[other])
-        for value, chosen in _values(name, by.get(name, ()), [asked.columns[prompt] for prompt in common]):
-            part = {policy: _averaged([frames[run][chosen] for run in names]) for policy, names in runs.items()}
-            rows += (row for row in _rows(value, part, pairs, None) if row["metric"] in OF_VALUES)
+                compared = _compare(part[policy], part[other])
+                comparisons[policy, other][benchmark] = _add_run_interval(compared, of_runs[policy], of_runs[other])
+        for value, chosen in _split_by_value(name, by.get(name, ()), [asked.columns[prompt] for prompt in common]):
+            part = {policy: _compute_means([frames[run][chosen] for run in names]) for policy, names in runs.items()}
+            rows += (row for row in _make_rows(value, part, pairs, None) if row["metric"] in OF_VALUES)
     margins = {benchmark.name: benchmark.margin for benchmark in benchmarks}
     families = [list(pairs)] if corrected_together else [[pair] for pair in pairs]
     return Evaluation(
-        comparisons=_corrected(comparisons, families, prompts, margins),
-        table=table_from_rows(rows, EVALUATION, "evaluation"),
+        comparisons=_adjust_p_values(comparisons, families, prompts, margins),
+        table=build_table(rows, EVALUATION, "evaluation"),
         unjudged={policy: table.column("score").null_count for policy, table in rollouts.items()},
         unpaired=unpaired,
     )
 
 
-def _pairs(policies: Sequence[str], baseline: str) -> list[tuple[str, str]]:
+def _list_pairs(policies: Sequence[str], baseline: str) -> list[tuple[str, str]]:
     """Return the pairs of (policy, baseline) to compare."""
     trained = [(AFTER, BEFORE)] if {AFTER, BEFORE} <= {*policies} else []
     return list(dict.fromkeys([*trained, *((policy, baseline) for policy in policies if policy != baseline)]))
 
 
-def _frames(
+def _build_frames(
     rollouts: Mapping[str, pa.Table], benchmark: str, asked: Asked, votes: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
     """Return a row for each prompt of the benchmark that was scored under all policies, in the same order."""
     judged = {}
     for policy, table in rollouts.items():
         part = table.filter(pc.equal(table.column("benchmark"), benchmark))
-        judged[policy] = judged_rollouts(part, asked, f"{benchmark}: rollouts of {policy}")
+        judged[policy] = select_judged(part, asked, f"{benchmark}: rollouts of {policy}")
     common = sorted(set.intersection(*(set(frame["prompt_id"]) for frame in judged.values())))
     if not common:
         raise MistakeError(
             f"{benchmark}: no prompt has a scored rollout under all policies ({', '.join(rollouts)}): there is nothing "
             "to compare"
         )
-    return {policy: per_prompt(frame, common, asked, votes) for policy, frame in judged.items()}
+    return {policy: compute_prompt_means(frame, common, asked, votes) for policy, frame in judged.items()}
 
 
-def _parts(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _split_by_domain(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the names of a benchmark's rows in tables, with a mask of the prompts of each."""
     if benchmark != HELDOUT:
         yield benchmark, np.full(len(domains), True)
@@ -230,7 +230,7 @@ def _parts(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[str, np.nda
             yield domain, np.array(domains) == domain
 
 
-def _values(
+def _split_by_value(
     benchmark: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the names of a benchmark's rows by the values of kept columns, with a mask of the prompts of each.
@@ -268,53 +268,55 @@ class _Metric:
 
     def of(self, frame: pd.DataFrame) -> Estimate:
         """Return the metric of a policy."""
-        values = self._column(frame, self.column)
+        values = self._get_column(frame, self.column)
         if not self.is_rate:
-            return length_interval(values)
-        return rate_interval(values, block_count(self._column(frame, "judged"), self.block), self._weights(frame))
+            return estimate_mean(values)
+        return estimate_rate(values, count_blocks(self._get_column(frame, "judged"), self.block), self._weights(frame))
 
     def difference(self, frame: pd.DataFrame, other: pd.DataFrame) -> Estimate:
         """Return the metric of a policy minus the metric of another."""
-        values = self._column(other, self.column), self._column(frame, self.column)
-        return rate_gain(*values, self._weights(frame)) if self.is_rate else length_gain(*values)
+        values = self._get_column(other, self.column), self._get_column(frame, self.column)
+        return estimate_rate_gain(*values, self._weights(frame)) if self.is_rate else estimate_mean_gain(*values)
 
     def _weights(self, frame: pd.DataFrame) -> np.ndarray | None:
-        return self._column(frame, self.weight) if self.weight else None
+        return self._get_column(frame, self.weight) if self.weight else None
 
-    def _column(self, frame: pd.DataFrame, name: str) -> np.ndarray:
+    def _get_column(self, frame: pd.DataFrame, name: str) -> np.ndarray:
         """Return the values of the metric's prompts in a column."""
         return frame[name].to_numpy()[self.prompts]
 
 
-def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> Iterator[_Metric | LengthControlledRate]:
+def _list_metrics(
+    frames: Sequence[pd.DataFrame], control: LengthControl | None
+) -> Iterator[_Metric | LengthControlledRate]:
     """Yield the metrics that all policies have, from their per-prompt tables of the same prompts."""
     everyone = np.full(len(frames[0]), True)
     yield _Metric("pass_rate", "passed", everyone)
     yield _Metric(
-        "mean_score", "score", everyone, is_rate=all(are_rates(frame["score"].to_numpy()) for frame in frames)
+        "mean_score", "score", everyone, is_rate=all(has_only_rates(frame["score"].to_numpy()) for frame in frames)
     )
-    for _, given in _common(frames, DIFFERENCE):
+    for _, given in _find_common(frames, DIFFERENCE):
         yield _Metric(WIN_RATE, "score", given)
         if control is not None:
             yield LengthControlledRate(given, control)
-    for name, given in _common(frames, PASSES_OF):
+    for name, given in _find_common(frames, PASSES_OF):
         yield _Metric(name, name, given, block=int(name.removeprefix(PASSES_OF)))
-    for name, given in _common(frames, MAJORITY_OF):
+    for name, given in _find_common(frames, MAJORITY_OF):
         yield _Metric(name, name, given, block=int(name.removeprefix(MAJORITY_OF)))
-    for name, given in _common(frames, PROMPT_LOOSE):
+    for name, given in _find_common(frames, PROMPT_LOOSE):
         yield _Metric(name, name, given)
         for way in ("strict", "loose"):
             yield _Metric(f"instruction_{way}", f"{REWARD}{way}", given, weight=INSTRUCTIONS)
-    for name, given in _common(frames, "no_answer"):
+    for name, given in _find_common(frames, "no_answer"):
         yield _Metric(name, name, given)
-    for name, given in _common(frames, "truncated"):
+    for name, given in _find_common(frames, "truncated"):
         yield _Metric(name, name, given)
     yield _Metric("mean_tokens", "num_tokens", everyone, is_rate=False)
-    for name, given in _common(frames, REWARD):
-        yield _Metric(name, name, given, is_rate=all(are_rates(frame[name][given].to_numpy()) for frame in frames))
+    for name, given in _find_common(frames, REWARD):
+        yield _Metric(name, name, given, is_rate=all(has_only_rates(frame[name][given].to_numpy()) for frame in frames))
 
 
-def _common(frames: Sequence[pd.DataFrame], beginning: str) -> Iterator[tuple[str, np.ndarray]]:
+def _find_common(frames: Sequence[pd.DataFrame], beginning: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the columns with this prefix that all policies have, and a mask of the prompts with a value in all."""
     for name in frames[0].columns:
         if name.startswith(beginning) and all(name in frame for frame in frames):
@@ -323,14 +325,14 @@ def _common(frames: Sequence[pd.DataFrame], beginning: str) -> Iterator[tuple[st
                 yield name, given
 
 
-def _rows(
+def _make_rows(
     benchmark: str,
     frames: Mapping[str, pd.DataFrame],
     pairs: Sequence[tuple[str, str]],
     control: LengthControl | None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of `EVALUATION` of one benchmark, by metric: policies, then differences."""
-    for metric in _metrics(list(frames.values()), control):
+    for metric in _list_metrics(list(frames.values()), control):
         about = {"benchmark": benchmark, "metric": metric.name}
         for policy, frame in frames.items():
             yield {**about, "policy": policy, "baseline": None, **asdict(metric.of(frame))}
@@ -339,15 +341,15 @@ def _rows(
             yield {**about, "policy": policy, "baseline": other, **asdict(difference)}
 
 
-def _comparison(frame: pd.DataFrame, other: pd.DataFrame) -> Comparison:
+def _compare(frame: pd.DataFrame, other: pd.DataFrame) -> Comparison:
     before, after = other["passed"].to_numpy(), frame["passed"].to_numpy()
-    gain = rate_gain(before, after)
+    gain = estimate_rate_gain(before, after)
     assert gain.p_value is not None  # each gain of rates has one
     rates = float(before.mean()), float(after.mean())
     return Comparison(*rates, gain.value, gain.low, gain.high, gain.p_value, gain.n, gain.detectable)
 
 
-def _averaged(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _compute_means(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the means of the per-prompt tables of several runs. The number of scored responses is their sum."""
     if len(frames) == 1:
         return frames[0]
@@ -355,16 +357,18 @@ def _averaged(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return frames[0].assign(**(total / len(frames)).drop(columns="judged"), judged=total["judged"])
 
 
-def _between_runs(comparison: Comparison, frames: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame]) -> Comparison:
+def _add_run_interval(
+    comparison: Comparison, frames: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame]
+) -> Comparison:
     """Return a comparison with the interval of its gain between runs, from the per-prompt tables of their runs."""
     before, after = (np.array([frame["passed"].mean() for frame in tables]) for tables in (others, frames))
-    between = gain_between_runs(before, after)
+    between = estimate_run_gain(before, after)
     if between is None:
         return comparison
     return replace(comparison, between_low=between.low, between_high=between.high)
 
 
-def _corrected(
+def _adjust_p_values(
     comparisons: Mapping[tuple[str, str], Mapping[str, Comparison]],
     families: Sequence[Sequence[tuple[str, str]]],
     benchmarks: Collection[str],

@@ -22,8 +22,8 @@ import pyarrow as pa
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import EngineConfig
-from tasks.generation.engine_variables import runner_variable
-from tasks.tables.parquet import table_from_rows
+from tasks.generation.engine_variables import choose_runner
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, UNKNOWN_END, canonical_json
 
 THINKING_ENDS = "</think>"
@@ -45,7 +45,7 @@ class HarnessError(InfrastructureError):
     """Raised if the process that runs lm-evaluation-harness fails."""
 
 
-def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, *, gpu: bool) -> dict[str, Any]:
+def build_request(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, *, gpu: bool) -> dict[str, Any]:
     """Return the request to the package, in the format of `tasks.evaluation.harness_child`.
 
     Args:
@@ -82,7 +82,7 @@ def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, 
         },
         "batch_size": "auto" if vllm else benchmark.batch_size,
         "device": "cuda" if gpu else "cpu",
-        "variables": runner_variable(engine),
+        "variables": choose_runner(engine),
     }
 
 
@@ -119,7 +119,7 @@ def questions(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmar
     """Return `PROMPTS` of a benchmark's documents. The source of each is its task."""
     rows = [
         {
-            "prompt_id": _id(document),
+            "prompt_id": _compute_id(document),
             "domain": benchmark.name,
             "source": document["task"],
             "row": document["number"],
@@ -131,7 +131,7 @@ def questions(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmar
         }
         for document in documents
     ]
-    return table_from_rows(rows, PROMPTS, f"questions of {benchmark.name}")
+    return build_table(rows, PROMPTS, f"questions of {benchmark.name}")
 
 
 def rollouts(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark, policy: str) -> pa.Table:
@@ -139,7 +139,7 @@ def rollouts(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark
     rows = [
         {
             "benchmark": benchmark.name,
-            "prompt_id": _id(document),
+            "prompt_id": _compute_id(document),
             "sample": 0,
             "response": document["response"],
             "num_tokens": document["tokens"],
@@ -154,10 +154,10 @@ def rollouts(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark
         }
         for document in documents
     ]
-    return table_from_rows(rows, EVALUATION_ROLLOUTS, f"rollouts of {benchmark.name}")
+    return build_table(rows, EVALUATION_ROLLOUTS, f"rollouts of {benchmark.name}")
 
 
-def _id(document: Mapping[str, Any]) -> str:
+def _compute_id(document: Mapping[str, Any]) -> str:
     """Return the id of a document, which does not depend on the policy's chat template."""
     text = canonical_json([document["task"], document["number"], document["digest"]])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

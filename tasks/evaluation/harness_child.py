@@ -26,7 +26,7 @@ THINKING = "<think>"
 
 
 @contextmanager
-def recorded_warnings() -> Iterator[list[str]]:
+def record_warnings() -> Iterator[list[str]]:
     """Yield a list that collects the package's warnings while the block runs, each once and in one line."""
     warnings: list[str] = []
 
@@ -84,7 +84,7 @@ def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
         task_manager=manager,
     )
     return [
-        _document(where, name, sample, request["metric"], thinks=request["chat_template"])
+        _make_document(where, name, sample, request["metric"], thinks=request["chat_template"])
         for name, samples in results["samples"].items()
         for sample in samples
         if sample["filter"] == filters[name]
@@ -112,12 +112,12 @@ def _filter(where: str, name: str, task: Any, wanted: str | None) -> str:
     raise MistakeError(f"{where}: task {name!r} has {given}; give filter, one of: {', '.join(known)}")
 
 
-def _document(where: str, task: str, sample: Mapping[str, Any], metric: str, *, thinks: bool) -> dict[str, Any]:
+def _make_document(where: str, task: str, sample: Mapping[str, Any], metric: str, *, thinks: bool) -> dict[str, Any]:
     """Return a document of the result. If the policy `thinks`, unclosed thinking scores 0, as in other benchmarks."""
     value = sample[metric]
     if not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise MistakeError(f"{where}: task {task!r}: the metric {metric!r} is not a share of a document: {value!r:.80}")
-    response = _response(sample)
+    response = _get_response(sample)
     return {
         "task": task,
         "number": sample["doc_id"],
@@ -129,7 +129,7 @@ def _document(where: str, task: str, sample: Mapping[str, Any], metric: str, *, 
     }
 
 
-def _response(sample: Mapping[str, Any]) -> str:
+def _get_response(sample: Mapping[str, Any]) -> str:
     """Return the generated text, or the most likely choice."""
     first = sample["resps"][0][0]
     if isinstance(first, str):
@@ -139,7 +139,7 @@ def _response(sample: Mapping[str, Any]) -> str:
     return str(sample["arguments"][best][1])
 
 
-def _with_tokens(documents: Sequence[dict[str, Any]], folder: str) -> Iterator[dict[str, Any]]:
+def _count_tokens(documents: Sequence[dict[str, Any]], folder: str) -> Iterator[dict[str, Any]]:
     """Yield the documents with the length of their responses in tokens of the policy."""
     from transformers import AutoTokenizer
 
@@ -152,8 +152,8 @@ def main() -> None:
     """Process the request given on the command line."""
     request = json.loads(Path(sys.argv[1]).read_text())
     try:
-        with recorded_warnings() as warnings:
-            documents = list(_with_tokens(ask(request), request["arguments"]["pretrained"]))
+        with record_warnings() as warnings:
+            documents = list(_count_tokens(ask(request), request["arguments"]["pretrained"]))
         result: Any = {"documents": documents, "warnings": warnings}
     except MistakeError as mistake:
         result = {"mistake": str(mistake)}

@@ -8,7 +8,7 @@ from flytekit import Resources
 
 from images import GENERATION
 from tasks.evaluation.harness_spec import HarnessBenchmark, check_installed
-from tasks.flyte.stages import RESULT, Folder, Parquet, Stopwatch, content_digest, local, shown_stage, write_output
+from tasks.flyte.stages import RESULT, Folder, Parquet, Stopwatch, content_digest, shown_stage, to_local, write_output
 from tasks.generation.config import EngineConfig
 from tasks.lineage.provenance import made_from
 from tasks.machine.image import check_image_of_pod
@@ -35,13 +35,13 @@ def evaluate_by_harness(
         benchmark: the options of the benchmark.
         engine: the options of the evaluation's engine.
     """
-    from tasks.evaluation.harness import ask, questions, request_of, rollouts
+    from tasks.evaluation.harness import ask, build_request, questions, rollouts
     from tasks.machine.resources import has_gpu, process_resources
 
     check_installed()
     check_image_of_pod()
     watch = Stopwatch(f"harness: {benchmark.name}")
-    documents, warnings = ask(request_of(benchmark, engine, local(policy), gpu=has_gpu()))
+    documents, warnings = ask(build_request(benchmark, engine, to_local(policy), gpu=has_gpu()))
     digest = content_digest(policy)
     lineage = made_from(__name__, inputs={"policy": digest}, benchmark=benchmark, engine=engine)
     passed = sum(document["value"] == 1 for document in documents)

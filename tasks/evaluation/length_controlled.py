@@ -99,7 +99,7 @@ class LengthControlled(NamedTuple):
     strength: float
 
 
-def length_controlled_rate(comparisons: Preferences, baseline: Preferences | None = None) -> LengthControlled:
+def estimate_length_controlled(comparisons: Preferences, baseline: Preferences | None = None) -> LengthControlled:
     """Return the length-controlled win rate of a model against a baseline (see the module's docstring).
 
     Args:
@@ -111,15 +111,15 @@ def length_controlled_rate(comparisons: Preferences, baseline: Preferences | Non
     Raises:
         MistakeError: there are fewer comparisons with a preference than folds.
     """
-    own = _features(_standardised(comparisons.differences), comparisons.difficulties, 1.0)
+    own = _build_features(_normalize(comparisons.differences), comparisons.difficulties, 1.0)
     rows = _Rows(own, comparisons.preferences, np.ones(len(own)))
     if baseline is not None:
-        held = _features(np.tanh(baseline.differences), baseline.difficulties, 0.0)
-        rows = _Rows(held, baseline.preferences, np.full(len(held), BASELINE_WEIGHT)).followed_by(rows)
+        held = _build_features(np.tanh(baseline.differences), baseline.difficulties, 0.0)
+        rows = _Rows(held, baseline.preferences, np.full(len(held), BASELINE_WEIGHT)).append(rows)
     rows = rows.at(~np.isnan(rows.preferences))
     if np.sum(~np.isnan(comparisons.preferences)) < FOLDS:
         raise MistakeError(f"a length-controlled win rate needs {FOLDS} comparisons or more with a preference")
-    strength = _best_strength(rows)
+    strength = _choose_strength(rows)
     length, difficulty, model = (float(value) for value in _fit(rows, strength))
     rate = float(np.mean(expit(model + difficulty * comparisons.difficulties)))
     return LengthControlled(rate, model, length, difficulty, strength)
@@ -141,30 +141,30 @@ class _Rows(NamedTuple):
         # Avoids BLAS, whose threads cost far more than a product of three columns if the machine is busy.
         return np.einsum("ij,j->i", self.features, coefficients)
 
-    def followed_by(self, others: _Rows) -> _Rows:
+    def append(self, others: _Rows) -> _Rows:
         """Concatenate these rows and the others."""
         return _Rows(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
 
 
-def _standardised(differences: np.ndarray) -> np.ndarray:
+def _normalize(differences: np.ndarray) -> np.ndarray:
     """Return tanh of the differences divided by their standard deviation (with n - 1), or 0 if all are equal."""
     deviation = np.std(differences, ddof=1) if len(differences) > 1 else 0.0
     return np.tanh(differences / deviation) if deviation > 0 else np.zeros(len(differences))
 
 
-def _features(lengths: np.ndarray, difficulties: np.ndarray, model: float) -> np.ndarray:
+def _build_features(lengths: np.ndarray, difficulties: np.ndarray, model: float) -> np.ndarray:
     return np.column_stack([lengths, difficulties, np.full(len(lengths), model)])
 
 
-def _best_strength(rows: _Rows) -> float:
+def _choose_strength(rows: _Rows) -> float:
     """Return the C whose fits have the lowest cross-entropy on the held-out folds."""
     fold = np.arange(len(rows.preferences)) % FOLDS
     parts = [(rows.at(fold != left_out), rows.at(fold == left_out)) for left_out in range(FOLDS)]
-    losses = [sum(_cross_entropy(unseen, _fit(seen, c)) for seen, unseen in parts) for c in STRENGTHS]
+    losses = [sum(_compute_cross_entropy(unseen, _fit(seen, c)) for seen, unseen in parts) for c in STRENGTHS]
     return float(STRENGTHS[int(np.argmin(losses))])
 
 
-def _cross_entropy(rows: _Rows, coefficients: np.ndarray) -> float:
+def _compute_cross_entropy(rows: _Rows, coefficients: np.ndarray) -> float:
     """Return the mean weighted cross-entropy of rows under the coefficients."""
     predicted = np.clip(expit(rows.scores(coefficients)), FLOOR, 1 - FLOOR)
     losses = xlogy(rows.preferences, predicted) + xlogy(1 - rows.preferences, 1 - predicted)
@@ -183,25 +183,25 @@ def _fit(rows: _Rows, strength: float) -> np.ndarray:
     for _ in range(NEWTON_STEPS):
         chances = expit(rows.scores(at))
         slope = np.einsum("ij,i->j", rows.features, rows.weights * (chances - rows.preferences)) / total
-        if np.all(np.abs(_excess(slope, at, penalty)) <= TOLERANCE):
+        if np.all(np.abs(_compute_excess(slope, at, penalty)) <= TOLERANCE):
             break
         spread = rows.weights * chances * (1 - chances) / total
         curvature = np.einsum("ij,ik,i->jk", rows.features, rows.features, spread)
-        step = _least_quadratic(at, slope, curvature, penalty) - at
-        scale = _decreasing_scale(rows, at, step, penalty)
+        step = _find_quadratic_minimum(at, slope, curvature, penalty) - at
+        scale = _find_step_scale(rows, at, step, penalty)
         if scale == 0:  # no decrease beyond rounding errors
             break
         at = at + scale * step
     return at
 
 
-def _excess(slope: np.ndarray, at: np.ndarray, penalty: float) -> np.ndarray:
+def _compute_excess(slope: np.ndarray, at: np.ndarray, penalty: float) -> np.ndarray:
     """Return the gradient of the penalised loss for each coefficient; 0 if the penalty keeps a coefficient at 0."""
     held = np.sign(slope) * np.maximum(np.abs(slope) - penalty, 0)
     return np.where(at == 0, held, slope + penalty * np.sign(at))
 
 
-def _least_quadratic(at: np.ndarray, slope: np.ndarray, curvature: np.ndarray, penalty: float) -> np.ndarray:
+def _find_quadratic_minimum(at: np.ndarray, slope: np.ndarray, curvature: np.ndarray, penalty: float) -> np.ndarray:
     """Return the minimum of the second-order approximation at `at` plus the penalty, by coordinate descent."""
     best = at.copy()
     for _ in range(SWEEPS):
@@ -215,13 +215,13 @@ def _least_quadratic(at: np.ndarray, slope: np.ndarray, curvature: np.ndarray, p
     return best
 
 
-def _decreasing_scale(rows: _Rows, at: np.ndarray, step: np.ndarray, penalty: float) -> float:
+def _find_step_scale(rows: _Rows, at: np.ndarray, step: np.ndarray, penalty: float) -> float:
     """Return the largest of 1, 1/2, 1/4, ... by which a step decreases the penalised loss, or 0 if none does."""
 
-    def loss(coefficients: np.ndarray) -> float:
+    def compute_loss(coefficients: np.ndarray) -> float:
         scores = rows.scores(coefficients)
         losses = rows.weights * (np.logaddexp(0, scores) - rows.preferences * scores)
         return float(np.sum(losses) / np.sum(rows.weights) + penalty * np.sum(np.abs(coefficients)))
 
-    start = loss(at)
-    return next((scale for scale in 0.5 ** np.arange(HALVINGS) if loss(at + scale * step) < start), 0.0)
+    start = compute_loss(at)
+    return next((scale for scale in 0.5 ** np.arange(HALVINGS) if compute_loss(at + scale * step) < start), 0.0)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.evaluation.win_rates import DIFFERENCE, ROW
 from tasks.failures import MistakeError
 from tasks.statistics.majority import majority
-from tasks.statistics.pass_at_k import pass_at_k
+from tasks.statistics.pass_at_k import estimate_pass_at_k
 from tasks.tables.schemas import UNKNOWN_END
 
 REWARD = "rewards/"
@@ -49,7 +49,7 @@ class Asked:
         }
 
 
-def judged_rollouts(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFrame:
+def select_judged(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFrame:
     """Return the rollouts that have a score, after checking that all prompts are known and no sample occurs twice.
 
     Args:
@@ -73,7 +73,9 @@ def judged_rollouts(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFram
     return judged.sort_values(["prompt_id", "sample"])  # float sums, and so the bytes, must not depend on row order
 
 
-def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Sequence[int] = ()) -> pd.DataFrame:
+def compute_prompt_means(
+    judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Sequence[int] = ()
+) -> pd.DataFrame:
     """Return one row for each of `prompts`, in order: means over its scored rollouts, and their number `judged`.
 
     A column is NaN if it does not apply to a prompt: `rewards/<name>` if the reward applies to none of its responses,
@@ -82,7 +84,7 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
     and `instructions` if the verifier is not `precise_if` in mode `both`.
 
     Args:
-        judged: the output of `judged_rollouts`.
+        judged: the output of `select_judged`.
         prompts: ids of prompts with a scored rollout.
         asked: the prompts of the benchmark.
         votes: the k of majority@k.
@@ -94,15 +96,17 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
         no_answer=judged["answer"].isna().astype(float).where(reads_answers),
     ).groupby("prompt_id")
     means = grouped[["passed", "score", "truncated", "num_tokens", "no_answer"]].mean().assign(judged=grouped.size())
-    estimates = pass_at_k(means["judged"].to_numpy(), grouped["passed"].sum().to_numpy())
+    estimates = estimate_pass_at_k(means["judged"].to_numpy(), grouped["passed"].sum().to_numpy())
     passes = {f"{PASSES_OF}{k}": estimates[:, k - 1] for k in range(2, estimates.shape[1] + 1)}
-    majorities = {f"{MAJORITY_OF}{k}": [_majority(samples, k) for _, samples in grouped] for k in votes}
+    majorities = {f"{MAJORITY_OF}{k}": [_compute_majority(samples, k) for _, samples in grouped] for k in votes}
     columns = pd.DataFrame({**passes, **majorities}, index=means.index)
-    table = means.join(columns).join(_mean_rewards(judged)).loc[prompts]
-    return table.assign(**_instructions(table, judged, asked.instructions), **_lengths(table, asked))
+    table = means.join(columns).join(_compute_mean_rewards(judged)).loc[prompts]
+    return table.assign(
+        **_compute_loose_rates(table, judged, asked.instructions), **_compute_length_differences(table, asked)
+    )
 
 
-def _lengths(table: pd.DataFrame, asked: Asked) -> dict[str, pd.Series]:
+def _compute_length_differences(table: pd.DataFrame, asked: Asked) -> dict[str, pd.Series]:
     """Return the columns of prompts whose responses were compared with a reference, or none without such prompts."""
     if not asked.characters or CHARACTERS not in table.columns:
         return {}
@@ -110,19 +114,19 @@ def _lengths(table: pd.DataFrame, asked: Asked) -> dict[str, pd.Series]:
     return {DIFFERENCE: references - table[CHARACTERS], ROW: pd.Series(asked.rows).reindex(table.index)}
 
 
-def _majority(samples: pd.DataFrame, k: int) -> float:
+def _compute_majority(samples: pd.DataFrame, k: int) -> float:
     labels = [None if np.isnan(label) else int(label) for label in samples["answer_class"].astype(float)]
     return majority(labels, [bool(passed) for passed in samples["passed"]], k)
 
 
-def _mean_rewards(judged: pd.DataFrame) -> pd.DataFrame:
+def _compute_mean_rewards(judged: pd.DataFrame) -> pd.DataFrame:
     """Return the mean of each reward, before its weight, by prompt, as columns `rewards/<name>`."""
-    rows = [(prompt, f"{REWARD}{part['name']}", part["value"]) for prompt, part in _rewards(judged)]
+    rows = [(prompt, f"{REWARD}{part['name']}", part["value"]) for prompt, part in _list_rewards(judged)]
     frame = pd.DataFrame(rows, columns=["prompt_id", "name", "value"]).astype({"value": float})
     return frame.pivot_table(index="prompt_id", columns="name", values="value", aggfunc="mean")
 
 
-def _rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _list_rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the rewards that apply, with the prompts of their responses."""
     prompts = judged["prompt_id"].to_numpy(object)  # pandas would convert each text to a scalar on iteration
     for prompt, parts in zip(prompts, judged["rewards"], strict=True):
@@ -131,12 +135,12 @@ def _rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield prompt, part
 
 
-def _instructions(table: pd.DataFrame, judged: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, pd.Series]:
+def _compute_loose_rates(table: pd.DataFrame, judged: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, pd.Series]:
     """Return the columns of prompts that were scored by both criteria, or none without such prompts."""
     strict, loose = (f"{REWARD}{name}" for name in ("strict", "loose"))
     if not counts or not {strict, loose} <= set(table.columns):
         return {}
-    follows_all = [(prompt, part["value"] == 1.0) for prompt, part in _rewards(judged) if part["name"] == "loose"]
+    follows_all = [(prompt, part["value"] == 1.0) for prompt, part in _list_rewards(judged) if part["name"] == "loose"]
     by_prompt = pd.DataFrame(follows_all, columns=["prompt_id", "all"]).groupby("prompt_id")["all"].mean()
     number = pd.Series(counts, dtype=float).reindex(table.index)
     return {PROMPT_LOOSE: by_prompt.reindex(table.index), INSTRUCTIONS: number.where(table[strict].notna())}

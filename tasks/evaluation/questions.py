@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.config.loading import must_be_one_of
+from tasks.config.loading import check_choice
 from tasks.evaluation.runs import read_table
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.excerpts.texts import Excerpt
@@ -42,7 +42,7 @@ class Question:
         verdicts = [row["passed"] for row in self.responses.get(policy, ()) if row["passed"] is not None]
         return sum(verdicts) / len(verdicts) if verdicts else None
 
-    def flips(self, policies: tuple[str, str], flip: Flip) -> bool:
+    def has_flip(self, policies: tuple[str, str], flip: Flip) -> bool:
         """Return True if the pass rate changes from the first policy to the second in this direction."""
         first, second = (self.pass_rate(policy) for policy in policies)
         if first is None or second is None:
@@ -50,7 +50,7 @@ class Question:
         return first != second if flip == "any" else second > first if flip == "better" else second < first
 
 
-def questions(run: Path, benchmark: str) -> list[Question]:
+def read_questions(run: Path, benchmark: str) -> list[Question]:
     """Return the questions of a benchmark in order, with the responses of all policies.
 
     Args:
@@ -61,11 +61,11 @@ def questions(run: Path, benchmark: str) -> list[Question]:
         MistakeError: the folder has no such tables, or the run did not evaluate this benchmark.
     """
     prompts, rollouts = (read_table(run, name) for name in ("evaluation_prompts", "evaluation_rollouts"))
-    must_be_one_of(benchmark, set(prompts["benchmark"].to_pylist()), f"{run}: --benchmark", "benchmark")
-    return with_responses(*(table.filter(pc.equal(table["benchmark"], benchmark)) for table in (prompts, rollouts)))
+    check_choice(benchmark, set(prompts["benchmark"].to_pylist()), f"{run}: --benchmark", "benchmark")
+    return join_responses(*(table.filter(pc.equal(table["benchmark"], benchmark)) for table in (prompts, rollouts)))
 
 
-def with_responses(prompts: pa.Table, rollouts: pa.Table) -> list[Question]:
+def join_responses(prompts: pa.Table, rollouts: pa.Table) -> list[Question]:
     """Return the questions of one benchmark, in the order of `prompts`, with the rows of `rollouts` of all policies.
 
     Args:
@@ -87,9 +87,9 @@ def with_responses(prompts: pa.Table, rollouts: pa.Table) -> list[Question]:
     ]
 
 
-def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
+def format_question(question: Question, policies: Sequence[str]) -> Iterator[str]:
     """Yield lines of text with a question and one response of each policy: the first with the majority verdict."""
-    yield _title(question)
+    yield _format_title(question)
     for policy in policies:
         rows = question.responses.get(policy, ())
         judged = [row for row in rows if row["passed"] is not None]
@@ -98,10 +98,10 @@ def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
             continue
         passes = sum(row["passed"] for row in judged)
         shown = next(row for row in judged if row["passed"] == (2 * passes >= len(judged)))
-        answer = "" if shown["answer"] is None else f", answer {_short(shown['answer'], 40)}"
-        reason = "" if shown["detail"] is None else f" ({_short(shown['detail'], REASON_CHARS)})"
+        answer = "" if shown["answer"] is None else f", answer {_limit_text(shown['answer'], 40)}"
+        reason = "" if shown["detail"] is None else f" ({_limit_text(shown['detail'], REASON_CHARS)})"
         passing = f"  {policy}: {passes} of {len(judged)} pass; sample {shown['sample']}{answer}{reason}"
-        if episode := ShownEpisode.of_row(shown, TERMINAL_TURNS, TERMINAL_CHARS):
+        if episode := ShownEpisode.from_row(shown, TERMINAL_TURNS, TERMINAL_CHARS):
             yield passing
             yield from episode.lines("    ")
         else:
@@ -116,22 +116,22 @@ def worst(asked: Sequence[Question], policy: str) -> list[tuple[Question, Mappin
     return sorted(scored, key=lambda pair: (pair[1]["score"], pair[1]["prompt_id"], pair[1]["sample"]))
 
 
-def response_lines(question: Question, row: Mapping[str, Any]) -> Iterator[str]:
+def format_response(question: Question, row: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines of text with a question, and one response to it with its score and the verifier's reason."""
-    yield _title(question)
-    reason = "" if row["detail"] is None else f" ({_short(row['detail'], QUESTION_CHARS)})"
+    yield _format_title(question)
+    reason = "" if row["detail"] is None else f" ({_limit_text(row['detail'], QUESTION_CHARS)})"
     yield f"  {row['policy']}: score {row['score']:g}; sample {row['sample']}{reason}"
-    if episode := ShownEpisode.of_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
+    if episode := ShownEpisode.from_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
         yield from episode.lines("    ")
         return
-    excerpt = Excerpt.of(row["response"], WORST_CHARS)
+    excerpt = Excerpt.from_text(row["response"], WORST_CHARS)
     text = f"{excerpt.head} […] {excerpt.tail}" if excerpt.left_out else excerpt.head
     yield from (f"    {line}" for line in text.splitlines() or ["(empty response)"])
 
 
-def _title(question: Question) -> str:
+def _format_title(question: Question) -> str:
     prompt = question.prompt
-    asked = _short(prompt["messages"][-1]["content"], QUESTION_CHARS)
+    asked = _limit_text(prompt["messages"][-1]["content"], QUESTION_CHARS)
     return f"{prompt['prompt_id'][:8]}  {prompt['source']} row {prompt['row']}  {asked}"
 
 
@@ -144,6 +144,6 @@ def _end(text: str, most: int) -> str:
     return f"[…] {last if line[-most - 1] == ' ' else last.partition(' ')[2] or last}"
 
 
-def _short(text: str, most: int) -> str:
+def _limit_text(text: str, most: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]} […]"

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from tasks.evaluation.comparison import Evaluation, compare
 from tasks.evaluation.per_prompt import MAJORITY_OF, REWARD
 from tasks.evaluation.spec import ComparedBenchmark
-from tasks.evaluation.win_rates import LENGTH_CONTROLLED, WIN_RATE, length_controls
+from tasks.evaluation.win_rates import LENGTH_CONTROLLED, WIN_RATE, load_length_controls
 from tasks.failures import MistakeError
-from tasks.storage.run_folders import check_run, hint_on
+from tasks.storage.run_folders import check_run, make_hint
 from tasks.tables.parquet import read_metadata, validate
 from tasks.tables.schemas import AFTER, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
 
@@ -34,13 +34,13 @@ def read_table(run: Path, name: str) -> pa.Table:
     check_run(run)
     path = run / f"{name}.parquet"
     if not path.is_file():
-        elsewhere = hint_on(run, path.name)
+        elsewhere = make_hint(run, path.name)
         raise MistakeError(f"{run} contains no {path.name}: name the folder of a whole run{elsewhere}")
     schema = EVALUATION_PROMPTS if name == "evaluation_prompts" else EVALUATION_ROLLOUTS
     return validate(pq.read_table(path), schema, str(path))
 
 
-def options_of(run: Path) -> Mapping[str, Any]:
+def read_options(run: Path) -> Mapping[str, Any]:
     """Return the options of a run that differ from their defaults, by file. It is empty if the summary has none."""
     try:
         summary = json.loads((run / "summary.json").read_text())
@@ -56,7 +56,7 @@ class SharedOptions(NamedTuple):
     messages: list[str]
 
 
-def benchmark_options(runs: Sequence[Path]) -> SharedOptions:
+def read_benchmark_options(runs: Sequence[Path]) -> SharedOptions:
     """Return the margins, the k of majority@k and the win rate data of the runs' benchmarks.
 
     They are taken from the first run that evaluated a benchmark. A file of win rate data that cannot be read any more
@@ -72,7 +72,7 @@ def benchmark_options(runs: Sequence[Path]) -> SharedOptions:
     messages = []
     for name, benchmark in benchmarks.items():
         try:
-            length_controls([benchmark])
+            load_length_controls([benchmark])
         except MistakeError as error:
             messages.append(f"{name}: no length-controlled win rate: {error}")
             benchmarks[name] = benchmark.model_copy(update={"length_control": None})
@@ -97,11 +97,11 @@ def compare_runs(runs: Sequence[Path], policy: str = AFTER, benchmarks: Sequence
     names = [run.resolve().name for run in runs]
     if len(set(names)) < len(names):
         raise MistakeError(f"runs to compare must have different folders, got {', '.join(names)}")
-    answered = {name: _of_policy(run, policy) for name, run in zip(names, runs, strict=True)}
+    answered = {name: _read_policy(run, policy) for name, run in zip(names, runs, strict=True)}
     return compare_answers(answered, read_table(runs[0], "evaluation_prompts"), names[0], benchmarks)
 
 
-def further_metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
+def select_further_metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the rows of majority@k, win rates, mean scores and means of rewards, which are shown next to pass rates.
 
     Pass rates by the values of kept columns, which have no p-values, are among them.
@@ -127,12 +127,12 @@ def further_metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
         }
         for (benchmark, metric), by_policy in values.items()
         if (metric == "pass_rate" and benchmark not in tested)
-        or (metric.startswith(FURTHER) and _values(by_policy) != _values(values[benchmark, "pass_rate"]))
+        or (metric.startswith(FURTHER) and _get_values(by_policy) != _get_values(values[benchmark, "pass_rate"]))
         for policy, row in by_policy.items()
     ]
 
 
-def _values(by_policy: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def _get_values(by_policy: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return {policy: row["value"] for policy, row in by_policy.items()}
 
 
@@ -157,25 +157,25 @@ def compare_answers(
     Raises:
         MistakeError: runs that share no prompt.
     """
-    shared = reduce(set.__and__, (_pairs(table) for table in answered.values()))
-    asked = prompts.filter(pa.array([pair in shared for pair in _listed(prompts)], pa.bool_()))
+    shared = reduce(set.__and__, (_collect_pairs(table) for table in answered.values()))
+    asked = prompts.filter(pa.array([pair in shared for pair in _list_rows(prompts)], pa.bool_()))
     if not asked.num_rows:
         raise MistakeError(f"no prompt was answered in all of {', '.join(answered)}: there is nothing to compare")
     common = {
-        name: table.filter(pa.array([pair in shared for pair in _listed(table)], pa.bool_()))
+        name: table.filter(pa.array([pair in shared for pair in _list_rows(table)], pa.bool_()))
         for name, table in answered.items()
     }
     by_benchmark = {
         benchmark: asked.filter(pc.equal(asked["benchmark"], benchmark))
         for benchmark in dict.fromkeys(asked["benchmark"].to_pylist())
     }
-    controls = length_controls(benchmarks)
+    controls = load_length_controls(benchmarks)
     return compare(
         common, by_benchmark, baseline, benchmarks, controls=controls, runs=averaged, corrected_together=True
     )
 
 
-def _of_policy(run: Path, policy: str) -> pa.Table:
+def _read_policy(run: Path, policy: str) -> pa.Table:
     rollouts = read_table(run, "evaluation_rollouts")
     chosen = rollouts.filter(pc.equal(rollouts["policy"], policy))
     if not chosen.num_rows:
@@ -184,10 +184,10 @@ def _of_policy(run: Path, policy: str) -> pa.Table:
     return chosen
 
 
-def _listed(table: pa.Table) -> list[tuple[str, str]]:
+def _list_rows(table: pa.Table) -> list[tuple[str, str]]:
     """Return the benchmark and the prompt of every row."""
     return list(zip(table["benchmark"].to_pylist(), table["prompt_id"].to_pylist(), strict=True))
 
 
-def _pairs(rollouts: pa.Table) -> set[tuple[str, str]]:
-    return set(_listed(rollouts))
+def _collect_pairs(rollouts: pa.Table) -> set[tuple[str, str]]:
+    return set(_list_rows(rollouts))

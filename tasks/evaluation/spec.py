@@ -31,7 +31,7 @@ class EvaluationSpec(Config):
     """Pod in which a policy is evaluated on a cluster."""
 
     @model_validator(mode="after")
-    def _ends_thinking(self) -> Self:
+    def _check_thinking_end(self) -> Self:
         if self.engine.server is None:  # a server has its own arguments
             check_thinking_budget(self.sampling.vllm, self.engine.vllm)
         return self
@@ -60,7 +60,7 @@ class ComparedBenchmark(Config):
     rows: int | None = None
     """Number of questions according to the card, or None if it is unknown or only some of them are used."""
 
-    def shortfall(self, asked: int) -> str | None:
+    def describe_shortfall(self, asked: int) -> str | None:
         """Return a message if the number of questions differs from the card's, else None."""
         if self.rows in (None, asked):
             return None

@@ -18,19 +18,19 @@ from tasks.flyte.stages import (
     Parquet,
     Stopwatch,
     content_digest,
-    local,
+    find_storage_location,
     read_input,
     read_input_batches,
     sampling_progress,
     show,
     shown_stage,
-    storage_location,
+    to_local,
     write_output,
 )
 from tasks.generation.benchmark_sampling import AskedBenchmark, AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
-from tasks.rollouts.headlines import sampling_headline
+from tasks.rollouts.headlines import format_sampling_headline
 from tasks.tables.schemas import (
     EVALUATION,
     EVALUATION_PROMPTS,
@@ -100,15 +100,15 @@ def evaluate_policy(
     """
     from tasks.charts import decks
     from tasks.rollouts.judged_by import JudgedBy
-    from tasks.rollouts.response_identity import sampled_type
+    from tasks.rollouts.response_identity import resolve_dtype
 
     watch = Stopwatch("evaluation")
     benchmarks = [AskedBenchmark(name=HELDOUT, sampling=config.sampling), *asked.benchmarks]
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     digest = content_digest(policy)
     judged_by = JudgedBy(verifiers, content_digest(initial))
-    workloads = _workloads(tables, benchmarks, digest, config, judged_by)
-    rollouts = _rollouts(workloads, policy, digest, config, verifiers.with_initial(local(initial)))
+    workloads = _build_workloads(tables, benchmarks, digest, config, judged_by)
+    rollouts = _sample_rollouts(workloads, policy, digest, config, verifiers.resolve_initial(to_local(initial)))
     lineage = made_from(
         __name__,
         inputs={
@@ -128,7 +128,7 @@ def evaluate_policy(
         write_output("rollouts.parquet", table, EVALUATION_ROLLOUTS, lineage),
         write_output("set_aside.parquet", rollouts.set_aside, SET_ASIDE, lineage),
         watch.summary(
-            sampling_headline(
+            format_sampling_headline(
                 table.num_rows,
                 "responses",
                 generated=sampled.responses,
@@ -140,16 +140,16 @@ def evaluate_policy(
             output_tokens=sampled.output_tokens,
             tokens_per_second=sampled.tokens_per_second,
             engine_start_seconds=sampled.start_seconds,
-            benchmarks=rollouts.took([benchmark.name for benchmark in benchmarks]),
+            benchmarks=rollouts.describe_workloads([benchmark.name for benchmark in benchmarks]),
             unjudged=unjudged,
             verifiers=sampled.verifiers,
-            dtype=sampled_type(config.engine),
+            dtype=resolve_dtype(config.engine),
             too_long=rollouts.set_aside.num_rows,
         ),
     )
 
 
-def _workloads(
+def _build_workloads(
     tables: Sequence[pa.Table],
     benchmarks: Sequence[AskedBenchmark],
     policy: str,
@@ -163,14 +163,14 @@ def _workloads(
         Workload(
             table,
             benchmark.sampling,
-            RolloutCache.at(*storage_location("rollouts"), policy, config.engine, benchmark.sampling, judged_by),
+            RolloutCache.open(*find_storage_location("rollouts"), policy, config.engine, benchmark.sampling, judged_by),
             benchmark.name,
         )
         for table, benchmark in zip(tables, benchmarks, strict=True)
     ]
 
 
-def _rollouts(
+def _sample_rollouts(
     workloads: Sequence[Workload],
     policy: Folder,
     digest: str,
@@ -184,7 +184,7 @@ def _rollouts(
     with sampling_progress("evaluation", prompts, responses, config.engine.loading) as (judged, _):
         return sample_and_score(
             workloads,
-            local(policy),
+            to_local(policy),
             config.engine,
             policy=digest,
             stage="evaluation",
@@ -203,12 +203,12 @@ def _read_answers(
     verifiers: VerifiersConfig,
 ) -> pa.Table:
     """Return one table of the `ROLLOUTS` of all benchmarks, with their answers."""
-    from tasks.evaluation.answers import with_answers
+    from tasks.evaluation.answers import add_answers
     from tasks.verifiers import open_pool
 
     return pa.concat_tables(
         [
-            with_answers(
+            add_answers(
                 table,
                 questions,
                 benchmark.name,
@@ -246,7 +246,7 @@ def compare_policies(
     """
     from tasks.charts import decks
     from tasks.evaluation.comparison import compare
-    from tasks.evaluation.win_rates import length_controls
+    from tasks.evaluation.win_rates import load_length_controls
 
     watch = Stopwatch("comparison")
     apart = len(further) // len(policies)
@@ -255,15 +255,16 @@ def compare_policies(
         for number, (name, file) in enumerate(zip(policies, rollouts, strict=True))
     }
     answered = {
-        name: pa.concat_tables([VERDICTS.empty_table(), *_batches(listed, VERDICTS)]) for name, listed in files.items()
+        name: pa.concat_tables([VERDICTS.empty_table(), *_read_batches(listed, VERDICTS)])
+        for name, listed in files.items()
     }
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True):
-        if sentence := benchmark.shortfall(table.num_rows):
+        if sentence := benchmark.describe_shortfall(table.num_rows):
             logger.warning("%s; questions that were dropped are in the table set_aside_evaluation", sentence)
     names = (HELDOUT, *(benchmark.name for benchmark in benchmarks.benchmarks))
     asked = dict(zip(names, tables, strict=True))
-    controls = length_controls(benchmarks.benchmarks)
+    controls = load_length_controls(benchmarks.benchmarks)
     evaluation = compare(answered, asked, baseline, benchmarks.benchmarks, controls=controls)
     warn_of_truncation(evaluation.table)
     inputs: dict[str, str | list[str]] = {
@@ -273,11 +274,11 @@ def compare_policies(
     }
     lineage = made_from(__name__, inputs=inputs, policies=policies, baseline=baseline, benchmarks=benchmarks)
     show("comparison", decks.comparison(evaluation.table))
-    prompts_of_all = pa.concat_tables([_of_benchmark(table, name) for name, table in asked.items()])
+    prompts_of_all = pa.concat_tables([_add_benchmark(table, name) for name, table in asked.items()])
     return Compared(
         write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
         write_output("evaluation_prompts.parquet", prompts_of_all, EVALUATION_PROMPTS, lineage),
-        write_output("evaluation_rollouts.parquet", _all_rollouts(files), EVALUATION_ROLLOUTS, lineage),
+        write_output("evaluation_rollouts.parquet", _read_rollouts(files), EVALUATION_ROLLOUTS, lineage),
         write_output("set_aside.parquet", _set_aside(set_aside), SET_ASIDE, lineage),
         watch.summary(
             evaluation.headline(),
@@ -290,7 +291,7 @@ def compare_policies(
     )
 
 
-def _batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Table]:
+def _read_batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of several tables in batches."""
     for file in files:
         yield from read_input_batches(file, schema)
@@ -303,20 +304,20 @@ def _set_aside(files: Sequence[Parquet]) -> pa.Table:
     return table.set_column(table.schema.get_field_index("stage"), SET_ASIDE.field("stage"), stage)
 
 
-def _of_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
+def _add_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
     """Return `PROMPTS` with the benchmark's name."""
     names = pa.array([benchmark] * prompts.num_rows, pa.string())
     return prompts.add_column(0, EVALUATION_PROMPTS.field("benchmark"), names)
 
 
-def _all_rollouts(files: Mapping[str, Sequence[Parquet]]) -> Iterator[pa.Table]:
+def _read_rollouts(files: Mapping[str, Sequence[Parquet]]) -> Iterator[pa.Table]:
     """Yield the rollouts of all policies in batches, with the policies' names."""
     for name, listed in files.items():
-        for part in _batches(listed, EVALUATION_ROLLOUTS):
-            yield _named(part, name)
+        for part in _read_batches(listed, EVALUATION_ROLLOUTS):
+            yield _set_policy(part, name)
 
 
-def _named(rollouts: pa.Table, policy: str) -> pa.Table:
+def _set_policy(rollouts: pa.Table, policy: str) -> pa.Table:
     """Return the rollouts with the policy's name instead of its digest."""
     index = rollouts.schema.get_field_index("policy")
     names = pa.array([policy] * rollouts.num_rows, pa.string())

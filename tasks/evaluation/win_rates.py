@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tasks.evaluation.length_controlled import Preferences, length_controlled_rate
+from tasks.evaluation.length_controlled import Preferences, estimate_length_controlled
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
-from tasks.statistics.intervals import Estimate, jackknife_gain, t_quantile
+from tasks.statistics.intervals import Estimate, compute_t_quantile, estimate_jackknife_gain
 from tasks.storage.addresses import AddressRefusedError
 from tasks.storage.sent_files import SentFile, SentFileError, read_file
 
@@ -45,17 +45,17 @@ class LengthControl:
     baseline: Preferences
 
 
-def length_controls(benchmarks: Sequence[ComparedBenchmark]) -> dict[str, LengthControl]:
+def load_length_controls(benchmarks: Sequence[ComparedBenchmark]) -> dict[str, LengthControl]:
     """Return the authors' data by benchmark, for the benchmarks that name a file.
 
     Raises:
-        MistakeError: any error of `text_of` and `read_length_control`.
+        MistakeError: any error of `read_text` and `read_length_control`.
     """
     files = {benchmark.name: benchmark.length_control for benchmark in benchmarks}
-    return {name: read_length_control(text_of(file), str(file)) for name, file in files.items() if file is not None}
+    return {name: read_length_control(read_text(file), str(file)) for name, file in files.items() if file is not None}
 
 
-def text_of(file: str | SentFile) -> str:
+def read_text(file: str | SentFile) -> str:
     """Return the text of a file.
 
     Raises:
@@ -114,30 +114,32 @@ class LengthControlledRate:
 
     def of(self, frame: pd.DataFrame) -> Estimate:
         """Return a policy's rate."""
-        value, error = self._jackknife(lambda chosen: self._rate(frame, chosen))
+        value, error = self._estimate_jackknife(lambda chosen: self._compute_rate(frame, chosen))
         if error is None:
             return Estimate(value, 0.0, 1.0, self._count)
-        half = t_quantile(GROUPS - 1) * error
+        half = compute_t_quantile(GROUPS - 1) * error
         return Estimate(value, max(0.0, value - half), min(1.0, value + half), self._count)
 
     def difference(self, frame: pd.DataFrame, other: pd.DataFrame) -> Estimate:
         """Return the rate of a policy minus the rate of another."""
-        value, error = self._jackknife(lambda chosen: self._rate(frame, chosen) - self._rate(other, chosen))
+        value, error = self._estimate_jackknife(
+            lambda chosen: self._compute_rate(frame, chosen) - self._compute_rate(other, chosen)
+        )
         if error is None:
             return Estimate(value, -1.0, 1.0, self._count, p_value=1.0)
-        return jackknife_gain(value, error, GROUPS, self._count)
+        return estimate_jackknife_gain(value, error, GROUPS, self._count)
 
     @property
     def _count(self) -> int:
         return int(np.sum(self.prompts))
 
-    def _rate(self, frame: pd.DataFrame, chosen: np.ndarray) -> float:
+    def _compute_rate(self, frame: pd.DataFrame, chosen: np.ndarray) -> float:
         part = frame[chosen]
         difficulties = part[ROW].map(dict(self.control.difficulties)).to_numpy(dtype=float)
         preferences = Preferences(part["score"].to_numpy(), part[DIFFERENCE].to_numpy(), difficulties)
-        return length_controlled_rate(preferences, self.control.baseline).rate
+        return estimate_length_controlled(preferences, self.control.baseline).rate
 
-    def _jackknife(self, statistic: Callable[[np.ndarray], float]) -> tuple[float, float | None]:
+    def _estimate_jackknife(self, statistic: Callable[[np.ndarray], float]) -> tuple[float, float | None]:
         """Return a statistic of the prompts with its standard error, or None if there are too few for the groups."""
         numbers = np.flatnonzero(self.prompts)
         value = statistic(self.prompts)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tasks.excerpts.texts import MOST_CHARS, Excerpt, limit_of
+from tasks.excerpts.texts import MOST_CHARS, Excerpt, compute_limit
 
 FOLDER = Path(__file__).parent
 """The folder of `episode.css`, the style sheet of `ShownEpisode.html`, for the template loaders of pages."""
@@ -71,7 +71,7 @@ class ShownEpisode:
     end: Excerpt
 
     @classmethod
-    def of_row(
+    def from_row(
         cls, row: Mapping[str, Any], most_turns: int = MOST_TURNS, most_chars: int = MOST_CHARS
     ) -> ShownEpisode | None:
         """Return the episode in a row of rollouts, or None for a single response.
@@ -91,13 +91,13 @@ class ShownEpisode:
         first, last = (
             (turns, []) if len(turns) <= most_turns else (turns[: most_turns - tail], turns[len(turns) - tail :])
         )
-        limit = limit_of((len(turn["content"]) for turn in (*first, *last)), most_chars)
+        limit = compute_limit((len(turn["content"]) for turn in (*first, *last)), most_chars)
         return cls(
-            _shown(first, limit),
-            _shown(last, limit),
+            _make_turns(first, limit),
+            _make_turns(last, limit),
             len(turns) - len(first) - len(last),
             verdict,
-            Excerpt.of(words, END_CHARS),
+            Excerpt.from_text(words, END_CHARS),
         )
 
     @property
@@ -108,29 +108,29 @@ class ShownEpisode:
     @property
     def html(self) -> Markup:
         """Return the episode as HTML, escaped."""
-        return Markup(_template().render(episode=self))  # noqa: S704 - escaped by the template
+        return Markup(_load_template().render(episode=self))  # noqa: S704 - escaped by the template
 
     def lines(self, indent: str = "") -> Iterator[str]:
         """Yield the episode as lines for a terminal: `▸` marks sampled turns, and `↺` restarted conversations."""
         for turn in self.first:
-            yield f"{indent}{_line(turn)}"
+            yield f"{indent}{_format_turn(turn)}"
         if self.left_out:
             yield f"{indent}  […] {self.left_out:,} turns left out"
         for turn in self.last:
-            yield f"{indent}{_line(turn)}"
+            yield f"{indent}{_format_turn(turn)}"
         yield f"{indent}■ {self.end.line}"
 
 
-def _shown(turns: Sequence[Mapping[str, Any]], limit: int) -> tuple[ShownTurn, ...]:
+def _make_turns(turns: Sequence[Mapping[str, Any]], limit: int) -> tuple[ShownTurn, ...]:
     anew = [turn["anew"] for turn in turns]
     begins = [now and not before for before, now in itertools.pairwise([False, *anew])]
     return tuple(
-        ShownTurn(turn["role"], turn["sampled"], begin, Excerpt.of(turn["content"], limit))
+        ShownTurn(turn["role"], turn["sampled"], begin, Excerpt.from_text(turn["content"], limit))
         for turn, begin in zip(turns, begins, strict=True)
     )
 
 
-def _line(turn: ShownTurn) -> str:
+def _format_turn(turn: ShownTurn) -> str:
     role = Excerpt(turn.role).line
     mark = "▸" if turn.is_sampled else "↺" if turn.begins_anew else " "
     return f"{mark} {role}: {turn.text.line or '(empty)'}"
@@ -148,7 +148,7 @@ def _end(outcome: str | None) -> tuple[Verdict, str]:
 
 
 @cache
-def _template() -> Any:
+def _load_template() -> Any:
     jinja = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,

@@ -26,7 +26,7 @@ class Excerpt:
     left_out: int = 0
 
     @classmethod
-    def of(cls, text: str, most: int = MOST_CHARS) -> Excerpt:
+    def from_text(cls, text: str, most: int = MOST_CHARS) -> Excerpt:
         """Return `text`, or `most` characters from both ends together if it is longer."""
         if len(text) <= most:
             return cls(text)
@@ -37,12 +37,12 @@ class Excerpt:
     def line(self) -> str:
         """The text as one line for a terminal, with `[…]` for the part that is left out."""
         ends = f"{self.head} […] {self.tail}" if self.left_out else self.head
-        return line_of(ends)
+        return format_line(ends)
 
     @property
     def size(self) -> int:
         """Number of bytes in a page, with HTML escapes."""
-        return size(self.head) + size(self.tail)
+        return count_bytes(self.head) + count_bytes(self.tail)
 
     def within(self, limit: int) -> Excerpt:
         """Return the excerpt cut in the middle, so that its size is at most `limit` bytes."""
@@ -55,29 +55,29 @@ class Excerpt:
     def _ends(self, most: int) -> Excerpt:
         """Return at most `most` characters from both ends of the excerpt."""
         if not self.left_out:
-            return Excerpt.of(self.head, most)
+            return Excerpt.from_text(self.head, most)
         held = len(self.head) + len(self.tail)
         most = min(most, held)
         end = most // 2
         return Excerpt(self.head[: most - end], self.tail[len(self.tail) - end :], self.left_out + held - most)
 
 
-def size(text: str) -> int:
+def count_bytes(text: str) -> int:
     """Return the number of bytes of a text in a page, with HTML escapes."""
     return len(escape(text).encode())
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return a text without control characters for terminals. Line ends are kept."""
     return "".join(c for c in text if c == "\n" or c.isprintable())
 
 
-def line_of(text: str) -> str:
+def format_line(text: str) -> str:
     """Return a text as one line for a terminal, with single spaces instead of runs of white space."""
-    return printable(" ".join(text.split()))
+    return make_printable(" ".join(text.split()))
 
 
-def limit_of(sizes: Iterable[int], total: int) -> int:
+def compute_limit(sizes: Iterable[int], total: int) -> int:
     """Return the largest limit such that texts of these sizes, each cut to the limit, have at most `total` bytes."""
     ordered = sorted(sizes)
     rest = max(total, 0)

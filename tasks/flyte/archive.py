@@ -28,7 +28,7 @@ from flytekit.tools.ignore import FlyteIgnore, IgnoreGroup, StandardIgnore
 
 from tasks.failures import MistakeError
 from tasks.machine.packages import HOME, PACKAGES
-from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
+from tasks.storage.locations import outputs_folder, resolve_folder, sandbox_folder
 
 MOST_MB = 50
 """Maximum total size of the files in an archive, in megabytes. Every pod of a run downloads the archive."""
@@ -42,11 +42,11 @@ class ArchiveError(MistakeError):
     """Raised if the files to send to a cluster are too large."""
 
 
-def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[..., tuple[list[str], str]]:
+def list_all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[..., tuple[list[str], str]]:
     """Patch flytekit's `ls_files` so that an archive of all files contains `archived_files`, up to `MOST_MB`."""
 
     @wraps(list_files)
-    def listed(source: str, style: Any, *args: Any, **kwargs: Any) -> tuple[list[str], str]:
+    def list_archive(source: str, style: Any, *args: Any, **kwargs: Any) -> tuple[list[str], str]:
         if style is not CopyFileDetection.ALL:
             return list_files(source, style, *args, **kwargs)
         root = Path(source)
@@ -57,10 +57,10 @@ def all_files(list_files: Callable[..., tuple[list[str], str]]) -> Callable[...,
             digest.update(f"{path.relative_to(root)}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         return [str(path) for path in paths], digest.hexdigest()
 
-    return listed
+    return list_archive
 
 
-def files_of(root: Path) -> list[Path]:
+def list_folder_files(root: Path) -> list[Path]:
     """Return all files below a folder, sorted. In a git checkout, files that git ignores are left out."""
     names = os.listdir(root)
     if git := shutil.which("git"):
@@ -68,16 +68,19 @@ def files_of(root: Path) -> list[Path]:
         listed = subprocess.run(command, cwd=root, capture_output=True, check=False)  # noqa: S603 no shell reads it
         if listed.returncode == 0:
             names = listed.stdout.decode().split("\0")[:-1]
-    return sorted({path for name in names for path in _files_below(root / name)})
+    return sorted({path for name in names for path in _list_files_below(root / name)})
 
 
 def archived_files(root: Path) -> list[Path]:
     """Return the files of a folder that are sent to a cluster.
 
-    They are `files_of` without hidden files, which may be secrets (`.env`), and without files in `.flyteignore`.
+    They are `list_folder_files` without hidden files, which may be secrets (`.env`), and without files in
+    `.flyteignore`.
     """
     ignored = IgnoreGroup(str(root), [StandardIgnore, FlyteIgnore])
-    shown = (path for path in files_of(root) if not any(name[0] == "." for name in path.relative_to(root).parts))
+    shown = (
+        path for path in list_folder_files(root) if not any(name[0] == "." for name in path.relative_to(root).parts)
+    )
     return [path for path in shown if not ignored.is_ignored(str(path.relative_to(root)))]
 
 
@@ -113,10 +116,10 @@ def launch_folder() -> Iterator[Path]:
     if here.resolve() == HOME.resolve():
         yield HOME
         return
-    results = [folder.resolve() for folder in (outputs_folder(), sandbox_folder(), folder_of(""))]
+    results = [folder.resolve() for folder in (outputs_folder(), sandbox_folder(), resolve_folder(""))]
     files = [path for path in archived_files(here) if not any(map(path.resolve().is_relative_to, results))]
     check_size(here, files)
-    packages = package_files()
+    packages = list_package_files()
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary).resolve()
         for base, paths in ((here, files), (HOME, packages)):
@@ -131,13 +134,13 @@ def launch_folder() -> Iterator[Path]:
             del _copies[root]
 
 
-def package_files() -> list[Path]:
+def list_package_files() -> list[Path]:
     """Return the files of this project's packages, sorted, without bytecode."""
-    files = (path for name in PACKAGES for path in _files_below(HOME / name))
+    files = (path for name in PACKAGES for path in _list_files_below(HOME / name))
     return sorted(path for path in files if path.parent.name != "__pycache__")
 
 
-def sent_files(root: Path) -> Sent:
+def collect_sent_files(root: Path) -> Sent:
     """Return the files that a launch of the folder `root` sends."""
     return _copies.get(root.resolve()) or Sent(root, archived_files(root), [])
 
@@ -161,7 +164,7 @@ def check_size(root: Path, paths: list[Path]) -> None:
         )
 
 
-def unpacked_files(folder: Path) -> list[Path] | None:
+def find_unpacked_files(folder: Path) -> list[Path] | None:
     """Return the paths of the files unpacked from an archive into a folder, or None if there is no archive."""
     archives = sorted(folder.glob(ARCHIVES), key=lambda path: path.stat().st_mtime)
     if not archives:
@@ -170,9 +173,9 @@ def unpacked_files(folder: Path) -> list[Path] | None:
         return [Path(member.name) for member in archive if member.isfile()]
 
 
-def _files_below(path: Path) -> Iterator[Path]:
+def _list_files_below(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
     elif path.is_dir() and not path.is_symlink() and path.name[0] != ".":
         for name in os.listdir(path):
-            yield from _files_below(path / name)
+            yield from _list_files_below(path / name)

@@ -15,7 +15,7 @@ import rich_click as click
 from flytekit.configuration import Config, PlatformConfig
 from flytekit.configuration.file import get_config_file
 
-from tasks.failures import InfrastructureError, names_of_kinds, one_line
+from tasks.failures import InfrastructureError, list_class_names, one_line
 
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
@@ -52,7 +52,7 @@ def connect(project: str, domain: str, config: str | None = None) -> FlyteRemote
 
 def address() -> str:
     """Return the backend's address for the running command, and the source of the address, for a message."""
-    file = get_config_file(_given_file())
+    file = get_config_file(_find_given_file())
     endpoint = PlatformConfig.auto(file).endpoint
     if os.environ.get(URL):
         return f"{endpoint} ({URL})"
@@ -60,7 +60,7 @@ def address() -> str:
     return f"{endpoint} ({named_by})"
 
 
-def _given_file() -> str | None:
+def _find_given_file() -> str | None:
     """Return the option `--config` of the running command or of a group that contains it, or None."""
     context: click.Context | None = click.get_current_context(silent=True)
     while context is not None:
@@ -71,27 +71,27 @@ def _given_file() -> str | None:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def convert_errors() -> Iterator[None]:
     """Convert errors of an unavailable or refusing backend to a `BackendError`, while the command is running."""
     try:
         yield
     except Exception as error:
-        converted = backend_error(error)
+        converted = convert_backend_error(error)
         if converted is None:
             raise
         raise converted from error
 
 
-def backend_error(error: BaseException) -> BackendError | None:
+def convert_backend_error(error: BaseException) -> BackendError | None:
     """Return an error for a backend that is unavailable or refuses the login, or None if `error` has another cause."""
-    chain = list(_chain(error))
+    chain = list(_list_chain(error))
     known = next((one for one in chain if isinstance(one, BackendError)), None)
     if known is not None:
         return known
-    kinds = frozenset().union(*map(names_of_kinds, chain))
-    details = next((one_line(text) for one in chain if (text := _details(one))), "")
+    kinds = frozenset().union(*map(list_class_names, chain))
+    details = next((one_line(text) for one in chain if (text := _read_details(one))), "")
     if kinds & REFUSED:
-        reason = details or one_line(next(one for one in chain if names_of_kinds(one) & REFUSED))
+        reason = details or one_line(next(one for one in chain if list_class_names(one) & REFUSED))
         return BackendError(
             f"the Flyte backend at {address()} refuses this login: {reason}; log in again, or correct admin.authType "
             "in that file"
@@ -106,13 +106,13 @@ def backend_error(error: BaseException) -> BackendError | None:
 
 def upload_error(error: Exception) -> BackendError | None:
     """Return an error for a failed upload, or None if the cause is neither the backend nor its storage."""
-    if "requests.exceptions.RequestException" in names_of_kinds(error):
+    if "requests.exceptions.RequestException" in list_class_names(error):
         request: Any = getattr(error, "request", None)
-        return storage_error(getattr(request, "url", None) or "", f"does not answer ({type(error).__name__})")
-    return backend_error(error)
+        return make_storage_error(getattr(request, "url", None) or "", f"does not answer ({type(error).__name__})")
+    return convert_backend_error(error)
 
 
-def storage_error(url: str, problem: str) -> BackendError:
+def make_storage_error(url: str, problem: str) -> BackendError:
     """Return an error for storage that does not accept a file. `url` is the signed address."""
     parts = urlsplit(url)  # the query contains a signature
     storage = f"{parts.scheme}://{parts.netloc}" if parts.netloc else "that the backend names"
@@ -122,7 +122,7 @@ def storage_error(url: str, problem: str) -> BackendError:
     )
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _list_chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its chain of causes and contexts."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -131,7 +131,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _details(error: BaseException) -> str | None:
+def _read_details(error: BaseException) -> str | None:
     """Return the text that a server sent with a gRPC error, or None for other errors."""
     details = getattr(error, "details", None)
     return details() if callable(details) and callable(getattr(error, "code", None)) else None

@@ -11,11 +11,11 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
-from tasks.config.loading import Composed, Config, Extendable, RecipeFile, SpecError, parse, shipped_files
+from tasks.config.loading import Composed, Config, Extendable, RecipeFile, SpecError, list_shipped_files, parse
 from tasks.flyte.labels import GIVEN
-from tasks.flyte.literals import config_class
+from tasks.flyte.literals import find_config_class
 from tasks.storage.addresses import AddressRefusedError, is_credentialed, open_address
-from tasks.storage.run_folders import hint_on
+from tasks.storage.run_folders import make_hint
 
 QUICKSTART = "quickstart"
 """Name of the default recipe."""
@@ -65,30 +65,30 @@ class ListOf(click.ParamType):
         return [self.item.convert(item, param, ctx) for item in value]
 
 
-def config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
+def parse_config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
     """Use the type `ConfigFile` for options that take a `Config`, and `ListOf` for lists of files."""
 
     @wraps(literal_type_to_click_type)
-    def click_type(literal_type: Any, python_type: Any) -> Any:
-        model = config_class(python_type)
+    def choose_click_type(literal_type: Any, python_type: Any) -> Any:
+        model = find_config_class(python_type)
         items = literal_type.collection_type
         if items is not None and items.blob is not None:
             return ListOf(literal_type_to_click_type(items, None))
         return ConfigFile(model) if model else literal_type_to_click_type(literal_type, python_type)
 
-    return click_type
+    return choose_click_type
 
 
-def as_given(_: click.Context, __: click.Parameter, value: Any) -> Any:
+def return_unchanged(_: click.Context, __: click.Parameter, value: Any) -> Any:
     """Return the value of an option unchanged, as a click callback.
 
     It replaces flytekit's callback, which with `--remote` would turn the value into a literal before the callbacks of
-    the other options run (`companion_callback` looks for a recipe). The client makes the same literal at launch.
+    the other options run (`make_companion_callback` looks for a recipe). The client makes the same literal at launch.
     """
     return value
 
 
-def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def make_companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return a click callback that reads the data or evaluation file named by the recipe.
 
     The callback does so if the user gave no such file. Click handles given options before defaults, so the recipe has
@@ -98,12 +98,12 @@ def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Param
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         recipe = next((value for value in ctx.params.values() if isinstance(value, RecipeFile)), None)
         is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
-        return value if recipe is None or is_given else recipe.companion(model)
+        return value if recipe is None or is_given else recipe.load_companion(model)
 
     return callback
 
 
-def short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
+def show_short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
     """Describe a `ConfigFile` option by its model's first docstring paragraph, and take its default from the recipe."""
 
     @wraps(to_click_option)
@@ -111,54 +111,54 @@ def short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., cl
         made = to_click_option(*args, **kwargs)
         if isinstance(made.type, ConfigFile):
             model = made.type.model
-            made.help = _help(model)
+            made.help = _describe_model(model)
             made.show_default = "the quickstart's" if made.default is not None else False
-            made.callback = as_given
+            made.callback = return_unchanged
             if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
                 made.show_default = "the recipe's"
-                made.callback = companion_callback(model)
+                made.callback = make_companion_callback(model)
         if made.required:
-            made.callback = required(made.callback)
+            made.callback = require_options(made.callback)
         return made
 
     return option
 
 
-def _help(model: type[Config]) -> str:
+def _describe_model(model: type[Config]) -> str:
     """Return what a file is for, the page with its options, and the names of the built-in ones."""
     written = model.written if issubclass(model, Composed) else model
     sentences = [(model.__doc__ or "").split("\n\n")[0]]
     if issubclass(written, Extendable):
         sentences += [f"Options: {written.reference}."] * bool(written.reference)
-        sentences += [f"A path, or one of: {', '.join(shipped_files(written))}."]
+        sentences += [f"A path, or one of: {', '.join(list_shipped_files(written))}."]
     return " ".join(sentences)
 
 
-def required(callback: Callable[..., Any] | None) -> Callable[..., Any]:
+def require_options(callback: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return a click callback that names all missing options, and calls `callback` if its own was given.
 
     Click regards flytekit's default of None as a value, so that a required option could be left out.
     """
 
-    def checked(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    def check_given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         if value is not None:
             return callback(ctx, param, value) if callback else value
         # Click calls the callbacks of given options first.
         missing = [other.opts[0] for other in ctx.command.params if other.required and not ctx.params.get(other.name)]
         raise click.UsageError(f"Missing: {', '.join(missing)}.", ctx)
 
-    return checked
+    return check_given
 
 
-def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
+def resolve_output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
     """Let file and folder options accept the address of an execution's output, resolved before any task runs."""
 
     @wraps(convert)
-    def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
-        from tasks.flyte.remote_outputs import is_output, stored_at
+    def convert_address(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
+        from tasks.flyte.remote_outputs import is_output, resolve_output
 
         if is_output(value):
-            value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
+            value = resolve_output(value, ctx.obj.remote_instance(), folder=folder)
         if isinstance(value, str):
             option = param.opts[0] if param else "the value"
             if not is_credentialed(value):
@@ -167,7 +167,7 @@ def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[.
                 _check_stored(value, option)
         return convert(self, value, param, ctx)
 
-    return converted
+    return convert_address
 
 
 def _check_is_there(value: str, option: str, *, folder: bool) -> None:
@@ -180,7 +180,7 @@ def _check_is_there(value: str, option: str, *, folder: bool) -> None:
     if "://" in value or (path.is_dir() if folder else path.exists()):
         return
     elsewhere = (
-        hint_on(path.parent, path.name) or "; give a path, such as one in outputs/latest, or an output's address"
+        make_hint(path.parent, path.name) or "; give a path, such as one in outputs/latest, or an output's address"
     )
     raise SpecError(f"{option}: there is no {'folder' if folder else 'file'} {path}{elsewhere}")
 

@@ -12,11 +12,11 @@ from functools import wraps
 import rich_click as click
 from click.exceptions import Exit
 
-from tasks.failures import LONGEST, MistakeError, mistake_in, one_line, sentence_on
-from tasks.flyte.backend import backend_error
-from tasks.flyte.workflow_names import unknown_workflow
-from tasks.machine.error_report import report
-from tasks.storage.addresses import refused_credentials
+from tasks.failures import LONGEST, MistakeError, describe_error, find_mistake, one_line
+from tasks.flyte.backend import convert_backend_error
+from tasks.flyte.workflow_names import convert_unknown_workflow
+from tasks.machine.error_report import format_report
+from tasks.storage.addresses import convert_refused_credentials
 
 _IMAGE_WITHOUT_NAME = re.compile(r"Image Config with name (\w+) not found in the configuration")
 """Flytekit's message if a task's image has a name that no `--image` option gives."""
@@ -28,7 +28,7 @@ _TASK_PREFIX = re.compile(r"^Error: (Error encountered while [^\n]*:\n  )+")
 """Flytekit's prefix to the message of an error that a task raised on this machine."""
 
 
-def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
+def print_on_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
     """Patch flytekit's `pretty_print_exception` to print an error as a short message (`error_report.report`).
 
     Click handles its own errors, such as an unknown option.
@@ -40,18 +40,18 @@ def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[...
             pretty_print_exception(error, *args, **kwargs)
         else:
             explained = (
-                _missing_image(error)
-                or unknown_workflow(error)
-                or backend_error(error)
-                or refused_credentials(error)
+                _convert_missing_image(error)
+                or convert_unknown_workflow(error)
+                or convert_backend_error(error)
+                or convert_refused_credentials(error)
                 or error
             )
-            click.secho(_TASK_PREFIX.sub("Error: ", report(explained)), fg="red", err=True)
+            click.secho(_TASK_PREFIX.sub("Error: ", format_report(explained)), fg="red", err=True)
 
     return print_exception
 
 
-def _missing_image(error: Exception) -> MistakeError | None:
+def _convert_missing_image(error: Exception) -> MistakeError | None:
     """Return the user error for packaging or registering without images, or None for any other error."""
     name = _IMAGE_WITHOUT_NAME.search(str(error))
     if name is None:
@@ -62,7 +62,7 @@ def _missing_image(error: Exception) -> MistakeError | None:
     )
 
 
-def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
+def show_in_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
     """Patch flytekit's `get_traceback_str` to return a short message instead of a traceback for a pod's error.
 
     If it is not a user error, the traceback is in the log of the pod. The last line of the log is the message.
@@ -70,9 +70,9 @@ def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
 
     @wraps(get_traceback_str)
     def text(error: Exception) -> str:
-        if mistake_in(error) is None:
+        if find_mistake(error) is None:
             traceback.print_exception(error, file=sys.stderr)
-        sentence = sentence_on(error)
+        sentence = describe_error(error)
         # Flytekit logs more lines before the process ends, which contain the message in quotes or wrapped.
         atexit.register(end_log, sentence)
         return sentence

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tasks.config.loading import Config, close_match, must_be_one_of
+from tasks.config.loading import Config, check_choice, close_match
 from tasks.failures import MistakeError, one_line
-from tasks.flyte.backend import BackendError, address, backend_error
+from tasks.flyte.backend import BackendError, address, convert_backend_error
 from tasks.tables.content_digest import MANIFEST
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def find(remote: FlyteRemote, name: str) -> Execution:
             f"execution {where}, has no outputs: it is {phase}. The outputs of a node that has succeeded: pyflyte "
             f"fetch --recursive flyte://v1/{remote.default_project}/{remote.default_domain}/{name}/NODE/o FOLDER"
         )
-    outputs = (_output(name, literal) for name, literal in sorted(data.full_outputs.literals.items()))
+    outputs = (_make_output(name, literal) for name, literal in sorted(data.full_outputs.literals.items()))
     began = execution.closure.started_at or execution.closure.created_at
     return Execution(began, data.full_inputs, {output.name: output for output in outputs if output})
 
@@ -101,10 +101,10 @@ def check_project(remote: FlyteRemote) -> None:
         BackendError: the backend does not answer, or refuses the login.
     """
     try:
-        projects = [project.id for project in _pages(remote.client.list_projects_paginated)]
+        projects = [project.id for project in _read_pages(remote.client.list_projects_paginated)]
         domains = [domain.id for domain in remote.client.get_domains()]
     except Exception as error:  # flytekit has no common class for errors of gRPC
-        if (away := backend_error(error)) is not None:
+        if (away := convert_backend_error(error)) is not None:
             raise away from error
         return  # this login may not list them
     wanted = ("project", remote.default_project, projects), ("domain", remote.default_domain, domains)
@@ -119,10 +119,10 @@ def check_project(remote: FlyteRemote) -> None:
 def _launch_plans(remote: FlyteRemote) -> list[str]:
     """Return the names of the launch plans in the project and domain of `remote`."""
     pages = partial(remote.client.list_launch_plan_ids_paginated, remote.default_project, remote.default_domain)
-    return sorted({one.name for one in _pages(pages)})
+    return sorted({one.name for one in _read_pages(pages)})
 
 
-def _pages(listed: Callable[..., tuple[list[Any], str]]) -> Iterator[Any]:
+def _read_pages(listed: Callable[..., tuple[list[Any], str]]) -> Iterator[Any]:
     """Yield the items of all pages of a list that a backend returns in pages."""
     token = None
     while token != "":
@@ -130,7 +130,7 @@ def _pages(listed: Callable[..., tuple[list[Any], str]]) -> Iterator[Any]:
         yield from items
 
 
-def _output(name: str, literal: Literal) -> Output | None:
+def _make_output(name: str, literal: Literal) -> Output | None:
     blob: Blob | None = literal.scalar.blob if literal.scalar else None
     if blob is None:
         return None
@@ -139,14 +139,14 @@ def _output(name: str, literal: Literal) -> Output | None:
     return Output(name, blob.uri, is_folder, name if is_folder else f"{name}{ending}")
 
 
-def chosen(execution: Execution, names: tuple[str, ...]) -> list[Output]:
+def choose_outputs(execution: Execution, names: tuple[str, ...]) -> list[Output]:
     """Return the outputs called `names`, or all outputs if no names are given.
 
     Raises:
         SpecError: the execution has no such file or folder.
     """
     for name in names:
-        must_be_one_of(name, execution.outputs, "outputs of the execution", "file or folder")
+        check_choice(name, execution.outputs, "outputs of the execution", "file or folder")
     return [execution.outputs[name] for name in names or execution.outputs]
 
 
@@ -168,13 +168,13 @@ def download(remote: FlyteRemote, output: Output, target: Path) -> None:
         _fetch(remote, f"{output.address.rstrip('/')}/{MANIFEST}", target / MANIFEST)
     except ExecutionError:
         shutil.rmtree(target)
-        _listed(remote, output, target)
+        _download_listed(remote, output, target)
         return
     for name in json.loads((target / MANIFEST).read_text()):
         _fetch(remote, f"{output.address.rstrip('/')}/{name}", target / name)
 
 
-def _listed(remote: FlyteRemote, output: Output, target: Path) -> None:
+def _download_listed(remote: FlyteRemote, output: Output, target: Path) -> None:
     """Download a folder as flytekit does, with this machine's credentials for the storage."""
     try:
         remote.file_access.get_data(output.address, str(target), is_multipart=True)
@@ -205,7 +205,7 @@ def _fetch(remote: FlyteRemote, location: str, target: Path) -> None:
         raise BackendError(f"{location} cannot be downloaded: {one_line(error).partition('?')[0]}") from None
 
 
-def input_files(execution: Execution, kinds: Mapping[str, type[File]]) -> Iterator[tuple[str, File]]:
+def load_input_files(execution: Execution, kinds: Mapping[str, type[File]]) -> Iterator[tuple[str, File]]:
     """Yield the names and values of the inputs that are specifications of `kinds`.
 
     An input that this code cannot read, because different code was registered, is skipped with a warning.
@@ -225,7 +225,7 @@ def input_files(execution: Execution, kinds: Mapping[str, type[File]]) -> Iterat
             yield name, value
 
 
-def registered_plan(remote: FlyteRemote, name: str, version: str | None) -> FlyteLaunchPlan:
+def fetch_plan(remote: FlyteRemote, name: str, version: str | None) -> FlyteLaunchPlan:
     """Return the launch plan that is registered under a name, of a version, or if that is None the one of the last.
 
     Raises:

@@ -18,7 +18,7 @@ GIVEN = "rlvr.files"
 _REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def labels_of(given: Mapping[str, str], recipe: RecipeFile | None) -> dict[str, str]:
+def make_labels(given: Mapping[str, str], recipe: RecipeFile | None) -> dict[str, str]:
     """Return the labels of an execution.
 
     Args:

@@ -11,36 +11,36 @@ from google.protobuf.struct_pb2 import Struct
 from pydantic import ValidationError
 
 from tasks.config.loading import Config, SpecError, explain
-from tasks.failures import mistake_in, one_line
+from tasks.failures import find_mistake, one_line
 
 _FAILED_INPUT = re.compile(r"Error converting input '(\w+)':")
 """Beginning of flytekit's message on an input that it cannot read. The rest is the whole literal."""
 
 
-def config_class(python_type: Any) -> type[Config] | None:
+def find_config_class(python_type: Any) -> type[Config] | None:
     """Return the type of an input without annotations if it is a subclass of `Config`, else None."""
     kind = get_underlying_type(python_type)
     return kind if isinstance(kind, type) and issubclass(kind, Config) else None
 
 
-def json_values(struct: Struct) -> dict[str, Any]:
+def to_json_values(struct: Struct) -> dict[str, Any]:
     """Return the content of a protobuf `Struct`, as sent by the console's forms, with whole numbers as `int`.
 
     A `Struct` has no integers: 24 comes back as 24.0. An option that is a float takes an `int` as well.
     """
-    values: dict[str, Any] = _whole_numbers(MessageToDict(struct))
+    values: dict[str, Any] = _convert_whole_numbers(MessageToDict(struct))
     return values
 
 
-def _whole_numbers(value: Any) -> Any:
+def _convert_whole_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _whole_numbers(item) for key, item in value.items()}
+        return {key: _convert_whole_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole_numbers(item) for item in value]
+        return [_convert_whole_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def input_error(error: TypeTransformerFailedError, types: dict[str, Any]) -> Exception:
+def make_input_error(error: TypeTransformerFailedError, types: dict[str, Any]) -> Exception:
     """Return the error to raise for an input that flytekit could not read. Its message names the input and the key.
 
     Args:
@@ -51,9 +51,9 @@ def input_error(error: TypeTransformerFailedError, types: dict[str, Any]) -> Exc
     if failed is None or cause is None:
         return error
     name = failed[1]
-    model = config_class(types.get(name))
+    model = find_config_class(types.get(name))
     if isinstance(cause, ValidationError) and model is not None:
         return SpecError(explain(cause, name, model))
-    if mistake := mistake_in(cause):
+    if mistake := find_mistake(cause):
         return SpecError(f"{name}: {mistake}")
     return TypeTransformerFailedError(f"{name}: {type(cause).__name__}: {one_line(cause)}")

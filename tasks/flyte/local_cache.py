@@ -57,21 +57,21 @@ def miss_changed_results(get: Callable[..., LiteralMap | None]) -> staticmethod[
     """
 
     @wraps(get)
-    def unchanged(task_name: str, cache_version: str, *args: Any) -> LiteralMap | None:
+    def get_unchanged(task_name: str, cache_version: str, *args: Any) -> LiteralMap | None:
         if cache_version.startswith(BACKENDS_ALONE):
             return None
-        cached: LiteralMap | None = _working(get, task_name, cache_version, *args)
+        cached: LiteralMap | None = _call_cache(get, task_name, cache_version, *args)
         if cached is None:
             return None
         key = local_cache._calculate_cache_key(task_name, cache_version, *args)
-        states_then = _working(local_cache.LocalTaskCache._cache.get, STATES.format(key=key))
-        states = _states(cached)
+        states_then = _call_cache(local_cache.LocalTaskCache._cache.get, STATES.format(key=key))
+        states = _read_states(cached)
         if None in states or states_then != json.dumps(states):
             return None
         _set_states(key, states)  # updates the time of the last use
         return cached
 
-    return staticmethod(unchanged)
+    return staticmethod(get_unchanged)
 
 
 def keep_file_states(set_result: Callable[..., None]) -> staticmethod[..., None]:
@@ -82,15 +82,15 @@ def keep_file_states(set_result: Callable[..., None]) -> staticmethod[..., None]
         task_name: str, cache_version: str, inputs: LiteralMap, ignored: tuple[str, ...], value: LiteralMap
     ) -> None:
         key = local_cache._calculate_cache_key(task_name, cache_version, inputs, ignored)
-        _working(set_result, task_name, cache_version, inputs, ignored, value)
-        _set_states(key, _states(value))
+        _call_cache(set_result, task_name, cache_version, inputs, ignored, value)
+        _set_states(key, _read_states(value))
 
     return staticmethod(keep)
 
 
 def _set_states(key: str, states: list[Any]) -> None:
     with_time = partial(local_cache.LocalTaskCache._cache.set, tag=time.time())
-    _working(with_time, STATES.format(key=key), json.dumps(states))
+    _call_cache(with_time, STATES.format(key=key), json.dumps(states))
 
 
 def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], None]:
@@ -102,7 +102,7 @@ def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], No
             initialize()
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
-                raise _unusable(error) from None
+                raise _make_cache_error(error) from None
             folder = cache_folder()
             aside = folder.with_name(f"{folder.name}{DAMAGED}{datetime.now(UTC):%Y%m%d-%H%M%S}")
             folder.rename(aside)
@@ -128,7 +128,7 @@ class CachedResult(NamedTuple):
     used: float
 
 
-def cached_results() -> list[CachedResult]:
+def list_cached_results() -> list[CachedResult]:
     """Return all results in the local cache, which are none if there is no cache.
 
     Raises:
@@ -136,8 +136,8 @@ def cached_results() -> list[CachedResult]:
     """
     if not (cache_folder() / "cache.db").is_file():
         return []
-    with closing(_opened()) as cache:
-        return _working(lambda: list(_results(cache)))
+    with closing(_open_cache()) as cache:
+        return _call_cache(lambda: list(_list_results(cache)))
 
 
 def forget(keys: Iterable[str]) -> None:
@@ -146,39 +146,39 @@ def forget(keys: Iterable[str]) -> None:
     Raises:
         CacheError: the cache cannot be written.
     """
-    with closing(_opened()) as cache:
+    with closing(_open_cache()) as cache:
         for key in keys:
-            _working(cache.delete, key)
-            _working(cache.delete, STATES.format(key=key))
+            _call_cache(cache.delete, key)
+            _call_cache(cache.delete, STATES.format(key=key))
 
 
-def _opened() -> Cache:
+def _open_cache() -> Cache:
     from diskcache import Cache
 
-    cache: Cache = _working(Cache, str(cache_folder()))
+    cache: Cache = _call_cache(Cache, str(cache_folder()))
     return cache
 
 
-def _results(cache: Cache) -> Iterator[CachedResult]:
+def _list_results(cache: Cache) -> Iterator[CachedResult]:
     keys = [key for key in cache.iterkeys() if isinstance(key, str)]
     ending = STATES.format(key="")
     for key in keys:
         if not key.endswith(ending):
             _, used = cache.get(STATES.format(key=key), tag=True)
-            yield CachedResult(key, _paths_in(cache.get(key)), used if isinstance(used, float) else 0.0)
+            yield CachedResult(key, _read_paths(cache.get(key)), used if isinstance(used, float) else 0.0)
 
 
-def _paths_in(entry: Any) -> list[Path] | None:
+def _read_paths(entry: Any) -> list[Path] | None:
     """Return the files and folders in a cache entry, or None if the entry is not a result."""
     message = literals_pb2.LiteralMap()
     try:
         message.ParseFromString(entry)
     except (TypeError, DecodeError):
         return None
-    return [path.resolve() for path in _paths(LiteralMap.from_flyte_idl(message))]
+    return [path.resolve() for path in _list_paths(LiteralMap.from_flyte_idl(message))]
 
 
-def _working(call: Callable[..., Any], *args: Any) -> Any:
+def _call_cache(call: Callable[..., Any], *args: Any) -> Any:
     """Return the result of a database call.
 
     Raises:
@@ -188,7 +188,7 @@ def _working(call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
     except sqlite3.DatabaseError as error:
         if not _is_damage(error):
-            raise _unusable(error) from None
+            raise _make_cache_error(error) from None
         folder = cache_folder()
         raise CacheError(
             f"the cache {folder} is damaged ({error}): delete that folder, and stages are computed again"
@@ -200,7 +200,7 @@ def _is_damage(error: sqlite3.DatabaseError) -> bool:
     return type(error) is sqlite3.DatabaseError
 
 
-def _unusable(error: sqlite3.DatabaseError) -> CacheError:
+def _make_cache_error(error: sqlite3.DatabaseError) -> CacheError:
     folder = cache_folder()
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free
@@ -210,20 +210,20 @@ def _unusable(error: sqlite3.DatabaseError) -> CacheError:
     )
 
 
-def _states(result: LiteralMap) -> list[Any]:
+def _read_states(result: LiteralMap) -> list[Any]:
     """Return the size and modification time of each local file of a result, and None for a missing file."""
-    files = [file for path in _paths(result) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-    return [_state(file) for file in files if not file.is_dir()]
+    files = [file for path in _list_paths(result) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    return [_read_state(file) for file in files if not file.is_dir()]
 
 
-def _paths(result: LiteralMap) -> list[Path]:
+def _list_paths(result: LiteralMap) -> list[Path]:
     """Return the local files and folders of a result."""
     is_remote = FlyteContextManager.current_context().file_access.is_remote
     literals = [literal for _, literal in sorted(result.literals.items())]
-    return [Path(address) for each in literals for address in _addresses(each) if not is_remote(address)]
+    return [Path(address) for each in literals for address in _list_addresses(each) if not is_remote(address)]
 
 
-def _state(file: Path) -> tuple[str, int, int] | None:
+def _read_state(file: Path) -> tuple[str, int, int] | None:
     try:
         state = file.stat()
     except OSError:
@@ -231,10 +231,10 @@ def _state(file: Path) -> tuple[str, int, int] | None:
     return file.name, state.st_size, state.st_mtime_ns
 
 
-def _addresses(literal: Literal) -> Iterator[str]:
+def _list_addresses(literal: Literal) -> Iterator[str]:
     """Yield the addresses of the files and folders of an output."""
     if literal.collection:
         for item in literal.collection.literals:
-            yield from _addresses(item)
+            yield from _list_addresses(item)
     elif literal.scalar and literal.scalar.blob:
         yield literal.scalar.blob.uri

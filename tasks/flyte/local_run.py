@@ -19,7 +19,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config.loading import Config
 from tasks.storage.locations import check_sandbox
-from tasks.storage.outputs import at_work, size_line
+from tasks.storage.outputs import describe_size, prevent_pruning
 from tasks.tables.schemas import StageSummary
 
 PUBLISHER = "tasks.reporting.parts:publish"
@@ -73,10 +73,10 @@ class LocalRun:
     def __call__(self, **inputs: Any) -> str:
         """Run the entity, publish its outputs, and return the lines that list its results and the total size."""
         check_sandbox()
-        with at_work():
+        with prevent_pruning():
             lines = self._run(inputs)
             with contextlib.suppress(OSError):
-                lines = "\n".join(filter(None, (lines, size_line())))
+                lines = "\n".join(filter(None, (lines, describe_size())))
         return lines
 
     def _run(self, inputs: dict[str, Any]) -> str:
@@ -98,9 +98,11 @@ class LocalRun:
             title=str(getattr(inputs.get("data"), "name", name)),
             run=run_id(),
             began=current_context().execution_date,
-            given=_paths(inputs),
-            files=_paths(results, downloaded=True),
-            summaries=[item for value in results.values() for item in _items(value) if isinstance(item, StageSummary)],
+            given=_collect_paths(inputs),
+            files=_collect_paths(results, downloaded=True),
+            summaries=[
+                item for value in results.values() for item in _list_items(value) if isinstance(item, StageSummary)
+            ],
             values={key: value for key, value in results.items() if not _is_summary_or_file(value)},
             specs={key: value for key, value in inputs.items() if isinstance(value, Config)},
         )
@@ -109,16 +111,16 @@ class LocalRun:
 
 
 def _is_summary_or_file(value: Any) -> bool:
-    values = _items(value)
+    values = _list_items(value)
     return bool(values) and all(isinstance(item, StageSummary | FlyteFile | FlyteDirectory) for item in values)
 
 
-def _items(value: Any) -> list[Any]:
+def _list_items(value: Any) -> list[Any]:
     """Return the items of an output that is a list, and wrap any other output in a list."""
     return value if isinstance(value, list) else [value]
 
 
-def _paths(named: Mapping[str, Any], *, downloaded: bool = False) -> dict[str, Path]:
+def _collect_paths(named: Mapping[str, Any], *, downloaded: bool = False) -> dict[str, Path]:
     """Return the local paths of the files and folders among inputs or outputs. Items of a list are numbered.
 
     Args:
@@ -137,7 +139,7 @@ def _paths(named: Mapping[str, Any], *, downloaded: bool = False) -> dict[str, P
     return paths
 
 
-def published_results(run_command: Callable[..., Any]) -> Callable[..., Any]:
+def publish_results(run_command: Callable[..., Any]) -> Callable[..., Any]:
     """Patch flytekit's `run_command` so that `pyflyte run` publishes and lists the results of a local run."""
 
     @wraps(run_command)

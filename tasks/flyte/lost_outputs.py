@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import PurePosixPath
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from tasks.failures import MistakeError, names_of_kinds
+from tasks.failures import MistakeError, list_class_names
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,19 +69,19 @@ def opens(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
     """
 
     @wraps(function)
-    def opening(value: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+    def open_output(value: Any, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(value, *args, **kwargs)
         except Exception as error:
             location = str(value.remote_source or value.path)
-            if not names_of_kinds(error) & GONE or "://" not in location:
+            if not list_class_names(error) & GONE or "://" not in location:
                 raise
-            raise LostOutputError(sentence(location)) from None
+            raise LostOutputError(describe_lost_output(location)) from None
 
-    return opening
+    return open_output
 
 
-def sentence(location: str) -> str:
+def describe_lost_output(location: str) -> str:
     """Return the message about an output that no longer exists at the address `location`."""
     pod, task = _POD.search(location), WRITERS.get(PurePosixPath(location).name)
     writer = f", which pod {pod[1]} wrote," if pod else ""

@@ -35,10 +35,10 @@ from tasks.flyte import (
     uploads,
     workflow_names,
 )
-from tasks.flyte.errors import in_the_console, on_the_terminal
-from tasks.flyte.literals import input_error, json_values
-from tasks.flyte.local_run import published_results
-from tasks.kubernetes.pod_templates import with_resources
+from tasks.flyte.errors import print_on_terminal, show_in_console
+from tasks.flyte.literals import make_input_error, to_json_values
+from tasks.flyte.local_run import publish_results
+from tasks.kubernetes.pod_templates import add_resources
 from tasks.storage.locations import sandbox_folder
 
 CHECKED_VERSION = "1.16.31"
@@ -73,7 +73,7 @@ class Patch(NamedTuple):
     upstream: str
 
 
-def _types_without_schemas(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
+def _drop_schemas(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
     """Create Flyte's type for a model of this project without the schema of its fields.
 
     The fields are described in `workflows/schemas` and `docs/options`. Nothing reads them in an interface: forms of the
@@ -81,29 +81,29 @@ def _types_without_schemas(get_literal_type: Callable[..., LiteralType]) -> Call
     """
 
     @wraps(get_literal_type)
-    def literal_type(self: Any, model: type[BaseModel]) -> LiteralType:
+    def make_literal_type(self: Any, model: type[BaseModel]) -> LiteralType:
         if not model.__module__.startswith("tasks."):
             return get_literal_type(self, model)
         packed = TypeAnnotation({CACHE_KEY_METADATA: {SERIALIZATION_FORMAT: MESSAGEPACK}})  # as flytekit does
         return LiteralType(simple=SimpleType.STRUCT, annotation=packed)
 
-    return literal_type
+    return make_literal_type
 
 
-def _whole_numbers_of_forms(to_python_value: Callable[..., Any]) -> Callable[..., Any]:
+def _read_whole_numbers(to_python_value: Callable[..., Any]) -> Callable[..., Any]:
     """Read whole numbers as integers in a model sent by a form of the console."""
 
     @wraps(to_python_value)
-    def python_value(self: Any, ctx: Any, literal: Literal, python_type: type[BaseModel]) -> BaseModel:
+    def read_python_value(self: Any, ctx: Any, literal: Literal, python_type: type[BaseModel]) -> BaseModel:
         if literal.scalar is None or literal.scalar.generic is None:
             return cast(BaseModel, to_python_value(self, ctx, literal, python_type))
-        text = json.dumps(json_values(literal.scalar.generic))
+        text = json.dumps(to_json_values(literal.scalar.generic))
         return python_type.model_validate_json(text, strict=False, context={"deserialize": True})  # as flytekit does
 
-    return python_value
+    return read_python_value
 
 
-def _sentences_on_inputs(literal_map_to_kwargs: Callable[..., dict[str, Any]]) -> staticmethod[..., dict[str, Any]]:
+def _describe_input_errors(literal_map_to_kwargs: Callable[..., dict[str, Any]]) -> staticmethod[..., dict[str, Any]]:
     """Report an input that cannot be read with a short message about its key."""
 
     @wraps(literal_map_to_kwargs)
@@ -113,12 +113,12 @@ def _sentences_on_inputs(literal_map_to_kwargs: Callable[..., dict[str, Any]]) -
         try:
             return literal_map_to_kwargs(ctx, literals, python_types, literal_types)
         except TypeTransformerFailedError as error:
-            raise input_error(error, python_types or {}) from error.__context__
+            raise make_input_error(error, python_types or {}) from error.__context__
 
     return staticmethod(kwargs)
 
 
-def _whole_description(long_description: property) -> property:
+def _show_whole_description(long_description: property) -> property:
     """Extend the long description of a docstring to all of its text except arguments and results."""
 
     def text(docstring: Any) -> str | None:
@@ -128,21 +128,21 @@ def _whole_description(long_description: property) -> property:
     return property(text)
 
 
-def _templates_by_name(with_overrides: Callable[..., Node]) -> Callable[..., Node]:
+def _resolve_templates(with_overrides: Callable[..., Node]) -> Callable[..., Node]:
     """Support pod templates by name in `with_overrides`: replace the template of the node's task in this process."""
 
     @wraps(with_overrides)
-    def overriding(self: Node, *args: Any, **kwargs: Any) -> Node:
+    def apply_overrides(self: Node, *args: Any, **kwargs: Any) -> Node:
         if "pod_template_name" in kwargs:
             name = kwargs.pop("pod_template_name")
             entity = self.run_entity
             entity._metadata = replace(entity.metadata, pod_template_name=name)
         return with_overrides(self, *args, **kwargs)
 
-    return overriding
+    return apply_overrides
 
 
-def _templates_as_mappings(serialize: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _write_templates(serialize: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """Write an inline pod template whose spec is a mapping into Flyte's message, without Kubernetes' client.
 
     The primary container gets the image, command and environment of the task's container, and its resources in addition
@@ -156,7 +156,7 @@ def _templates_as_mappings(serialize: Callable[..., dict[str, Any]]) -> Callable
         return {
             **template.pod_spec,
             "containers": [
-                _of_the_task(own, container) if own["name"] == template.primary_container_name else own
+                _merge_container(own, container) if own["name"] == template.primary_container_name else own
                 for own in template.pod_spec["containers"]
             ],
         }
@@ -164,7 +164,7 @@ def _templates_as_mappings(serialize: Callable[..., dict[str, Any]]) -> Callable
     return spec
 
 
-def _of_the_task(own: dict[str, Any], container: Container) -> dict[str, Any]:
+def _merge_container(own: dict[str, Any], container: Container) -> dict[str, Any]:
     """Return a template's primary container, merged with the container of the task."""
     amounts = container.resources
     requests, limits = (
@@ -173,14 +173,14 @@ def _of_the_task(own: dict[str, Any], container: Container) -> dict[str, Any]:
     environment = [{"name": name, "value": value} for name, value in (container.env or {}).items()]
     return {
         "image": container.image,
-        **with_resources(own, requests, limits),
+        **add_resources(own, requests, limits),
         "command": container.command,
         "args": container.args,
         "env": [*environment, *own.get("env", [])],
     }
 
 
-def _cache_of_this_project(_: str) -> str:
+def _move_cache(_: str) -> str:
     """Return the folder of the local cache, next to the outputs that it refers to."""
     return str(sandbox_folder() / "cache")
 
@@ -191,87 +191,87 @@ NONE_KNOWN = "none known"
 PATCHES = (
     Patch(
         "flytekit.interaction.click_types:literal_type_to_click_type",
-        command_line_options.config_files,
+        command_line_options.parse_config_files,
         "`pyflyte run` would take a specification as JSON text alone, and of a list of files no more than an empty one",
         f"{FLYTE}/3371",
     ),
     Patch(
         "flytekit.interaction.click_types:FileParamType.convert",
-        partial(command_line_options.output_addresses, folder=False),
+        partial(command_line_options.resolve_output_addresses, folder=False),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a file",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.interaction.click_types:DirParamType.convert",
-        partial(command_line_options.output_addresses, folder=True),
+        partial(command_line_options.resolve_output_addresses, folder=True),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a folder",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:to_click_option",
-        command_line_options.short_help,
+        command_line_options.show_short_help,
         "`pyflyte run --help` would print the JSON schema of each specification as the option's help",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:Entities.all",
-        workflow_names.only_workflows,
+        workflow_names.list_only_workflows,
         "`pyflyte run FILE --help` would list the tasks that a file imports, which are no commands, with its workflows",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:WorkflowCommand._create_command",
-        workflow_names.kind_in_help,
+        workflow_names.show_kind_in_help,
         "the help of a workflow would call it a task",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:run_command",
-        published_results,
+        publish_results,
         "the results of `pyflyte run` would be printed in one line, and be in a folder of a random name",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:run_command",
-        remote_run.checked_launches,
+        remote_run.check_launches,
         "a launch without a module of the user's would end in its first pod, after the upload, and an address be read "
         "without the storage that --config names",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:run_remote",
-        remote_run.labelled_executions,
+        remote_run.add_labels,
         "an execution of `pyflyte run --remote` would have no labels of its files, as one of `launch` has",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.utils:pretty_print_exception",
-        on_the_terminal,
+        print_on_terminal,
         "an error would end a local run with a traceback",
         f"{FLYTEKIT}/2862",
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:pretty_print_exception",  # imported by name there
-        on_the_terminal,
+        print_on_terminal,
         "an error would end `pyflyte run` with a traceback",
         f"{FLYTEKIT}/2862",
     ),
     Patch(
         "flytekit.remote.remote:FlyteRemote.upload_file",
-        uploads.sent_once,
+        uploads.upload_once,
         "a file that is read-only could not be sent, one that is in storage would be sent again, and a launch whose "
         "code cannot be uploaded would end with a traceback that names a temporary archive",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.tools.fast_registration:ls_files",
-        archive.all_files,
+        archive.list_all_files,
         "an archive would be sent whatever its size, and be listed by looking at each file of every environment",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.bin.entrypoint:get_traceback_str",
-        in_the_console,
+        show_in_console,
         "an error would stand in Flyte's console below a traceback",
         NONE_KNOWN,
     ),
@@ -295,44 +295,44 @@ PATCHES = (
     ),
     Patch(
         "flytekit.core.local_cache:CACHE_LOCATION",
-        _cache_of_this_project,
+        _move_cache,
         "the local cache would lie in the user's home and be shared by all checkouts and projects",
         f"{FLYTE}/5613",
     ),
     Patch(
         "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.get_literal_type",
-        _types_without_schemas,
+        _drop_schemas,
         "a compiled workflow would be larger than what Flyte's gateway passes on, so that the console showed no run, "
         "and a changed description of an option would miss every cached stage on a backend",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.docstring:Docstring.long_description",
-        _whole_description,
+        _show_whole_description,
         "Flyte's console, which shows long descriptions alone, would say that a task of one sentence has none",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.to_python_value",
-        _whole_numbers_of_forms,
+        _read_whole_numbers,
         "nothing could be launched from Flyte's console, which sends 24 as 24.0",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.node:Node.with_overrides",
-        _templates_by_name,
+        _resolve_templates,
         "a pod template could be given by name to a task, and not by the files that a run is launched with",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.tools.translator:_serialize_pod_spec",
-        _templates_as_mappings,
+        _write_templates,
         "an inline pod template would lose the resources in it, and need Kubernetes' client, which loads for seconds",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.type_engine:TypeEngine.literal_map_to_kwargs",
-        _sentences_on_inputs,
+        _describe_input_errors,
         "a mistake in an input would stand in Flyte's console below the whole input",
         NONE_KNOWN,
     ),
@@ -340,7 +340,7 @@ PATCHES = (
 """All attributes of flytekit that this project replaces."""
 
 
-def owner_of(patch: Patch) -> tuple[Any, str]:
+def find_owner(patch: Patch) -> tuple[Any, str]:
     """Return the module or class that contains the target of `patch`, and the attribute's name.
 
     Raises:
@@ -366,6 +366,6 @@ def install() -> None:
     Raises:
         PatchError: a target does not exist. In that case no patch is applied.
     """
-    for (owner, name), patch in [(owner_of(patch), patch) for patch in PATCHES]:
+    for (owner, name), patch in [(find_owner(patch), patch) for patch in PATCHES]:
         setattr(owner, name, patch.replacement(getattr(owner, name)))
     temporary_folders.remove_at_exit()

@@ -24,8 +24,8 @@ from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.extend import TaskPlugins
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from tasks.flyte.archive import unpacked_files
-from tasks.kubernetes.pod_templates import primary, with_resources
+from tasks.flyte.archive import find_unpacked_files
+from tasks.kubernetes.pod_templates import add_resources, primary
 from tasks.machine.local_ray import start_ray
 
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
@@ -103,12 +103,12 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
                 min_replicas=group.replicas,
                 max_replicas=group.replicas,
                 ray_start_params=_start_params(group.ray_resources),
-                k8s_pod=_pod("ray-worker", group.requests, group.pod_template),
+                k8s_pod=_make_pod("ray-worker", group.requests, group.pod_template),
             )
             for group in job.worker_node_config
         ]
         head = job.head_node_config
-        head_group = ray_pb2.HeadGroupSpec(k8s_pod=_pod("ray-head", head.requests, head.pod_template))
+        head_group = ray_pb2.HeadGroupSpec(k8s_pod=_make_pod("ray-head", head.requests, head.pod_template))
         return MessageToDict(
             ray_pb2.RayJob(
                 ray_cluster=ray_pb2.RayCluster(head_group_spec=head_group, worker_group_spec=workers),
@@ -124,14 +124,14 @@ def copy_code(source: Path, target: Path) -> int:
     it is the modules in the directory and all files in its subfolders that contain a module. Other files are excluded,
     because the directory may be the home folder with caches, models and outputs. So are hidden files.
     """
-    files = unpacked_files(source)
-    for path in _code_of_image(source) if files is None else files:
+    files = find_unpacked_files(source)
+    for path in _list_image_code(source) if files is None else files:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source / path, target / path)
     return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 
-def _code_of_image(folder: Path) -> Iterator[Path]:
+def _list_image_code(folder: Path) -> Iterator[Path]:
     for entry in folder.iterdir():
         if entry.name.startswith("."):
             continue
@@ -161,7 +161,7 @@ def _start_params(resources: dict[str, float]) -> dict[str, str]:
     return {"resources": f"'{amounts}'", "disable-usage-stats": "true"}
 
 
-def _pod(container: str, resources: Resources, template: PodTemplate | None) -> K8sPod:
+def _make_pod(container: str, resources: Resources, template: PodTemplate | None) -> K8sPod:
     """Return a node's pod, which Flyte merges into the task's pod.
 
     Containers are merged by name, and lists are concatenated.
@@ -170,7 +170,7 @@ def _pod(container: str, resources: Resources, template: PodTemplate | None) -> 
     given = {name: amount for name, amount in asked.items() if amount is not None}
     assert not any(isinstance(amount, (list, tuple)) for amount in given.values()), "a node has one amount of each"
     spec = dict(template.pod_spec) if template else {}
-    node = with_resources({**primary(spec), "name": container}, given, given)
+    node = add_resources({**primary(spec), "name": container}, given, given)
     labels = {"labels": template.labels or {}, "annotations": template.annotations or {}} if template else {}
     pod = {"metadata": labels, "podSpec": {**spec, "containers": [node]}, "primaryContainerName": "primary"}
     return ParseDict(pod, K8sPod())

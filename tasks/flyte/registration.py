@@ -23,7 +23,7 @@ class OtherCodeError(MistakeError):
     """Raised if a pod's code differs from its task's registered code, so that the cache key would be wrong."""
 
 
-def options(module: str) -> dict[str, Any]:
+def make_options(module: str) -> dict[str, Any]:
     """Return the arguments of flytekit's `task` and `dynamic` for a function of `module`: environment and secrets.
 
     Raises:

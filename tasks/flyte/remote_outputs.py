@@ -26,7 +26,7 @@ def is_output(value: object) -> bool:
     return isinstance(value, str) and value.startswith("flyte://v1/")
 
 
-def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
+def resolve_output(address: str, remote: FlyteRemote, *, folder: bool) -> str:
     """Return the address on blob storage of the file or folder in an execution's output.
 
     Raises:
@@ -42,23 +42,23 @@ def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
     try:
         answer = remote.client.get_data(address)
     except (FlyteEntityNotExistException, FlyteInvalidInputException) as error:
-        raise AddressError(f"{address}: {_endpoint(remote)} has no such output{_details(error)}") from None
-    blob = Literal.from_flyte_idl(answer.literal).scalar.blob if _holds_a_blob(answer.literal) else None
+        raise AddressError(f"{address}: {_find_endpoint(remote)} has no such output{_format_details(error)}") from None
+    blob = Literal.from_flyte_idl(answer.literal).scalar.blob if _has_blob(answer.literal) else None
     wanted = BlobType.BlobDimensionality.MULTIPART if folder else BlobType.BlobDimensionality.SINGLE
     if blob is None or blob.metadata.type.dimensionality != wanted:
         raise AddressError(f"{address} is not a {'folder' if folder else 'file'}, which is what this option takes")
     return str(blob.uri)
 
 
-def _holds_a_blob(literal: literals_pb2.Literal) -> bool:
+def _has_blob(literal: literals_pb2.Literal) -> bool:
     return literal.HasField("scalar") and literal.scalar.HasField("blob")
 
 
-def _endpoint(remote: FlyteRemote) -> str:
+def _find_endpoint(remote: FlyteRemote) -> str:
     return str(remote.config.platform.endpoint)
 
 
-def _details(error: Exception) -> str:
+def _format_details(error: Exception) -> str:
     """Return a colon and the backend's details on an error, or an empty text."""
     details = getattr(error.__cause__, "details", None)
     return f": {details()}" if callable(details) and details() else ""

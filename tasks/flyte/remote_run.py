@@ -13,9 +13,9 @@ from flytekit import FlyteContextManager
 from flytekit.constants import CopyFileDetection
 
 from tasks.config.loading import RecipeFile
-from tasks.flyte.archive import sent_files
+from tasks.flyte.archive import collect_sent_files
 from tasks.flyte.executions import check_project
-from tasks.flyte.labels import GIVEN, labels_of
+from tasks.flyte.labels import GIVEN, make_labels
 
 CHECK_SENT = "tasks.inputs.user_modules:check_sent"
 """Name of the function that checks that a launch's archive has the user's modules.
@@ -25,7 +25,7 @@ SEND_FILES = "tasks.inputs.sending:with_sent_files"
 """Name of the function that uploads the files named in the inputs of a launch."""
 
 
-def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
+def check_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
     """Patch flytekit's `run_command` to check a launch before anything is uploaded, and to upload the files it names.
 
     Addresses among its inputs are read with the storage options of `--config`.
@@ -42,8 +42,8 @@ def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
         ctx.call_on_close(FlyteContextManager.pop_context)
 
         @wraps(run)
-        def checked(*args: Any, **inputs: Any) -> Any:
-            sent = sent_files(Path(params.computed_params.project_root))
+        def check_and_run(*args: Any, **inputs: Any) -> Any:
+            sent = collect_sent_files(Path(params.computed_params.project_root))
             whole = params.copy_all or params.copy is CopyFileDetection.ALL
             if params.copy is not CopyFileDetection.NO_COPY:
                 pkgutil.resolve_name(CHECK_SENT)(sent, inputs.values(), whole=whole)
@@ -51,12 +51,12 @@ def checked_launches(run_command: Callable[..., Any]) -> Callable[..., Any]:
             carried = {path.resolve() for path in sent.files} if in_place else ()
             return run(*args, **pkgutil.resolve_name(SEND_FILES)(remote, inputs, carried, click.echo))
 
-        return checked
+        return check_and_run
 
     return command
 
 
-def labelled_executions(run_remote: Callable[..., Any]) -> Callable[..., Any]:
+def add_labels(run_remote: Callable[..., Any]) -> Callable[..., Any]:
     """Patch flytekit's `run_remote` to label executions by their files, unless `--labels` sets the labels."""
 
     @wraps(run_remote)
@@ -66,7 +66,7 @@ def labelled_executions(run_remote: Callable[..., Any]) -> Callable[..., Any]:
         recipe = next((value for value in inputs.values() if isinstance(value, RecipeFile)), None)
         context = click.get_current_context(silent=True)
         given = context.meta.get(GIVEN, {}) if context else {}
-        run_level_params.labels = labels_of(given, recipe) | (run_level_params.labels or {})
+        run_level_params.labels = make_labels(given, recipe) | (run_level_params.labels or {})
         return run_remote(remote, entity, project, domain, inputs, run_level_params, **kwargs)
 
     return run

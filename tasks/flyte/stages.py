@@ -23,20 +23,20 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config.loading import Config, result_options
-from tasks.failures import cause_in_infrastructure, sentence_on
+from tasks.failures import describe_error, find_infrastructure_cause
 from tasks.flyte import patches
 from tasks.flyte.cache_policy import BACKENDS_ALONE, CodeDigest
 from tasks.flyte.lost_outputs import opens
-from tasks.flyte.registration import check_code, options
+from tasks.flyte.registration import check_code, make_options
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import image
-from tasks.machine.memory_limit import MemoryLimitError, shortage_in, watch
+from tasks.machine.memory_limit import MemoryLimitError, find_shortage, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
-from tasks.storage.addresses import reported_digest
-from tasks.storage.locations import address_of, folder_of
-from tasks.tables.content_digest import claimed, file_digest
-from tasks.tables.parquet import columns_of, read_batches, read_metadata, read_table, with_user_columns, write_batches
+from tasks.storage.addresses import read_digest
+from tasks.storage.locations import resolve_address, resolve_folder
+from tasks.tables.content_digest import file_digest, read_claimed_digest
+from tasks.tables.parquet import add_user_columns, read_batches, read_columns, read_metadata, read_table, write_batches
 from tasks.tables.schemas import StageSummary
 
 silence_libraries()
@@ -49,7 +49,7 @@ def content_digest(value: Any) -> str:
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     if not access.is_remote(address):
         return file_digest(address)
-    if digest := claimed(access.get_filesystem_for_path(address), address):
+    if digest := read_claimed_digest(access.get_filesystem_for_path(address), address):
         return digest
     if value.remote_source:
         return file_digest(value.download())
@@ -61,7 +61,7 @@ def content_digest(value: Any) -> str:
 
 
 @opens
-def stored_digest(value: Any) -> str:
+def read_stored_digest(value: Any) -> str:
     """Return the content digest of a Flyte file or folder without downloading it.
 
     For a remote one without a stored digest, it is a digest of the names and checksums reported by the storage.
@@ -70,14 +70,14 @@ def stored_digest(value: Any) -> str:
     if not access.is_remote(address):
         return file_digest(address)
     system = access.get_filesystem_for_path(address)
-    if digest := claimed(system, address):
+    if digest := read_claimed_digest(system, address):
         return digest
     root = system._strip_protocol(address)
-    return reported_digest(system, {path.removeprefix(root): path for path in system.find(address)})
+    return read_digest(system, {path.removeprefix(root): path for path in system.find(address)})
 
 
 @opens
-def footer(value: Any) -> dict[str, Any]:
+def read_footer(value: Any) -> dict[str, Any]:
     """Return the metadata in a table's footer (see `tasks.tables.parquet.write_table`), without reading its rows."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     with access.get_filesystem_for_path(address).open(address, "rb") as file:
@@ -114,11 +114,11 @@ else:
     JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(content_digest)]
     Folder = Annotated[FlyteDirectory, HashMethod(content_digest)]
     # The same types for intermediate stages, which must not download anything for the hash (`tasks.inputs.handed_on`).
-    HandedFolder = Annotated[FlyteDirectory, HashMethod(stored_digest)]
-    HandedTable = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(stored_digest)]
+    HandedFolder = Annotated[FlyteDirectory, HashMethod(read_stored_digest)]
+    HandedTable = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(read_stored_digest)]
 
 
-def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _convert_failures(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a task's function to raise infrastructure failures as the error that makes Flyte retry.
 
     Other errors are unchanged. The function refuses to run in a pod whose code is not the registered code.
@@ -130,23 +130,23 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except FlyteRecoverableException as error:
-            raise recoverable(error) from error.__cause__
+            raise make_recoverable(error) from error.__cause__
         except Exception as error:
-            if cause_in_infrastructure(error) is None:
+            if find_infrastructure_cause(error) is None:
                 raise
-            raise recoverable(error) from error
+            raise make_recoverable(error) from error
 
     return run
 
 
-def recoverable(error: Exception) -> FlyteRecoverableException | MemoryLimitError:
+def make_recoverable(error: Exception) -> FlyteRecoverableException | MemoryLimitError:
     """Return the error that makes Flyte retry a stage that failed with `error`.
 
     If a process of the stage was killed for memory, or did not start, the message says so, and the second attempt is
     the last.
     """
-    message = sentence_on(error, sys.maxsize)
-    reason = watch().report() or str(shortage_in(error) or "")
+    message = describe_error(error, sys.maxsize)
+    reason = watch().report() or str(find_shortage(error) or "")
     if not reason:
         return FlyteRecoverableException(message)
     message = message if reason in message else f"{message}: {reason}"
@@ -182,7 +182,7 @@ def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable
     """Declare an uncached task, because it depends on more than its inputs, such as files or the run itself."""
     if function is None:
         return partial(uncached_stage, make=make, **given)
-    return make(_guarded(function), **options(function.__module__), **given)
+    return make(_convert_failures(function), **make_options(function.__module__), **given)
 
 
 def cached_by_backends(
@@ -215,29 +215,29 @@ shown_stage = partial(stage, enable_deck=True, deck_fields=())
 
 
 @opens
-def local(value: Any) -> Path:
+def to_local(value: Any) -> Path:
     """Return the local path of a Flyte file or directory, and download it if it is remote."""
     return Path(value.download() if value.remote_source else value.path)
 
 
-def scratch(name: str) -> Path:
+def make_scratch_path(name: str) -> Path:
     """Return a new path called `name` in the task's working directory, for an output."""
     return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
 
 
-def input_schema(file: FlyteFile, schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with the user's additional columns of the table in `file` (`with_user_columns`)."""
-    return with_user_columns(schema, columns_of(local(file)))
+def read_input_schema(file: FlyteFile, schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with the user's additional columns of the table in `file` (`add_user_columns`)."""
+    return add_user_columns(schema, read_columns(to_local(file)))
 
 
 def read_input(file: FlyteFile, schema: pa.Schema) -> pa.Table:
     """Read an input table of a stage (`tasks.tables.parquet.read_table`)."""
-    return read_table(local(file), schema)
+    return read_table(to_local(file), schema)
 
 
 def read_input_batches(file: FlyteFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read an input table of a stage in batches (`tasks.tables.parquet.read_batches`)."""
-    return read_batches(local(file), schema)
+    return read_batches(to_local(file), schema)
 
 
 def write_output(
@@ -257,10 +257,10 @@ def write_output(
         last: returns additional metadata that is only known after all batches.
     """
     parts = [tables] if isinstance(tables, pa.Table) else tables
-    return FlyteFile(str(write_batches(scratch(name), parts, schema, lineage, last)))
+    return FlyteFile(str(write_batches(make_scratch_path(name), parts, schema, lineage, last)))
 
 
-def output_folder(folder: Path) -> FlyteDirectory:
+def make_output_folder(folder: Path) -> FlyteDirectory:
     """Return a folder as an output of the stage. Its address on blob storage ends in its name, as for a file."""
     context = FlyteContextManager.current_context()
     if context.execution_state is None or context.execution_state.is_local_execution():
@@ -269,10 +269,10 @@ def output_folder(folder: Path) -> FlyteDirectory:
     return FlyteDirectory(str(folder), remote_directory=f"{address}/{folder.name}")
 
 
-def storage_location(name: str) -> tuple[AbstractFileSystem, str]:
+def find_storage_location(name: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system that stores `name` (`tasks.storage.locations`), and the path or address there."""
     access = FlyteContextManager.current_context().file_access
-    location = address_of(name, access.raw_output_prefix) or str(folder_of(name))
+    location = resolve_address(name, access.raw_output_prefix) or str(resolve_folder(name))
     return access.get_filesystem_for_path(location), location
 
 
@@ -379,6 +379,6 @@ def sampling_progress(
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
                 figures = {"scored so far": f"{count:,} of {responses:,}", "mean score": f"{mean:.1%}"}
-                show(description, charts.page(figures, charts.rates_so_far(scores, unjudged)))
+                show(description, charts.page(figures, charts.render_rates(scores, unjudged)))
 
         yield judged, lambda text: advance(0, note=text)

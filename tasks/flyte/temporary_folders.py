@@ -13,10 +13,10 @@ def remove_at_exit() -> None:
     from flytekit.core import data_persistence
 
     folders = (Config.__dataclass_fields__["local_sandbox_path"].default, data_persistence.flyte_tmp_dir)
-    atexit.register(_remove_of, os.getpid(), *map(str, folders))
+    atexit.register(_remove_empty_folders, os.getpid(), *map(str, folders))
 
 
-def _remove_of(process: int, *folders: str) -> None:
+def _remove_empty_folders(process: int, *folders: str) -> None:
     if os.getpid() != process:  # a fork of the process, which still uses them
         return
     for folder in folders:

@@ -34,8 +34,10 @@ def fetch_responses(
         ExecutionError: the run kept no responses on blob storage, has none of these steps, or its storage is not one
             for which the backend signs links.
     """
-    address = _address(remote, execution)
-    listed: dict[str, list[int]] = json.loads(_text(remote, f"{address.rpartition('/')[0]}/{RESPONSE_LIST}", address))
+    address = _find_address(remote, execution)
+    listed: dict[str, list[int]] = json.loads(
+        _read_text(remote, f"{address.rpartition('/')[0]}/{RESPONSE_LIST}", address)
+    )
     names = [name for name, (first, last) in sorted(listed.items()) if steps is None or _overlap(steps, (first, last))]
     if not names:
         known = f"{min(first for first, _ in listed.values())} to {max(last for _, last in listed.values())}"
@@ -47,11 +49,11 @@ def fetch_responses(
         yield target
 
 
-def _address(remote: FlyteRemote, execution: Execution) -> str:
+def _find_address(remote: FlyteRemote, execution: Execution) -> str:
     """Return the address of the folder of responses, from the summary of the execution."""
     if "summary" not in execution.outputs:
         raise ExecutionError(f"{RESPONSES}: the execution has no output `summary`, which has their address")
-    summary = json.loads(_text(remote, execution.outputs["summary"].address, ""))
+    summary = json.loads(_read_text(remote, execution.outputs["summary"].address, ""))
     address = str(summary.get(RESPONSES) or "")
     if "://" not in address:
         where = f", but in {address} of its machine" if address else ": `keep_rollouts` was false, or other code ran"
@@ -59,7 +61,7 @@ def _address(remote: FlyteRemote, execution: Execution) -> str:
     return address
 
 
-def _text(remote: FlyteRemote, location: str, address: str) -> str:
+def _read_text(remote: FlyteRemote, location: str, address: str) -> str:
     with TemporaryDirectory() as scratch:
         target = Path(scratch, "file")
         _download(remote, location, target, address)

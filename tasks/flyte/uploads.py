@@ -70,11 +70,11 @@ def upload(
     except Exception as error:
         raise backend.upload_error(error) or error from error
     if answer.status_code not in (requests.codes["ok"], requests.codes["created"]):  # Azure answers 201
-        raise backend.storage_error(location.signed_url, f"refuses it with HTTP status {answer.status_code}")
+        raise backend.make_storage_error(location.signed_url, f"refuses it with HTTP status {answer.status_code}")
     return digest, location.native_url, True
 
 
-def sent_once(upload_file: Callable[..., Any]) -> Callable[..., Any]:
+def upload_once(upload_file: Callable[..., Any]) -> Callable[..., Any]:
     """Patch flytekit's `FlyteRemote.upload_file`, which opens the file for writing and always uploads it."""
 
     @wraps(upload_file)

@@ -18,18 +18,18 @@ from flytekit.exceptions.user import FlyteEntityNotFoundException
 from tasks.config.loading import SpecError, close_match
 
 
-def only_workflows(every_name: Callable[..., list[str]]) -> Callable[..., list[str]]:
+def list_only_workflows(every_name: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """Patch flytekit's `Entities.all` to return a file's workflows without the tasks that it imports for them."""
 
     @wraps(every_name)
-    def names(self: Any) -> list[str]:
+    def list_names(self: Any) -> list[str]:
         own = type(self)(self.workflows, [], self.launch_plans) if self.workflows else self
         return every_name(own)
 
-    return names
+    return list_names
 
 
-def kind_in_help(create_command: Callable[..., Any]) -> Callable[..., Any]:
+def show_kind_in_help(create_command: Callable[..., Any]) -> Callable[..., Any]:
     """Patch flytekit's `WorkflowCommand._create_command`, whose help calls a workflow that was named a task."""
 
     @wraps(create_command)
@@ -39,7 +39,7 @@ def kind_in_help(create_command: Callable[..., Any]) -> Callable[..., Any]:
     return create
 
 
-def unknown_workflow(error: BaseException) -> SpecError | None:
+def convert_unknown_workflow(error: BaseException) -> SpecError | None:
     """Return the user error for a workflow that a file does not have, or None for any other error."""
     if not isinstance(error, FlyteEntityNotFoundException):
         return None

@@ -17,13 +17,13 @@ from vllm.platforms import current_platform
 
 from tasks.failures import MistakeError
 from tasks.generation.cache_memory import CacheMemory
-from tasks.storage.tensor_digest import NOTHING, Contents, contents_of
+from tasks.storage.tensor_digest import NOTHING, Contents, compute_contents
 
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
 """Path of `WorkerExtension`, for vLLM's option `worker_extension_cls`."""
 
 
-def supported_rank(rank: int) -> int:
+def choose_rank(rank: int) -> int:
     """Return the smallest rank of at least `rank` that vLLM can be started with (`max_lora_rank`).
 
     Raises:
@@ -90,7 +90,7 @@ _from_lora_tensors = LoRAModel.from_lora_tensors
 
 
 def _from_digested_tensors(*, tensors: dict[str, Tensor], **options: Any) -> LoRAModel:
-    _Arrival.contents = contents_of(tensors)
+    _Arrival.contents = compute_contents(tensors)
     return _from_lora_tensors(tensors=tensors, **options)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tasks.failures import MistakeError, one_line
 from tasks.generation.environment_spec import EnvironmentSpec
-from tasks.storage.model_folder import date_variables
+from tasks.storage.model_folder import make_date_variables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,7 +23,7 @@ class ChatTemplateError(MistakeError):
     """The chat template refuses messages or leaves some out, or lacks a variable of `sampling.chat_template_kwargs`."""
 
 
-def probe_of(roles: Sequence[str]) -> list[dict[str, str]]:
+def make_probe(roles: Sequence[str]) -> list[dict[str, str]]:
     """Return messages of these roles whose contents are different numbers, to find each of them in a rendered text."""
     return [{"role": role, "content": str(FIRST_PROBE + index)} for index, role in enumerate(roles)]
 
@@ -33,7 +33,7 @@ def check_rendered(text: str, probe: Sequence[Mapping[str, str]], name: str) -> 
 
     Args:
         text: the rendered text.
-        probe: the messages of `probe_of` that the text must contain.
+        probe: the messages of `make_probe` that the text must contain.
         name: name of the model.
     """
     for message in probe:
@@ -45,7 +45,7 @@ def check_rendered(text: str, probe: Sequence[Mapping[str, str]], name: str) -> 
             )
 
 
-def name_of(tokenizer: PreTrainedTokenizerBase) -> str:
+def get_model_name(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the name of a tokenizer's model for messages."""
     return tokenizer.name_or_path or "this tokenizer"
 
@@ -67,16 +67,18 @@ def encode(
             environment has some, does not have one of the variables, or this function sets the variable itself.
     """
     apply = tokenizer.apply_chat_template
-    options = {"add_generation_prompt": True, "return_dict": False, **variables_of(tokenizer, variables)}
+    options = {"add_generation_prompt": True, "return_dict": False, **fill_variables(tokenizer, variables)}
     encoded = []
     rendered: set[tuple[Any, ...]] = set()  # roles of prompts whose messages are known to be rendered
     for prompt in prompts:
         roles = tuple(message["role"] for message in prompt["messages"])
-        tools = cast(Any, _tools_of(tokenizer, prompt))  # a list of schemas may hold functions, too
+        tools = cast(Any, _get_tools(tokenizer, prompt))  # a list of schemas may hold functions, too
         try:
             if (roles, bool(tools)) not in rendered:
-                probe = probe_of(roles)
-                check_rendered(str(apply(probe, tools=tools, tokenize=False, **options)), probe, name_of(tokenizer))
+                probe = make_probe(roles)
+                check_rendered(
+                    str(apply(probe, tools=tools, tokenize=False, **options)), probe, get_model_name(tokenizer)
+                )
                 rendered.add((roles, bool(tools)))
             encoded.append(list(cast("Iterable[int]", apply(prompt["messages"], tools=tools, **options))))
         except Exception as error:  # templates are programs: they may raise anything
@@ -84,12 +86,12 @@ def encode(
             if isinstance(error, ChatTemplateError):
                 raise ChatTemplateError(f"{where}: {error}") from None
             raise ChatTemplateError(
-                f"{where}: the chat template of {name_of(tokenizer)} refuses it: {one_line(error)}"
+                f"{where}: the chat template of {get_model_name(tokenizer)} refuses it: {one_line(error)}"
             ) from error
     return encoded
 
 
-def _tools_of(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+def _get_tools(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Return the schemas of the tools that the policy may call, or None if the prompt's environment has no tools.
 
     Raises:
@@ -101,13 +103,13 @@ def _tools_of(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> 
     schemas = [tool["schema"] for tool in environment.tools]
     if not re.search(r"\btools\b", tokenizer.get_chat_template(tools=schemas)):
         raise ChatTemplateError(
-            f"source {prompt['source']!r}: the chat template of {name_of(tokenizer)} has no room for "
+            f"source {prompt['source']!r}: the chat template of {get_model_name(tokenizer)} has no room for "
             "environment.tools: take a model that was trained to call tools, or describe them in the prompt"
         )
     return schemas
 
 
-def variables_of(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> dict[str, Any]:
+def fill_variables(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables of the chat template: `variables`, and the date if the template uses it.
 
     Raises:
@@ -116,6 +118,10 @@ def variables_of(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any
     fixed = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"}
     for name in variables:
         if name in fixed or not re.search(rf"\b{re.escape(name)}\b", tokenizer.get_chat_template()):
-            why = "it is set here" if name in fixed else f"the template of {name_of(tokenizer)} has no such variable"
+            why = (
+                "it is set here"
+                if name in fixed
+                else f"the template of {get_model_name(tokenizer)} has no such variable"
+            )
             raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
-    return {**date_variables(tokenizer.get_chat_template()), **variables}
+    return {**make_date_variables(tokenizer.get_chat_template()), **variables}

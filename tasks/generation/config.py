@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tasks.config.connection import VARIABLE, plain_url
+from tasks.config.connection import VARIABLE, normalize_url
 from tasks.config.fields import Arguments
 from tasks.config.loading import Config, RunTime
 from tasks.generation.vllm_arguments import (
@@ -49,7 +49,9 @@ class EndpointConfig(Config):
     @field_validator("url")
     @classmethod
     def _is_plain(cls, url: str) -> str:
-        return plain_url(url, "the base URL of an OpenAI-compatible server, as in http://host:8000/v1", "api_key_env")
+        return normalize_url(
+            url, "the base URL of an OpenAI-compatible server, as in http://host:8000/v1", "api_key_env"
+        )
 
 
 class EngineConfig(Config):
@@ -96,12 +98,12 @@ class EngineConfig(Config):
 
     @field_validator("vllm")
     @classmethod
-    def _are_arguments_of_an_engine(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _check_engine_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
         check_engine_arguments(value)
         return value
 
     @model_validator(mode="after")
-    def _leaves_a_server_its_own_options(self) -> Self:
+    def _check_server_options(self) -> Self:
         given = sorted(self.model_fields_set - {"server", "max_model_len", "max_num_seqs"})
         others = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
         if self.server is not None and others:
@@ -109,7 +111,7 @@ class EngineConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _compiles_if_it_says_how(self) -> Self:
+    def _check_compilation(self) -> Self:
         for name in COMPILED:
             if self.enforce_eager and name in self.vllm:
                 raise ValueError(f"vllm.{name}: with enforce_eager = true nothing is compiled; leave one of them out")
@@ -220,7 +222,7 @@ class SamplingConfig(Config):
 
     @field_validator("vllm")
     @classmethod
-    def _are_arguments_of_sampling(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _check_sampling_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
         check_sampling_arguments(value)
         return value
 

@@ -17,7 +17,7 @@ import numpy as np
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.engine_start import load
-from tasks.generation.engine_variables import engine_variables
+from tasks.generation.engine_variables import set_engine_variables
 from tasks.generation.interface import (
     Completion,
     EngineError,
@@ -30,7 +30,7 @@ from tasks.generation.interface import (
     WeightsNotTakenError,
     WeightUpdate,
 )
-from tasks.machine.memory_limit import watch, with_cause
+from tasks.machine.memory_limit import add_cause, watch
 from tasks.machine.precision import HeadDtype
 from tasks.machine.resources import has_gpu
 from tasks.storage.tensor_digest import Contents
@@ -122,7 +122,7 @@ class Engine:
         watch()
         files = tempfile.TemporaryDirectory(prefix="vllm-")  # files of its processes, which vLLM does not remove
         output = EngineOutput(Path(files.name) / "output.txt")
-        with engine_variables(config, files.name), output.captured():
+        with set_engine_variables(config, files.name), output.capture():
             llm, statistics = load(
                 str(model),
                 config,
@@ -159,31 +159,31 @@ class Engine:
         """
         from vllm.inputs import TokensPrompt
 
-        from tasks.generation.engine_sampling import sampling_parameters
+        from tasks.generation.engine_sampling import build_sampling_parameters
 
-        parameters = sampling_parameters(sampling, seed=seed, with_logprobs=with_logprobs)
+        parameters = build_sampling_parameters(sampling, seed=seed, with_logprobs=with_logprobs)
         # With the version as salt, a prompt's cached prefix is not used by requests that begin under newer weights.
         # Requests that wait during an update get a new salt from `scheduler`.
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
         return await self._request(prompt, parameters)
 
     async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
-        sample = (await self._final_output(prompt, parameters)).outputs[0]
+        sample = (await self._wait_for_output(prompt, parameters)).outputs[0]
         processed = len(prompt["prompt_token_ids"]) + len(sample.token_ids) - 1  # the last token is only sampled
         assert (sample.logprobs is None) == (parameters.logprobs is None)
         assert sample.finish_reason is not None
         tokens = list(sample.token_ids)
         stopped = sample.finish_reason == "stop"
         return Completion(
-            text=self._without_end(sample.text, tokens[-1], sample.stop_reason) if stopped else sample.text,
+            text=self._remove_end(sample.text, tokens[-1], sample.stop_reason) if stopped else sample.text,
             token_ids=np.array(tokens, np.int32),
-            logprobs=np.array(_chosen(tokens, sample.logprobs), np.float32),
+            logprobs=np.array(_select_logprobs(tokens, sample.logprobs), np.float32),
             finish_reason=sample.finish_reason,
-            versions=[_span(span) for span in sample.weight_versions or []],
-            routes=_routes(sample.routed_experts, processed) if self._returns_routes else None,
+            versions=[_convert_span(span) for span in sample.weight_versions or []],
+            routes=_check_routes(sample.routed_experts, processed) if self._returns_routes else None,
         )
 
-    async def _final_output(self, prompt: TokensPrompt, parameters: SamplingParams) -> RequestOutput:
+    async def _wait_for_output(self, prompt: TokensPrompt, parameters: SamplingParams) -> RequestOutput:
         from vllm.exceptions import VLLMClientError
 
         if self._adapted and self._adapter is None:
@@ -200,16 +200,16 @@ class Engine:
         except VLLMClientError as error:
             raise RequestRefusedError(f"the engine refuses the request: {error}") from error
         except Exception as error:  # vLLM raises many types; all of them are failures of the engine, not the response
-            reason = await self._output.awaited_reason_or(error)
+            reason = await self._output.wait_for_reason(error)
             if not self._has_answered and self._output.names_refusal:
-                raise EngineOptionsError(with_cause(f"vLLM does not serve the model: {reason}")) from error
-            raise EngineError(with_cause(f"generation failed: {reason}")) from error
+                raise EngineOptionsError(add_cause(f"vLLM does not serve the model: {reason}")) from error
+            raise EngineError(add_cause(f"generation failed: {reason}")) from error
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
         self._has_answered = True
         return final
 
-    def _without_end(self, text: str, end: int, reason: int | str | None) -> str:
+    def _remove_end(self, text: str, end: int, reason: int | str | None) -> str:
         """Return the text without the token `end` if it is a special token, which is not part of an answer.
 
         `reason` is the stop string that the text ends with, if any. vLLM also searches for stop strings in the end
@@ -251,14 +251,14 @@ class Engine:
                 replacing = self._pause_and_replace(str(path), version, keep_cache=keep_cache)
                 paused = await self._wait_while_alive(replacing)
             except Exception as error:  # vLLM raises many types; all of them are failures of the engine
-                reason = self._output.reason_or(error)
+                reason = self._output.find_reason(error)
                 if self._adapted and REFUSED_ADAPTER.search(reason):
                     raise WeightsNotTakenError(
                         f"vLLM does not serve the adapter: {reason}; name layers that it serves in lora.target_modules"
                     ) from error
-                raise EngineError(with_cause(f"weight update {version} from {path} failed: {reason}")) from error
+                raise EngineError(add_cause(f"weight update {version} from {path} failed: {reason}")) from error
             resumed = time.perf_counter()
-            contents = await self._arrived(version)
+            contents = await self._check_arrived(version)
         return WeightUpdate(resumed - paused, resumed - began, contents)
 
     async def _pause_and_replace(self, path: str, version: int, *, keep_cache: bool) -> float:
@@ -324,7 +324,7 @@ class Engine:
         try:
             return await self._wait_while_alive(call)
         except Exception as error:  # vLLM raises many types; all of them are failures of the engine
-            raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
+            raise EngineError(add_cause(f"the engine did not {doing}: {self._output.find_reason(error)}")) from error
 
     async def _wait_while_alive(self, call: Awaitable[T]) -> T:
         """Return the result of a call of vLLM, which never returns if the engine dies meanwhile.
@@ -342,7 +342,7 @@ class Engine:
             waiting.cancel()
         return waiting.result()
 
-    async def _arrived(self, version: int) -> Contents:
+    async def _check_arrived(self, version: int) -> Contents:
         """Return the contents of the tensors that all workers of the engine loaded in the last update.
 
         Raises:
@@ -389,7 +389,7 @@ class Engine:
 
 
 @contextlib.asynccontextmanager
-async def running_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False) -> AsyncIterator[Engine]:
+async def run_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False) -> AsyncIterator[Engine]:
     """Start an engine, and shut it down at the end of the block, also after an error."""
     engine = await Engine.start(model, config, updatable=updatable)
     try:
@@ -398,7 +398,7 @@ async def running_engine(model: str | Path, config: EngineConfig, *, updatable: 
         engine.shutdown()
 
 
-def _routes(routes: Routes | None, tokens: int) -> Routes:
+def _check_routes(routes: Routes | None, tokens: int) -> Routes:
     """Return the routes that vLLM reports for a request, after a check of their number.
 
     They have a row for each token that vLLM processed, also for tokens that were in its prefix cache.
@@ -415,13 +415,13 @@ def _routes(routes: Routes | None, tokens: int) -> Routes:
     return routes
 
 
-def _span(span: WeightVersionSpan) -> VersionSpan:
+def _convert_span(span: WeightVersionSpan) -> VersionSpan:
     # vLLM names the version of the initial weights "default". Our versions are numbers from 0 on.
     version = 0 if span.version == "default" else int(span.version)
     return VersionSpan(version=version, start=span.start, end=span.end)
 
 
-def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs | None) -> list[float]:
+def _select_logprobs(tokens: Sequence[int], logprobs: SampleLogprobs | None) -> list[float]:
     """Return the log-probabilities of the sampled tokens, or [] if none were requested."""
     if not logprobs:
         return []

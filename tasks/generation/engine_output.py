@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tasks.failures import LONGEST, one_line
-from tasks.machine.engine_errors import WITHOUT_REASON, last_error
+from tasks.machine.engine_errors import WITHOUT_REASON, find_last_error
 
 TAIL = 100_000
 """Bytes at the end of the output that are searched for the last error."""
@@ -56,19 +56,19 @@ class EngineOutput:
         self.processes: list[BaseProcess] = []
 
     @contextlib.contextmanager
-    def captured(self) -> Iterator[None]:
+    def capture(self) -> Iterator[None]:
         """Redirect the output of processes that start in the block to the file, for as long as they live.
 
         They inherit this process's standard error, which is the file during the block. `sys.stderr` of this process
         still writes to the terminal. With `RLVR_VERBOSE=1` nothing is captured.
         """
         others = set(multiprocessing.active_children())
-        with contextlib.nullcontext() if os.environ.get("RLVR_VERBOSE") == "1" else self._into_file():
+        with contextlib.nullcontext() if os.environ.get("RLVR_VERBOSE") == "1" else self._write_to_file():
             yield
         self.processes = [child for child in multiprocessing.active_children() if child not in others]
 
     @contextlib.contextmanager
-    def _into_file(self) -> Iterator[None]:
+    def _write_to_file(self) -> Iterator[None]:
         sys.stderr.flush()
         terminal, before = os.dup(2), sys.stderr
         with self._path.open("wb") as file, open(os.dup(terminal), "w", buffering=1) as writer:
@@ -81,37 +81,39 @@ class EngineOutput:
                 os.dup2(terminal, 2)
                 os.close(terminal)
 
-    def reason_or(self, error: Exception) -> str:
+    def find_reason(self, error: Exception) -> str:
         """Return in one line why the engine failed: the signal that killed it, the last printed error, or `error`."""
-        if ended := self._signal(error):
+        if ended := self._describe_signal(error):
             return ended
-        named = self._last_error()
+        named = self._find_last_error()
         return one_line(f"{named[0]}: {named[1]}" if named else error, LONGEST)
 
-    async def awaited_reason_or(self, error: Exception) -> str:
-        """Return `reason_or(error)`. If it only refers to another error, wait until the processes have printed it."""
+    async def wait_for_reason(self, error: Exception) -> str:
+        """Return `find_reason(error)`. If it only refers to another error, wait until the processes have printed it."""
         deadline = time.monotonic() + REASON_SECONDS
-        while re.search(WITHOUT_REASON, self.reason_or(error)) and self._path.exists() and time.monotonic() < deadline:
+        while (
+            re.search(WITHOUT_REASON, self.find_reason(error)) and self._path.exists() and time.monotonic() < deadline
+        ):
             await asyncio.sleep(0.1)
-        return self.reason_or(error)
+        return self.find_reason(error)
 
     @property
     def names_refusal(self) -> bool:
         """True if the last error means that vLLM's kernels do not support the model (`REFUSALS`)."""
-        named = None if self._signal() else self._last_error()
+        named = None if self._describe_signal() else self._find_last_error()
         return named is not None and named[0] in REFUSALS and not OF_DEVICE.search(named[1])
 
-    def names_mistake(self, error: Exception) -> bool:
+    def has_mistake(self, error: Exception) -> bool:
         """Return whether vLLM printed an error that means that it refuses the model or an option (`MISTAKES`).
 
         Args:
             error: the error that vLLM raised in this process. If the error or an exit code says that a signal killed
                 the engine, the result is False.
         """
-        named = None if self._signal(error) else self._last_error()
+        named = None if self._describe_signal(error) else self._find_last_error()
         return named is not None and named[0] in MISTAKES
 
-    def _signal(self, error: Exception | None = None) -> str | None:
+    def _describe_signal(self, error: Exception | None = None) -> str | None:
         """Return a message about the signal that killed the engine, or None if no signal did."""
         codes = [-code for process in self.processes if (code := process.exitcode) is not None and code < 0]
         if error is not None and (match := EXIT_BY_SIGNAL.search(str(error))):
@@ -120,9 +122,9 @@ class EngineOutput:
             return None
         return f"killed by {signal.Signals(codes[0]).name} ({signal.strsignal(codes[0])})"
 
-    def _last_error(self) -> tuple[str, str] | None:
+    def _find_last_error(self) -> tuple[str, str] | None:
         if not self._path.exists():
             return None
         with self._path.open("rb") as file:
             file.seek(max(self._path.stat().st_size - TAIL, 0))
-            return last_error(file.read().decode(errors="replace"))
+            return find_last_error(file.read().decode(errors="replace"))

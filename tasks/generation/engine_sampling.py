@@ -13,7 +13,7 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import EngineOptionsError
 
 
-def sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logprobs: bool) -> SamplingParams:
+def build_sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logprobs: bool) -> SamplingParams:
     """Return vLLM's parameters of one request for one sample.
 
     Args:
@@ -41,13 +41,13 @@ def sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logp
             seed=seed,
             logprobs=0 if with_logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            **_typed(sampling.vllm),
+            **_convert_types(sampling.vllm),
         )
     except (ValueError, VLLMClientError) as error:
         raise EngineOptionsError(f"sampling.vllm = {sampling.vllm}: {error}") from error
 
 
-def _typed(arguments: dict[str, Any]) -> dict[str, Any]:
+def _convert_types(arguments: dict[str, Any]) -> dict[str, Any]:
     """Convert arguments to the types that vLLM declares, such as token ids that are strings as keys of JSON.
 
     Raises:
@@ -56,7 +56,7 @@ def _typed(arguments: dict[str, Any]) -> dict[str, Any]:
     if not arguments:
         return {}
     try:
-        parameters = _adapter().validate_python(arguments)
+        parameters = _build_adapter().validate_python(arguments)
     except ValidationError as error:
         problem = error.errors()[-1]  # the errors before it are about the other members of vLLM's union types
         path = [str(step) for step in problem["loc"]]
@@ -67,5 +67,5 @@ def _typed(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _adapter() -> TypeAdapter[SamplingParams]:
+def _build_adapter() -> TypeAdapter[SamplingParams]:
     return TypeAdapter(SamplingParams)

@@ -9,10 +9,10 @@ from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics, ServedAdapter
 from tasks.machine import precision
-from tasks.machine.engine_errors import memory_error
+from tasks.machine.engine_errors import make_memory_error
 from tasks.machine.image import check_image_of_pod
 from tasks.machine.large_imports import large_imports
-from tasks.machine.memory_limit import with_cause
+from tasks.machine.memory_limit import add_cause
 from tasks.machine.resources import has_gpu
 from tasks.storage.model_folder import has_experts
 
@@ -75,7 +75,7 @@ def load(
     if head_dtype != "model":
         options["hf_overrides"] = {"head_dtype": head_dtype}
     if adapter is not None:
-        options |= _adapter_options(Path(model), adapter)
+        options |= _build_adapter_options(Path(model), adapter)
     elif updatable:
         options |= _update_options()
     refusals = REFUSALS_OF_ARGUMENTS if config.vllm else REFUSALS
@@ -101,12 +101,12 @@ def load(
     except refusals as error:
         # The engine's process raises its error only there. This process sees only that it has ended.
         given = f" with engine.vllm = {config.vllm}" if config.vllm else ""
-        start, reason = f"vLLM does not start on {model}{given}", output.reason_or(error)
-        if short := memory_error(start, reason, "cpu_kv_cache_gib of the engine"):
+        start, reason = f"vLLM does not start on {model}{given}", output.find_reason(error)
+        if short := make_memory_error(start, reason, "cpu_kv_cache_gib of the engine"):
             raise short from error
-        is_mistake = not isinstance(error, RuntimeError) or output.names_mistake(error)
+        is_mistake = not isinstance(error, RuntimeError) or output.has_mistake(error)
         kind = EngineOptionsError if is_mistake else EngineError
-        raise kind(with_cause(f"{start}: {reason}")) from error
+        raise kind(add_cause(f"{start}: {reason}")) from error
     if has_gpu():
         from vllm.platforms import current_platform
 
@@ -128,7 +128,7 @@ def _update_options() -> dict[str, Any]:
     }
 
 
-def _adapter_options(model: Path, adapter: ServedAdapter) -> dict[str, Any]:
+def _build_adapter_options(model: Path, adapter: ServedAdapter) -> dict[str, Any]:
     """Return vLLM's options for an engine whose adapter is replaced.
 
     Raises:
@@ -139,14 +139,14 @@ def _adapter_options(model: Path, adapter: ServedAdapter) -> dict[str, Any]:
             f"lora: model {model} is a mixture of experts, and vLLM serves adapters of those on GPUs alone; train all "
             "weights, or use a machine with a GPU"
         )
-    from tasks.generation.adapter import WORKER_EXTENSION, supported_rank
+    from tasks.generation.adapter import WORKER_EXTENSION, choose_rank
     from tasks.generation.scheduler import SCHEDULER
 
     return {
         "scheduler_cls": SCHEDULER,
         "enable_lora": True,
         "max_loras": 1,
-        "max_lora_rank": supported_rank(adapter.rank),
+        "max_lora_rank": choose_rank(adapter.rank),
         "lora_target_modules": list(adapter.layers),
         "worker_extension_cls": WORKER_EXTENSION,
     }

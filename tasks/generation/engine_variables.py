@@ -12,9 +12,9 @@ from tasks.machine.resources import has_gpu
 
 
 @contextlib.contextmanager
-def engine_variables(config: EngineConfig, sockets: str) -> Iterator[None]:
+def set_engine_variables(config: EngineConfig, sockets: str) -> Iterator[None]:
     """Set the environment variables of vLLM's processes while the block runs. Later child processes do not get them."""
-    settings = runner_variable(config) | {
+    settings = choose_runner(config) | {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_RPC_BASE_PATH": sockets,
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
@@ -37,6 +37,6 @@ def engine_variables(config: EngineConfig, sockets: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def runner_variable(config: EngineConfig) -> dict[str, str]:
+def choose_runner(config: EngineConfig) -> dict[str, str]:
     """Return the variable that makes vLLM use the model runner of the options, or {} if vLLM chooses."""
     return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if config.model_runner == "v1" else {}

@@ -23,7 +23,7 @@ from tasks.machine.orphans import when_abandoned, when_orphaned
 _usage_of_group = cpu_resource_utils.get_cgroup_memory_usage
 
 
-def usage_without_files() -> int | None:
+def measure_memory() -> int | None:
     """Return the memory of the control group in use without cached files, in bytes.
 
     It replaces vLLM's function, which counts cached files as used memory. vLLM refuses to start if its KV cache does
@@ -31,10 +31,10 @@ def usage_without_files() -> int | None:
     and the kernel drops them when memory is needed.
     """
     usage = _usage_of_group()
-    return None if usage is None else max(0, usage - MemoryLimit.of_this_process().cached())
+    return None if usage is None else max(0, usage - MemoryLimit.from_this_process().cached())
 
 
-cpu_resource_utils.get_cgroup_memory_usage = usage_without_files
+cpu_resource_utils.get_cgroup_memory_usage = measure_memory
 
 if multiprocessing.current_process().name != "MainProcess":
     # An engine core's process imports this module with its arguments, long before it creates the executor.

@@ -112,7 +112,7 @@ class EpisodeEnd(NamedTuple):
     def score(self) -> Score:
         """The score of the episode, whose only reward is the environment's. `value` is the reward clipped to [0, 1]."""
         if self.reward is None:
-            return Score.unjudged(self.error or "the episode has no reward", self.failure)
+            return Score.from_error(self.error or "the episode has no reward", self.failure)
         value = min(max(self.reward, 0.0), 1.0)
         rewards = (Reward("environment", 1.0, self.reward),)
         return Score(value, self.passed, f"environment: {self.reward:g}", rewards=rewards)

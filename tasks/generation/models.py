@@ -16,11 +16,11 @@ from pydantic import Field
 from tasks.config.fields import FolderInFile
 from tasks.config.loading import Config
 from tasks.generation.tokenizer_options import ChatTemplateText, SpecialTokens, change_tokenizer
-from tasks.lineage.code_digest import pinned_version
+from tasks.lineage.code_digest import find_pinned_version
 from tasks.machine.packages import install_command
 from tasks.machine.progress import track_activity
 from tasks.machine.quiet import silence_progress_bars
-from tasks.storage.addresses import AddressRefusedError, open_address, reported_digest
+from tasks.storage.addresses import AddressRefusedError, open_address, read_digest
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
 
@@ -65,7 +65,7 @@ class PackagedGguf(Config):
         """
         folder = self.folder()
         if folder is None:
-            how = install_command() if pinned_version(self.package) else "install it with pip"
+            how = install_command() if find_pinned_version(self.package) else "install it with pip"
             raise ModelError(f"model: package {self.package!r} is not installed: {how}")
         path = folder / self.file
         if not path.is_file():
@@ -128,7 +128,7 @@ class StoredFolder(Config):
     def digest(self) -> str:
         """Return a digest of the names and checksums of the files, as the storage reports them."""
         system, files = self.files()
-        return reported_digest(system, {name: info["name"] for name, info in files.items()})
+        return read_digest(system, {name: info["name"] for name, info in files.items()})
 
     def fetch(self, destination: Path) -> None:
         """Copy the files of the model into a folder."""
@@ -174,7 +174,7 @@ class ModelSpec(Config):
         """Return whether the other model has the same source, chat template and special tokens."""
         return self.model_copy(update={"fingerprint": other.fingerprint}) == other
 
-    def fingerprinted(self) -> ModelSpec:
+    def add_fingerprint(self) -> ModelSpec:
         """Return the spec with a digest of its local content, after a check that the source exists.
 
         Raises:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from flytekit import Resources
 
 from images import GENERATION
-from tasks.flyte.stages import Folder, Stopwatch, output_folder, scratch, show, shown_stage
+from tasks.flyte.stages import Folder, Stopwatch, make_output_folder, make_scratch_path, show, shown_stage
 from tasks.generation.models import ModelSpec
-from tasks.generation.tokenizer_options import name_of_template
-from tasks.storage.model_folder import weight_bytes
+from tasks.generation.tokenizer_options import find_template_name
+from tasks.storage.model_folder import count_weight_bytes
 from tasks.tables.content_digest import seal
 from tasks.tables.schemas import StageSummary
 
@@ -30,10 +30,10 @@ def prepare_model(spec: ModelSpec) -> PreparedModel:
     from tasks.generation.models import prepare_model as prepare
 
     watch = Stopwatch("model")
-    folder = seal(prepare(spec, scratch("model")))
-    size = weight_bytes(folder)
+    folder = seal(prepare(spec, make_scratch_path("model")))
+    size = count_weight_bytes(folder)
     shape = json.loads((folder / "config.json").read_text())
-    template = "the model's own" if spec.chat_template is None else name_of_template(spec.chat_template)
+    template = "the model's own" if spec.chat_template is None else find_template_name(spec.chat_template)
     figures = {
         "model": spec.name,
         "weights": f"{size / 1e6:,.0f} MB",
@@ -43,5 +43,5 @@ def prepare_model(spec: ModelSpec) -> PreparedModel:
     options = [
         {"key": key, "value": value} for key, value in sorted(shape.items()) if not isinstance(value, dict | list)
     ]
-    show("model", charts.page(figures, charts.table(options, "Configuration")))
-    return PreparedModel(output_folder(folder), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))
+    show("model", charts.page(figures, charts.render_table(options, "Configuration")))
+    return PreparedModel(make_output_folder(folder), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))

@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, model_validator
 from tasks.config.fields import PathMark
 from tasks.config.loading import Config, close_match
 from tasks.failures import one_line
-from tasks.storage.model_folder import CHAT_TEMPLATE, ModelError, date_variables, loading
+from tasks.storage.model_folder import CHAT_TEMPLATE, ModelError, convert_load_errors, make_date_variables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,7 +45,7 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _template_text(value: Any) -> Any:
+def _read_template(value: Any) -> Any:
     """Return the text of a chat template that is given by its name or path, and any other value unchanged.
 
     Raises:
@@ -53,7 +53,7 @@ def _template_text(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    text = value if "{" in value else _text_of(value)
+    text = value if "{" in value else _load_template(value)
     try:
         Environment(extensions=[_Generation, loopcontrols]).parse(text)  # noqa: S701 (nothing is rendered)
     except TemplateSyntaxError as error:
@@ -63,7 +63,7 @@ def _template_text(value: Any) -> Any:
     return text
 
 
-def _text_of(name: str) -> str:
+def _load_template(name: str) -> str:
     """Return the text of a chat template, by the name of a built-in one or by a path that ends in .jinja."""
     if name.endswith(ENDING):
         try:
@@ -84,13 +84,13 @@ def _text_of(name: str) -> str:
 ChatTemplateText = Annotated[
     str | None,
     PathMark("specification", lambda value, _: value.endswith(ENDING)),
-    BeforeValidator(_template_text),
+    BeforeValidator(_read_template),
 ]
 """The type of an option with the text of a chat template, or null. A file may give a path or a built-in name."""
 
 
 @cache
-def name_of_template(text: str) -> str:
+def find_template_name(text: str) -> str:
     """Return the name of the built-in chat template with this text, or "the recipe's own"."""
     names = [path.stem for path in sorted(CHAT_TEMPLATES.glob(f"*{ENDING}")) if path.read_text() == text]
     return names[0] if names else "the recipe's own"
@@ -141,7 +141,7 @@ def change_tokenizer(folder: Path, chat_template: str | None, tokens: SpecialTok
     if chat_template is not None:
         from transformers import AutoTokenizer
 
-        with loading(folder):
+        with convert_load_errors(folder):
             _check_renders(AutoTokenizer.from_pretrained(folder))
 
 
@@ -154,7 +154,7 @@ def change_loaded(
         ModelError: as `change_tokenizer`.
     """
     if tokens is not None:
-        _ids_of(tokenizer, tokens.given)
+        _find_ids(tokenizer, tokens.given)
         for name, token in tokens.given.items():
             setattr(tokenizer, name, token)
     if chat_template is not None:
@@ -181,8 +181,8 @@ def _write_tokens(folder: Path, tokens: Mapping[str, str]) -> None:
     """Replace special tokens in the tokenizer's configuration, and their ids in the model's."""
     from transformers import AutoTokenizer
 
-    with loading(folder):
-        ids = _ids_of(AutoTokenizer.from_pretrained(folder), tokens)
+    with convert_load_errors(folder):
+        ids = _find_ids(AutoTokenizer.from_pretrained(folder), tokens)
     model_ids = {f"{name}_id": number for name, number in ids.items() if name != "unk_token"}
     for name, changes in (
         ("tokenizer_config.json", tokens),
@@ -195,7 +195,7 @@ def _write_tokens(folder: Path, tokens: Mapping[str, str]) -> None:
             _write_json(path, {**json.loads(path.read_text()), **changes})
 
 
-def _ids_of(tokenizer: PreTrainedTokenizerBase, tokens: Mapping[str, str]) -> dict[str, int]:
+def _find_ids(tokenizer: PreTrainedTokenizerBase, tokens: Mapping[str, str]) -> dict[str, int]:
     """Return the ids of special tokens by name. Raises `ModelError` if one is not in the vocabulary."""
     vocabulary = tokenizer.get_vocab()
     for name, token in tokens.items():
@@ -211,7 +211,7 @@ def _ids_of(tokenizer: PreTrainedTokenizerBase, tokens: Mapping[str, str]) -> di
 def _check_renders(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise `ModelError` if the chat template fails on a single message of a user."""
     messages = [{"role": "user", "content": "?"}]
-    dates = date_variables(tokenizer.get_chat_template())
+    dates = make_date_variables(tokenizer.get_chat_template())
     try:
         tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **dates)
     except Exception as error:  # templates are programs: they may raise anything

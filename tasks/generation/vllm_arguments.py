@@ -33,7 +33,7 @@ HEAD_QUANTISED_BY = frozenset({
 linear layers and experts only (`get_quant_method` in `vllm.model_executor.layers.quantization`)."""
 
 
-def _for_each(reason: str, names: str) -> dict[str, str]:
+def _make_reasons(reason: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), reason)
 
 
@@ -41,8 +41,8 @@ _ONE_MACHINE = "an engine runs on one machine, on GPUs that Ray gives it; `data_
 _OUTPUT = "nothing reads what it adds to an output"
 _ADAPTER = "adapters are set up by `lora` of the recipe"
 _ENGINE_OF_OURS = {
-    **_for_each("the recipe's `model` sets it", "model model_weights tokenizer hf_config_path served_model_name"),
-    **_for_each("the recipe's `model` sets it", "revision code_revision tokenizer_revision hf_token"),
+    **_make_reasons("the recipe's `model` sets it", "model model_weights tokenizer hf_config_path served_model_name"),
+    **_make_reasons("the recipe's `model` sets it", "revision code_revision tokenizer_revision hf_token"),
     **{
         name: f"`engine.{name}` sets it"
         for name in (
@@ -50,34 +50,34 @@ _ENGINE_OF_OURS = {
             *("enforce_eager", "seed"),
         )
     },
-    **_for_each(_ADAPTER, "enable_lora max_loras max_lora_rank default_mm_loras fully_sharded_loras max_cpu_loras"),
-    **_for_each(_ADAPTER, "lora_dtype lora_target_modules enable_tower_connector_lora specialize_active_lora"),
-    **_for_each(_ADAPTER, "enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),
-    **_for_each("`sampling` sets what requests are sampled with", "generation_config override_generation_config"),
+    **_make_reasons(_ADAPTER, "enable_lora max_loras max_lora_rank default_mm_loras fully_sharded_loras max_cpu_loras"),
+    **_make_reasons(_ADAPTER, "lora_dtype lora_target_modules enable_tower_connector_lora specialize_active_lora"),
+    **_make_reasons(_ADAPTER, "enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),
+    **_make_reasons("`sampling` sets what requests are sampled with", "generation_config override_generation_config"),
     "logprobs_mode": "log-probabilities belong to the distribution that a token was sampled from",
-    **_for_each(
+    **_make_reasons(
         "the pipeline sets it to replace weights, follow the load and stop the engine",
         "distributed_executor_backend scheduler_cls worker_cls worker_extension_cls weight_transfer_config "
         "disable_log_stats use_tqdm_on_load shutdown_timeout",
     ),
-    **_for_each("requests are served in the order in which they come", "scheduling_policy"),
-    **_for_each("a request that is sent must not be turned away", "max_num_queued_reqs max_num_queued_tokens"),
-    **_for_each(
+    **_make_reasons("requests are served in the order in which they come", "scheduling_policy"),
+    **_make_reasons("a request that is sent must not be turned away", "max_num_queued_reqs max_num_queued_tokens"),
+    **_make_reasons(
         "an engine generates text from the tokens of a prompt",
         "runner convert pooler_config skip_tokenizer_init enable_prompt_embeds tokens_only io_processor_plugin",
     ),
-    **_for_each(
+    **_make_reasons(
         "`placement: time_shared` of the recipe puts engines to sleep",
         "enable_sleep_mode sleep_mode_offload_cudagraph sleep_preserve_parameter_names",
     ),
-    **_for_each(
+    **_make_reasons(
         _ONE_MACHINE,
         "master_addr master_port nnodes node_rank device_ids data_parallel_rank data_parallel_start_rank "
         "data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb "
         "data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend",
     ),
-    **_for_each("the number of an engine's GPUs never changes", "enable_elastic_ep elastic_ep_max_dp_size"),
-    **_for_each(_OUTPUT, "enable_return_routed_experts return_sampling_mask aux_output_config stream_interval"),
+    **_make_reasons("the number of an engine's GPUs never changes", "enable_elastic_ep elastic_ep_max_dp_size"),
+    **_make_reasons(_OUTPUT, "enable_return_routed_experts return_sampling_mask aux_output_config stream_interval"),
 }
 """Engine arguments that are always refused, with the reasons."""
 
@@ -88,15 +88,17 @@ _REJECTION = (
 _OLD_CACHE = "keys and values that older weights computed would outlive a weight update outside of the engine"
 _OFFLOADED = "weights outside of the GPU's memory are not reached by a weight update"
 ENGINE_REFUSED_IN_TRAINING = {
-    **_for_each(_REJECTION, "speculative_config spec_method spec_model spec_tokens diffusion_config"),
-    **_for_each(FALSIFIED, "logits_processors watermark_config enable_trace_replay"),
-    **_for_each("the engine would compute another model than the learner trains", "hf_overrides model_class_overrides"),
+    **_make_reasons(_REJECTION, "speculative_config spec_method spec_model spec_tokens diffusion_config"),
+    **_make_reasons(FALSIFIED, "logits_processors watermark_config enable_trace_replay"),
+    **_make_reasons(
+        "the engine would compute another model than the learner trains", "hf_overrides model_class_overrides"
+    ),
     "kv_sharing_fast_prefill": "log-probabilities of a prompt, which check the engine against the learner, are wrong",
-    **_for_each(_OLD_CACHE, "kv_transfer_config kv_events_config ec_transfer_config"),
-    **_for_each(_OLD_CACHE, "kv_offloading_size kv_offloading_backend"),
-    **_for_each(_OFFLOADED, "offload_backend cpu_offload_gb cpu_offload_params offload_group_size"),
-    **_for_each(_OFFLOADED, "offload_num_in_group offload_prefetch_step offload_params"),
-    **_for_each(
+    **_make_reasons(_OLD_CACHE, "kv_transfer_config kv_events_config ec_transfer_config"),
+    **_make_reasons(_OLD_CACHE, "kv_offloading_size kv_offloading_backend"),
+    **_make_reasons(_OFFLOADED, "offload_backend cpu_offload_gb cpu_offload_params offload_group_size"),
+    **_make_reasons(_OFFLOADED, "offload_num_in_group offload_prefetch_step offload_params"),
+    **_make_reasons(
         "experts move between GPUs, and a weight update is loaded to where they were first", "enable_eplb eplb_config"
     ),
 }
@@ -109,22 +111,22 @@ _SAMPLING_OF_OURS = {
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "stop_token_ids", "seed")
     },
     "structured_outputs": "`sampling.guided_regex` sets it",
-    **_for_each(
+    **_make_reasons(
         "the pipeline sets which log-probabilities are computed",
         "logprobs prompt_logprobs prompt_logprob_token_ids prompt_logprob_start logprob_token_ids flat_logprobs",
     ),
-    **_for_each(
+    **_make_reasons(
         "the text of a response is that of its tokens",
         "detokenize skip_special_tokens spaces_between_special_tokens include_stop_str_in_output",
     ),
-    **_for_each(_OUTPUT, "output_kind stream_interval skip_clone output_text_buffer_length"),
-    **_for_each(_OUTPUT, "routed_experts_prompt_start"),
+    **_make_reasons(_OUTPUT, "output_kind stream_interval skip_clone output_text_buffer_length"),
+    **_make_reasons(_OUTPUT, "routed_experts_prompt_start"),
     "trace_decode_token_ids": "the response would be given and not sampled",
     "repetition_detection": "a response ends with its own end or at `sampling.max_tokens`",
 }
 """Sampling arguments that are always refused, with the reasons."""
 
-SAMPLING_REFUSED_IN_TRAINING = _for_each(
+SAMPLING_REFUSED_IN_TRAINING = _make_reasons(
     FALSIFIED,
     "presence_penalty frequency_penalty repetition_penalty logit_bias allowed_token_ids bad_words min_tokens "
     "ignore_eos thinking_token_budget watermarking extra_args",
@@ -164,7 +166,7 @@ def _check(arguments: Mapping[str, Any], known: Collection[str], refused: Mappin
             raise ValueError(f"{name} is not passed to vLLM: {refused[name]}; leave it out")
 
 
-def refused_in_training(option: str, arguments: Mapping[str, Any], refused: Mapping[str, str]) -> str | None:
+def refuse_in_training(option: str, arguments: Mapping[str, Any], refused: Mapping[str, str]) -> str | None:
     """Return an error message about the first argument that training refuses, or None if it refuses none.
 
     Args:

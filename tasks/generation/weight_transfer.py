@@ -87,8 +87,8 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
         """Stream the tensors from the memory-mapped file into the model's weight loaders."""
         load_weights: Callable[[Iterable[tuple[str, torch.Tensor]]], set[str] | None] = self.model.load_weights  # type: ignore[assignment]
         arrivals, digest = Arrivals(self.model), TensorDigest()
-        with safe_open(update_info.path, framework="pt", device="cpu") as file, arrivals.counted():
-            loaded = load_weights(arrivals.following(_digested(file, digest))) or set()
+        with safe_open(update_info.path, framework="pt", device="cpu") as file, arrivals.count():
+            loaded = load_weights(arrivals.following(_read_tensors(file, digest))) or set()
             self.contents = digest.contents()
         tied = "lm_head." if self.model_config.hf_config.tie_word_embeddings else None
         self.unused = [name for name in arrivals.unused if name not in loaded and "rotary_emb." not in name]
@@ -107,7 +107,7 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
         """Do nothing: no resources are kept between updates."""
 
 
-def _digested(file: Any, digest: TensorDigest) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_tensors(file: Any, digest: TensorDigest) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the name and value of each tensor in a safetensors file, and add it to `digest`."""
     for name in file.keys():  # noqa: SIM118 not a mapping
         tensor = file.get_tensor(name)
@@ -140,16 +140,16 @@ class Arrivals:
         return [name for name, weight in self._weights.items() if id(weight) not in self._filled]
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
+    def count(self) -> Iterator[None]:
         """Count the calls of `get_numel_loaded` while the block runs."""
         original = layerwise.get_numel_loaded
 
-        def counting(weight_loader: Callable[..., Any], args: inspect.BoundArguments) -> tuple[int, object]:
+        def count_loads(weight_loader: Callable[..., Any], args: inspect.BoundArguments) -> tuple[int, object]:
             self._calls += 1
             self._filled.update(map(id, args.arguments.values()))
             return original(weight_loader, args)
 
-        layerwise.get_numel_loaded = counting
+        layerwise.get_numel_loaded = count_loads
         try:
             yield
         finally:

@@ -37,15 +37,15 @@ def main(dry: bool, only: str | None, variants: str | None, file: Path) -> None:
 
     Exits with 1 if a check failed.
     """
-    from tasks.gpu_check.launching import launch, machine_facts, write_all
+    from tasks.gpu_check.launching import collect_machine_facts, launch, write_all
     from tasks.gpu_check.machine import NO_GPU
     from tasks.gpu_check.page import summary
     from tasks.gpu_check.part import PartTask
     from tasks.gpu_check.parts import PARTS, TIMES_DRY, selected
-    from tasks.gpu_check.results import Result, table
+    from tasks.gpu_check.results import Result, format_table
 
-    chosen = selected(_names(only), _names(variants))
-    machine = machine_facts()
+    chosen = selected(_split_names(only), _split_names(variants))
+    machine = collect_machine_facts()
     if not dry and machine["gpu"] == NO_GPU:
         raise SystemExit("Error: torch sees no GPU here; --dry runs all checks on CPUs with tiny shapes")
     click.echo("\n".join(f"{name:12} {value}" for name, value in machine.items()))
@@ -60,13 +60,13 @@ def main(dry: bool, only: str | None, variants: str | None, file: Path) -> None:
             results[letter] = launch(task)
             write_all(file, machine, results)
             click.echo("".join(f"   {one.name}: {one.status}\n" for one in results[letter]), err=True, nl=False)
-    click.echo(table([one for of_part in results.values() for one in of_part]))
+    click.echo(format_table([one for of_part in results.values() for one in of_part]))
     click.echo(summary(results))
     failed = [one.name for of_part in results.values() for one in of_part if one.status == "failed"]
     sys.exit(1 if failed else 0)
 
 
-def _names(text: str | None) -> list[str] | None:
+def _split_names(text: str | None) -> list[str] | None:
     """Return the names in a text that are separated by commas, or None without a text."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 

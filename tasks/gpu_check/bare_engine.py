@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine_variables import engine_variables
+from tasks.generation.engine_variables import set_engine_variables
 from tasks.machine.resources import has_gpu
 from tasks.training.learner.packing import Sequence
 
@@ -38,7 +38,7 @@ class BareEngine:
 
             memory = round(config.cpu_kv_cache_gib * 2**30)
             on_cpu = {"distributed_executor_backend": InProcessExecutor, "kv_cache_memory_bytes": memory}
-        with engine_variables(config, sockets):
+        with set_engine_variables(config, sockets):
             self._llm = AsyncLLM.from_engine_args(
                 AsyncEngineArgs(
                     model=str(model),
@@ -56,14 +56,14 @@ class BareEngine:
 
     async def tokens_per_second(self, prompts: list[list[int]], sampling: SamplingConfig) -> float:
         """Return the number of tokens per second that it generates if all prompts are sent at once."""
-        from tasks.generation.engine_sampling import sampling_parameters
+        from tasks.generation.engine_sampling import build_sampling_parameters
 
-        parameters = sampling_parameters(sampling, seed=None, with_logprobs=True)
+        parameters = build_sampling_parameters(sampling, seed=None, with_logprobs=True)
         began = time.perf_counter()
         outputs = await asyncio.gather(*(self._output(prompt, parameters) for prompt in prompts))
         return sum(len(output.outputs[0].token_ids) for output in outputs) / (time.perf_counter() - began)
 
-    async def logprobs_of(self, sequence: Sequence) -> Sequence:
+    async def compute_logprobs(self, sequence: Sequence) -> Sequence:
         """Return a response with the log-probabilities that vLLM computes for it as the end of a prompt."""
         from vllm import SamplingParams
 

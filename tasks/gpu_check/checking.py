@@ -10,7 +10,7 @@ import torch
 from tasks.gpu_check import engine, learning, time_sharing, values, weights
 from tasks.gpu_check.parts import VARIANTS, variant_check
 from tasks.gpu_check.results import Findings
-from tasks.gpu_check.sizes import save_random_model, sizes_of
+from tasks.gpu_check.sizes import choose_sizes, save_random_model
 from tasks.gpu_check.timing import release
 from tasks.gpu_check.variants import VariantChecks
 from tasks.machine import precision
@@ -22,11 +22,11 @@ WITHOUT_MODEL = {"attention", "policy", "log-probabilities", "liger", "weights",
 """Checks that do not need the model that all parts share."""
 
 
-def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
+def make_checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
     """Return the checks of a part, by name; the first one writes the model if it is needed and not there."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype: torch.dtype = getattr(torch, precision.resolve("auto", gpu=device.type == "cuda"))
-    sizes, folder = sizes_of(dry=task.dry), task.folder / "model"
+    sizes, folder = choose_sizes(dry=task.dry), task.folder / "model"
     learner = learning.LearnerChecks(sizes, folder)
     variants = VariantChecks(sizes, folder, learner)
     every: dict[str, Callable[[Findings], None]] = {
@@ -41,18 +41,18 @@ def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
         "offloading": learner.check_offloading,
         "training without recomputing": learner.check_without_recomputing,
         "LoRA": learner.check_lora,
-        **{variant_check(name): variants.check_of(name) for name in VARIANTS},
+        **{variant_check(name): variants.make_check(name) for name in VARIANTS},
         "time sharing": time_sharing.TurnsCheck(sizes, folder, learner),
     }
-    chosen = {name: _with_free_memory(every[name]) for name in task.checks}
+    chosen = {name: _start_with_free_memory(every[name]) for name in task.checks}
     if folder.exists() or not chosen.keys() - WITHOUT_MODEL:
         return chosen
     return {"model": lambda findings: save_random_model(folder, sizes.model, dtype)} | chosen
 
 
-def _with_free_memory(check: Callable[[Findings], None]) -> Callable[[Findings], None]:
-    def released(findings: Findings) -> None:
+def _start_with_free_memory(check: Callable[[Findings], None]) -> Callable[[Findings], None]:
+    def run(findings: Findings) -> None:
         release()
         check(findings)
 
-    return released
+    return run

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, running_engine
+from tasks.generation.engine import Engine, run_engine
 from tasks.gpu_check.bare_engine import BareEngine
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.gpu_check.sizes import WEIGHTS_STD, Sizes
@@ -30,11 +30,11 @@ from tasks.gpu_check.time_sharing import save_tokenizer
 from tasks.gpu_check.timing import release
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.model_check.casting import computing_in
-from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, tolerance_of, typical_error
-from tasks.model_check.engine import sampled_responses
-from tasks.model_check.forward import plain_logprobs
-from tasks.storage.tensor_digest import Contents, contents_of
+from tasks.model_check.casting import compute_in_dtype
+from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
+from tasks.model_check.engine import sample_responses
+from tasks.model_check.forward import compute_plain_logprobs
+from tasks.storage.tensor_digest import Contents, compute_contents
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.policy import EAGER
 from tasks.training.learner.weight_files import copy_all_but_weights
@@ -112,7 +112,7 @@ class EngineCheck:
     async def _run(self, findings: Findings) -> None:
         kinds = {"eager": True, "graphs": False} if has_gpu() else {"eager": True}
         for kind, eager in kinds.items():
-            async with running_engine(self._folders[0], self._options(eager=eager), updatable=True) as engine:
+            async with run_engine(self._folders[0], self._options(eager=eager), updatable=True) as engine:
                 ours = await self._sample(findings, engine, kind)
                 if kind == "eager" and has_gpu():
                     continue  # all else runs once, as a run does
@@ -147,9 +147,9 @@ class EngineCheck:
         generated = sum(completion.num_tokens for completion in await asyncio.gather(*responses()))
         speed = generated / (time.perf_counter() - began)
         findings.figures[f"{kind}, tokens/s"] = speed
-        sampled = await sampled_responses(engine, self._prompts)
+        sampled = await sample_responses(engine, self._prompts)
         self._sampled.append(Sampled(kind, 0, sampled[:COMPARED]))
-        again = await sampled_responses(engine, self._prompts)
+        again = await sample_responses(engine, self._prompts)
         same = [np.array_equal(a.response_ids, b.response_ids) for a, b in zip(sampled, again, strict=True)]
         findings.figures[f"{kind}, responses of {len(same)} that equal seeds repeat in a batch"] = sum(same)
         # Alone, a request meets the same shapes again, so that no rounding may differ.
@@ -193,20 +193,20 @@ class EngineCheck:
         findings.require(
             update.contents == self._contents[version - 1], f"The engine loaded other weights than update {version}."
         )
-        findings.faults += sorted({fault for one in completions if (fault := fault_of_spans(one, version))})
+        findings.faults += sorted({fault for one in completions if (fault := find_span_fault(one, version))})
         in_flight = [one for one in completions if len(one.versions) > 1]
         findings.figures[f"update {version}, responses in flight of {len(flying)}"] = len(in_flight)
         findings.require(bool(in_flight), f"No response was in flight at update {version}.")
         old, new = [], []
         for prompt, one in zip(prompts, completions, strict=True):
-            beginning = sampled_first(prompt, one)
+            beginning = take_first_span(prompt, one)
             if len(beginning.response_ids) < SHORTEST:
                 continue
             if len(one.versions) > 1:
                 old.append(beginning)
             elif one.versions[0].version == version:
                 new.append(beginning)
-        after = await sampled_responses(engine, self._prompts[:COMPARED])
+        after = await sample_responses(engine, self._prompts[:COMPARED])
         self._sampled += [
             Sampled(f"in flight at update {version}", version - 1, old[:COMPARED], rival=version),
             Sampled(f"waiting at update {version}", version, new[:COMPARED], rival=version - 1),
@@ -222,7 +222,7 @@ class EngineCheck:
                 sampling = SamplingConfig(max_tokens=self._sizes.response)
                 await bare.tokens_per_second(self._prompts, sampling)
                 speed = await bare.tokens_per_second(self._prompts, sampling)
-                scored = [await bare.logprobs_of(sequence) for sequence in sampled]
+                scored = [await bare.compute_logprobs(sequence) for sequence in sampled]
             finally:
                 bare.shutdown()
         findings.figures["bare vLLM, tokens/s"] = speed
@@ -232,10 +232,10 @@ class EngineCheck:
     async def _sample_in_fp8(self, findings: Findings) -> None:
         """Sample with weights in FP8 that were replaced once."""
         options = self._options(eager=True, quantization="fp8")
-        async with running_engine(self._folders[0], options, updatable=True) as engine:
+        async with run_engine(self._folders[0], options, updatable=True) as engine:
             update = await engine.update_weights(self._folders[1] / "model.safetensors", 1)
             findings.figures["FP8, pause of an update, s"] = update.pause_seconds
-            responses = await sampled_responses(engine, self._prompts[:COMPARED])
+            responses = await sample_responses(engine, self._prompts[:COMPARED])
         self._sampled.append(Sampled("FP8", 1, responses, rival=0, coarse=True))
 
     def _compare(self, findings: Findings) -> None:
@@ -249,9 +249,9 @@ class EngineCheck:
             model.to("cuda" if has_gpu() else "cpu")
             for sampled in self._sampled:
                 if sampled.responses and version in (sampled.version, sampled.rival):
-                    with computing_in(model, torch.float32):
-                        exact = plain_logprobs(model, sampled.responses)
-                    errors[sampled.kind, version] = mean_errors(sampled.responses, exact)
+                    with compute_in_dtype(model, torch.float32):
+                        exact = compute_plain_logprobs(model, sampled.responses)
+                    errors[sampled.kind, version] = compute_mean_errors(sampled.responses, exact)
                     if version == sampled.version:
                         _require_rounding(findings, model, sampled, exact)
             del model
@@ -269,12 +269,12 @@ class EngineCheck:
 
 def _require_rounding(findings: Findings, model: Any, sampled: Sampled, exact: list[torch.Tensor]) -> None:
     """Record an engine's error and the plain forward pass's, and require that the former is rounding."""
-    error = typical_error(reported(sampled.responses), exact)
-    usual = typical_error(plain_logprobs(model, sampled.responses), exact)
+    error = compute_typical_error(collect_engine_logprobs(sampled.responses), exact)
+    usual = compute_typical_error(compute_plain_logprobs(model, sampled.responses), exact)
     findings.figures[f"{sampled.kind}: engine's error, nats"] = error
     findings.figures[f"{sampled.kind}: the plain forward pass's, nats"] = usual
     findings.require(
-        sampled.coarse or error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE),
+        sampled.coarse or error <= compute_tolerance(usual, TIMES_PLAIN_OF_ENGINE),
         f"{sampled.kind}: the engine is off by {error:.2g} nats, and the plain forward pass by {usual:.2g}.",
     )
 
@@ -290,10 +290,10 @@ def save_noisy(source: Path, destination: Path, *, seed: int) -> Contents:
     destination.mkdir()
     copy_all_but_weights(source, destination, str(next(iter(tensors.values())).dtype).removeprefix("torch."))
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    return contents_of(tensors)
+    return compute_contents(tensors)
 
 
-def fault_of_spans(completion: Completion, version: int) -> str | None:
+def find_span_fault(completion: Completion, version: int) -> str | None:
     """Return what is wrong with a response's spans of versions at the update to `version`, or None.
 
     They must contain each token once, and have no version but the one before the update and, after it, the new one.
@@ -310,17 +310,19 @@ def fault_of_spans(completion: Completion, version: int) -> str | None:
     return None
 
 
-def sampled_first(prompt: list[int], completion: Completion) -> Sequence:
+def take_first_span(prompt: list[int], completion: Completion) -> Sequence:
     """Return a response up to the first change of weights: what follows has keys and values of both."""
     end = completion.versions[0].end if completion.versions else 0
     return Sequence(prompt, completion.token_ids[:end], completion.logprobs[:end], 0.0)
 
 
-def reported(sampled: list[Sequence]) -> list[torch.Tensor]:
+def collect_engine_logprobs(sampled: list[Sequence]) -> list[torch.Tensor]:
     """Return the log-probabilities of each response as the engine reported them, nats."""
     return [torch.as_tensor(sequence.rollout_logprobs, dtype=torch.float32) for sequence in sampled]
 
 
-def mean_errors(sampled: list[Sequence], exact: list[torch.Tensor]) -> list[float]:
+def compute_mean_errors(sampled: list[Sequence], exact: list[torch.Tensor]) -> list[float]:
     """Return the mean difference of each response's log-probabilities from the exact ones, nats."""
-    return [float((own - right).abs().mean()) for own, right in zip(reported(sampled), exact, strict=True)]
+    return [
+        float((own - right).abs().mean()) for own, right in zip(collect_engine_logprobs(sampled), exact, strict=True)
+    ]

@@ -105,7 +105,7 @@ print("compiles and runs")
 """Programs of the check `operators`, by name."""
 
 
-def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
+def make_checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
     """Return the checks of part A, by name."""
     limit = SHARE * task.seconds
     every: dict[str, Callable[[Findings], None]] = {
@@ -144,13 +144,13 @@ def _run(findings: Findings, programs: Mapping[str, tuple[str, ...]], limit: flo
     """Run programs with their arguments, each in a process; record the last line that each prints."""
     at_a_time = max(1, min(MOST_AT_A_TIME, int(process_cores().cores) // 2))
     with ThreadPoolExecutor(at_a_time) as threads:
-        results = threads.map(lambda program: last_line(program, limit), programs.values())
+        results = threads.map(lambda program: run_for_last_line(program, limit), programs.values())
         for name, (line, fault) in zip(programs, results, strict=True):
             findings.figures[name] = line or "does not load"
             findings.require(not fault, f"{name} does not load: {fault}.")
 
 
-def last_line(program: tuple[str, ...], limit: float) -> tuple[str, str]:
+def run_for_last_line(program: tuple[str, ...], limit: float) -> tuple[str, str]:
     """Run a program with its arguments; return the last line that it prints, or why it failed, as the second text."""
     command = [sys.executable, "-c", *program]
     try:

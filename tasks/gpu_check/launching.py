@@ -14,14 +14,14 @@ from tasks.failures import MistakeError
 from tasks.gpu_check.part import UNFINISHED, PartTask
 from tasks.gpu_check.parts import PARTS
 from tasks.gpu_check.results import Result
-from tasks.storage.durable import whole
-from tasks.verifiers.process_limits import adopt_orphans, children, end_children
+from tasks.storage.durable import write_whole
+from tasks.verifiers.process_limits import adopt_orphans, end_children, list_children
 
 MACHINE_SECONDS = 120
 """Time limit of the process that looks at the machine, seconds: it imports torch."""
 
 
-def machine_facts() -> dict[str, str]:
+def collect_machine_facts() -> dict[str, str]:
     """Return the GPU and the versions of libraries, by name, as `tasks.gpu_check.machine` prints them.
 
     Raises:
@@ -45,7 +45,7 @@ def launch(task: PartTask) -> list[Result]:
     if missing := PARTS[task.part].missing:
         return [Result(name, "skipped", 0.0, {}, f"no {', no '.join(missing)}") for name in task.checks]
     task.results.unlink(missing_ok=True)
-    others = children()
+    others = list_children()
     adopt_orphans()
     with task.log.open("wb") as stream:
         process = subprocess.Popen(  # noqa: S603
@@ -60,13 +60,13 @@ def launch(task: PartTask) -> list[Result]:
         except subprocess.TimeoutExpired:
             ending = f"The part was stopped after {task.seconds:g} s, its time limit; see {task.log}."
         else:
-            ending = f"The process {_how_it_ended(process.returncode)}; see {task.log}."
+            ending = f"The process {_describe_exit(process.returncode)}; see {task.log}."
         finally:
             end_children(others)
-    return results_of(task, ending)
+    return read_results(task, ending)
 
 
-def results_of(task: PartTask, ending: str) -> list[Result]:
+def read_results(task: PartTask, ending: str) -> list[Result]:
     """Return what a part has written, and a result for each check that it did not finish.
 
     Args:
@@ -81,12 +81,12 @@ def results_of(task: PartTask, ending: str) -> list[Result]:
     return results + [Result(name, "skipped", 0.0, {}, "The part ended before.") for name in lost]
 
 
-def _how_it_ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
 
 def write_all(file: Path, machine: dict[str, str], results: Mapping[str, Sequence[Result]]) -> None:
     """Write the results of all parts that have ended, by letter, with the machine, as JSON."""
     checks = [{"part": letter} | asdict(result) for letter, of_part in results.items() for result in of_part]
-    with whole(file) as partial:
+    with write_whole(file) as partial:
         partial.write_text(json.dumps({"machine": machine, "checks": checks}, indent=2))

@@ -13,13 +13,13 @@ import torch
 
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.gpu_check.sizes import Sizes
-from tasks.gpu_check.timing import bytes_in_use, median_seconds, peak_bytes, release, seconds_of
+from tasks.gpu_check.timing import measure_median_seconds, measure_seconds, read_bytes_in_use, read_peak_bytes, release
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.options.gpu_shares import PlacementOption
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing import roofline
-from tasks.training.sizing.rank_memory import learner_memory
+from tasks.training.sizing.rank_memory import estimate_learner_memory
 from tasks.training.sizing.roofline import GB, Gpu
 
 if TYPE_CHECKING:
@@ -61,18 +61,18 @@ class LearnerChecks:
         if self._trainer is None:
             raise SkippedError("no learner was built: see the check before.")
         trainer, row = self._trainer, self.rows(self._sizes.row)[:1]
-        before, used = trainer.logprobs(row)[0], bytes_in_use()
+        before, used = trainer.logprobs(row)[0], read_bytes_in_use()
         if trainer.engine.device.type != "cuda":
             raise SkippedError("there is no GPU to offload states from.")
         for turn in ("first", "second"):
-            findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.offload_states)
-            findings.figures[f"GPU memory left, {turn} time, GB"] = bytes_in_use() / GB
-            findings.figures[f"reload_states, {turn} time, s"] = seconds_of(trainer.reload_states)
+            findings.figures[f"offload_states, {turn} time, s"] = measure_seconds(trainer.offload_states)
+            findings.figures[f"GPU memory left, {turn} time, GB"] = read_bytes_in_use() / GB
+            findings.figures[f"reload_states, {turn} time, s"] = measure_seconds(trainer.reload_states)
         findings.figures["GPU memory before, GB"] = used / GB
-        findings.figures["GPU memory afterwards, GB"] = bytes_in_use() / GB
+        findings.figures["GPU memory afterwards, GB"] = read_bytes_in_use() / GB
         same = np.array_equal(before, trainer.logprobs(row)[0])
         findings.require(same, "Log-probabilities changed while the states were in main memory.")
-        norm = trainer.step(row, _trained(row), 1e-6).grad_norm
+        norm = trainer.step(row, _count_trained(row), 1e-6).grad_norm
         findings.require(math.isfinite(norm), f"The gradient norm of the next step is {norm}.")
 
     def check_lora(self, findings: Findings) -> None:
@@ -118,9 +118,11 @@ class LearnerChecks:
 
     def build(self, findings: Findings, config: TrainingConfig) -> Trainer:
         """Return a new trainer of one rank; record its optimizer, attention and type in the findings."""
-        self._others = bytes_in_use()
+        self._others = read_bytes_in_use()
         rank = LearnerRank(config, str(self._folder))
-        findings.figures["seconds to build"] = seconds_of(lambda: rank.setup(0, 1, ("127.0.0.1", _free_port())))
+        findings.figures["seconds to build"] = measure_seconds(
+            lambda: rank.setup(0, 1, ("127.0.0.1", _find_free_port()))
+        )
         self._trainer = rank.trainer
         optimizer = type(rank.trainer.engine.optimizer.optimizer)
         findings.figures["optimizer"] = f"{optimizer.__module__}.{optimizer.__name__}"
@@ -136,12 +138,12 @@ class LearnerChecks:
         """Return the sequences of the row number `seed`."""
         random = np.random.default_rng(seed)
 
-        def sequence(length: int) -> Sequence:
+        def make_sequence(length: int) -> Sequence:
             ids = random.integers(self._sizes.model.vocabulary, size=length).tolist()
             n = length - PROMPT
             return Sequence(ids[:PROMPT], ids[PROMPT:], [-1.0] * n, float(random.normal()))
 
-        return [sequence(length) for length in lengths]
+        return [make_sequence(length) for length in lengths]
 
     def _train(self, findings: Findings, trainer: Trainer, lengths: tuple[int, ...], *, mfu: bool = False) -> None:
         backward, update = self.measure(findings, trainer, lengths, mfu=mfu)
@@ -160,31 +162,31 @@ class LearnerChecks:
         before_step: list[int] = []
         take_step = trainer.engine.step
 
-        def measured_step() -> None:
-            before_step.append(peak_bytes(reset=True))
+        def take_measured_step() -> None:
+            before_step.append(read_peak_bytes(reset=True))
             take_step()
 
         def step() -> None:
-            norms.append(trainer.step(rows, _trained(rows), 1e-6).grad_norm)
+            norms.append(trainer.step(rows, _count_trained(rows), 1e-6).grad_norm)
 
         findings.figures["tokens of a row"] = rows[0].num_tokens
         findings.figures["rows of a step"] = len(rows)
-        findings.figures["first step, s"] = seconds_of(step)  # the optimizer creates its moments at the end of it
-        findings.figures["GPU memory between steps, GB"] = (bytes_in_use() - self._others) / GB
-        peak_bytes(reset=True)
-        trainer.engine.step = measured_step
+        findings.figures["first step, s"] = measure_seconds(step)  # the optimizer creates its moments at the end of it
+        findings.figures["GPU memory between steps, GB"] = (read_bytes_in_use() - self._others) / GB
+        read_peak_bytes(reset=True)
+        trainer.engine.step = take_measured_step
         try:
             step()
-            backward, update = before_step[-1], peak_bytes(reset=True)
+            backward, update = before_step[-1], read_peak_bytes(reset=True)
         finally:
             del trainer.engine.step  # restores the method of the class
-        seconds = median_seconds(step, self._sizes.steps)
+        seconds = measure_median_seconds(step, self._sizes.steps)
         findings.figures["step, s"] = seconds
-        findings.figures["trained tokens/s"] = _trained(rows) / seconds
+        findings.figures["trained tokens/s"] = _count_trained(rows) / seconds
         findings.require(all(math.isfinite(n) and n > 0 for n in norms), f"Gradient norms are {norms}.")
-        gpu = gpu_here()
+        gpu = find_gpu_here()
         if mfu and gpu:
-            findings.figures["MFU"] = roofline.model_flops_utilization(
+            findings.figures["MFU"] = roofline.compute_flops_utilization(
                 sum(row.num_tokens for row in rows) / seconds,
                 self._sizes.model,
                 gpu,
@@ -195,7 +197,7 @@ class LearnerChecks:
         return backward - self._others, update - self._others
 
     def _compare_memory(self, findings: Findings, trainer: Trainer, backward: int, update: int) -> None:
-        computed = learner_memory(self._sizes.model, trainer._config)
+        computed = estimate_learner_memory(self._sizes.model, trainer._config)
         findings.figures["peak memory by plan, GB"] = computed.total / GB
         for use, size in computed.uses.items():
             findings.figures[f"  {use}, GB"] = size / GB
@@ -235,29 +237,29 @@ def check_fp8(findings: Findings, sizes: Sizes) -> None:
     scale = torch.ones((), device="cuda")
     narrow = [side.to(torch.float8_e4m3fn) for side in (a, b)]
 
-    def in_fp8() -> torch.Tensor:
+    def compute_in_fp8() -> torch.Tensor:
         left, right = narrow
         return torch._scaled_mm(
             left, right.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
         )
 
-    products: dict[str, Callable[[], torch.Tensor]] = {"bfloat16": lambda: a @ b.T, "FP8": in_fp8}
+    products: dict[str, Callable[[], torch.Tensor]] = {"bfloat16": lambda: a @ b.T, "FP8": compute_in_fp8}
     for name, product in products.items():
-        findings.figures[f"{name}, TFLOP/s"] = 2 * math.prod(shape) / median_seconds(product, 20) / 1e12
+        findings.figures[f"{name}, TFLOP/s"] = 2 * math.prod(shape) / measure_median_seconds(product, 20) / 1e12
 
 
-def gpu_here() -> Gpu | None:
+def find_gpu_here() -> Gpu | None:
     """Return the datasheet of this machine's first GPU, by its name, or None if it is not known."""
     if not torch.cuda.is_available():
         return None
-    return roofline.gpu_called(torch.cuda.get_device_name())
+    return roofline.find_gpu(torch.cuda.get_device_name())
 
 
-def _trained(rows: list[MicroBatch]) -> int:
+def _count_trained(rows: list[MicroBatch]) -> int:
     return int(sum(row.mask.sum() for row in rows))
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])

@@ -33,7 +33,7 @@ PAUSE = 0.2
 """Seconds between two looks at the run."""
 
 
-def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
+def make_checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
     """Return the check of part F, by name."""
     return {"lost engine": lambda findings: check_lost_engine(findings, task)}
 
@@ -72,14 +72,14 @@ def check_lost_engine(findings: Findings, task: PartTask) -> None:
 def _kill_engine_after_a_step(run: subprocess.Popen[bytes], metrics: Path) -> int | None:
     """Wait for the first step of a run and kill its engine; return the engine's pid, or None if the run has ended."""
     while run.poll() is None:
-        if metrics.exists() and metrics.read_text().endswith("\n") and (pid := engine_below(run.pid)):
+        if metrics.exists() and metrics.read_text().endswith("\n") and (pid := find_engine(run.pid)):
             os.kill(pid, signal.SIGKILL)
             return pid
         time.sleep(PAUSE)
     return None
 
 
-def engine_below(pid: int) -> int | None:
+def find_engine(pid: int) -> int | None:
     """Return the pid of vLLM's process below a process, or None if there is none now."""
     import psutil
 

@@ -15,7 +15,7 @@ NO_GPU = "none"
 """The GPU's name on a machine without one."""
 
 
-def machine_facts() -> dict[str, str]:
+def collect_machine_facts() -> dict[str, str]:
     """Return the GPU, its memory, and the versions of Python and of libraries, by name."""
     import torch
 
@@ -26,10 +26,10 @@ def machine_facts() -> dict[str, str]:
         facts["cuda"] = str(torch.version.cuda)
     else:
         facts["gpu"] = NO_GPU
-    return facts | {name: version for name in LIBRARIES if (version := _version(name))}
+    return facts | {name: version for name in LIBRARIES if (version := _find_version(name))}
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -37,4 +37,4 @@ def _version(package: str) -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(machine_facts()))
+    print(json.dumps(collect_machine_facts()))

@@ -16,7 +16,7 @@ from tasks.gpu_check.machine import NO_GPU
 from tasks.gpu_check.parts import PARTS, VARIANTS, variant_check
 from tasks.gpu_check.results import Result, format_number
 from tasks.machine.error_report import run_command
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 
 PAGE = Path("docs/clusters.md")
 BEGIN, END = "<!-- gpu-check: begin -->", "<!-- gpu-check: end -->"
@@ -43,7 +43,7 @@ def summary(results: Mapping[str, Sequence[Result]]) -> str:
     return "\n".join(lines)
 
 
-def page_table(file: Path) -> str:
+def format_page_table(file: Path) -> str:
     """Return the table of the page for a file of results, as Markdown.
 
     Raises:
@@ -60,10 +60,10 @@ def page_table(file: Path) -> str:
     known = [f"{name} {machine[name]}" for name in ("torch", "cuda", "vllm", "ray", "deepspeed") if name in machine]
     lines = [f"On one {machine['gpu']} ({', '.join(known)}; {seconds:.0f} s in all):", "", "| | check | s | measured |"]
     lines.append("|---|---|---|---|")
-    return "\n".join([*lines, *map(_row, checks)])
+    return "\n".join([*lines, *map(_format_row, checks)])
 
 
-def _row(check: dict[str, Any]) -> str:
+def _format_row(check: dict[str, Any]) -> str:
     """Return a line of the table: of a check that failed or was skipped the reason, otherwise its measurements."""
     shown = SHOWN.get(check["name"], tuple(check["figures"]))
     figures = {name: value for name, value in check["figures"].items() if name in shown}
@@ -84,8 +84,8 @@ def write_page(file: Path, page: Path) -> None:
         raise MistakeError(f"{page}: must contain the lines {BEGIN} and {END} once")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    with whole(page) as partial:
-        partial.write_text(f"{before}{BEGIN}\n{page_table(file)}\n{END}{after}")
+    with write_whole(page) as partial:
+        partial.write_text(f"{before}{BEGIN}\n{format_page_table(file)}\n{END}{after}")
 
 
 def main(arguments: Sequence[str]) -> None:

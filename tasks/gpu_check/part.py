@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tasks.gpu_check.parts import PARTS
-from tasks.gpu_check.results import Findings, Number, Result, carry_out
-from tasks.storage.durable import whole
+from tasks.gpu_check.results import Findings, Number, Result, run_check
+from tasks.storage.durable import write_whole
 
 UNFINISHED = "It did not finish."
 """The reason of a check that is running; it stays if the process is killed."""
@@ -94,12 +94,12 @@ def _run_check(file: Path, before: list[Result], name: str, check: Callable[[Fin
 
     figures = Recorded(write)
     write()
-    return carry_out(name, check, Findings(figures))
+    return run_check(name, check, Findings(figures))
 
 
 def write_results(file: Path, results: list[Result]) -> None:
     """Write results as JSON, in one step."""
-    with whole(file) as partial:
+    with write_whole(file) as partial:
         partial.write_text(json.dumps([asdict(result) for result in results], indent=2))
 
 

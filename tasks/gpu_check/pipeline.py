@@ -35,7 +35,7 @@ LARGEST = {
 """Metrics whose maximum is recorded, and their names."""
 
 
-def checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
+def make_checks(task: PartTask) -> dict[str, Callable[[Findings], None]]:
     """Return the check of part E, by name."""
     return {"pipeline": lambda findings: check_pipeline(findings, task)}
 

@@ -56,7 +56,7 @@ class Result:
     reason: str
 
 
-def carry_out(name: str, check: Callable[[Findings], None], findings: Findings | None = None) -> Result:
+def run_check(name: str, check: Callable[[Findings], None], findings: Findings | None = None) -> Result:
     """Run a check; an error that it raises, such as out of memory, is its result, so that other checks still run.
 
     Args:
@@ -77,7 +77,7 @@ def carry_out(name: str, check: Callable[[Findings], None], findings: Findings |
     return Result(name, status, time.perf_counter() - started, dict(findings.figures), reason)
 
 
-def table(results: list[Result]) -> str:
+def format_table(results: list[Result]) -> str:
     """Return all results as text: a line for each check and for each of its measurements."""
     width = max((len(name) for result in results for name in result.figures), default=0)
     lines = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 from tasks.training.sizing.roofline import KNOWN, Architecture
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ TINY = Sizes(
 )
 
 
-def sizes_of(*, dry: bool) -> Sizes:
+def choose_sizes(*, dry: bool) -> Sizes:
     """Return the sizes of a dry run, or of a GPU."""
     return TINY if dry else FULL
 
@@ -113,12 +113,12 @@ def save_random_model(
     torch.manual_seed(0)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(_qwen2(shape, layers or shape.layers), dtype=dtype)
-    with whole(folder) as partial:
+        model = AutoModelForCausalLM.from_config(_make_qwen2(shape, layers or shape.layers), dtype=dtype)
+    with write_whole(folder) as partial:
         model.save_pretrained(partial)
 
 
-def _qwen2(shape: Architecture, layers: int) -> Qwen2Config:
+def _make_qwen2(shape: Architecture, layers: int) -> Qwen2Config:
     from transformers import Qwen2Config
 
     kinds = ["sliding_attention" if shape.window and i % 2 == 0 else "full_attention" for i in range(layers)]

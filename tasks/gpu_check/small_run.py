@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
-from tasks.gpu_check.sizes import Sizes, save_random_model, sizes_of
+from tasks.gpu_check.sizes import Sizes, choose_sizes, save_random_model
 from tasks.gpu_check.time_sharing import save_tokenizer
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.storage.durable import whole
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.storage.durable import write_whole
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import MIXTURE, canonical_json, prompt_id
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 REWARD = "tasks.gpu_check.rewards.share_of_ones"
 
 
-def prompt_texts() -> list[str]:
+def make_prompt_texts() -> list[str]:
     """Return the texts of all prompts, of characters that `save_tokenizer` has."""
     return [f"Repeat {first} and {second}." for first in "abcdefgh" for second in "klmn"]
 
 
-def engine_options(sizes: Sizes) -> dict[str, Any]:
+def make_engine_options(sizes: Sizes) -> dict[str, Any]:
     """Return the options of an engine; without a GPU it leaves a core to the learner."""
     options = {"max_model_len": 4 * sizes.run_response, "max_num_seqs": 64, "enforce_eager": True}
     return options if has_gpu() else options | {"cpu_threads": 1, "cpu_kv_cache_gib": 0.25}
 
 
-def training_options(sizes: Sizes, model: Path, steps: int) -> dict[str, Any]:
+def make_training_options(sizes: Sizes, model: Path, steps: int) -> dict[str, Any]:
     """Return the options of a recipe that trains the model in a folder."""
     return {
         "model": {"source": {"kind": "folder", "path": str(model)}},
@@ -44,7 +44,7 @@ def training_options(sizes: Sizes, model: Path, steps: int) -> dict[str, Any]:
         "sampling": {"samples": 8, "max_tokens": sizes.run_response},
         "optimizer": {"learning_rate": 1e-5},
         "learner": {"micro_batch_tokens": 4 * sizes.run_response},
-        "actors": {"engine": engine_options(sizes)},
+        "actors": {"engine": make_engine_options(sizes)},
         "cluster": {"gpus_per_node": int(has_gpu())},
         "alarms": {"max_truncated": None},  # a random model does not end its responses
     }
@@ -52,7 +52,7 @@ def training_options(sizes: Sizes, model: Path, steps: int) -> dict[str, Any]:
 
 def prepare_run(task: PartTask, name: str, steps: int) -> tuple[Path, dict[str, Path]]:
     """Write the model and the files of a run; return a new folder for the run, and the paths of its files by option."""
-    sizes = sizes_of(dry=task.dry)
+    sizes = choose_sizes(dry=task.dry)
     model = prepare_model(task.folder / "run_model", sizes)
     home = task.folder / name
     home.mkdir()
@@ -63,7 +63,7 @@ def prepare_model(folder: Path, sizes: Sizes) -> Path:
     """Write a random model with its tokenizer to a folder if it is not there, on the CPU; return the folder."""
     if not folder.exists():
         dtype: torch.dtype = getattr(torch, precision.resolve("auto", gpu=has_gpu()))
-        with whole(folder) as partial:
+        with write_whole(folder) as partial:
             save_random_model(partial, sizes.run_model, dtype, device="cpu")
             save_tokenizer(partial, sizes.run_model.vocabulary)
     return folder
@@ -72,7 +72,7 @@ def prepare_model(folder: Path, sizes: Sizes) -> Path:
 def write_files(folder: Path, model: Path, sizes: Sizes, *, steps: int) -> dict[str, Path]:
     """Write data file, recipe and evaluation file of a pipeline to a folder; return their paths by option."""
     rows = folder / "prompts.jsonl"
-    rows.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompt_texts()))
+    rows.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in make_prompt_texts()))
     source = {
         "name": "words",
         "domain": "words",
@@ -81,7 +81,7 @@ def write_files(folder: Path, model: Path, sizes: Sizes, *, steps: int) -> dict[
         "rewards": [{"function": REWARD}],
     }
     sampling = {"samples": 4, "max_tokens": sizes.run_response}
-    engine = engine_options(sizes)
+    engine = make_engine_options(sizes)
     files = {
         "data": {
             "name": "gpu-check",
@@ -89,7 +89,7 @@ def write_files(folder: Path, model: Path, sizes: Sizes, *, steps: int) -> dict[
             "difficulty": {"max_mean_score": 1.0, "sampling": sampling, "engine": engine},
             "mixture": {"heldout": 4},
         },
-        "training": training_options(sizes, model, steps),
+        "training": make_training_options(sizes, model, steps),
         "evaluation": {"sampling": sampling, "engine": engine},
     }
     for option, content in files.items():
@@ -101,7 +101,7 @@ def write_mixture(file: Path) -> Path:
     """Write a mixture of all prompts, for a run without the stages before; return its path."""
     truth = {"function": REWARD, "columns": {"ground_truth": None}}
     rows = []
-    for number, text in enumerate(prompt_texts()):
+    for number, text in enumerate(make_prompt_texts()):
         messages = [{"role": "user", "content": text}]
         row = {
             "prompt_id": prompt_id(messages, "function", truth, None),
@@ -122,4 +122,4 @@ def write_mixture(file: Path) -> Path:
             "order": number,
         }
         rows.append(row)
-    return write_table(file, table_from_rows(rows, MIXTURE, "mixture"), MIXTURE)
+    return write_table(file, build_table(rows, MIXTURE, "mixture"), MIXTURE)

@@ -18,13 +18,13 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.gpu_check.learning import LearnerChecks
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.gpu_check.sizes import Sizes
-from tasks.gpu_check.timing import seconds_of
+from tasks.gpu_check.timing import measure_seconds
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.model_check.casting import computing_in
-from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, tolerance_of, typical_error
-from tasks.model_check.engine import sampled_responses
-from tasks.model_check.forward import plain_logprobs
+from tasks.model_check.casting import compute_in_dtype
+from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
+from tasks.model_check.engine import sample_responses
+from tasks.model_check.forward import compute_plain_logprobs
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.policy import EAGER
 from tasks.training.learner.weight_files import copy_all_but_weights
@@ -102,22 +102,22 @@ class TurnsCheck:
         for version, turn in ((1, "first"), (2, "second")):
             waiting = responses()
             await asyncio.sleep(0)
-            figures[f"engine falls asleep, {turn} time, s"] = await _seconds(engine.sleep())
-            _note_memory(findings, f"next to a sleeping engine, {turn} time")
+            figures[f"engine falls asleep, {turn} time, s"] = await _measure_seconds(engine.sleep())
+            _record_memory(findings, f"next to a sleeping engine, {turn} time")
             if trainer is None:
                 trainer = self._learner.build(findings, config)
             else:
-                figures["reload_states, s"] = seconds_of(trainer.reload_states)
+                figures["reload_states, s"] = measure_seconds(trainer.reload_states)
             weights = self._folder.with_name(f"version_{version}") / "model.safetensors"
             written = self._learn(findings, trainer, weights, turn)
-            _note_memory(findings, f"next to an offloaded learner, {turn} time")
+            _record_memory(findings, f"next to an offloaded learner, {turn} time")
             began = time.perf_counter()
             update = await engine.update_weights(weights, version)
             figures[f"engine wakes and takes weights, {turn} time, s"] = time.perf_counter() - began
             findings.require(update.contents == written, f"The engine loaded other weights than version {version}.")
             versions = {completion.versions[-1].version for completion in await asyncio.gather(*waiting)}
             findings.require(versions == {version}, f"Responses end under versions {versions}, not {version}.")
-            self._sampled[turn] = weights.parent, await sampled_responses(engine, [prompt] * sizes.responses)
+            self._sampled[turn] = weights.parent, await sample_responses(engine, [prompt] * sizes.responses)
 
     def _learn(self, findings: Findings, trainer: Trainer, weights: Path, turn: str) -> Contents:
         """Take a step, write the policy to a new model folder, and offload all states; return the weights' contents."""
@@ -128,7 +128,7 @@ class TurnsCheck:
         began = time.perf_counter()
         written = trainer.write_weights(str(weights))
         findings.figures[f"weights to a file, {turn} time, s"] = time.perf_counter() - began
-        findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.offload_states)
+        findings.figures[f"offload_states, {turn} time, s"] = measure_seconds(trainer.offload_states)
         return written
 
     def _compare(self, findings: Findings) -> None:
@@ -137,24 +137,28 @@ class TurnsCheck:
         for turn, (folder, sampled) in self._sampled.items():
             model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)
             model.to(device)
-            with computing_in(model, torch.float32):
-                exact = plain_logprobs(model, sampled)
+            with compute_in_dtype(model, torch.float32):
+                exact = compute_plain_logprobs(model, sampled)
             theirs = [torch.as_tensor(sequence.rollout_logprobs) for sequence in sampled]
-            error, usual = typical_error(theirs, exact), typical_error(plain_logprobs(model, sampled), exact)
+            error, usual = (
+                compute_typical_error(theirs, exact),
+                compute_typical_error(compute_plain_logprobs(model, sampled), exact),
+            )
             findings.figures[f"engine's error, {turn} time, nats"] = error
             findings.figures[f"the plain forward pass's, {turn} time, nats"] = usual
             findings.require(
-                error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE), f"Awake, the engine is off by {error:.2g} nats."
+                error <= compute_tolerance(usual, TIMES_PLAIN_OF_ENGINE),
+                f"Awake, the engine is off by {error:.2g} nats.",
             )
 
 
-async def _seconds(call: Awaitable[object]) -> float:
+async def _measure_seconds(call: Awaitable[object]) -> float:
     began = time.perf_counter()
     await call
     return time.perf_counter() - began
 
 
-def _note_memory(findings: Findings, when: str) -> None:
+def _record_memory(findings: Findings, when: str) -> None:
     """Record the GPU memory of all processes together."""
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()

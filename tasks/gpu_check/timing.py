@@ -16,7 +16,7 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def seconds_of(call: Callable[[], object]) -> float:
+def measure_seconds(call: Callable[[], object]) -> float:
     """Return the seconds that a call and its work on the GPU take."""
     synchronize()
     started = time.perf_counter()
@@ -25,13 +25,13 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def median_seconds(call: Callable[[], object], repeats: int = 5) -> float:
+def measure_median_seconds(call: Callable[[], object], repeats: int = 5) -> float:
     """Return the median duration of several calls, seconds; the first call is not counted."""
-    seconds_of(call)
-    return statistics.median(seconds_of(call) for _ in range(repeats))
+    measure_seconds(call)
+    return statistics.median(measure_seconds(call) for _ in range(repeats))
 
 
-def peak_bytes(*, reset: bool = False) -> int:
+def read_peak_bytes(*, reset: bool = False) -> int:
     """Return the peak number of bytes of tensors on the GPU since the last reset, or 0 without a GPU."""
     if not torch.cuda.is_available():
         return 0
@@ -42,7 +42,7 @@ def peak_bytes(*, reset: bool = False) -> int:
     return peak
 
 
-def bytes_in_use() -> int:
+def read_bytes_in_use() -> int:
     """Return the number of bytes of tensors on the GPU, or 0 without one."""
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
 

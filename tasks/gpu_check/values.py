@@ -19,10 +19,10 @@ from torch import Tensor
 
 from tasks.gpu_check.results import Findings
 from tasks.gpu_check.sizes import WEIGHTS_STD, Sizes, save_random_model
-from tasks.gpu_check.timing import median_seconds
+from tasks.gpu_check.timing import measure_median_seconds
 from tasks.training.learner import attention, liger, varlen
 from tasks.training.learner.logprobs import token_logprobs
-from tasks.training.learner.policy import LAYOUTS, Policy, attention_for
+from tasks.training.learner.policy import LAYOUTS, Policy, register_attention
 
 TIMES_PLAIN = 2.0
 """Largest error of a computation, as a multiple of the error of the plain computation in the same type."""
@@ -35,7 +35,7 @@ FUNCTIONS: dict[str, Callable[..., tuple[Tensor, None]]] = {
 
 def check_attention(findings: Findings, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:
     """Compare the learner's attention on this machine with its dense computation: outputs, and three gradients."""
-    name = attention_for(dtype)
+    name = register_attention(dtype)
     findings.figures["attention"] = name
     positions = torch.cat([torch.arange(n) for n in sizes.attention_row])[None].to(device)
     layout = LAYOUTS[name](positions)
@@ -49,21 +49,25 @@ def check_attention(findings: Findings, sizes: Sizes, device: torch.device, dtyp
     module = torch.nn.Module()
     for window in (None, *sizes.windows):
 
-        def ours(q: Tensor, k: Tensor, v: Tensor, window: int | None = window) -> Tensor:
+        def compute_ours(q: Tensor, k: Tensor, v: Tensor, window: int | None = window) -> Tensor:
             options = {"layout": layout, "scaling": scaling, "sliding_window": window}
             return FUNCTIONS[name](module, q, k, v, None, **options)[0]
 
-        def plain(q: Tensor, k: Tensor, v: Tensor, window: int | None = window) -> Tensor:
-            return dense_attention(q, k, v, positions[0], scaling, window)
+        def compute_plain(q: Tensor, k: Tensor, v: Tensor, window: int | None = window) -> Tensor:
+            return compute_dense_attention(q, k, v, positions[0], scaling, window)
 
-        exact = _with_gradients(plain, [side.to(_wide(dtype)) for side in sides], weight.to(_wide(dtype)))
-        of_ours = _errors(_with_gradients(ours, sides, weight), exact)
-        of_plain = _errors(_with_gradients(plain, sides, weight), exact)
+        exact = _compute_with_gradients(
+            compute_plain,
+            [side.to(_choose_exact_dtype(dtype)) for side in sides],
+            weight.to(_choose_exact_dtype(dtype)),
+        )
+        of_ours = _compute_errors(_compute_with_gradients(compute_ours, sides, weight), exact)
+        of_plain = _compute_errors(_compute_with_gradients(compute_plain, sides, weight), exact)
         parts = [f"{part}, {f'window {window}' if window else 'no window'}" for part in ("output", "dq", "dk", "dv")]
         _compare(findings, f"{name} differs from eager attention", parts, of_ours, of_plain, dtype)
 
 
-def dense_attention(
+def compute_dense_attention(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scaling: float, window: int | None
 ) -> Tensor:
     """Compute causal attention within the sequences of a packed row with a mask `[T, T]`, like eager attention.
@@ -95,7 +99,7 @@ def check_policy(findings: Findings, sizes: Sizes, device: torch.device, dtype: 
     positions = torch.cat([torch.arange(n) for n in sizes.attention_row])[None].to(device)
     ids = torch.randint(shape.vocabulary, positions.shape, device=device)
 
-    def of(dtype: torch.dtype, *, eager: bool) -> list[Tensor]:
+    def run_policy(dtype: torch.dtype, *, eager: bool) -> list[Tensor]:
         policy = Policy.load(folder, dtype=dtype, chunk=sizes.chunk).to(device).train()
         if eager:
             policy.model.set_attn_implementation("eager")
@@ -107,9 +111,12 @@ def check_policy(findings: Findings, sizes: Sizes, device: torch.device, dtype: 
         ]
         return [logprobs.detach(), *(gradient for gradient in layers if gradient is not None)]
 
-    exact = of(_wide(dtype), eager=True)
+    exact = run_policy(_choose_exact_dtype(dtype), eager=True)
     parts = ("log-probabilities", "gradient of layer 0 (window)", "gradient of layer 1")
-    of_ours, of_eager = _errors(of(dtype, eager=False), exact), _errors(of(dtype, eager=True), exact)
+    of_ours, of_eager = (
+        _compute_errors(run_policy(dtype, eager=False), exact),
+        _compute_errors(run_policy(dtype, eager=True), exact),
+    )
     _compare(findings, "The policy differs from eager attention", parts, of_ours, of_eager, dtype)
 
 
@@ -123,20 +130,24 @@ def check_logprobs(findings: Findings, sizes: Sizes, device: torch.device, dtype
     weight = torch.randn(sizes.logprobs, device=device)
     for temperature in (1.0, 0.7):
 
-        def ours(hidden: Tensor, head: Tensor, float32: bool, temperature: float = temperature) -> Tensor:
+        def compute_ours(hidden: Tensor, head: Tensor, float32: bool, temperature: float = temperature) -> Tensor:
             options: Any = {"temperature": temperature, "chunk": sizes.chunk, "float32": float32}
             return token_logprobs(hidden, head, targets, **options)[0]
 
-        def plain(hidden: Tensor, head: Tensor, temperature: float = temperature) -> Tensor:
+        def compute_plain(hidden: Tensor, head: Tensor, temperature: float = temperature) -> Tensor:
             logits = (hidden @ head.T).to(torch.promote_types(hidden.dtype, torch.float32)) / temperature
             return logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
 
-        exact = _with_gradients(plain, [hidden.to(_wide(dtype)), head.to(_wide(dtype))], weight)
-        of_plain = _errors(_with_gradients(plain, [hidden, head], weight), exact)
-        kernels = ("torch", "liger") if liger.serves(hidden) else ("torch",)
+        exact = _compute_with_gradients(
+            compute_plain, [hidden.to(_choose_exact_dtype(dtype)), head.to(_choose_exact_dtype(dtype))], weight
+        )
+        of_plain = _compute_errors(_compute_with_gradients(compute_plain, [hidden, head], weight), exact)
+        kernels = ("torch", "liger") if liger.can_run(hidden) else ("torch",)
         for backward, float32 in itertools.product(kernels, (False, True)):
             with contextlib.nullcontext() if backward == "liger" else _without_liger():
-                of_ours = _errors(_with_gradients(partial(ours, float32=float32), [hidden, head], weight), exact)
+                of_ours = _compute_errors(
+                    _compute_with_gradients(partial(compute_ours, float32=float32), [hidden, head], weight), exact
+                )
             case = f"temperature {temperature}, backward by {backward}" + ", head in float32" * float32
             parts = tuple(f"{part}, {case}" for part in ("log-probabilities", "gradient of hidden", "gradient of head"))
             _compare(findings, "Log-probabilities differ from the reference", parts, of_ours, of_plain, dtype)
@@ -148,18 +159,20 @@ def check_liger(findings: Findings, sizes: Sizes, device: torch.device, dtype: t
     head = torch.randn(sizes.model.vocabulary, sizes.model.hidden, dtype=dtype, device=device, requires_grad=True)
     targets = torch.randint(sizes.model.vocabulary, (sizes.logprobs,), device=device)
 
-    def pass_over(float32: bool = False) -> None:
+    def run_pass(float32: bool = False) -> None:
         token_logprobs(hidden, head, targets, chunk=sizes.chunk, float32=float32)[0].sum().backward()
 
     findings.figures["tokens"] = sizes.logprobs
     with _without_liger():
-        findings.figures["forward and backward by torch, ms"] = 1000 * median_seconds(pass_over)
-        in_float32 = partial(pass_over, float32=True)
-        findings.figures["forward and backward with the head in float32, ms"] = 1000 * median_seconds(in_float32)
-    if liger.serves(hidden):
-        findings.figures["forward and backward with liger, ms"] = 1000 * median_seconds(pass_over)
+        findings.figures["forward and backward by torch, ms"] = 1000 * measure_median_seconds(run_pass)
+        in_float32 = partial(run_pass, float32=True)
+        findings.figures["forward and backward with the head in float32, ms"] = 1000 * measure_median_seconds(
+            in_float32
+        )
+    if liger.can_run(hidden):
+        findings.figures["forward and backward with liger, ms"] = 1000 * measure_median_seconds(run_pass)
     else:
-        findings.figures["liger-kernel"] = "installed, without a GPU" if liger.installed() else "not installed"
+        findings.figures["liger-kernel"] = "installed, without a GPU" if liger.is_installed() else "not installed"
 
 
 def _compare(
@@ -180,7 +193,7 @@ def _compare(
         )
 
 
-def _with_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
+def _compute_with_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
     """Return the output of a function, and the gradients of `weight * output` with respect to its inputs."""
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     output = function(*inputs)
@@ -188,7 +201,7 @@ def _with_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], w
     return [output.detach(), *gradients]
 
 
-def _errors(values: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
+def _compute_errors(values: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
     """Return the norm of the difference over the norm of the exact value, per pair; infinity for non-finite values."""
     errors = []
     for value, right in zip(values, exact, strict=True):
@@ -197,7 +210,7 @@ def _errors(values: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
     return errors
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _choose_exact_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the type of the exact reference for computations in `dtype`."""
     return torch.float64 if dtype == torch.float32 else torch.float32
 
@@ -205,9 +218,9 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 @contextlib.contextmanager
 def _without_liger() -> Iterator[None]:
     """Compute log-probabilities within a block as if `liger-kernel` were not installed."""
-    serves = liger.serves
-    liger.serves = lambda tensor: False
+    serves = liger.can_run
+    liger.can_run = lambda tensor: False
     try:
         yield
     finally:
-        liger.serves = serves
+        liger.can_run = serves

@@ -17,13 +17,13 @@ from tasks.gpu_check.parts import PACKAGES, VARIANTS
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.gpu_check.sizes import Sizes
 from tasks.gpu_check.timing import release
-from tasks.model_check.casting import computing_in
-from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, tolerance_of, typical_error
-from tasks.model_check.forward import plain_logprobs
+from tasks.model_check.casting import compute_in_dtype
+from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
+from tasks.model_check.forward import compute_plain_logprobs
 from tasks.training.learner.packing import pack
 from tasks.training.learner.policy import EAGER
 from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.rank_memory import learner_memory
+from tasks.training.sizing.rank_memory import estimate_learner_memory
 from tasks.training.sizing.roofline import GB
 
 LONGEST = 4096
@@ -40,7 +40,7 @@ class VariantChecks:
         self._learner = learner
         self._reference: tuple[Tensor, float] | None = None
 
-    def check_of(self, name: str) -> Callable[[Findings], None]:
+    def make_check(self, name: str) -> Callable[[Findings], None]:
         """Return the check of a variant: the same policy as the model's own forward pass, tokens/s, MFU, peak memory.
 
         A variant is skipped if its package, its program or a GPU is missing, or if it needs more memory than is free.
@@ -64,11 +64,11 @@ class VariantChecks:
             [values] = trainer.logprobs([row])
             numbers = row.sequence_ids[0]
             short = [torch.from_numpy(values[numbers == i]) for i, one in enumerate(sequences) if one.length <= LONGEST]
-            error = typical_error(short, [exact])
+            error = compute_typical_error(short, [exact])
             findings.figures["median error, nats"] = error
             findings.figures["the plain forward pass's, nats"] = usual
             findings.require(
-                error <= tolerance_of(usual, TIMES_PLAIN_OF_ENGINE),
+                error <= compute_tolerance(usual, TIMES_PLAIN_OF_ENGINE),
                 f"Log-probabilities differ from float32 by {error:.2g} nats, a plain forward pass by {usual:.2g}.",
             )
             peak = max(self._learner.measure(findings, trainer, self._sizes.row, mfu=True))
@@ -80,7 +80,7 @@ class VariantChecks:
 
     def _check_memory(self, config: TrainingConfig) -> None:
         """Raise `SkippedError` if `plan` computes more memory for the learner than the GPU has free."""
-        needed = learner_memory(self._sizes.model, config).total
+        needed = estimate_learner_memory(self._sizes.model, config).total
         if torch.cuda.is_available() and (free := torch.cuda.mem_get_info()[0]) < needed:
             raise SkippedError(f"it needs {needed / GB:.0f} GB by plan, and {free / GB:.0f} GB are free")
 
@@ -90,9 +90,9 @@ class VariantChecks:
             sequences = [one for one in self._learner.sequences(self._sizes.row) if one.length <= LONGEST]
             model: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto", attn_implementation=EAGER)
             model.to("cuda" if torch.cuda.is_available() else "cpu")
-            with computing_in(model, torch.float32):
-                exact = torch.cat(plain_logprobs(model, sequences))
-            self._reference = exact, typical_error(plain_logprobs(model, sequences), [exact])
+            with compute_in_dtype(model, torch.float32):
+                exact = torch.cat(compute_plain_logprobs(model, sequences))
+            self._reference = exact, compute_typical_error(compute_plain_logprobs(model, sequences), [exact])
             del model
             release()
         return self._reference

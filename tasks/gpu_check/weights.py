@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.gpu_check.sizes import Sizes
-from tasks.gpu_check.timing import median_seconds, seconds_of
+from tasks.gpu_check.timing import measure_median_seconds, measure_seconds
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.planning.measured import LOADS, WRITES
-from tasks.storage.tensor_digest import Contents, TensorDigest, contents_of
+from tasks.storage.tensor_digest import Contents, TensorDigest, compute_contents
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers, register
 from tasks.training.sizing.roofline import GB
 
@@ -27,7 +27,7 @@ def check_weights(findings: Findings, sizes: Sizes, device: torch.device, dtype:
     Every copy is one of memory that is registered with CUDA, and one of memory that is not. Without a GPU, both are the
     same.
     """
-    tensors = _weights(sizes, device, dtype)
+    tensors = _make_weights(sizes, device, dtype)
     size = sum(tensor.nbytes for tensor in tensors.values())
     free = shutil.disk_usage(SHARED_MEMORY).free if os.access(SHARED_MEMORY, os.W_OK) else 0
     if free < size:
@@ -40,7 +40,7 @@ def check_weights(findings: Findings, sizes: Sizes, device: torch.device, dtype:
     _copy_plainly(findings, flat, "registered")
 
 
-def _weights(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+def _make_weights(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return random tensors in the shapes of the model's MLPs and of its embedding."""
     model = sizes.model
     shapes = {
@@ -54,11 +54,11 @@ def _weights(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> dict[str
 
 def _check_file(findings: Findings, path: Path, tensors: dict[str, Tensor], size: int) -> None:
     written: list[Contents] = []
-    buffers = WeightBuffers(path.parent, Layout.of(tensors))
+    buffers = WeightBuffers(path.parent, Layout.build(tensors))
 
     def write() -> None:
         path.unlink(missing_ok=True)
-        with buffers.writing(path) as version:
+        with buffers.open_version(path) as version:
             version.fill(tensors)
             written.append(version.contents())
 
@@ -71,10 +71,10 @@ def _check_file(findings: Findings, path: Path, tensors: dict[str, Tensor], size
                 target.copy_(tensor)
             written.append(digest.contents())
 
-    findings.figures["first version, with its memory, GB/s"] = size / seconds_of(write) / GB
-    findings.figures[WRITES] = size / median_seconds(write) / GB
-    findings.figures[LOADS] = size / median_seconds(load) / GB
-    written.append(contents_of({name: tensor.cpu() for name, tensor in tensors.items()}))
+    findings.figures["first version, with its memory, GB/s"] = size / measure_seconds(write) / GB
+    findings.figures[WRITES] = size / measure_median_seconds(write) / GB
+    findings.figures[LOADS] = size / measure_median_seconds(load) / GB
+    written.append(compute_contents({name: tensor.cpu() for name, tensor in tensors.items()}))
     findings.require(len(set(written)) == 1, "A file contains other weights than were written.")
     findings.require(buffers.are_registered or not torch.cuda.is_available(), "CUDA does not register shared memory.")
     buffers.close()
@@ -86,9 +86,9 @@ def _copy_plainly(findings: Findings, weights: Tensor, kind: str) -> None:
     memory.zero_()  # its pages exist from here on
     if kind == "registered":
         register(memory)
-    seconds = median_seconds(lambda: memory.copy_(weights, non_blocking=True))
+    seconds = measure_median_seconds(lambda: memory.copy_(weights, non_blocking=True))
     findings.figures[f"GPU to memory, {kind}, GB/s"] = weights.nbytes / seconds / GB
-    seconds = median_seconds(lambda: weights.copy_(memory, non_blocking=True))
+    seconds = measure_median_seconds(lambda: weights.copy_(memory, non_blocking=True))
     findings.figures[f"memory to GPU, {kind}, GB/s"] = weights.nbytes / seconds / GB
     if kind == "registered" and torch.cuda.is_available():
         torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

@@ -20,14 +20,14 @@ def alarms_page() -> str:
     """Return the text of `docs/alarms.md`."""
     options = AlarmsConfig.model_fields
     rows = [
-        f"| `alarms.{alarm.option}` | `{alarm.metric}` {alarm.when} {_threshold(options[alarm.option].default)} | "
+        f"| `alarms.{alarm.option}` | `{alarm.metric}` {alarm.when} {_format_default(options[alarm.option].default)} | "
         f"{alarm.meaning} | {alarm.advice} |"
         for alarm in ALARMS
     ]
     return "\n".join([_HEAD, *rows, ""])
 
 
-def _threshold(default: float | None) -> str:
+def _format_default(default: float | None) -> str:
     return "the option, off by default" if default is None else f"{default:g}"
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from tasks.config.fields import InFile, NameOrFile, OnlyGiven
-from tasks.config.loading import Config, Extendable, explain, file_called, load_yaml, merged
+from tasks.config.loading import Config, Extendable, explain, find_file, load_yaml, merge
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.generation.config import EngineConfig, SamplingConfig
@@ -65,7 +65,7 @@ class BenchmarkFile(Extendable):
 
     @field_validator("source", mode="before")
     @classmethod
-    def _named_as_the_benchmark(cls, source: Any, info: ValidationInfo) -> Any:
+    def _set_source_name(cls, source: Any, info: ValidationInfo) -> Any:
         name = info.data.get("name", "unnamed")
         if not isinstance(source, dict):
             return source
@@ -75,7 +75,7 @@ class BenchmarkFile(Extendable):
 
     @field_validator("source")
     @classmethod
-    def _reads_no_more_than_its_limit(cls, source: SourceSpec) -> SourceSpec:
+    def _refuse_top_up(cls, source: SourceSpec) -> SourceSpec:
         if source.top_up is not None:
             raise ValueError("top_up is only for prompts that difficulty selects, and this is a benchmark; give limit")
         return source
@@ -90,13 +90,13 @@ class BenchmarkFile(Extendable):
         return self
 
     @model_validator(mode="after")
-    def _keeps_what_it_is_divided_by(self) -> Self:
+    def _check_kept_columns(self) -> Self:
         if missing := [name for name in self.by if name not in self.source.columns.keep]:
             raise ValueError(f"by: {missing[0]!r} is not in source.columns.keep, which keeps columns of the rows")
         return self
 
     @model_validator(mode="after")
-    def _controls_length_of_comparisons(self) -> Self:
+    def _check_length_control(self) -> Self:
         if self.length_control is not None and self.source.mode != "pairwise":
             raise ValueError("length_control is only for source.mode: pairwise, which compares answers")
         return self
@@ -135,7 +135,7 @@ class BenchmarkFile(Extendable):
         )
 
 
-def questions(benchmark: BenchmarkFile) -> pa.Table:
+def read_questions(benchmark: BenchmarkFile) -> pa.Table:
     """Read the questions of a benchmark into a table of `schemas.PROMPTS`, outside of any pipeline stage.
 
     Raises:
@@ -176,7 +176,7 @@ def check_engine(benchmarks: Sequence[BenchmarkFile], engine: EngineConfig, opti
         check_thinking_budget(benchmark.sampling.vllm, engine.vllm, f"benchmark {benchmark.name!r}: its sampling")
 
 
-def benchmark_called(name: str, beside: Path = Path(), where: str = "") -> BenchmarkFile:
+def find_benchmark(name: str, beside: Path = Path(), where: str = "") -> BenchmarkFile:
     """Return the benchmark that a user names, by the name of a built-in benchmark or by a path that ends in .yaml.
 
     Args:
@@ -187,26 +187,30 @@ def benchmark_called(name: str, beside: Path = Path(), where: str = "") -> Bench
     Raises:
         SpecError: there is no such built-in benchmark, or the file cannot be read or is not a benchmark.
     """
-    return load_yaml(BenchmarkFile, file_called(name, BenchmarkFile, beside, where))
+    return load_yaml(BenchmarkFile, find_file(name, BenchmarkFile, beside, where))
 
 
-def _questions(known: Any) -> Any:
+def _resolve_questions(known: Any) -> Any:
     """Return the evaluation set of a benchmark given by name, and any other value unchanged."""
     if not isinstance(known, str):
         return known
-    return benchmark_called(known, where=f"evaluation_sets = {known!r}").evaluation_set
+    return find_benchmark(known, where=f"evaluation_sets = {known!r}").evaluation_set
 
 
-NamedQuestions = Annotated[EvaluationSet, BeforeValidator(_questions, json_schema_input_type=EvaluationSet | str)]
+NamedQuestions = Annotated[
+    EvaluationSet, BeforeValidator(_resolve_questions, json_schema_input_type=EvaluationSet | str)
+]
 """The type of an evaluation set that may also be given as the name or path of a benchmark file."""
 
 
-def _benchmark(known: Any) -> Any:
+def _resolve_benchmark(known: Any) -> Any:
     """Return the benchmark given by name, and any other value unchanged."""
-    return benchmark_called(known, where=f"benchmarks = {known!r}") if isinstance(known, str) else known
+    return find_benchmark(known, where=f"benchmarks = {known!r}") if isinstance(known, str) else known
 
 
-NamedBenchmark = Annotated[BenchmarkFile, BeforeValidator(_benchmark, json_schema_input_type=BenchmarkFile | str)]
+NamedBenchmark = Annotated[
+    BenchmarkFile, BeforeValidator(_resolve_benchmark, json_schema_input_type=BenchmarkFile | str)
+]
 """The type of a benchmark that may also be given as the name or path of its file."""
 
 
@@ -224,20 +228,20 @@ class BenchmarksInFile(Config):
 
     @field_validator("benchmarks")
     @classmethod
-    def _sampled_as_the_file_says(cls, benchmarks: list[BenchmarkFile], info: ValidationInfo) -> list[BenchmarkFile]:
+    def _apply_sampling(cls, benchmarks: list[BenchmarkFile], info: ValidationInfo) -> list[BenchmarkFile]:
         changes = info.data.get("benchmark_sampling")
-        return benchmarks if changes is None else [_resampled(benchmark, changes) for benchmark in benchmarks]
+        return benchmarks if changes is None else [_replace_sampling(benchmark, changes) for benchmark in benchmarks]
 
     @model_validator(mode="after")
-    def _changes_some_benchmark(self) -> Self:
+    def _check_changes(self) -> Self:
         if self.benchmark_sampling is not None and not self.benchmarks:
             raise ValueError("benchmark_sampling: there are no benchmarks that it would change; leave it out")
         return self
 
 
-def _resampled(benchmark: BenchmarkFile, changes: SamplingConfig) -> BenchmarkFile:
+def _replace_sampling(benchmark: BenchmarkFile, changes: SamplingConfig) -> BenchmarkFile:
     """Return a benchmark with changed sampling options. Raises `ValueError` if the benchmark does not allow them."""
-    sampling = merged(benchmark.sampling.model_dump(), changes.model_dump(exclude_unset=True))
+    sampling = merge(benchmark.sampling.model_dump(), changes.model_dump(exclude_unset=True))
     try:
         return BenchmarkFile.model_validate({**dict(benchmark), "sampling": sampling})
     except ValidationError as error:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.fields import YAML
-from tasks.config.loading import Extendable, SpecError, file_called, load_yaml, read_yaml, shipped_files
-from tasks.config.option_names import SIMILAR, similarities
+from tasks.config.loading import Extendable, SpecError, find_file, list_shipped_files, load_yaml, read_yaml
+from tasks.config.option_names import SIMILAR, compute_similarities
 from tasks.inputs.experiments import MODELS, Experiment, ExperimentFile
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
-from tasks.inputs.installed import missing_packages, need_of
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
+from tasks.inputs.installed import describe_missing, find_missing_packages
 
 KINDS: Mapping[str, type[Extendable]] = {
     "data": DataFile,
@@ -38,21 +38,21 @@ def check_files(names: Iterable[str]) -> list[str]:
     from tasks.inputs.preflight import check_variants, preflight
 
     given: dict[str, dict[str, Path]] = {kind: {} for kind in KINDS}
-    paths = {name: Path(name) if name.endswith(YAML) else file_called(name, Recipe) for name in names}
-    kinds = {name: kinds_of(path) for name, path in paths.items()}
+    paths = {name: Path(name) if name.endswith(YAML) else find_file(name, Recipe) for name in names}
+    kinds = {name: find_kinds(path) for name, path in paths.items()}
     # Files that only one type fits come first, because a recipe may name the others.
     for name, path in sorted(paths.items(), key=lambda item: len(kinds[item[0]]) > 1):
-        given[_kind_of(name, path, kinds[name], given)][name] = path
+        given[_choose_kind(name, path, kinds[name], given)][name] = path
     for kind, several in given.items():
         if len(several) > 1 and kind != "experiment":
             raise SpecError(f"{' and '.join(several)} are both files for --{kind}: check one at a time")
     lines = []
     if any(given[kind] for kind in ("data", "training", "evaluation")):
-        files, shown = _files_of_a_run({kind: next(iter(several.items()), None) for kind, several in given.items()})
+        files, shown = _collect_run_files({kind: next(iter(several.items()), None) for kind, several in given.items()})
         preflight.task_function(**files)
         lines.append(f"checked     {', '.join(f'{kind} {name}' for kind, name in shown.items())}")
-        if missing := missing_packages(files["training"].model):
-            lines.append(f"warning     {need_of(missing)}")
+        if missing := find_missing_packages(files["training"].model):
+            lines.append(f"warning     {describe_missing(missing)}")
     for name, path in given["experiment"].items():
         experiment = Experiment.of(load_yaml(ExperimentFile, path))
         check_variants.task_function(experiment=experiment)
@@ -60,7 +60,7 @@ def check_files(names: Iterable[str]) -> list[str]:
     return lines
 
 
-def kinds_of(path: Path, below: tuple[Path, ...] = ()) -> list[str]:
+def find_kinds(path: Path, below: tuple[Path, ...] = ()) -> list[str]:
     """Return the kinds of a file: the types that its keys fit best, and that have the file that it extends.
 
     Args:
@@ -76,31 +76,31 @@ def kinds_of(path: Path, below: tuple[Path, ...] = ()) -> list[str]:
     # A dotted key is short for nested mappings.
     values = {str(key).partition(".")[0]: {} if "." in str(key) else value for key, value in content.items()}
     extends = str(values.pop("extends", ""))
-    misfit = {kind: sum(_misfit(*item, model) for item in values.items()) for kind, model in KINDS.items()}
+    misfit = {kind: sum(_measure_misfit(*item, model) for item in values.items()) for kind, model in KINDS.items()}
     fitting = [kind for kind, total in misfit.items() if total == min(misfit.values())]
     if len(fitting) > 1 and extends:
         where = f"{path}: extends = {extends!r}"
         if extends.endswith(YAML):
-            base = file_called(extends, Recipe, path.parent, where).resolve()
-            above = [] if base in below else kinds_of(base, (*below, path.resolve()))
+            base = find_file(extends, Recipe, path.parent, where).resolve()
+            above = [] if base in below else find_kinds(base, (*below, path.resolve()))
         else:
-            above = [kind for kind in KINDS if extends in shipped_files(KINDS[kind])]
+            above = [kind for kind in KINDS if extends in list_shipped_files(KINDS[kind])]
             if not above:  # the error says so
-                file_called(extends, KINDS[fitting[0]], path.parent, where)
+                find_file(extends, KINDS[fitting[0]], path.parent, where)
         fitting = [kind for kind in fitting if kind in above] or fitting
     return fitting
 
 
-def _misfit(key: str, value: Any, model: type[Extendable]) -> float:
+def _measure_misfit(key: str, value: Any, model: type[Extendable]) -> float:
     """Return how badly a key fits a type of file: 0 for an option, up to `1 - SIMILAR` for a similar name, else 1."""
     if key in MODELS and key in model.model_fields:
         # A recipe names its files, and an experiment has changes to them.
         return float(isinstance(value, dict) != (model is ExperimentFile))
-    best = max(similarities(key, list(model.model_fields)).values())
+    best = max(compute_similarities(key, list(model.model_fields)).values())
     return 1 - best if best >= SIMILAR else 1
 
 
-def _kind_of(name: str, path: Path, kinds: list[str], given: Mapping[str, Mapping[str, Path]]) -> str:
+def _choose_kind(name: str, path: Path, kinds: list[str], given: Mapping[str, Mapping[str, Path]]) -> str:
     """Return the kind of a file that is of one of several kinds, by the recipe that names it."""
     if len(kinds) == 1:
         return kinds[0]
@@ -115,13 +115,13 @@ def _kind_of(name: str, path: Path, kinds: list[str], given: Mapping[str, Mappin
     )
 
 
-def _files_of_a_run(given: Mapping[str, tuple[str, Path] | None]) -> tuple[dict[str, Any], dict[str, str]]:
+def _collect_run_files(given: Mapping[str, tuple[str, Path] | None]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the three files of a run, and their names: given files, or else the recipe's."""
-    recipe = load_yaml(Recipe, given["training"][1]) if given["training"] else quickstart()[1]
+    recipe = load_yaml(Recipe, given["training"][1]) if given["training"] else load_quickstart()[1]
     called = given["training"][0] if given["training"] else "quickstart"
     names = {"data": recipe.data, "training": called, "evaluation": recipe.evaluation}
     files: dict[str, Any] = {"training": recipe}
     for kind, model in (("data", DataFile), ("evaluation", EvaluationFile)):
         file = given[kind]
-        files[kind] = load_yaml(model, file[1]) if file else recipe.companion(model, called)
+        files[kind] = load_yaml(model, file[1]) if file else recipe.load_companion(model, called)
     return files, {kind: given[kind][0] if given[kind] else name for kind, name in names.items()}  # type: ignore[index]

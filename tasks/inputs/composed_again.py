@@ -14,15 +14,15 @@ from flytekit import FlyteContextManager, Resources
 
 from images import DATA
 from tasks.failures import MistakeError
-from tasks.flyte.stages import storage_location, uncached_stage
+from tasks.flyte.stages import find_storage_location, uncached_stage
 
 NAME = "composed_again"
 """Name of the file with the mark, in the folder of runs."""
 
 
-def last_mark() -> str | None:
+def read_last_mark() -> str | None:
     """Return the last mark that `compose_again` wrote to the storage, or None if there is none."""
-    system, location = storage_location(NAME)
+    system, location = find_storage_location(NAME)
     try:
         return str(system.cat_file(location).decode())
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def compose_again() -> str:
     state = FlyteContextManager.current_context().execution_state
     if state is not None and state.is_local_execution():
         raise MistakeError("on this machine parts of the pipeline are always composed: run it with --remote")
-    system, location = storage_location(NAME)
+    system, location = find_storage_location(NAME)
     mark = uuid.uuid4().hex
     system.pipe_file(location, mark.encode())
     return mark

@@ -39,7 +39,7 @@ def check_contexts(data: DataFile, training: Recipe, evaluation: EvaluationFile)
 
 
 def _check(model: ModelSpec, engines: Mapping[str, EngineConfig]) -> None:
-    longest = longest_sequence(_configuration(model))
+    longest = find_longest_sequence(_read_configuration(model))
     if longest is None or os.environ.get(LONGER) not in (None, "", "0"):
         return
     for where, engine in engines.items():
@@ -51,7 +51,7 @@ def _check(model: ModelSpec, engines: Mapping[str, EngineConfig]) -> None:
             )
 
 
-def longest_sequence(configuration: Mapping[str, Any]) -> int | None:
+def find_longest_sequence(configuration: Mapping[str, Any]) -> int | None:
     """Return the largest number of tokens of a sequence that vLLM accepts for a model, or None if it is not known.
 
     Args:
@@ -72,14 +72,14 @@ def longest_sequence(configuration: Mapping[str, Any]) -> int | None:
     return int(max(longest))
 
 
-def _configuration(model: ModelSpec) -> Mapping[str, Any]:
+def _read_configuration(model: ModelSpec) -> Mapping[str, Any]:
     """Return a model's config.json, or an empty mapping if it cannot be read before the model is loaded."""
     source = model.source
     try:
         if isinstance(source, LocalFolder):
             content = json.loads((Path(source.path).expanduser() / "config.json").read_text())
         elif isinstance(source, HubModel):
-            content = json.loads(_downloaded(source).read_text())
+            content = json.loads(_download_configuration(source).read_text())
         else:
             return {}
     except (OSError, ValueError) as error:
@@ -88,7 +88,7 @@ def _configuration(model: ModelSpec) -> Mapping[str, Any]:
     return content if isinstance(content, Mapping) else {}
 
 
-def _downloaded(source: HubModel) -> Path:
+def _download_configuration(source: HubModel) -> Path:
     """Return the path of a model's config.json. Raises `OSError` if the hub does not give it.
 
     As in `resolve_revision`, a commit needs no network: its file is only read if it was downloaded before.

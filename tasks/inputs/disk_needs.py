@@ -13,7 +13,7 @@ from tasks.config.loading import SpecError
 from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.models import ModelSpec
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.inputs.memory_needs import judge_gpus, shape_of
+from tasks.inputs.memory_needs import find_shape, judge_gpus
 from tasks.kubernetes.pods import PodConfig
 from tasks.machine.groups import ACTORS, LEARNER
 from tasks.training.sizing import roofline
@@ -35,7 +35,7 @@ class PodNeed(NamedTuple):
     need: disk.DiskNeed
 
 
-def stored_models(training: Recipe, data: DataFile | None = None) -> disk.StoredModels | None:
+def measure_stored_models(training: Recipe, data: DataFile | None = None) -> disk.StoredModels | None:
     """Return the sizes of a run's models, or None if the policy's shape is not known before it is downloaded.
 
     Args:
@@ -43,53 +43,53 @@ def stored_models(training: Recipe, data: DataFile | None = None) -> disk.Stored
         data: the data file, for the judge and the reward models, or None for a pod that serves neither.
     """
     try:
-        shape = roofline.architecture(training.model.source.model_dump(), None)
+        shape = roofline.read_architecture(training.model.source.model_dump(), None)
     except roofline.ShapeError:
         return None
-    return disk.StoredModels.of(shape, training, _judge_gib(data) if data else 0.0)
+    return disk.StoredModels.from_model(shape, training, _judge_gib(data) if data else 0.0)
 
 
-def rollouts_need(training: Recipe, difficulty: DifficultySpec, models: disk.StoredModels) -> disk.DiskNeed:
+def estimate_rollouts_need(training: Recipe, difficulty: DifficultySpec, models: disk.StoredModels) -> disk.DiskNeed:
     """Return the disk need of a pod of difficulty, which samples from the initial model or from a compared model."""
     compared = (variant.model for variant in difficulty.compared.values())
-    sampled = _largest_gib(model for model in compared if model)
-    return disk.engine_pod(training, models, gpus=bool(training.cluster.gpus_per_node), sampled_gib=sampled)
+    sampled = _measure_largest(model for model in compared if model)
+    return disk.estimate_engine_pod(training, models, gpus=bool(training.cluster.gpus_per_node), sampled_gib=sampled)
 
 
-def evaluation_need(training: Recipe, evaluation: EvaluationFile, models: disk.StoredModels) -> disk.DiskNeed:
+def estimate_evaluation_need(training: Recipe, evaluation: EvaluationFile, models: disk.StoredModels) -> disk.DiskNeed:
     """Return the disk need of a pod of evaluation, which samples from the trained policy or a model of the file."""
-    sampled = _largest_gib(evaluation.policies.values())
+    sampled = _measure_largest(evaluation.policies.values())
     gpus = bool(training.cluster.gpus_per_node)
-    return disk.engine_pod(training, models, gpus=gpus, trained=True, sampled_gib=sampled)
+    return disk.estimate_engine_pod(training, models, gpus=gpus, trained=True, sampled_gib=sampled)
 
 
-def training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
+def estimate_training_needs(data: DataFile, training: Recipe) -> Iterator[PodNeed]:
     """Yield the disk need of each kind of training pod, or nothing if the size of the model is not known."""
-    if (models := stored_models(training, data)) is None:
+    if (models := measure_stored_models(training, data)) is None:
         return
     cluster = training.cluster
     if is_in_one_pod(training, cluster, judge_gpus(data, training.benchmarks)):
-        need = disk.one_pod(training, models, gpus=bool(cluster.gpus_per_node))
+        need = disk.estimate_one_pod(training, models, gpus=bool(cluster.gpus_per_node))
         yield PodNeed(ONE_POD, "cluster.node", cluster.node, need)
         return
     yield PodNeed(HEAD, "cluster.head", cluster.head, disk.head(training, models))
     for group, need in (
-        (LEARNER, disk.learner_machine(training, models, cluster.gpus_per_node)),
-        (ACTORS, disk.actors_machine(models)),
+        (LEARNER, disk.estimate_learner_machine(training, models, cluster.gpus_per_node)),
+        (ACTORS, disk.estimate_actors_machine(models)),
     ):
-        option = cluster.option_of(group, "disk_gib").removesuffix(".disk_gib")
-        yield PodNeed(f"training: {group}", option, cluster.machine_of(group), need)
+        option = cluster.format_option_path(group, "disk_gib").removesuffix(".disk_gib")
+        yield PodNeed(f"training: {group}", option, cluster.build_machine(group), need)
 
 
-def pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Iterator[PodNeed]:
+def estimate_pod_needs(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Iterator[PodNeed]:
     """Yield the disk need of each kind of pod that loads a model of known size."""
-    if (models := stored_models(training, data)) is None:
+    if (models := measure_stored_models(training, data)) is None:
         return
-    yield from training_needs(data, training)
+    yield from estimate_training_needs(data, training)
     if (difficulty := data.difficulty) is not None:
-        need = rollouts_need(training, difficulty, models)
+        need = estimate_rollouts_need(training, difficulty, models)
         yield PodNeed("difficulty", "difficulty.pod", difficulty.pod, need)
-    yield PodNeed("evaluation", "pod", evaluation.pod, evaluation_need(training, evaluation, models))
+    yield PodNeed("evaluation", "pod", evaluation.pod, estimate_evaluation_need(training, evaluation, models))
 
 
 def check_disk(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
@@ -101,8 +101,8 @@ def check_disk(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> 
     Raises:
         SpecError: a pod would be evicted. The message names the option, the GiB, and what they are needed for.
     """
-    for name, option, pod, whole in pod_needs(data, training, evaluation):
-        need, given = whole.without_volumes(pod.template), pod.disk_gib
+    for name, option, pod, whole in estimate_pod_needs(data, training, evaluation):
+        need, given = whole.drop_volumes(pod.template), pod.disk_gib
         if given is None or given >= need.gib:
             continue
         if given >= need.run_gib:
@@ -135,16 +135,16 @@ def _judge_gib(data: DataFile) -> float:
     names = [model.model for model in verifiers.reward_models.values()]
     if verifiers.judge is not None and getattr(verifiers.judge, "url", None) is None:
         names.append(verifiers.judge.model)
-    shapes = [shape_of(name) for name in names if name != INITIAL and not Path(name).is_absolute()]
+    shapes = [find_shape(name) for name in names if name != INITIAL and not Path(name).is_absolute()]
     return sum(roofline.WEIGHT * shape.parameters for shape in shapes if shape) / disk.GIB
 
 
-def _largest_gib(models: Iterable[ModelSpec]) -> float:
+def _measure_largest(models: Iterable[ModelSpec]) -> float:
     """Return the size in 16-bit precision of the largest model whose shape is known, GiB."""
     sizes = [0.0]
     for model in models:
         try:
-            shape = roofline.architecture(model.source.model_dump(), None)
+            shape = roofline.read_architecture(model.source.model_dump(), None)
         except roofline.ShapeError:
             continue
         sizes.append(roofline.WEIGHT * shape.parameters / disk.GIB)

@@ -29,11 +29,11 @@ from tasks.generation.tokenizer_options import change_loaded
 from tasks.inputs.files import DataFile
 from tasks.sourcing import loaders
 from tasks.sourcing.files import Malformed
-from tasks.sourcing.ground_truths import environment_of
-from tasks.sourcing.messages import chat_from
+from tasks.sourcing.ground_truths import build_environment
+from tasks.sourcing.messages import build_chat
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
-from tasks.storage.model_folder import loading
+from tasks.storage.model_folder import convert_load_errors
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.scores import CannotJudge
@@ -68,7 +68,7 @@ def check_environment(
         return
     where = f"{data.name}: source {source.name!r}"
     try:
-        row = first_of(source, rows)
+        row = find_first_row(source, rows)
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
     if row is None:
@@ -77,7 +77,7 @@ def check_environment(
     spec = replace(spec, tool_pattern=None)  # the dummy call is in the format of the default pattern
     watched = _Watched(template or _NoTemplate())
     orders = [TURNS[sample:] + TURNS[:sample] for sample in range(len(TURNS))]
-    completions = asyncio.run(played(spec, messages, data, orders, watched))
+    completions = asyncio.run(play(spec, messages, data, orders, watched))
     if watched.refusals:
         raise SpecError(f"{where}: environment {source.environment.name}: {watched.refusals[0]}")
     errors = [end.error for completion in completions if (end := completion.end) is not None and end.error is not None]
@@ -87,7 +87,7 @@ def check_environment(
         logger.warning("%s: %s; it fails like this in one dummy episode, not in others", where, errors[0])
 
 
-def template_of(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate | None:
+def load_template(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate | None:
     """Return the chat template of a model whose tokenizer can be read here, or None.
 
     Only its tokenizer is loaded. The weights of a package and a folder on blob storage are not at hand: their template
@@ -110,12 +110,12 @@ def template_of(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate 
     name, revision = (
         (source.path, {}) if isinstance(source, LocalFolder) else (source.name, {"revision": source.revision})
     )
-    with loading(name):
+    with convert_load_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **revision)
     return ChatTemplate(change_loaded(tokenizer, model.chat_template, model.special_tokens), variables)
 
 
-def first_of(
+def find_first_row(
     source: SourceSpec, rows: Sequence[loaders.Row]
 ) -> tuple[EnvironmentSpec, Sequence[Mapping[str, str]]] | None:
     """Return the environment and the messages of the first usable row of a source, or None if there is none.
@@ -127,8 +127,8 @@ def first_of(
         if isinstance(row.content, Malformed):
             continue
         try:
-            spec = EnvironmentSpec.from_json(environment_of(row.content, source))
-            messages = chat_from(row.content, source.columns, "", "").messages
+            spec = EnvironmentSpec.from_json(build_environment(row.content, source))
+            messages = build_chat(row.content, source.columns, "", "").messages
         except (UnusableError, TypeError, ValueError):
             continue
         assert spec is not None
@@ -136,7 +136,7 @@ def first_of(
     return None
 
 
-async def played(
+async def play(
     spec: EnvironmentSpec,
     messages: Sequence[Mapping[str, str]],
     data: DataFile,

@@ -69,7 +69,7 @@ def check_greedy(where: str, sampling: SamplingConfig, *, plays: bool) -> None:
         )
 
 
-def with_digests(evaluation: EvaluationFile) -> EvaluationFile:
+def add_digests(evaluation: EvaluationFile) -> EvaluationFile:
     """Add digests of the harness's task files and the data of win rates to the evaluation file.
 
     Raises:

@@ -13,11 +13,11 @@ from tasks.config.loading import (
     Config,
     Extendable,
     SpecError,
-    file_called,
+    check_choice,
+    find_file,
     from_options,
     load_yaml,
-    merged,
-    must_be_one_of,
+    merge,
 )
 from tasks.inputs.files import ROOT, DataFile, EvaluationFile, Recipe
 
@@ -71,46 +71,46 @@ class ExperimentFile(Extendable, Changes):
     once, with its own seed."""
 
     @classmethod
-    def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the content of a file in `folder` as `Extendable.resolved` does, including options in the changes."""
-        content = super().resolved(data, folder)
+    def resolve(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Return the content of a file in `folder` as `Extendable.resolve` does, including options in the changes."""
+        content = super().resolve(data, folder)
         variants = content.get("variants")
         if isinstance(variants, dict):
-            content["variants"] = {name: _resolved(changes, folder) for name, changes in variants.items()}
-        return _resolved(content, folder)
+            content["variants"] = {name: _resolve(changes, folder) for name, changes in variants.items()}
+        return _resolve(content, folder)
 
     @model_validator(mode="after")
-    def _names_fit(self) -> Self:
+    def _check_names(self) -> Self:
         if self.baseline is not None:
-            must_be_one_of(self.baseline, self.variants, "baseline", "variant")
+            check_choice(self.baseline, self.variants, "baseline", "variant")
         if INITIAL in self.variants:
             raise ValueError(f"variants: {INITIAL!r} is the initial checkpoint, which every experiment has; rename it")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds: a seed occurs twice")
         return self
 
-    def files_of(self, variant: str) -> Variant:
+    def build_variant(self, variant: str) -> Variant:
         """Return the three files of a variant.
 
         Raises:
             SpecError: they cannot be read, or are invalid with these changes.
         """
         changes, where = self.variants[variant], f"{self.name}: variants.{variant}"
-        recipe = str(file_called(self.recipe, Recipe, where=f"{self.name}: recipe = {self.recipe!r}"))
+        recipe = str(find_file(self.recipe, Recipe, where=f"{self.name}: recipe = {self.recipe!r}"))
 
-        def changed(name: str, base: str) -> Any:
-            options = merged(getattr(self, name), getattr(changes, name))
+        def apply_changes(name: str, base: str) -> Any:
+            options = merge(getattr(self, name), getattr(changes, name))
             return from_options(MODELS[name], {"extends": base, **options}, f"{where}.{name}")
 
-        training = changed("training", recipe)
+        training = apply_changes("training", recipe)
         return Variant(
-            data=changed("data", training.data),
+            data=apply_changes("data", training.data),
             training=training,
-            evaluation=changed("evaluation", training.evaluation),
+            evaluation=apply_changes("evaluation", training.evaluation),
         )
 
 
-def _resolved(holder: Any, folder: Path) -> Any:
+def _resolve(holder: Any, folder: Path) -> Any:
     """Return changes with dotted keys as nested mappings, and paths relative to the working directory."""
     if not isinstance(holder, dict):
         return holder
@@ -119,7 +119,7 @@ def _resolved(holder: Any, folder: Path) -> Any:
         options = result.get(name)
         if not isinstance(options, dict):
             continue
-        result[name] = model.resolved(options, folder)
+        result[name] = model.resolve(options, folder)
         base = options.get("extends")
         if isinstance(base, str) and base.endswith(YAML) and not Path(base).is_absolute():
             result[name]["extends"] = str(folder / base)
@@ -158,7 +158,7 @@ class Experiment(Composed):
         Raises:
             SpecError: the files of a variant cannot be made, or its results could not be compared with the baseline's.
         """
-        variants = {name: file.files_of(name) for name in file.variants}
+        variants = {name: file.build_variant(name) for name in file.variants}
         baseline = file.baseline or next(iter(variants))
         for name, files in variants.items():
             _check_comparable(files, variants[baseline], f"{file.name}: variants.{name}", baseline)
@@ -184,7 +184,7 @@ def _check_comparable(files: Variant, baseline: Variant, where: str, name: str) 
     Raises:
         SpecError: evaluation or validation samples differently, or validation prompts come from another mixture.
     """
-    sampled, wanted = _sampling(files.evaluation), _sampling(baseline.evaluation)
+    sampled, wanted = _collect_sampling(files.evaluation), _collect_sampling(baseline.evaluation)
     for asked in sampled.keys() & wanted.keys():
         if sampled[asked] != wanted[asked]:
             raise SpecError(
@@ -204,12 +204,12 @@ def _check_comparable(files: Variant, baseline: Variant, where: str, name: str) 
         )
 
 
-def _sampling(evaluation: EvaluationFile) -> dict[str, Any]:
+def _collect_sampling(evaluation: EvaluationFile) -> dict[str, Any]:
     """Return the sampling options of held-out prompts and of each benchmark, by the option's name."""
     benchmarks = {f"the sampling of {benchmark.name}": benchmark.sampling for benchmark in evaluation.benchmarks}
     return {"sampling": evaluation.sampling, **benchmarks}
 
 
-def quickstart_experiment() -> Experiment:
+def load_quickstart_experiment() -> Experiment:
     """Return the quickstart experiment, which is the workflow's default."""
     return Experiment.of(load_yaml(ExperimentFile, ExperimentFile.folder / "quickstart.yaml"))

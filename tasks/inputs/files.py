@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec, ScreeningSpec
 from tasks.cluster.pods import ClusterConfig, check_cluster
 from tasks.config.fields import InItsOrder, NameOrFile
-from tasks.config.loading import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
+from tasks.config.loading import Companion, Extendable, RecipeFile, RunTime, check_choice, find_file, load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
@@ -67,7 +67,7 @@ class DataFile(Extendable, DataSpec):
     @property
     def duplication(self) -> DuplicatesSpec:
         """Return the options of the search for duplicates, which skips the templates of the sources."""
-        return self.cleaning.duplication.model_copy(update={"templates": templates_of(self.used_sources)})
+        return self.cleaning.duplication.model_copy(update={"templates": list_templates(self.used_sources)})
 
     def screening(self, *, evaluated: bool) -> ScreeningSpec | None:
         """Return the options of screening, which skips the templates of the sources, or None if nothing is screened.
@@ -76,7 +76,7 @@ class DataFile(Extendable, DataSpec):
             evaluated: True if there are evaluation sets.
         """
         screening = self.cleaning.screening(evaluated=evaluated)
-        templates = templates_of(self.used_sources) if evaluated else []
+        templates = list_templates(self.used_sources) if evaluated else []
         return screening and screening.model_copy(update={"templates": templates})
 
 
@@ -100,11 +100,11 @@ class EvaluationFile(Extendable, BenchmarksInFile, EvaluationSpec):
     responses, and no other stage depends on it."""
 
     @model_validator(mode="after")
-    def _names_fit(self) -> Self:
+    def _check_names(self) -> Self:
         for name in (BEFORE, AFTER):
             if name in self.policies:
                 raise ValueError(f"policies: {name!r} is a policy of every run; give yours another name")
-        must_be_one_of(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
+        check_choice(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
         check_names(self.names_of_benchmarks, (HELDOUT, EVERYTHING))
         check_engine(self.benchmarks, self.engine, "engine.max_model_len")
         for one in self.harness:
@@ -125,7 +125,7 @@ class EvaluationFile(Extendable, BenchmarksInFile, EvaluationSpec):
         """Return the names of all benchmarks. Benchmarks of the harness come last."""
         return [*(benchmark.name for benchmark in self.benchmarks), *(one.name for one in self.harness)]
 
-    def same_as(self, name: str, initial: ModelSpec) -> str:
+    def find_first_name(self, name: str, initial: ModelSpec) -> str:
         """Return the first name of the model that policy `name` uses, given that `before` is the model `initial`.
 
         A model with two names is evaluated once.
@@ -137,7 +137,7 @@ class EvaluationFile(Extendable, BenchmarksInFile, EvaluationSpec):
 
     def evaluated(self, initial: ModelSpec) -> list[str]:
         """Return the policies to evaluate, by the first name of each model."""
-        return [name for name in self.names_of_policies if self.same_as(name, initial) == name]
+        return [name for name in self.names_of_policies if self.find_first_name(name, initial) == name]
 
     @property
     def of_a_policy(self) -> EvaluationSpec:
@@ -160,7 +160,7 @@ class ValidationOptions(BenchmarksInFile, ValidationConfig):
     """Validation during training, in a recipe: the options of the run, and the benchmarks to validate on."""
 
     @model_validator(mode="after")
-    def _asks_something(self) -> Self:
+    def _check_asked(self) -> Self:
         if self.prompts == 0 and not self.benchmarks:
             raise ValueError("validation: prompts is 0 and benchmarks has none: give one of them, or leave it out")
         check_names([benchmark.name for benchmark in self.benchmarks], ())
@@ -192,7 +192,7 @@ class Recipe(RecipeFile, TrainingConfig):
     does not rerun training."""
 
     @model_validator(mode="after")
-    def _fits_its_cluster(self) -> Self:
+    def _check_cluster(self) -> Self:
         check_cluster(self, self.cluster)
         return self
 
@@ -211,10 +211,10 @@ class Recipe(RecipeFile, TrainingConfig):
         """Return the parts of the benchmarks that are needed to sample from the policy in validation."""
         return AskedBenchmarks(benchmarks=[benchmark.asked for benchmark in self.benchmarks])
 
-    def companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
+    def load_companion(self, model: type[Companion], recipe: str = "the recipe") -> Companion:
         """Return the data or evaluation file that the recipe names. Raises `SpecError` if it cannot be read."""
         option, name = ("data", self.data) if model is DataFile else ("evaluation", self.evaluation)
-        return load_yaml(model, file_called(name, model, where=f"{recipe}: {option} = {name!r}"))
+        return load_yaml(model, find_file(name, model, where=f"{recipe}: {option} = {name!r}"))
 
     @property
     def run(self) -> TrainingConfig:
@@ -226,17 +226,17 @@ class Recipe(RecipeFile, TrainingConfig):
         return TrainingConfig(**options)
 
 
-def templates_of(sources: Iterable[SourceSpec]) -> list[str]:
+def list_templates(sources: Iterable[SourceSpec]) -> list[str]:
     """Return the templates of sources, sorted, each once."""
     return sorted({source.columns.template for source in sources if source.columns.template is not None})
 
 
-def quickstart() -> tuple[DataFile, Recipe, EvaluationFile]:
+def load_quickstart() -> tuple[DataFile, Recipe, EvaluationFile]:
     """Return the three files of the quickstart, the pipeline's defaults."""
-    return with_companions("quickstart")
+    return load_recipe_files("quickstart")
 
 
-def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationFile]:
+def load_recipe_files(recipe: str) -> tuple[DataFile, Recipe, EvaluationFile]:
     """Return the three files of a built-in recipe, by the recipe's name."""
     training = load_yaml(Recipe, RECIPES / f"{recipe}.yaml")
-    return training.companion(DataFile), training, training.companion(EvaluationFile)
+    return training.load_companion(DataFile), training, training.load_companion(EvaluationFile)

@@ -23,7 +23,7 @@ from tasks.cleaning.spec import ScreeningSpec
 from tasks.difficulty.spec import RolloutSpec
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import EvaluationSpec
-from tasks.flyte.stages import RESULT, HandedFolder, HandedTable, cached_by_backends, stored_digest
+from tasks.flyte.stages import RESULT, HandedFolder, HandedTable, cached_by_backends, read_stored_digest
 from tasks.generation.config import EngineConfig
 from tasks.model_check.options import CheckedOptions
 from tasks.training.options.run import TrainingConfig
@@ -34,9 +34,9 @@ handing = partial(cached_by_backends, container_image=DATA, requests=Resources(c
 """
 
 
-def contents_of(*files: Any) -> list[str]:
+def list_contents(*files: Any) -> list[str]:
     """Return the digests of Flyte files and folders, for the input `contents` of the stages here."""
-    return [stored_digest(file) for file in files]
+    return [read_stored_digest(file) for file in files]
 
 
 class Checked(NamedTuple):

@@ -23,7 +23,7 @@ def check_heldout(data: DataFile, first_rows: Mapping[str, Sequence[Row]]) -> No
     Raises:
         SpecError: in every domain, all prompts that its sources can have would be held out.
     """
-    most = {source.name: most_prompts(source, first_rows[source.name]) for source in data.used_sources}
+    most = {source.name: find_most_prompts(source, first_rows[source.name]) for source in data.used_sources}
     shares = {str(name): share.heldout for name, share in data.mixture.domains.items()}
     taken = []
     for domain in sorted({name for source in data.used_sources for name in source.domains}):
@@ -37,7 +37,7 @@ def check_heldout(data: DataFile, first_rows: Mapping[str, Sequence[Row]]) -> No
     raise SpecError(f"{data.name}: mixture: no prompt is left to train on: all are held out: {'; '.join(taken)}")
 
 
-def most_prompts(source: SourceSpec, first_rows: Sequence[Row]) -> int | None:
+def find_most_prompts(source: SourceSpec, first_rows: Sequence[Row]) -> int | None:
     """Return the maximum number of prompts of a source, or None if it is unknown before the source is read.
 
     Args:

@@ -15,14 +15,14 @@ IMPORTED = ("torch", "transformers", "vllm", "deepspeed", "ray")
 """Names of what the stages of generation and training import."""
 
 
-def missing_packages(model: ModelSpec) -> list[str]:
+def find_missing_packages(model: ModelSpec) -> list[str]:
     """Return the names of what a run of this model imports or reads, and is not installed here."""
     missing = [name for name in IMPORTED if find_spec(name) is None]
     source = model.source
     return [*missing, source.package] if isinstance(source, PackagedGguf) and source.folder() is None else missing
 
 
-def need_of(missing: list[str]) -> str:
+def describe_missing(missing: list[str]) -> str:
     """Return a text that names what is missing, and the command that installs it."""
     return f"a run on this machine needs {', '.join(missing)}, which this environment lacks: {install_command()}"
 
@@ -33,5 +33,5 @@ def check_environment_of_run(model: ModelSpec) -> None:
     Raises:
         MachineError: something is not installed.
     """
-    if missing := missing_packages(model):
-        raise MachineError(need_of(missing))
+    if missing := find_missing_packages(model):
+        raise MachineError(describe_missing(missing))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tasks.config.loading import SpecError, must_be_one_of
+from tasks.config.loading import SpecError, check_choice
 from tasks.generation.config import EngineConfig
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile
@@ -20,7 +20,7 @@ from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.files import Malformed
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
-from tasks.verifiers import VerifiersConfig, missing_resources, verifiers_of
+from tasks.verifiers import VerifiersConfig, collect_verifiers, missing_resources
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,9 @@ def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]])
     for source in data.used_sources:
         if "precise_if" not in source.verifiers:
             continue
-        reasons = [reason for row in first_rows[source.name] if (reason := _missing(row, source, data)) is not None]
+        reasons = [
+            reason for row in first_rows[source.name] if (reason := _find_missing(row, source, data)) is not None
+        ]
         missing = [reason for reason in reasons if reason]
         lacking[source.name] = len(missing)
         if missing:
@@ -125,7 +127,7 @@ def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]])
     return lacking
 
 
-def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None:
+def _find_missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None:
     """Return what this machine lacks for scoring a row, which may be an empty text, or None if the row is unusable."""
     if isinstance(row.content, Malformed):
         return None
@@ -133,7 +135,7 @@ def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None
         verifier, truth = ground_truths.graded(row.content, source)
     except UnusableError:
         return None
-    if "precise_if" not in verifiers_of(verifier, truth):
+    if "precise_if" not in collect_verifiers(verifier, truth):
         return ""
     return ", ".join(missing_resources(verifier, truth, data.verifiers))
 
@@ -152,7 +154,7 @@ def check_reward_models(data: DataFile, benchmarks: Sequence[BenchmarkFile]) -> 
     for source, names in named.items():
         for name in names:
             where = f"{data.name}: source {source}: rewards (the models are in verifiers.reward_models)"
-            must_be_one_of(name, models, where, "reward model")
+            check_choice(name, models, where, "reward model")
     for name, model in models.items():
         option = f"{data.name}: verifiers.reward_models.{name}"
         if not any(name in names for names in named.values()):

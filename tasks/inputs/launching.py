@@ -8,10 +8,10 @@ from typing import Any
 
 from tasks.config.loading import Extendable, parse
 from tasks.flyte import executions
-from tasks.flyte.labels import labels_of
+from tasks.flyte.labels import make_labels
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.sending import with_sent_files
-from tasks.inputs.user_modules import MODULES, digests_of
+from tasks.inputs.user_modules import MODULES, compute_digests
 
 FILES: Mapping[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 """The inputs of the pipeline that are YAML files of the user, by name."""
@@ -46,14 +46,18 @@ def launch_plan(
     inputs: dict[str, Any] = {key: parse(FILES[key], text) for key, text in files.items()}
     recipe = inputs.get("training")
     if isinstance(recipe, Recipe):
-        inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile), **inputs}
-    digests = digests_of(inputs.values())
-    plan = executions.registered_plan(remote, name, version)  # before any file is uploaded
+        inputs = {
+            "data": recipe.load_companion(DataFile),
+            "evaluation": recipe.load_companion(EvaluationFile),
+            **inputs,
+        }
+    digests = compute_digests(inputs.values())
+    plan = executions.fetch_plan(remote, name, version)  # before any file is uploaded
     return executions.launch(
         remote,
         plan,
         with_sent_files(remote, inputs, say=say),
-        labels=labels_of(dict(files), recipe if isinstance(recipe, Recipe) else None),
+        labels=make_labels(dict(files), recipe if isinstance(recipe, Recipe) else None),
         execution=execution,
         overwrite_cache=overwrite_cache,
         environment={MODULES: json.dumps(digests)} if digests else {},

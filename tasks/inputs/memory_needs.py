@@ -2,8 +2,8 @@
 
 The memory of a process is a constant plus terms that grow with the model and the options:
 
-    learner rank     LEARNER + weights, gradients, optimizer (`rank_memory`) + max(activations and logits of a step,
-                     a copy of the weights that is made when the policy is exported)
+    learner rank     LEARNER + weights, gradients, optimizer (`estimate_rank_memory`) + max(activations and logits of a
+                     step, a copy of the weights that is made when the policy is exported)
     engine           ENGINE + weights + `cpu_kv_cache_gib`
     judge's engine   ENGINE + weights + KV cache, if a stage serves the judge
     driver and Ray   DRIVER
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.cluster.pods import controller_pod, is_in_one_pod
+from tasks.cluster.pods import build_controller_pod, is_in_one_pod
 from tasks.config.loading import SpecError
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, Recipe
@@ -36,8 +36,8 @@ from tasks.machine import precision
 from tasks.machine.memory_limit import GIB, MemoryLimit
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.training.sizing import roofline
-from tasks.training.sizing.pod_sizes import HEAD_CORES, VERSIONS, head_needs
-from tasks.training.sizing.rank_memory import learner_memory
+from tasks.training.sizing.pod_sizes import HEAD_CORES, VERSIONS, compute_head_needs
+from tasks.training.sizing.rank_memory import estimate_learner_memory
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
 LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 1.7, 1.8
@@ -52,7 +52,7 @@ swap, or the user may only want to check the files. A pod must have the full nee
 limit."""
 
 
-def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str, float]:
+def estimate_training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str, float]:
     """Return the memory in GiB that each training process needs on a machine without GPUs, by the process's name.
 
     Args:
@@ -63,16 +63,16 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
     Raises:
         ShapeError: the shape of the model is not known.
     """
-    model = roofline.architecture(training.model.source.model_dump(), None)
+    model = roofline.read_architecture(training.model.source.model_dump(), None)
     learner, engine = training.learner, training.actors.engine
-    memory = learner_memory(model, training, gpu=False)
-    wider = _bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
+    memory = estimate_learner_memory(model, training, gpu=False)
+    wider = _count_bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
     weights, activations = ((1 + wider) * stored for stored in (memory.weights, memory.activations))
     reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights need no copies
     states = weights + memory.gradients + memory.optimizer + reference + (1 + wider) * memory.gathered
     published = 0 if training.lora else weights
     rank = states + max(activations + memory.logits, weights)
-    of_engine = model.parameters * _bytes(engine.dtype, dtype) / GIB
+    of_engine = model.parameters * _count_bytes(engine.dtype, dtype) / GIB
     needs = {
         "learner rank": learner.ranks * (LEARNER + rank / GIB),
         "engine": training.actors.count * (ENGINE + of_engine + engine.cpu_kv_cache_gib),
@@ -80,7 +80,7 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
         "the rest": REST,
         SHARED_MEMORY: VERSIONS * published / GIB,
     }
-    if judge := served_judge(data):
+    if judge := find_served_judge(data):
         needs["judge's engine"] = ENGINE + _judge(judge, model, dtype)
     return needs
 
@@ -108,22 +108,23 @@ def check_memory(
         return
     dtype = dtype or ("bfloat16" if precision.has_bfloat16() else "float32")
     try:
-        needs = training_needs(data, training, dtype=dtype)
+        needs = estimate_training_needs(data, training, dtype=dtype)
     except roofline.ShapeError:
         return
     needed = sum(needs.values()) / RAYS_SHARE
     enough = needed
     if on_this_machine:
-        available = (machine or MemoryLimit.of_this_process()).available() / GIB
+        available = (machine or MemoryLimit.from_this_process()).available() / GIB
         has, way_out = f"this machine has {available:.1f}", "train on a larger one"
         enough *= ON_THIS_MACHINE
     else:
-        available = controller_pod(training, training.cluster).memory_gib or 0
+        available = build_controller_pod(training, training.cluster).memory_gib or 0
         has, way_out = f"cluster.node.memory_gib is {available}", "raise it"
     if available < enough:
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
         raise SpecError(
-            f"training: its processes need about {needed:.1f} GiB of memory in {_in(training, dtype)}, of which Ray "
+            f"training: its processes need about {needed:.1f} GiB of memory in {_describe_dtype(training, dtype)}, "
+            "of which Ray "
             f"leaves {1 - RAYS_SHARE:.0%} free: {parts}; but {has}: {way_out}, or lower learner.micro_batch_tokens or "
             "actors.engine.cpu_kv_cache_gib"
         )
@@ -138,8 +139,8 @@ def _check_head(data: DataFile, training: Recipe) -> None:
     cluster = training.cluster
     if is_in_one_pod(training, cluster, judge_gpus(data, training.benchmarks)):
         return
-    pod = controller_pod(training, cluster, judge_gpus(data, training.benchmarks))
-    needs = head_needs(training, pod.cpu or HEAD_CORES)
+    pod = build_controller_pod(training, cluster, judge_gpus(data, training.benchmarks))
+    needs = compute_head_needs(training, pod.cpu or HEAD_CORES)
     if pod.memory_gib is not None and pod.memory_gib < sum(needs.values()):
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
         raise SpecError(
@@ -157,17 +158,17 @@ def judge_gpus(data: DataFile, benchmarks: Sequence[BenchmarkFile] = ()) -> int:
     return data.verifiers.gpus({name for source in sources for name in source.verifiers})
 
 
-def _in(training: Recipe, auto: str) -> str:
+def _describe_dtype(training: Recipe, auto: str) -> str:
     """Return a description of the learner's dtype for a message."""
     return f"{auto} (learner.dtype: auto)" if training.learner.dtype == "auto" else training.learner.dtype
 
 
-def _bytes(option: str, auto: str) -> int:
+def _count_bytes(option: str, auto: str) -> int:
     """Return the bytes per number of the dtype in an option. `auto` is the dtype that the value `auto` resolves to."""
     return 4 if (auto if option == "auto" else option) == "float32" else 2
 
 
-def served_judge(data: DataFile) -> JudgeConfig | None:
+def find_served_judge(data: DataFile) -> JudgeConfig | None:
     """Return the judge that training serves, or None if there is none or an endpoint or a reward model is used."""
     judge = data.verifiers.judge
     is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in data.used_sources)
@@ -176,18 +177,18 @@ def served_judge(data: DataFile) -> JudgeConfig | None:
 
 def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> float:
     """Return the size of a served judge's weights (if known) and KV cache, GiB."""
-    width = _bytes(judge.server.dtype, dtype)
-    model = policy if judge.model == INITIAL else shape_of(judge.model)
+    width = _count_bytes(judge.server.dtype, dtype)
+    model = policy if judge.model == INITIAL else find_shape(judge.model)
     weights = 0.0 if model is None else model.parameters * width / GIB
     return weights + judge.server.cpu_kv_cache_gib
 
 
-def shape_of(model: str) -> roofline.Architecture | None:
+def find_shape(model: str) -> roofline.Architecture | None:
     """Return the shape of a judge or reward model, by its folder or its id on the hub, or None if it is not known."""
     source: dict[str, Any] = {"name": model}
     if Path(model).is_dir():
         source = {"kind": "folder", "path": model}
     try:
-        return roofline.architecture(source, None)
+        return roofline.read_architecture(source, None)
     except roofline.ShapeError:
         return None

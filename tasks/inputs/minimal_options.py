@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from tasks.config.fields import PathMark, with_changed_files, with_paths
+from tasks.config.fields import PathMark, replace_files, replace_paths
 from tasks.config.loading import Config
 from tasks.storage.sent_files import SentFile
 
@@ -25,23 +25,23 @@ def written_options(spec: Config, *, absolute: bool = True) -> dict[str, Any]:
             specification anywhere on this machine. If false, they are unchanged, because absolute paths in a pod are of
             no use elsewhere.
     """
-    spec = with_changed_files(spec, _as_named)
-    options: dict[str, Any] = _not_default(spec)
+    spec = replace_files(spec, _restore_name)
+    options: dict[str, Any] = _drop_defaults(spec)
     if type(spec).model_validate(options).model_dump() != spec.model_dump():
         # An option can be meaningful although it has its default, such as a source's seed that overrides the file's
         # seed, or a temperature that overrides a benchmark's.
         options = spec.model_dump(mode="json")
     if not absolute:
         return options
-    return with_paths(type(spec), options, Path(), _absolute)
+    return replace_paths(type(spec), options, Path(), _resolve_path)
 
 
-def _absolute(path: str) -> str:
+def _resolve_path(path: str) -> str:
     """Return an absolute path without `..`, behind which may be a link."""
     return str(Path(path).resolve() if ".." in Path(path).parts else Path(path).absolute())
 
 
-def _as_named(_: str, mark: PathMark, value: Any) -> Any:
+def _restore_name(_: str, mark: PathMark, value: Any) -> Any:
     """Return an option with the file paths that the user gave."""
     if isinstance(value, SentFile):
         return value.named
@@ -50,16 +50,16 @@ def _as_named(_: str, mark: PathMark, value: Any) -> Any:
     return list(dict.fromkeys(file.named if isinstance(file, SentFile) else file for file in value))
 
 
-def _not_default(value: Any) -> Any:
+def _drop_defaults(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return {
-            name: _not_default(getattr(value, name))
+            name: _drop_defaults(getattr(value, name))
             for name, field in type(value).model_fields.items()
             # The `kind` of a union member is always kept.
             if name == "kind" or getattr(value, name) != field.get_default(call_default_factory=True)
         }
     if isinstance(value, dict):
-        return {key: _not_default(item) for key, item in value.items()}
+        return {key: _drop_defaults(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_not_default(item) for item in value]
+        return [_drop_defaults(item) for item in value]
     return to_jsonable_python(value)

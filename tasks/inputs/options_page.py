@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tasks.config.loading import is_run_time, nested, read_yaml
+from tasks.config.loading import expand_dotted_keys, is_run_time, read_yaml
 from tasks.inputs.json_schema import FILES
 
 _HEAD = """# Options of the {name} file
@@ -67,7 +67,7 @@ class Section(NamedTuple):
         return self.model.__name__.lower() + ("-run-time" if self.run_time else "")
 
 
-def sections(root: type[BaseModel]) -> list[Section]:
+def list_sections(root: type[BaseModel]) -> list[Section]:
     """Return `root` and every model below it, each once, in the order of the options.
 
     A model that occurs below both run-time and other options has a section for each.
@@ -80,7 +80,7 @@ def sections(root: type[BaseModel]) -> list[Section]:
             return
         section.paths.append(path)
         for name, field in model.model_fields.items():
-            for inner in _models_in(field.annotation):
+            for inner in _find_models(field.annotation):
                 visit(inner, f"{path}.{name}".lstrip("."), run_time or is_run_time(field))
 
     visit(root, "", run_time=False)
@@ -96,19 +96,21 @@ def page(name: str, root: type[BaseModel], examples: Examples) -> str:
         examples: values of options in files that ship.
     """
     parts = [_HEAD.format(name=name, folder=examples.folder.name)]
-    for section in sections(root):
+    for section in list_sections(root):
         about = " ".join((section.model.__doc__ or "").split("\n\n")[0].split())
         keys = f"Keys: {', '.join(f'`{path}`' for path in section.paths)}. " if any(section.paths) else ""
-        entries = [_entry(section, option, field, examples) for option, field in section.model.model_fields.items()]
+        entries = [
+            _format_entry(section, option, field, examples) for option, field in section.model.model_fields.items()
+        ]
         parts.append("\n".join([f"## {section.title}", "", f"{keys}{about}", "", *entries, ""]))
     return "\n".join(parts)
 
 
-def _entry(section: Section, option: str, field: FieldInfo, examples: Examples) -> str:
+def _format_entry(section: Section, option: str, field: FieldInfo, examples: Examples) -> str:
     """Return an option as an item of a list: its name, type, default and meaning, and examples."""
     run_time = section.run_time or is_run_time(field)
-    default = "required" if field.is_required() else f"default {_default(field)}"
-    about = [_type(field.annotation, field.metadata, run_time), default, *(["run-time"] if run_time else [])]
+    default = "required" if field.is_required() else f"default {_format_default(field)}"
+    about = [_describe_type(field.annotation, field.metadata, run_time), default, *(["run-time"] if run_time else [])]
     shown = examples.of([f"{path}.{option}".lstrip(".") for path in section.paths])
     return " ".join([f"- **`{option}`** ({'; '.join(about)})", *(field.description or "").split(), *shown.split()])
 
@@ -125,7 +127,7 @@ class Examples:
         self.folder = folder
         self._values: dict[str, dict[str, str]] = {}  # of each option, by its path: the names of files, by value
         for file in sorted(folder.glob("*.yaml")):
-            for path, value in _leaves(nested(read_yaml(file))):
+            for path, value in _list_leaves(expand_dotted_keys(read_yaml(file))):
                 text = json.dumps(value, ensure_ascii=False, default=str)
                 if len(text) <= EXAMPLE_CHARS:
                     self._values.setdefault(path, {}).setdefault(text, file.stem)
@@ -139,14 +141,14 @@ class Examples:
         return f"Example: {', '.join(listed)}." if listed else ""
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _list_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the path and the value of each option in the content of a file. Items of a list have the list's path."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}".lstrip("."))
+            yield from _list_leaves(item, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for item in value:
-            yield from _leaves(item, path)
+            yield from _list_leaves(item, path)
     else:
         yield path, value
 
@@ -158,44 +160,44 @@ def write(folder: Path) -> None:
         (folder / f"{name}.md").write_text(page(name, model, Examples(model.folder)), encoding="utf-8")
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def _find_models(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     arguments = get_args(annotation)
-    for argument in (_given(arguments),) if get_origin(annotation) is Annotated else arguments:
-        yield from _models_in(argument)
+    for argument in (_find_given_type(arguments),) if get_origin(annotation) is Annotated else arguments:
+        yield from _find_models(argument)
 
 
-def _type(annotation: Any, metadata: Iterable[Any] = (), run_time: bool = False) -> str:
+def _describe_type(annotation: Any, metadata: Iterable[Any] = (), run_time: bool = False) -> str:
     """Return a description of a type and its bounds in terms of YAML. Models are links to their sections."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        text = _type(_given(arguments), arguments[1:], run_time)
+        text = _describe_type(_find_given_type(arguments), arguments[1:], run_time)
     elif origin is Literal:
         text = ", ".join(f"`{value}`" for value in arguments)
     elif origin in (Union, UnionType):
-        text = " or ".join(_type(argument, (), run_time) for argument in arguments)
+        text = " or ".join(_describe_type(argument, (), run_time) for argument in arguments)
     elif origin in (list, tuple, set, frozenset):
-        text = f"list of {_type(arguments[0], (), run_time)}"
+        text = f"list of {_describe_type(arguments[0], (), run_time)}"
     elif origin is dict:
-        text = f"mapping of {_type(arguments[0])} to {_type(arguments[1], (), run_time)}"
+        text = f"mapping of {_describe_type(arguments[0])} to {_describe_type(arguments[1], (), run_time)}"
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         section = Section(annotation, [], run_time)
         text = f"[{section.title}](#{section.anchor})"
     else:
         text = "null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
-    bounds = [_BOUNDS[type(mark)] + (mark,) for mark in _marks(metadata) if type(mark) in _BOUNDS]
+    bounds = [_BOUNDS[type(mark)] + (mark,) for mark in _list_marks(metadata) if type(mark) in _BOUNDS]
     return ", ".join([text, *(f"{sign} {getattr(mark, attribute)}" for attribute, sign, mark in bounds)])
 
 
-def _given(arguments: tuple[Any, ...]) -> Any:
+def _find_given_type(arguments: tuple[Any, ...]) -> Any:
     """Return the type that a file may contain for an annotated type: a different one if a validator accepts it."""
     validators = [mark for mark in arguments[1:] if isinstance(mark, BeforeValidator)]
     taken = [mark.json_schema_input_type for mark in validators]
     return next((given for given in taken if given is not PydanticUndefined), arguments[0])
 
 
-def _marks(metadata: Iterable[Any]) -> Iterator[Any]:
+def _list_marks(metadata: Iterable[Any]) -> Iterator[Any]:
     for mark in metadata:
         if isinstance(mark, FieldInfo):  # a `Field` within `Annotated`
             yield from mark.metadata
@@ -203,7 +205,7 @@ def _marks(metadata: Iterable[Any]) -> Iterator[Any]:
             yield mark
 
 
-def _default(field: FieldInfo) -> str:
+def _format_default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude_unset=True)

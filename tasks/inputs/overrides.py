@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tasks.config.loading import SpecError, file_called, from_options, read_yaml
+from tasks.config.loading import SpecError, find_file, from_options, read_yaml
 from tasks.failures import one_line
 from tasks.inputs.files import Recipe
 
@@ -19,18 +19,18 @@ def with_overrides(recipe: str, overrides: Sequence[str]) -> Recipe:
     Raises:
         SpecError: an override has no key, or is invalid (see `load_yaml`).
     """
-    read_yaml(file_called(recipe, Recipe))  # its errors name the recipe alone
+    read_yaml(find_file(recipe, Recipe))  # its errors name the recipe alone
     given: dict[str, Any] = {"extends": recipe}
     for override in overrides:
         key, sign, value = override.partition("=")
         if not (key and sign):
             raise SpecError(f"{override!r} must be KEY=VALUE, as in objective.clip_high=0.3")
-        given[key] = value_of(key, value)
+        given[key] = parse_value(key, value)
     options = json.loads(json.dumps(given, default=str))  # `default=str`: YAML has dates, JSON does not
     return from_options(Recipe, options, " ".join((recipe, *overrides)))
 
 
-def value_of(key: str, text: str) -> Any:
+def parse_value(key: str, text: str) -> Any:
     """Return the value that a user wrote for an option, as YAML.
 
     Raises:

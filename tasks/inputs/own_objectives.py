@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from tasks.config.loading import SpecError
 from tasks.inputs.files import Recipe
-from tasks.lineage.user_code import line_of, user_files
+from tasks.lineage.user_code import find_line, find_user_files
 from tasks.training.options.own import OwnFunction
-from tasks.verifiers.functions import function_digest
+from tasks.verifiers.functions import compute_function_digest
 from tasks.verifiers.scores import CannotJudge
 
 
@@ -24,54 +24,54 @@ def check_own_functions(training: Recipe) -> None:
         SpecError: a module does not exist, one of its files is not valid Python, or it does not contain the name.
     """
     for option, own in training.objective.own_functions.items():
-        _digest(option, own)  # the module exists
+        _compute_digest(option, own)  # the module exists
         module, _, name = own.function.rpartition(".")
-        files = user_files(module)
-        trees = {path: _parsed(option, own, path.read_bytes(), str(path)) for path in files.values()}
-        if not {name, "*"} & set(_names(trees[files[module]])):
-            raise SpecError(f"{_where(option, own)}: {files[module]} contains no {name}")
+        files = find_user_files(module)
+        trees = {path: _parse(option, own, path.read_bytes(), str(path)) for path in files.values()}
+        if not {name, "*"} & set(_list_names(trees[files[module]])):
+            raise SpecError(f"{_describe_option(option, own)}: {files[module]} contains no {name}")
 
 
-def with_code_digests(training: Recipe) -> Recipe:
+def add_code_digests(training: Recipe) -> Recipe:
     """Return the recipe with the digests of its functions, so that changed code misses the cache.
 
     Raises:
         SpecError: a module does not exist.
     """
     digests = {
-        option: own.model_copy(update={"fingerprint": _digest(option, own)})
+        option: own.model_copy(update={"fingerprint": _compute_digest(option, own)})
         for option, own in training.objective.own_functions.items()
     }
     return training.model_copy(update={"objective": training.objective.model_copy(update=digests)})
 
 
-def lacking_digests(training: Recipe) -> dict[str, bool]:
+def find_lacking_digests(training: Recipe) -> dict[str, bool]:
     """Return whether the digest of each function is missing, by its option."""
     own = training.objective.own_functions
     return {f"objective.{option}.function": each.fingerprint is None for option, each in own.items()}
 
 
-def _where(option: str, own: OwnFunction) -> str:
+def _describe_option(option: str, own: OwnFunction) -> str:
     return f"training: objective.{option}.function = {own.function!r}"
 
 
-def _digest(option: str, own: OwnFunction) -> str:
+def _compute_digest(option: str, own: OwnFunction) -> str:
     try:
-        return function_digest(own.function, "function")
+        return compute_function_digest(own.function, "function")
     except CannotJudge as error:
         raise SpecError(f"training: objective.{option}: {error}") from None
 
 
-def _parsed(option: str, own: OwnFunction, text: bytes, path: str) -> ast.AST:
+def _parse(option: str, own: OwnFunction, text: bytes, path: str) -> ast.AST:
     try:
         return ast.parse(text, path)
     except (SyntaxError, ValueError) as error:
         reason = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
-        line = line_of(error, own.function.rpartition(".")[0])
-        raise SpecError(f"{_where(option, own)}: cannot be imported: {reason}{line}") from None
+        line = find_line(error, own.function.rpartition(".")[0])
+        raise SpecError(f"{_describe_option(option, own)}: cannot be imported: {reason}{line}") from None
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
+def _list_names(tree: ast.AST) -> Iterator[str]:
     """Yield the names that a module may have, and `*` if it imports all names of another."""
     for node in ast.walk(tree):
         match node:

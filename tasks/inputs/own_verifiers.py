@@ -18,12 +18,12 @@ from tasks.inputs.files import DataFile
 from tasks.inputs.rewards import ANSWER, ROWS, SENTENCE, UNKNOWN
 from tasks.sourcing import ground_truths, loaders
 from tasks.sourcing.files import Malformed
-from tasks.sourcing.messages import chat_from
+from tasks.sourcing.messages import build_chat
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
 from tasks.verifiers import Call, Score, VerifierPool
 from tasks.verifiers.calls import Messages
-from tasks.verifiers.custom import own_verifier
+from tasks.verifiers.custom import load_own_verifier
 from tasks.verifiers.registry import TOO_LARGE
 from tasks.verifiers.scores import CannotJudge, is_own
 from tasks.verifiers.verifier_processes import ENDED
@@ -55,7 +55,7 @@ def check_own_verifiers(source: SourceSpec, rows: list[loaders.Row], data: DataF
         return
     where = f"{data.name}: source {source.name!r}"
     try:
-        usable = {name: _usable(name, source, rows, where) for name in names}
+        usable = {name: _find_usable(name, source, rows, where) for name in names}
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
     with VerifierPool(1, data.verifiers.model_copy(update={"judge": None, "reward_models": {}})) as pool:
@@ -63,9 +63,9 @@ def check_own_verifiers(source: SourceSpec, rows: list[loaders.Row], data: DataF
             _check(pool, name, few, where)
 
 
-def _usable(name: str, source: SourceSpec, rows: list[loaders.Row], where: str) -> list[_Row]:
+def _find_usable(name: str, source: SourceSpec, rows: list[loaders.Row], where: str) -> list[_Row]:
     """Return up to `ROWS` first rows whose ground truths a verifier accepts. Raises `CannotJudge` if it is unusable."""
-    own_verifier(name).load()
+    load_own_verifier(name).load()
     usable: list[_Row] = []
     refused: UnusableError | None = None
     for row in rows:
@@ -73,7 +73,7 @@ def _usable(name: str, source: SourceSpec, rows: list[loaders.Row], where: str) 
             continue
         try:
             truth = json.loads(json.dumps(ground_truths.ground_truth(row.content, name, source.columns)))
-            messages = chat_from(row.content, source.columns, "", "").messages
+            messages = build_chat(row.content, source.columns, "", "").messages
         except UnusableError as error:
             refused = error if error.kind == "ground_truth" else refused
             continue
@@ -91,7 +91,7 @@ def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
     """Score responses to row after row until the verifier succeeds on one. Raises `SpecError` if it always fails."""
     problems: list[str] = []
     for row in rows:
-        outcomes = [_problem(name, pool.submit(*call).result()) for call in _calls(name, row)]
+        outcomes = [_find_problem(name, pool.submit(*call).result()) for call in _make_calls(name, row)]
         problems += filter(None, outcomes)
         if not all(outcomes):
             break
@@ -102,14 +102,14 @@ def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
         logger.warning("%s: %s; it does this for one dummy response, not for others", where, problems[0])
 
 
-def _calls(name: str, row: _Row) -> Iterator[Call]:
+def _make_calls(name: str, row: _Row) -> Iterator[Call]:
     value = row.truth["ground_truth"]
     answer = value if isinstance(value, str | int | float) else UNKNOWN
     for response in ("", SENTENCE, ANSWER.format(answer)):
         yield Call(name, response, row.truth, row.messages)
 
 
-def _problem(name: str, score: Score) -> str | None:
+def _find_problem(name: str, score: Score) -> str | None:
     """Return the reason why a dummy response could not be scored within the limits, or None if it could."""
     if score.timed_out or score.detail.startswith((TOO_LARGE, ENDED)):
         return f"verifier {name}: {score.detail}"

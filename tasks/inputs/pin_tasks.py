@@ -11,13 +11,13 @@ from images import DATA
 from tasks.flyte.stages import RESULT, uncached_stage
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.pinning import (
-    fingerprinted_data,
-    fingerprinted_evaluation,
-    fingerprinted_recipe,
-    pinned_evaluation,
-    pinned_recipe,
-    with_commits,
-    with_judges,
+    add_judge_digests,
+    fingerprint_data,
+    fingerprint_evaluation,
+    fingerprint_recipe,
+    pin_evaluation_file,
+    pin_recipe,
+    pin_sources,
 )
 
 pinning = partial(uncached_stage, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
@@ -44,9 +44,9 @@ def pin_data(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> Pi
         ModelError: a model folder that is not usable.
     """
     return PinnedFiles(
-        fingerprinted_data(with_commits(data)),
-        fingerprinted_recipe(pinned_recipe(training)),
-        fingerprinted_evaluation(pinned_evaluation(evaluation)),
+        fingerprint_data(pin_sources(data)),
+        fingerprint_recipe(pin_recipe(training)),
+        fingerprint_evaluation(pin_evaluation_file(evaluation)),
     )
 
 
@@ -57,7 +57,7 @@ def pin_training(data: DataFile, training: Recipe) -> PinnedTraining:
     Raises:
         SpecError: something that a file names cannot be read.
     """
-    return PinnedTraining(with_judges(data), fingerprinted_recipe(pinned_recipe(training)))
+    return PinnedTraining(add_judge_digests(data), fingerprint_recipe(pin_recipe(training)))
 
 
 @pinning
@@ -68,4 +68,4 @@ def pin_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFile)
         SpecError: something that a file names cannot be read.
         ModelError: a model folder that is not usable.
     """
-    return PinnedFiles(with_judges(data), training, fingerprinted_evaluation(pinned_evaluation(evaluation)))
+    return PinnedFiles(add_judge_digests(data), training, fingerprint_evaluation(pin_evaluation_file(evaluation)))

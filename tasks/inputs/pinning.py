@@ -18,11 +18,11 @@ from tasks.config.loading import SpecError
 from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile
-from tasks.inputs.composed_again import last_mark
-from tasks.inputs.evaluations import with_digests
+from tasks.inputs.composed_again import read_last_mark
+from tasks.inputs.evaluations import add_digests
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model, is_pinned
-from tasks.inputs.own_objectives import with_code_digests
+from tasks.inputs.fingerprints import fingerprint_model, fingerprint_verifiers, is_pinned
+from tasks.inputs.own_objectives import add_code_digests
 from tasks.sourcing import loaders
 from tasks.sourcing.spec import EvaluationSet, SourceSpec
 from tasks.verifiers.config import VerifiersConfig
@@ -31,7 +31,7 @@ from tasks.verifiers.instructions import needs
 Result = TypeVar("Result")
 
 
-def of_all_sources(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result]:
+def apply_to_sources(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result]:
     """Return the results of `call` for all sources that are read.
 
     Raises:
@@ -53,7 +53,7 @@ def of_all_sources(data: DataFile, call: Callable[[SourceSpec], Result]) -> list
     raise SpecError(sentence) from next(iter(mistakes.values()))
 
 
-def with_commits(data: DataFile) -> DataFile:
+def pin_sources(data: DataFile) -> DataFile:
     """Return the data file without skipped sources, and with commits instead of branches of the hub.
 
     Raises:
@@ -61,64 +61,66 @@ def with_commits(data: DataFile) -> DataFile:
     """
     return data.model_copy(
         update={
-            "sources": of_all_sources(data, loaders.pinned),
+            "sources": apply_to_sources(data, loaders.pin),
             "leave_out": [],
-            "evaluation_sets": [_pinned_set(known) for known in data.evaluation_sets],
+            "evaluation_sets": [_pin_set(known) for known in data.evaluation_sets],
         }
     )
 
 
-def pinned_recipe(training: Recipe) -> Recipe:
+def pin_recipe(training: Recipe) -> Recipe:
     """Return the recipe with commits instead of branches of the hub in its validation benchmarks.
 
     Raises:
         SpecError: a repository on the hub cannot be read.
     """
-    return _with_benchmarks(training, [_pinned(benchmark) for benchmark in training.benchmarks])
+    return _replace_benchmarks(training, [_pin_benchmark(benchmark) for benchmark in training.benchmarks])
 
 
-def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
+def pin_evaluation_file(evaluation: EvaluationFile) -> EvaluationFile:
     """Return the evaluation file with commits instead of branches of the hub, and with a digest of each local model.
 
     Raises:
         SpecError: a repository on the hub cannot be read.
-        ModelError: as `fingerprinted_model` raises it.
+        ModelError: as `fingerprint_model` raises it.
     """
-    evaluation = with_digests(evaluation)
+    evaluation = add_digests(evaluation)
     return evaluation.model_copy(
         update={
-            "benchmarks": [_pinned(benchmark) for benchmark in evaluation.benchmarks],
-            "policies": {name: fingerprinted_model(model) for name, model in evaluation.policies.items()},
+            "benchmarks": [_pin_benchmark(benchmark) for benchmark in evaluation.benchmarks],
+            "policies": {name: fingerprint_model(model) for name, model in evaluation.policies.items()},
         }
     )
 
 
-def fingerprinted_data(data: DataFile) -> DataFile:
-    """Add the digests of everything that the data stages will read to the data file of `with_commits`.
+def fingerprint_data(data: DataFile) -> DataFile:
+    """Add the digests of everything that the data stages will read to the data file of `pin_sources`.
 
     Raises:
         SpecError: something that it names cannot be read.
-        ModelError: as `fingerprinted_model` raises it.
+        ModelError: as `fingerprint_model` raises it.
     """
-    return with_judges(data).model_copy(
+    return add_judge_digests(data).model_copy(
         update={
-            "sources": of_all_sources(data, loaders.fingerprinted),
+            "sources": apply_to_sources(data, loaders.add_fingerprint),
             "evaluation_sets": [
-                known.model_copy(update={"fingerprint": loaders.fingerprint(known.source)})
+                known.model_copy(update={"fingerprint": loaders.compute_fingerprint(known.source)})
                 for known in data.evaluation_sets
             ],
-            "difficulty": _with_variants(data.difficulty),
-            "available": needs.available(),
+            "difficulty": _fingerprint_variants(data.difficulty),
+            "available": needs.find_available(),
         }
     )
 
 
-def with_judges(data: DataFile) -> DataFile:
+def add_judge_digests(data: DataFile) -> DataFile:
     """Return the data file with the digests of judges and reward models, and the last mark of `compose_again`."""
-    return data.model_copy(update={"verifiers": fingerprinted(data.verifiers), "composed_again": last_mark()})
+    return data.model_copy(
+        update={"verifiers": fingerprint_verifiers(data.verifiers), "composed_again": read_last_mark()}
+    )
 
 
-def fingerprinted_recipe(training: Recipe) -> Recipe:
+def fingerprint_recipe(training: Recipe) -> Recipe:
     """Return the recipe with digests of its benchmarks' questions, and of the user's code.
 
     That is the code that scores the answers, and the functions of the objective.
@@ -126,12 +128,12 @@ def fingerprinted_recipe(training: Recipe) -> Recipe:
     Raises:
         SpecError: a module does not exist.
     """
-    return with_code_digests(_with_benchmarks(training, _fingerprinted(training.benchmarks)))
+    return add_code_digests(_replace_benchmarks(training, _fingerprint_benchmarks(training.benchmarks)))
 
 
-def fingerprinted_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
+def fingerprint_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
     """Return the evaluation file with digests of its benchmarks' questions, and of the user's code that scores them."""
-    return evaluation.model_copy(update={"benchmarks": _fingerprinted(evaluation.benchmarks)})
+    return evaluation.model_copy(update={"benchmarks": _fingerprint_benchmarks(evaluation.benchmarks)})
 
 
 def check_pinned(
@@ -155,7 +157,7 @@ def check_pinned(
     """
     lacking = [f"source {source.name!r}" for source in sources if source.fingerprint is None]
     lacking += [f"model {model.name!r}" for model in models if not is_pinned(model)]
-    if fingerprinted(verifiers) != verifiers:
+    if fingerprint_verifiers(verifiers) != verifiers:
         lacking.append("a model of verifiers")
     lacking += [what for what, is_missing in (others or {}).items() if is_missing]
     if lacking:
@@ -165,33 +167,33 @@ def check_pinned(
         )
 
 
-def _pinned_set(known: EvaluationSet) -> EvaluationSet:
-    return known.model_copy(update={"loader": loaders.pinned(known.source).loader})
+def _pin_set(known: EvaluationSet) -> EvaluationSet:
+    return known.model_copy(update={"loader": loaders.pin(known.source).loader})
 
 
-def _pinned(benchmark: BenchmarkFile) -> BenchmarkFile:
-    return benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)})
+def _pin_benchmark(benchmark: BenchmarkFile) -> BenchmarkFile:
+    return benchmark.model_copy(update={"source": loaders.pin(benchmark.source)})
 
 
-def _fingerprinted(benchmarks: Sequence[BenchmarkFile]) -> list[BenchmarkFile]:
-    return [known.model_copy(update={"source": loaders.fingerprinted(known.source)}) for known in benchmarks]
+def _fingerprint_benchmarks(benchmarks: Sequence[BenchmarkFile]) -> list[BenchmarkFile]:
+    return [known.model_copy(update={"source": loaders.add_fingerprint(known.source)}) for known in benchmarks]
 
 
-def _with_benchmarks(training: Recipe, benchmarks: list[BenchmarkFile]) -> Recipe:
+def _replace_benchmarks(training: Recipe, benchmarks: list[BenchmarkFile]) -> Recipe:
     if training.validation is None:
         return training
     validation = training.validation.model_copy(update={"benchmarks": benchmarks})
     return training.model_copy(update={"validation": validation})
 
 
-def _with_variants(difficulty: DifficultySpec | None) -> DifficultySpec | None:
+def _fingerprint_variants(difficulty: DifficultySpec | None) -> DifficultySpec | None:
     """Return the difficulty filter with a digest of the content of each compared model."""
     if difficulty is None:
         return None
     compared = {
         name: variant
         if variant.model is None
-        else variant.model_copy(update={"model": fingerprinted_model(variant.model)})
+        else variant.model_copy(update={"model": fingerprint_model(variant.model)})
         for name, variant in difficulty.compared.items()
     }
     return difficulty.model_copy(update={"compared": compared})

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from tasks.config.loading import SpecError
 from tasks.excerpts.episodes import ShownEpisode
 from tasks.generation.interface import Completion
-from tasks.inputs.environments import first_of, played
+from tasks.inputs.environments import find_first_row, play
 from tasks.inputs.files import DataFile
 from tasks.rollouts.episodes import episode_columns
 from tasks.sourcing import loaders
 from tasks.verifiers.scores import CannotJudge
 
 
-def episodes_of(data: DataFile, turns: Sequence[str]) -> list[tuple[str, Completion]]:
+def play_episodes(data: DataFile, turns: Sequence[str]) -> list[tuple[str, Completion]]:
     """Return one episode of each source with an environment, by the source's name.
 
     Raises:
@@ -32,18 +32,18 @@ def episodes_of(data: DataFile, turns: Sequence[str]) -> list[tuple[str, Complet
     for source in sources:
         where = f"{data.name}: source {source.name!r}"
         try:
-            row = first_of(source, loaders.check(source))
+            row = find_first_row(source, loaders.check(source))
         except CannotJudge as reason:
             raise SpecError(f"{where}: {reason}") from None
         if row is None:
             raise SpecError(f"{where}: none of its first rows can be used, so there is no prompt to play")
-        [completion] = asyncio.run(played(*row, data, [turns]))
+        [completion] = asyncio.run(play(*row, data, [turns]))
         episodes.append((source.name, completion))
     return episodes
 
 
-def lines(completion: Completion) -> list[str]:
+def format_lines(completion: Completion) -> list[str]:
     """Return the lines of an episode."""
     row = {**episode_columns(completion), "finish_reason": completion.finish_reason}
-    shown = ShownEpisode.of_row(row)
+    shown = ShownEpisode.from_row(row)
     return [] if shown is None else list(shown.lines("  "))

@@ -10,7 +10,7 @@ from flytekit import FlyteContextManager, Resources
 
 from images import DATA
 from tasks.cluster.pods import check_judge_gpus
-from tasks.config.loading import SpecError, must_be_one_of
+from tasks.config.loading import SpecError, check_choice
 from tasks.difficulty.spec import DifficultySpec
 from tasks.environments.conversation import ChatTemplate
 from tasks.evaluation.harness_spec import check_installed
@@ -20,11 +20,11 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
 from tasks.inputs.contexts import check_contexts
 from tasks.inputs.disk_needs import check_disk
-from tasks.inputs.environments import check_environment, template_of
+from tasks.inputs.environments import check_environment, load_template
 from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.inputs.fingerprints import fingerprinted_model
+from tasks.inputs.fingerprints import fingerprint_model
 from tasks.inputs.heldout import check_heldout
 from tasks.inputs.installed import check_environment_of_run
 from tasks.inputs.judges import (
@@ -34,18 +34,18 @@ from tasks.inputs.judges import (
     check_reward_models,
     report_unjudgeable,
 )
-from tasks.inputs.memory_needs import check_memory, judge_gpus, served_judge
+from tasks.inputs.memory_needs import check_memory, find_served_judge, judge_gpus
 from tasks.inputs.minimal_options import written_options
 from tasks.inputs.own_objectives import check_own_functions
 from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.pinning import (
-    fingerprinted_data,
-    fingerprinted_evaluation,
-    fingerprinted_recipe,
-    of_all_sources,
-    pinned_evaluation,
-    pinned_recipe,
-    with_commits,
+    apply_to_sources,
+    fingerprint_data,
+    fingerprint_evaluation,
+    fingerprint_recipe,
+    pin_evaluation_file,
+    pin_recipe,
+    pin_sources,
 )
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.stage_pods import check_images
@@ -109,20 +109,20 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
 
     check_registered()
     as_given = training, evaluation
-    data = sampled_as_trained(data, training)
+    data = apply_training_sampling(data, training)
     check_together(data, training, evaluation)  # before any request to the hub
     check_images(data, training, evaluation)
-    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
+    on_this_machine, lacking = _is_on_this_machine(), dict[str, int]()
     if on_this_machine:
         check_machine()
         check_environment_of_run(training.model)
         check_folders()
-        check_types({"training: learner.dtype": training.learner.dtype}, _types_of_engines(data, training, evaluation))
+        check_types({"training: learner.dtype": training.learner.dtype}, _list_engine_types(data, training, evaluation))
     else:
         check_disk(data, training, evaluation)
     check_memory(data, training, on_this_machine=on_this_machine)
-    pinned = with_commits(data)
-    training, evaluation = pinned_recipe(training), pinned_evaluation(evaluation)
+    pinned = pin_sources(data)
+    training, evaluation = pin_recipe(training), pin_evaluation_file(evaluation)
     first_rows = check(pinned, training, evaluation)
     check_heldout(pinned, first_rows)
     if on_this_machine:
@@ -141,13 +141,15 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
         check_policy_server(data.difficulty.engine, data.name, on_this_machine=on_this_machine)
     for name in data.leave_out:
         logger.warning("%s: source %r is left out (leave_out): none of its rows is read", data.name, name)
-    model = fingerprinted_model(training.model)
-    deck = charts.page(_figures(pinned, training, evaluation), charts.table(_sources(pinned, lacking), "Sources"))
+    model = fingerprint_model(training.model)
+    deck = charts.page(
+        _collect_figures(pinned, training, evaluation), charts.render_table(_list_sources(pinned, lacking), "Sources")
+    )
     show("preflight", deck)
     return CheckedFiles(
-        data=fingerprinted_data(pinned),
-        training=fingerprinted_recipe(training),
-        evaluation=fingerprinted_evaluation(evaluation),
+        data=fingerprint_data(pinned),
+        training=fingerprint_recipe(training),
+        evaluation=fingerprint_evaluation(evaluation),
         model=model,
         written={
             name: written_options(spec, absolute=on_this_machine)
@@ -166,7 +168,7 @@ def check_variants(experiment: Experiment) -> Experiment:
     """
     for name, files in experiment.variants.items():
         try:
-            data = sampled_as_trained(files.data, files.training)
+            data = apply_training_sampling(files.data, files.training)
             check_images(data, files.training, files.evaluation)
             check(data, files.training, files.evaluation)
         except (SpecError, ImageError) as error:
@@ -174,17 +176,17 @@ def check_variants(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def _types_of_engines(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
+def _list_engine_types(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
     """Return the option `dtype` of every engine that the pipeline starts, by its name."""
     engines = {"training: actors.engine": training.actors.engine, "evaluation: engine": evaluation.engine}
     if data.difficulty is not None:
         engines[f"{data.name}: difficulty.engine"] = data.difficulty.engine
     types: dict[str, str] = {f"{name}.dtype": engine.dtype for name, engine in engines.items() if engine.server is None}
-    judge = served_judge(data)
+    judge = find_served_judge(data)
     return types if judge is None else types | {f"{data.name}: verifiers.judge.server.dtype": judge.server.dtype}
 
 
-def _runs_on_this_machine() -> bool:
+def _is_on_this_machine() -> bool:
     """Return whether the other stages also run on this machine, and not in separate pods."""
     state = FlyteContextManager.current_context().execution_state
     return state is not None and state.is_local_execution()
@@ -206,20 +208,20 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     benchmarks = [benchmark.source for benchmark in (*evaluation.benchmarks, *training.benchmarks)]
     template = None
     if any(source.environment for source in (*data.used_sources, *benchmarks)):
-        template = template_of(training.model, training.sampling.chat_template_kwargs)
-    opened = partial(_opened, data, template)
-    first_rows = dict(zip(names, of_all_sources(data, opened), strict=True))
+        template = load_template(training.model, training.sampling.chat_template_kwargs)
+    opened = partial(_read_first_rows, data, template)
+    first_rows = dict(zip(names, apply_to_sources(data, opened), strict=True))
     for known in data.evaluation_sets:
         loaders.check(known.source)
     for source in benchmarks:
         opened(source)
     for model in (training.model, *evaluation.policies.values()):
-        fingerprinted_model(model)
+        fingerprint_model(model)
     check_contexts(data, training, evaluation)
     return first_rows
 
 
-def _opened(data: DataFile, template: ChatTemplate | None, source: SourceSpec) -> list[loaders.Row]:
+def _read_first_rows(data: DataFile, template: ChatTemplate | None, source: SourceSpec) -> list[loaders.Row]:
     """Return the first rows of a source, after testing its functions, verifiers and environment on them."""
     rows = loaders.check(source)
     check_own_verifiers(source, rows, data)
@@ -239,14 +241,14 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
         check_has_judge(source, data)
     check_reward_models(data, [*evaluation.benchmarks, *training.benchmarks])
     for name in data.cleaning.priority:
-        must_be_one_of(name, names, f"{data.name}: cleaning.priority", "source")
+        check_choice(name, names, f"{data.name}: cleaning.priority", "source")
     if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.used_sources):
         raise SpecError(f"{data.name}: cleaning.filters.ground_truths: no source has the verifier 'math'")
     for name in data.mixture.sources:
-        must_be_one_of(name, names, f"{data.name}: mixture.sources", "source")
+        check_choice(name, names, f"{data.name}: mixture.sources", "source")
     domains = {domain for source in data.used_sources for domain in source.domains}
     for domain in data.mixture.domains:
-        must_be_one_of(domain, domains, f"{data.name}: mixture.domains", "domain of a source")
+        check_choice(domain, domains, f"{data.name}: mixture.domains", "domain of a source")
     _check_judge_pods(data, training)
     sampled = {"difficulty": data.difficulty, "evaluation": evaluation}
     for where, spec in sampled.items():
@@ -306,7 +308,7 @@ def _check_alike(name_of_data: str, difficulty: DifficultySpec, training: Recipe
         )
 
 
-def sampled_as_trained(data: DataFile, training: Recipe) -> DataFile:
+def apply_training_sampling(data: DataFile, training: Recipe) -> DataFile:
     """Return the data file. If `difficulty` has its default, rollouts use training's sampling options and context."""
     if data.difficulty != DifficultySpec():
         return data
@@ -316,13 +318,13 @@ def sampled_as_trained(data: DataFile, training: Recipe) -> DataFile:
     return data.model_copy(update={"difficulty": DifficultySpec(sampling=sampling, engine=engine)})
 
 
-def unfiltered(training: TrainingConfig) -> DifficultySpec:
+def make_unfiltered_spec(training: TrainingConfig) -> DifficultySpec:
     """Return the substitute for a difficulty filter that is null, which only limits the length of prompts."""
     template = training.sampling.chat_template_kwargs
     return DifficultySpec(sampling=SamplingConfig(chat_template_kwargs=template))
 
 
-def longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) -> tuple[int, str]:
+def find_longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) -> tuple[int, str]:
     """Return the maximum number of prompt tokens in both difficulty and training, and a text that names the bound."""
     measured = (
         {"difficulty.engine.max_model_len": (difficulty.engine.max_model_len, difficulty.sampling.max_tokens)}
@@ -342,7 +344,7 @@ def longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) 
     return tokens, f"{tokens} fit with a response of {response} ({name} is {limit})"
 
 
-def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
+def _collect_figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
     """Return the key facts about the run, for the deck."""
     return {
         "data": data.name,
@@ -360,7 +362,7 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> di
     }
 
 
-def _sources(data: DataFile, lacking: dict[str, int]) -> list[dict[str, Any]]:
+def _list_sources(data: DataFile, lacking: dict[str, int]) -> list[dict[str, Any]]:
     """Return the deck's table of sources, one row each. `lacking` counts first rows that cannot be scored here."""
     return [
         {

@@ -21,7 +21,7 @@ from tasks.config.loading import SpecError
 from tasks.inputs.files import DataFile
 from tasks.sourcing import ground_truths, loaders
 from tasks.sourcing.files import Malformed
-from tasks.sourcing.messages import chat_from
+from tasks.sourcing.messages import build_chat
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
 from tasks.verifiers import Call, Score, VerifierPool
@@ -70,7 +70,7 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
         return
     where = f"{data.name}: source {source.name!r}"
     try:
-        usable = _usable(source, rows) or [_made_up(source)]
+        usable = _find_usable(source, rows) or [_make_up_row(source)]
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
     with VerifierPool(1, data.verifiers.model_copy(update={"judge": None, "reward_models": {}})) as pool:
@@ -82,7 +82,7 @@ def _check(pool: VerifierPool, function: _Function, rows: list[_Row], where: str
     """Call a function on responses to row after row until it succeeds on one. Raises `SpecError` if it always fails."""
     failed: list[Score] = []
     for row in rows:
-        scores = [pool.submit(*call).result() for call in _calls(function, row)]
+        scores = [pool.submit(*call).result() for call in _make_calls(function, row)]
         away = next((score for score in scores if score.failure is not None and score.failure.may_pass), None)
         if away is not None:
             logger.warning("%s: it could not be tested here: %s", where, away.error)
@@ -103,7 +103,7 @@ def _check(pool: VerifierPool, function: _Function, rows: list[_Row], where: str
             logger.warning("%s: %s; %s", where, alone.error, reason)
 
 
-def _calls(function: _Function, row: _Row) -> Iterator[Call]:
+def _make_calls(function: _Function, row: _Row) -> Iterator[Call]:
     truth = row.truths[function]
     texts = ["", SENTENCE, ANSWER.format(_answer(truth["columns"].get("ground_truth")))]
     responses: list[Response] = [texts, texts[1:]] if function.group else [*texts]
@@ -120,7 +120,7 @@ def _answer(truth: Any) -> str:
     return UNKNOWN if truth is None or isinstance(truth, dict | list) else str(truth)
 
 
-def _usable(source: SourceSpec, rows: list[loaders.Row]) -> list[_Row]:
+def _find_usable(source: SourceSpec, rows: list[loaders.Row]) -> list[_Row]:
     """Return up to `ROWS` first rows that become prompts. Raises `CannotJudge` if a function's module is missing."""
     usable: list[_Row] = []
     for row in rows:
@@ -128,21 +128,21 @@ def _usable(source: SourceSpec, rows: list[loaders.Row]) -> list[_Row]:
             continue
         try:
             verifier, truth = ground_truths.graded(row.content, source)
-            messages = chat_from(row.content, source.columns, "", "").messages
+            messages = build_chat(row.content, source.columns, "", "").messages
             truth = json.loads(json.dumps(truth))  # as a stage reads it from a table
         except (UnusableError, TypeError, ValueError):
             continue
-        usable.append(_Row(_truths(verifier, truth), messages))
+        usable.append(_Row(_make_truths(verifier, truth), messages))
     return usable
 
 
-def _truths(verifier: str, truth: Any) -> dict[_Function, Any]:
+def _make_truths(verifier: str, truth: Any) -> dict[_Function, Any]:
     parts = [truth] if verifier == "function" else [part["ground_truth"] for part in truth["rewards"]]
     called = [part for part in parts if isinstance(part, dict) and "function" in part]
     return {_Function(part["function"], "group" in part): part for part in called}
 
 
-def _made_up(source: SourceSpec) -> _Row:
+def _make_up_row(source: SourceSpec) -> _Row:
     """Return a row with text in every column, for a source whose first rows do not become prompts."""
     truths = {
         _Function(reward.function, reward.group): {

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tasks.config.fields import PathMark, with_changed_files
+from tasks.config.fields import PathMark, replace_files
 from tasks.config.loading import SpecError
 from tasks.flyte.uploads import upload
-from tasks.sourcing.files import endings, files_at
+from tasks.sourcing.files import find_files, get_endings
 from tasks.storage.sent_files import SentFile
-from tasks.tables.content_digest import sha256_of
+from tasks.tables.content_digest import compute_sha256
 
 MOST_MB = 1000
 """Maximum total size of the files of a launch, megabytes."""
@@ -50,12 +50,12 @@ def with_sent_files(
     here: dict[str, list[Path]] = {}
 
     def find(where: str, mark: PathMark, value: Any) -> Any:
-        for path in _listed(value):
+        for path in _list_items(value):
             if not isinstance(path, str):  # a copy
                 continue
             if mark.names == "folder":
                 _check_folder(where, mark, path, carried)
-            elif (files := _files_here(where, mark, path)) is not None:
+            elif (files := _find_files(where, mark, path)) is not None:
                 here[path] = files
         return value
 
@@ -63,31 +63,31 @@ def with_sent_files(
         if mark.names == "folder":
             return value
         changed: list[Any] = []
-        for path in _listed(value):
-            changed += [_sent_file(path, file, addresses[file]) for file in here[path]] if path in here else [path]
+        for path in _list_items(value):
+            changed += [_make_sent_file(path, file, addresses[file]) for file in here[path]] if path in here else [path]
         return changed if isinstance(value, list) or len(changed) > 1 else changed[0]
 
     for value in inputs.values():
-        with_changed_files(value, find)
+        replace_files(value, find)
     files = list(dict.fromkeys(file for listed in here.values() for file in listed))
     _check_size(files)
     addresses = {file: _send(remote, file, say) for file in files}
-    return {name: with_changed_files(value, replace) for name, value in inputs.items()}
+    return {name: replace_files(value, replace) for name, value in inputs.items()}
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_items(value: Any) -> list[Any]:
     """Return the items of an option that may be a list or a single item."""
     return value if isinstance(value, list) else [value]
 
 
-def _files_here(where: str, mark: PathMark, path: str) -> list[Path] | None:
+def _find_files(where: str, mark: PathMark, path: str) -> list[Path] | None:
     """Return the files of a path, or of a glob if the option may have one, or None if the path may exist in pods."""
     if "://" in path or _is_mounted(path):
         return None
     try:
         if mark.names == "file" and not Path(path).expanduser().is_file():
             raise SpecError(f"{where} = {path!r}: no such file")
-        return [Path(file.path) for file in files_at(path, where)]
+        return [Path(file.path) for file in find_files(path, where)]
     except SpecError:
         if Path(path).expanduser().is_absolute():
             return None
@@ -129,9 +129,9 @@ def _is_mounted(path: str) -> bool:
     return any(absolute.is_relative_to(folder) for folder in os.environ.get(MOUNTED, "").split(":") if folder)
 
 
-def _sent_file(named: str, file: Path, address: str) -> SentFile:
+def _make_sent_file(named: str, file: Path, address: str) -> SentFile:
     named = os.path.abspath(os.path.expanduser(named))
-    return SentFile(named=named, path=str(file), address=address, sha256=sha256_of(file))
+    return SentFile(named=named, path=str(file), address=address, sha256=compute_sha256(file))
 
 
 def _check_size(files: list[Path]) -> None:
@@ -148,7 +148,7 @@ def _check_size(files: list[Path]) -> None:
 
 
 def _send(remote: Any, file: Path, say: Callable[[str], Any]) -> str:
-    _, address, was_sent = upload(remote, file, f"{sha256_of(file)}{endings(file.name)}")
+    _, address, was_sent = upload(remote, file, f"{compute_sha256(file)}{get_endings(file.name)}")
     size = file.stat().st_size
     amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
     say(f"{'sent' if was_sent else 'in storage':<11} {os.path.relpath(file)} ({amount})")

@@ -1,7 +1,7 @@
 """Checks that a cluster gets the user's modules that the three files name, in the same version.
 
 pyflyte run --remote    `check_sent`, before anything is uploaded: each module is in the archive
-launch                  `digests_of` here ──► environment of the execution ──► `check_registered` in preflight
+launch                  `compute_digests` here ──► environment of the execution ──► `check_registered` in preflight
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tasks.config.loading import SpecError
 from tasks.flyte.archive import Sent
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-from tasks.lineage.user_code import user_code_digest, user_files
+from tasks.lineage.user_code import find_user_files, user_code_digest
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.verifiers.scores import is_own
 
@@ -27,13 +27,16 @@ OF_IMAGES = "data_specs"
 """The built-in package, present in all images, whose functions data files may name."""
 
 
-def modules_of(files: Iterable[Any]) -> set[str]:
+def list_modules(files: Iterable[Any]) -> set[str]:
     """Return the names of the user's modules that are used by the specifications among `files`."""
     return {
         module
         for file in files
-        for each in _files_in(file)
-        for module in (*_objective(each), *(module for source in _sources(each) for module in _modules(source)))
+        for each in _list_files(file)
+        for module in (
+            *_list_objective_modules(each),
+            *(module for source in _list_sources(each) for module in _list_source_modules(source)),
+        )
     }
 
 
@@ -48,12 +51,12 @@ def check_sent(sent: Sent, files: Iterable[Any], *, whole: bool) -> None:
     Raises:
         SpecError: a module does not exist, is outside of the folder, or is not among the files that are sent.
     """
-    modules = sorted(modules_of(files))
+    modules = sorted(list_modules(files))
     if not whole and (modules := [name for name in modules if name.partition(".")[0] != OF_IMAGES]):
         raise SpecError(f"module {modules[0]} is not sent to the cluster: give --copy all, which sends {sent.folder}")
     paths, root = {path.resolve() for path in (*sent.files, *sent.packages)}, sent.folder
     for module in modules:
-        for name, path in _files(module).items():
+        for name, path in _find_files(module).items():
             if path.resolve() in paths:
                 continue
             if not path.resolve().is_relative_to(root.resolve()):
@@ -63,13 +66,13 @@ def check_sent(sent: Sent, files: Iterable[Any], *, whole: bool) -> None:
             )
 
 
-def digests_of(files: Iterable[Any]) -> dict[str, str]:
+def compute_digests(files: Iterable[Any]) -> dict[str, str]:
     """Return the digests of the user's modules that files name, by name. A digest covers the module's imports.
 
     Raises:
         SpecError: a module does not exist.
     """
-    return {module: _digest(module) for module in sorted(modules_of(files)) if _files(module)}
+    return {module: _compute_digest(module) for module in sorted(list_modules(files)) if _find_files(module)}
 
 
 def check_registered() -> None:
@@ -80,7 +83,7 @@ def check_registered() -> None:
     """
     for module, digest in json.loads(os.environ.get(MODULES, "{}")).items():
         try:
-            here = _digest(module)
+            here = _compute_digest(module)
         except SpecError:
             here = None
         if here != digest:
@@ -90,7 +93,7 @@ def check_registered() -> None:
             )
 
 
-def _files_in(file: Any) -> Iterator[Any]:
+def _list_files(file: Any) -> Iterator[Any]:
     """Yield the files of an experiment's variants, or the file itself."""
     if isinstance(file, Experiment):
         for variant in file.variants.values():
@@ -99,14 +102,14 @@ def _files_in(file: Any) -> Iterator[Any]:
         yield file
 
 
-def _objective(file: Any) -> Iterator[str]:
+def _list_objective_modules(file: Any) -> Iterator[str]:
     """Yield the modules of the functions of a recipe's objective."""
     if isinstance(file, Recipe):
         for own in file.objective.own_functions.values():
             yield own.function.rpartition(".")[0]
 
 
-def _sources(file: Any) -> Iterator[SourceSpec]:
+def _list_sources(file: Any) -> Iterator[SourceSpec]:
     match file:
         case DataFile():
             yield from file.used_sources
@@ -117,21 +120,21 @@ def _sources(file: Any) -> Iterator[SourceSpec]:
             yield from file.sources
 
 
-def _modules(source: SourceSpec) -> Iterator[str]:
+def _list_source_modules(source: SourceSpec) -> Iterator[str]:
     functions = source.code_of_the_user | ({source.transform} if source.transform else set())
     for name in functions:
         yield name if is_own(name) and name in source.verifiers else name.rpartition(".")[0]
 
 
-def _files(module: str) -> dict[str, Path]:
+def _find_files(module: str) -> dict[str, Path]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return user_files(module)
+        return find_user_files(module)
     except ImportError as error:
         raise SpecError(f"{error} in {os.getcwd()} or the Python path, so that a cluster would not get it") from None
 
 
-def _digest(module: str) -> str:
-    _files(module)
+def _compute_digest(module: str) -> str:
+    _find_files(module)
     return user_code_digest(module)

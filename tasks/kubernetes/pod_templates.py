@@ -109,13 +109,13 @@ def is_on_volume(template: dict[str, Any], variable: str, default: str) -> bool:
     return empty is None or empty.get("medium") == "Memory"
 
 
-def others(template: dict[str, Any]) -> list[str]:
+def list_other_containers(template: dict[str, Any]) -> list[str]:
     """Return the names of a template's containers except the primary one, including init containers."""
     containers = [*template.get("containers", []), *template.get("initContainers", [])]
     return [item.get("name", "") for item in containers if item.get("name") != PRIMARY]
 
 
-def pod_spec(
+def extract_pod_spec(
     template: dict[str, Any], *, node_label: tuple[str, str] | None = None, shared_memory_gib: int | None = None
 ) -> dict[str, Any]:
     """Return the pod spec of a template, without its metadata.
@@ -143,7 +143,7 @@ def pod_spec(
     return spec
 
 
-def with_resources(container: dict[str, Any], requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
+def add_resources(container: dict[str, Any], requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
     """Return a container of a pod spec with these amounts added to its resources."""
     own = container.get("resources", {})
     added = {
@@ -171,7 +171,7 @@ def _check_value(value: Any, kind: str, path: str) -> None:
     elif kind[0] in "[{":
         if not isinstance(value, list if kind[0] == "[" else dict):
             raise ValueError(f"{path} = {value!r}: must be a {'list' if kind[0] == '[' else 'mapping'}")
-        for below, item in _items(value, path):
+        for below, item in _list_items(value, path):
             _check_value(item, kind[1:-1], below)
     else:
         types, description = SCALARS[kind]
@@ -179,7 +179,7 @@ def _check_value(value: Any, kind: str, path: str) -> None:
             raise ValueError(f"{path} = {value!r}: must be {description}")
 
 
-def _items(value: list[Any] | dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def _list_items(value: list[Any] | dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     """Yield the items of a list or a mapping, each with its path."""
     if isinstance(value, dict):
         yield from ((f"{path}[{name!r}]", item) for name, item in value.items())

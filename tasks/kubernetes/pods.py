@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from tasks.config.fields import Arguments
 from tasks.config.loading import Config
-from tasks.kubernetes.pod_templates import check_template_option, mounts_shared_memory, pod_spec
+from tasks.kubernetes.pod_templates import check_template_option, extract_pod_spec, mounts_shared_memory
 
 if TYPE_CHECKING:
     from flytekit import PodTemplate
@@ -56,7 +56,7 @@ class PodConfig(Config):
     `resources`, such as RDMA devices (`docs/clusters.md`). By default, the cluster's default template."""
 
     @model_validator(mode="after")
-    def _template_is_known_to_kubernetes(self) -> Self:
+    def _check_template(self) -> Self:
         check_template_option(self.template)
         has_volume = isinstance(self.template, dict) and mounts_shared_memory(self.template)
         if has_volume and self.shared_memory_gib is not None:
@@ -69,7 +69,7 @@ class PodConfig(Config):
         label, given, value = (self.accelerator or "").partition("=")
         return (label, value) if given else None
 
-    def sized(self, gpus: int, **defaults: int | None) -> PodConfig:
+    def fill_defaults(self, gpus: int, **defaults: int | None) -> PodConfig:
         """Return the pod with defaults filled in for a stage with engines or ranks.
 
         Args:
@@ -93,7 +93,7 @@ def resources(pod: PodConfig) -> Any:
     """Return the pod's request as flytekit's `Resources`. Unset options default to a pod without GPUs."""
     from flytekit import Resources
 
-    pod = pod.sized(0)
+    pod = pod.fill_defaults(0)
 
     return Resources(
         cpu=str(pod.cpu),
@@ -117,7 +117,7 @@ def pod_template(pod: PodConfig, *, shared_memory: bool = False) -> PodTemplate 
         return None
     metadata = template.get("metadata", {})
     return PodTemplate(
-        pod_spec=pod_spec(template, node_label=pod.node_label, shared_memory_gib=size),
+        pod_spec=extract_pod_spec(template, node_label=pod.node_label, shared_memory_gib=size),
         labels=metadata.get("labels"),
         annotations=metadata.get("annotations"),
     )

@@ -80,18 +80,18 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
         ValueError: a module has a relative import, or `LOCK` is missing or lacks an imported distribution.
     """
     digest = hashlib.sha256()
-    for name in sorted(reachable(module, ignored_code)):
-        digest.update(f"{name}\n{_code_for(module, name).digest}\n".encode())
-        for path in _data_files(_file(name)):
+    for name in sorted(find_reachable_modules(module, ignored_code)):
+        digest.update(f"{name}\n{_select_code(module, name).digest}\n".encode())
+        for path in _list_data_files(_find_file(name)):
             digest.update(path.name.encode() + path.read_bytes())
-    for distribution, version in sorted(distributions(module, ignored_code).items()):
+    for distribution, version in sorted(find_distributions(module, ignored_code).items()):
         digest.update(f"{distribution}=={version}\n".encode())
     _PARSED.save()
     return digest.hexdigest()
 
 
 @cache
-def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]:
+def find_reachable_modules(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]:
     """Return `module` and the project's modules that it imports directly or indirectly, including their packages.
 
     `DISPLAY` and `ignored_code` are excluded.
@@ -103,70 +103,71 @@ def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in reached or _is_in(name, ignored_code) or not _exists(name):
+        if name in reached or _is_inside(name, ignored_code) or not _is_ours(name):
             continue
         reached.add(name)
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
-        code = _code_for(module, name)
+        code = _select_code(module, name)
         # A string without a dot, such as the folder of the recipes, is not a module. Recipes are inputs and not code.
         waiting += code.imports | {text for text in code.strings if "." in text}
     return frozenset(reached)
 
 
-def distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the distributions that `module` and its modules (`reachable`) import, with their versions in `LOCK`.
+def find_distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the distributions that `module` and its modules (`find_reachable_modules`) import, with their versions in
+    `LOCK`.
 
     Raises:
         ValueError: a module has a relative import, or `LOCK` is missing or lacks an imported distribution.
     """
-    versions = _versions(ROOT / LOCK)
+    versions = _read_versions(ROOT / LOCK)
     versions_of = {}
-    for name in reachable(module, ignored_code):
-        code = _code_for(module, name)
-        named = {root for root in _roots(code.strings) if _called(root) in versions}
-        for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
-            if _called(root) not in versions:
+    for name in find_reachable_modules(module, ignored_code):
+        code = _select_code(module, name)
+        named = {root for root in _list_roots(code.strings) if _to_distribution(root) in versions}
+        for root in (_list_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
+            if _to_distribution(root) not in versions:
                 raise ValueError(f"{name} imports {root}, of which {LOCK} gives no version")
-            versions_of[_called(root)] = versions[_called(root)]
+            versions_of[_to_distribution(root)] = versions[_to_distribution(root)]
     return versions_of
 
 
-def pinned_version(package: str) -> str | None:
+def find_pinned_version(package: str) -> str | None:
     """Return the version of an importable `package` in every image, or None if `LOCK` has none.
 
     Raises:
         ValueError: `LOCK` is missing.
     """
-    return _versions(ROOT / LOCK).get(_called(package.partition(".")[0]))
+    return _read_versions(ROOT / LOCK).get(_to_distribution(package.partition(".")[0]))
 
 
-def _roots(modules: Iterable[str]) -> set[str]:
+def _list_roots(modules: Iterable[str]) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-def _called(root: str) -> str:
+def _to_distribution(root: str) -> str:
     return DISTRIBUTIONS.get(root, root.replace("_", "-").lower())
 
 
 @cache
-def _versions(path: Path) -> dict[str, str]:
+def _read_versions(path: Path) -> dict[str, str]:
     if not path.is_file():
         raise ValueError(f"{path} is missing: the versions in it are part of every stage's cache version")
     return pins.read(path)
 
 
-def _code_for(stage: str, module: str) -> _Code:
+def _select_code(stage: str, module: str) -> _Code:
     """Return the parts of the module that are included in the digest of a stage."""
-    return _code(module, whole=_is_in(stage, DRAWING) and _is_in(module, DRAWING))
+    return _read_code(module, whole=_is_inside(stage, DRAWING) and _is_inside(module, DRAWING))
 
 
 @cache
-def _exists(module: str) -> bool:
-    return module.split(".", maxsplit=1)[0] in PACKAGES and _file(module).is_file()
+def _is_ours(module: str) -> bool:
+    return module.split(".", maxsplit=1)[0] in PACKAGES and _find_file(module).is_file()
 
 
 @cache
-def _file(module: str) -> Path:
+def _find_file(module: str) -> Path:
     path = ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
@@ -183,9 +184,9 @@ class _Code(NamedTuple):
 
 
 @cache
-def _code(module: str, *, whole: bool) -> _Code:
+def _read_code(module: str, *, whole: bool) -> _Code:
     """Read the module without docstrings, and also without `DISPLAY` unless it is `whole`."""
-    source = _file(module).read_bytes()
+    source = _find_file(module).read_bytes()
     key = f"{module} {whole} {hashlib.sha256(source).hexdigest()}"
     if (stored := _PARSED.get(key)) is not None:
         digest, *names = stored
@@ -255,13 +256,13 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Constant) or (
-            isinstance(node.value, ast.Call) and self._displays(node.value.func)
+            isinstance(node.value, ast.Call) and self._is_display_call(node.value.func)
         ):
             return
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        self.generic_visit(ast.Call(node.func, [], []) if self._displays(node.func) else node)
+        self.generic_visit(ast.Call(node.func, [], []) if self._is_display_call(node.func) else node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and _NAME.fullmatch(node.value):
@@ -276,7 +277,7 @@ class _Reader(ast.NodeVisitor):
             self.text.append(f"import {full_names[alias]} as {alias.asname},")
         return bool(counted)
 
-    def _displays(self, function: ast.expr) -> bool:
+    def _is_display_call(self, function: ast.expr) -> bool:
         names: list[str] = []
         while isinstance(function, ast.Attribute):
             names.append(function.attr)
@@ -288,15 +289,15 @@ class _Reader(ast.NodeVisitor):
 
 @cache
 def _is_display(name: str) -> bool:
-    return _is_in(name, DISPLAY)
+    return _is_inside(name, DISPLAY)
 
 
-def _is_in(name: str, packages: Iterable[str]) -> bool:
+def _is_inside(name: str, packages: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
 @cache
-def _data_files(path: Path) -> list[Path]:
+def _list_data_files(path: Path) -> list[Path]:
     if path.name != "__init__.py":
         return []
     below = [p for p in path.parent.rglob("*") if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts]

@@ -13,7 +13,7 @@ GIVEN, NOT_GIVEN = "given", "not given"
 """Texts for a named part of a file, such as a benchmark, that some runs have and others do not."""
 
 
-def differences(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def find_differences(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return for each run the options that differ between the runs, as `training.steps = 4`.
 
     A named part of a file, such as a source or a benchmark, that only some runs have is one line, as in
@@ -25,8 +25,12 @@ def differences(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """
     options = [_Options(run) for run in runs]
     names = dict.fromkeys(name for run in options for name in (*run.parts, *run.values))
-    differing = [name for name in names if len({text for run in options if (text := run.text_of(name, options))}) > 1]
-    return [[f"{name} = {text}" for name in differing if (text := run.text_of(name, options))] for run in options]
+    differing = [
+        name for name in names if len({text for run in options if (text := run.describe_value(name, options))}) > 1
+    ]
+    return [
+        [f"{name} = {text}" for name in differing if (text := run.describe_value(name, options))] for run in options
+    ]
 
 
 class _Options:
@@ -52,27 +56,27 @@ class _Options:
             for key, inner in value.items():
                 self._read(f"{path}.{key}" if path else str(key), inner)
         elif path:
-            self.values[path] = json.dumps(_normalised(value), ensure_ascii=False)
+            self.values[path] = json.dumps(_normalize(value), ensure_ascii=False)
 
-    def text_of(self, name: str, runs: Sequence[_Options]) -> str | None:
+    def describe_value(self, name: str, runs: Sequence[_Options]) -> str | None:
         """Return the value of an option or part as text, or None if the run's files say nothing about it."""
         if name.partition(".")[0] not in self._files:
             return None
         if any(name in run.parts for run in runs):
             return GIVEN if name in self.parts else NOT_GIVEN
-        if any(part not in self.parts for run in runs for part in run.parts_around(name)):
+        if any(part not in self.parts for run in runs for part in run.list_parts(name)):
             return None
         return self.values.get(name, ABSENT)
 
-    def parts_around(self, name: str) -> Iterator[str]:
+    def list_parts(self, name: str) -> Iterator[str]:
         """Yield the named parts of this run that contain an option."""
         return (part for part in self.parts if name.startswith(f"{part}."))
 
 
-def _normalised(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     """Return a value whose paths have no `..`, so that two spellings of one path do not differ."""
     if isinstance(value, list):
-        return [_normalised(item) for item in value]
+        return [_normalize(item) for item in value]
     if isinstance(value, str) and {"..", "."} & set(value.split("/")) and "/" in value and "://" not in value:
         return posixpath.normpath(value)
     return value

@@ -35,7 +35,7 @@ def made_from(
     """
     return {
         "inputs": dict(inputs),
-        "spec": {name: _in_full(value) for name, value in spec.items()},
+        "spec": {name: _to_json(value) for name, value in spec.items()},
         "spec_digest": hashlib.sha256(canonical_json(result_options(spec)).encode()).hexdigest(),
         "seed": dict(seed) if isinstance(seed, Mapping) else seed,
         "code_version": code_digest(module),
@@ -43,5 +43,5 @@ def made_from(
     }
 
 
-def _in_full(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else value

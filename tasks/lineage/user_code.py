@@ -50,18 +50,18 @@ def user_code_digest(module: str) -> str:
         ImportError: there is no such module.
     """
     times, digest = _latest.get(module, ({}, ""))
-    if _file(module) in times and all(_time(path) == time for path, time in times.items()):
+    if _find_file(module) in times and all(_read_time(path) == time for path, time in times.items()):
         return digest
-    files = user_files(module)
+    files = find_user_files(module)
     content = hashlib.sha256()
     for name, path in sorted(files.items()):
         content.update(f"{name}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     digest = content.hexdigest()[:16]
-    _latest[module] = {path: _time(path) for path in files.values()}, digest
+    _latest[module] = {path: _read_time(path) for path in files.values()}, digest
     return digest
 
 
-def imported(module: str) -> ModuleType:
+def import_user_module(module: str) -> ModuleType:
     """Return the module. If files changed, it and the user's modules that it imports are imported again.
 
     Raises:
@@ -70,14 +70,14 @@ def imported(module: str) -> ModuleType:
     """
     digest = user_code_digest(module)
     if _imported.get(module, digest) != digest:
-        for name in user_files(module):
+        for name in find_user_files(module):
             sys.modules.pop(name, None)
         importlib.invalidate_caches()
     _imported[module] = digest
     return importlib.import_module(module)
 
 
-def user_files(module: str) -> dict[str, Path]:
+def find_user_files(module: str) -> dict[str, Path]:
     """Return, by module name, the files of `module` and of the user's modules that it imports directly or indirectly.
 
     They include the packages of these modules.
@@ -85,7 +85,7 @@ def user_files(module: str) -> dict[str, Path]:
     Raises:
         ImportError: there is no such module.
     """
-    files = {module: _file(module)}
+    files = {module: _find_file(module)}
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -93,45 +93,45 @@ def user_files(module: str) -> dict[str, Path]:
         if name in seen:
             continue
         seen.add(name)
-        location = _located(name)
+        location = _find_location(name)
         if location is None or (name != module and not _is_users(name, location)):
             continue
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
         if location.file is not None:
             files[name] = location.file
             package = name if location.folders else name.rpartition(".")[0]
-            waiting += _imports(location.file, _time(location.file), package)
+            waiting += _list_imports(location.file, _read_time(location.file), package)
     return files
 
 
-def line_of(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
+def find_line(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
     """Return the last line of the user's files in an exception's traceback, or else the function's first line.
 
     The result is in parentheses, or empty if neither is known.
     """
-    files = {str(path): path for path in user_files(module).values()}
+    files = {str(path): path for path in find_user_files(module).values()}
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return _line(Path(error.filename), error.lineno)
+        return _read_line(Path(error.filename), error.lineno)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in files and frame.lineno is not None:
-            return _line(files[frame.filename], frame.lineno)
+            return _read_line(files[frame.filename], frame.lineno)
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
-    return "" if code is None else _line(Path(code.co_filename), code.co_firstlineno)
+    return "" if code is None else _read_line(Path(code.co_filename), code.co_firstlineno)
 
 
-def _file(module: str) -> Path:
-    location = _located(module)
+def _find_file(module: str) -> Path:
+    location = _find_location(module)
     if location is None or location.file is None:
         raise ImportError(f"there is no module {module}")
     return location.file
 
 
-def _time(path: Path) -> int:
+def _read_time(path: Path) -> int:
     """Return the modification time of a file in nanoseconds, or 0 if it does not exist."""
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-def _located(module: str) -> _Location | None:
+def _find_location(module: str) -> _Location | None:
     """Find a module without importing its parent packages."""
     root, *parts = module.split(".")
     try:
@@ -143,11 +143,11 @@ def _located(module: str) -> _Location | None:
     file = Path(spec.origin) if spec.has_location and spec.origin else None
     location: _Location | None = _Location(file, tuple(map(Path, spec.submodule_search_locations or ())))
     for part in parts:
-        location = _below(location.folders, part) if location else None
+        location = _find_below(location.folders, part) if location else None
     return location
 
 
-def _below(folders: tuple[Path, ...], name: str) -> _Location | None:
+def _find_below(folders: tuple[Path, ...], name: str) -> _Location | None:
     for folder in folders:
         if (folder / name / "__init__.py").is_file():
             return _Location(folder / name / "__init__.py", (folder / name,))
@@ -166,7 +166,7 @@ def _is_users(name: str, location: _Location) -> bool:
 
 
 @lru_cache
-def _imports(path: Path, _time_ns: int, package: str) -> frozenset[str]:
+def _list_imports(path: Path, _time_ns: int, package: str) -> frozenset[str]:
     """Return the names in a file that may be modules."""
     if path.suffix != ".py":
         return frozenset()
@@ -174,27 +174,27 @@ def _imports(path: Path, _time_ns: int, package: str) -> frozenset[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # the import of the file will report it
         return frozenset()
-    return frozenset(name for node in ast.walk(tree) for name in _named(node, package))
+    return frozenset(name for node in ast.walk(tree) for name in _list_names(node, package))
 
 
-def _named(node: ast.AST, package: str) -> Iterator[str]:
+def _list_names(node: ast.AST, package: str) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             yield from (alias.name for alias in names)
         case ast.ImportFrom(module=module, names=names, level=level):
-            base = _absolute("." * level + (module or ""), package)
+            base = _resolve_name("." * level + (module or ""), package)
             yield from [base, *(f"{base}.{alias.name}" for alias in names)] if base else ()
         case ast.Constant(value=str(text)) if len(text) < 200 and _NAME.fullmatch(text):
-            yield from filter(None, [_absolute(text, package)])
+            yield from filter(None, [_resolve_name(text, package)])
 
 
-def _absolute(name: str, package: str) -> str:
+def _resolve_name(name: str, package: str) -> str:
     try:
         return importlib.util.resolve_name(name, package)
     except ImportError:  # a relative name outside of a package
         return ""
 
 
-def _line(path: Path, number: int) -> str:
+def _read_line(path: Path, number: int) -> str:
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f" ({shown}, line {number})"

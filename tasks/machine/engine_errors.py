@@ -27,14 +27,14 @@ _KV_CACHE = re.compile(r"/([\d.]+) GiB\) on kv cache allocation is less than req
 """Group 1 is the memory of the machine or its limit, group 2 is the requested size of the KV cache, in GiB."""
 
 
-def last_error(text: str) -> tuple[str, str] | None:
+def find_last_error(text: str) -> tuple[str, str] | None:
     """Return type and message of the last error in a text of many lines that does not only refer to another error."""
     errors = [match for line in text.splitlines() if (match := ERROR.search(line))]
     reasons = [match for match in errors if not re.search(WITHOUT_REASON, match[0])]
     return (reasons[-1][2], reasons[-1][3].strip()) if reasons else None
 
 
-def memory_error(start: str, reason: str, kv_cache: str) -> MemoryLimitError | ShortOfMemoryError | None:
+def make_memory_error(start: str, reason: str, kv_cache: str) -> MemoryLimitError | ShortOfMemoryError | None:
     """Return the error of an engine that did not start for lack of memory, or None if that is not the reason.
 
     It is a `MemoryLimitError` if the KV cache alone is larger than the memory. Otherwise other processes use some of

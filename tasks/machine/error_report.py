@@ -13,34 +13,34 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from tasks.failures import cause_in_infrastructure, mistake_in, sentence_on
+from tasks.failures import describe_error, find_infrastructure_cause, find_mistake
 
 FOLDER = "outputs/errors"
 """The folder of tracebacks. If it cannot be written, the folder of temporary files is used."""
 
 
-def report(error: BaseException) -> str:
+def format_report(error: BaseException) -> str:
     """Return the lines to print about `error`. If it is not a user error, its traceback is written to a file."""
     if os.environ.get("RLVR_VERBOSE") == "1":
         traceback.print_exception(error, file=sys.stderr)
-    if mistake_in(error):
-        return f"Error: {sentence_on(error)}"
-    if cause_in_infrastructure(error):
+    if find_mistake(error):
+        return f"Error: {describe_error(error)}"
+    if find_infrastructure_cause(error):
         advice = "The same command continues from what is done. "
     else:
         advice = "" if isinstance(error, OSError) else "This is a defect of the project or of a library. "
-    return f"Error: {sentence_on(error)}\n{advice}Details: {_written(error)}"
+    return f"Error: {describe_error(error)}\n{advice}Details: {_write_traceback(error)}"
 
 
 def run_command(command: Callable[[], object]) -> None:
-    """Call the function of a command. If it raises an error, print `report(error)` and exit with status 1."""
+    """Call the function of a command. If it raises an error, print `format_report(error)` and exit with status 1."""
     try:
         command()
     except Exception as error:
-        raise SystemExit(report(error)) from None
+        raise SystemExit(format_report(error)) from None
 
 
-def _written(error: BaseException) -> Path:
+def _write_traceback(error: BaseException) -> Path:
     text = "".join(traceback.format_exception(error))
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.txt"
     for folder in (Path(FOLDER), Path(tempfile.gettempdir())):

@@ -82,19 +82,19 @@ class Usable(NamedTuple):
     reason: str = ""
 
 
-def driver_version() -> str:
+def read_driver_version() -> str:
     """Return the version of NVIDIA's driver from its kernel module or `nvidia-smi`, or an empty string if none."""
     if DRIVER.is_file() and (version := re.search(r"Kernel Module\s.*?(\d+\.\d[\d.]*)", DRIVER.read_text())):
         return version[1]
-    return next(iter(_asked("driver_version")), "")
+    return next(iter(_ask_driver("driver_version")), "")
 
 
-def names_of_gpus() -> list[str]:
+def list_gpu_names() -> list[str]:
     """Return the names of this machine's GPUs that the driver reports, or an empty list without `nvidia-smi`."""
-    return _asked("name")
+    return _ask_driver("name")
 
 
-def _asked(property_name: str) -> list[str]:
+def _ask_driver(property_name: str) -> list[str]:
     """Return a property of each GPU that the driver reports (NVML)."""
     if (program := shutil.which("nvidia-smi")) is None:
         return []
@@ -104,7 +104,7 @@ def _asked(property_name: str) -> list[str]:
 
 
 @functools.cache
-def usable() -> Usable:
+def find_usable_gpus() -> Usable:
     """Return the GPUs that torch can use, in a few seconds, or at once if torch is missing or built for CPUs."""
     if importlib.util.find_spec("torch") is None:
         return Usable(())
@@ -112,10 +112,10 @@ def usable() -> Usable:
 
     if torch.version.cuda is None:
         return Usable(())
-    return probed()
+    return probe_gpus()
 
 
-def probed() -> Usable:
+def probe_gpus() -> Usable:
     """Return the GPUs that torch can use, from a new process.
 
     Raises:
@@ -136,9 +136,9 @@ def check_gpus() -> None:
     Raises:
         GpuError: the driver is too old, torch can use none of the GPUs, one is too old, or Triton could not compile.
     """
-    gpus = usable()
-    if gpus.reason and os.environ.get(VISIBLE) not in NONE_VISIBLE and (names := names_of_gpus()):
-        raise _unusable(names[0], gpus.reason)
+    gpus = find_usable_gpus()
+    if gpus.reason and os.environ.get(VISIBLE) not in NONE_VISIBLE and (names := list_gpu_names()):
+        raise _make_error(names[0], gpus.reason)
     for index, card in enumerate(gpus.cards):
         if card.capability < OLDEST:
             raise GpuError(
@@ -149,11 +149,11 @@ def check_gpus() -> None:
         check_compiler()
 
 
-def _unusable(gpu: str, reason: str) -> GpuError:
+def _make_error(gpu: str, reason: str) -> GpuError:
     """Return the error for a machine with a GPU that torch cannot use, for which torch gives a reason."""
     import torch
 
-    driver, cuda = driver_version(), torch.version.cuda or ""
+    driver, cuda = read_driver_version(), torch.version.cuda or ""
     oldest = DRIVERS.get(cuda.partition(".")[0], 0)
     if driver and int(driver.partition(".")[0]) < oldest:
         return GpuError(
@@ -178,7 +178,7 @@ def check_compiler() -> None:
             f"there is no C compiler ({' or '.join(compilers)}), and Triton compiles with one when an engine first "
             "uses the GPU: install gcc"
         )
-    headers = [Path(folder) / "Python.h" for folder in _folders_of_headers()]
+    headers = [Path(folder) / "Python.h" for folder in _list_header_folders()]
     if not any(header.is_file() for header in headers):
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise GpuError(
@@ -187,7 +187,7 @@ def check_compiler() -> None:
         )
 
 
-def _folders_of_headers() -> list[str]:
+def _list_header_folders() -> list[str]:
     """Return the folders that are searched for Python's headers: Python's own, as Triton computes it, and gcc's.
 
     The default scheme of Python on Debian and Ubuntu names a folder below `/usr/local`, which does not have them.
@@ -208,7 +208,7 @@ def check_types(learner: Mapping[str, str], engines: Mapping[str, str]) -> None:
     Raises:
         GpuError: a GPU does not have it. The message names the types that the option can have instead.
     """
-    lacking = next((card for card in usable().cards if card.capability < BFLOAT16), None)
+    lacking = next((card for card in find_usable_gpus().cards if card.capability < BFLOAT16), None)
     if lacking is None:
         return
     for options, others in ((learner, "float32"), (engines, "float16 or float32")):

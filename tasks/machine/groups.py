@@ -22,7 +22,7 @@ SHARE = 0.001
 requests fit on one machine. Ray counts in steps of 0.0001."""
 
 
-def group_of(resources: Mapping[str, float]) -> str | None:
+def find_group(resources: Mapping[str, float]) -> str | None:
     """Return the group of a machine with these resources, or None if it belongs to no group."""
     return next((group for group, kind in RESOURCES.items() if resources.get(kind)), None)
 
@@ -32,5 +32,5 @@ def are_grouped(machines: Iterable[Mapping[str, float]]) -> bool:
 
     One group is enough. If all machines of the other group are lost, its processes wait for new ones.
     """
-    groups = [group_of(resources) for resources in machines]
+    groups = [find_group(resources) for resources in machines]
     return len(groups) > 1 and any(groups)

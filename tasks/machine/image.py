@@ -6,7 +6,7 @@ import os
 import platform
 
 from tasks.failures import MistakeError
-from tasks.machine.resources import gpus_of_pod
+from tasks.machine.resources import count_pod_gpus
 
 NAME = "FLYTE_INTERNAL_IMAGE"
 """Environment variable with the name of a container's image, set by `images/Dockerfile` as in Flyte's images."""
@@ -37,7 +37,7 @@ def image() -> str:
     return f"{where}, Python {platform.python_version()}"
 
 
-def accelerator() -> str | None:
+def read_accelerator() -> str | None:
     """Return the kind of this pod's image, `cuda` or `none`, or None if it does not say or this is not a pod.
 
     Raises:
@@ -63,7 +63,7 @@ def check_image(gpus: float, reason: str) -> None:
     Raises:
         ImageError: the image is for machines with GPUs and `gpus` is 0, or the reverse.
     """
-    kind = accelerator()
+    kind = read_accelerator()
     if kind is None or (gpus > 0) == (kind == "cuda"):
         return
     engines, other = ("GPUs", "none") if kind == "cuda" else ("CPUs", "cuda")
@@ -78,5 +78,5 @@ def check_image_of_pod() -> None:
     Raises:
         ImageError: the image is for machines with GPUs and the pod has none, or the reverse.
     """
-    gpus = gpus_of_pod()
+    gpus = count_pod_gpus()
     check_image(gpus, f"this pod has {gpus} GPUs")

@@ -94,7 +94,7 @@ def start_ray(address: str = "local", **options: Any) -> None:
     """
     if address == "local":
         check_machine()
-        options = {"num_gpus": _usable_gpus()} | options
+        options = {"num_gpus": _count_usable_gpus()} | options
     else:
         _check_answers(address)
     silence_retries()
@@ -121,7 +121,7 @@ def _init(address: str, options: Mapping[str, Any]) -> None:
         ) from None
 
 
-def _usable_gpus() -> int:
+def _count_usable_gpus() -> int:
     """Return the number of GPUs that torch can use. Ray would count all GPUs that the driver reports."""
     import torch
 

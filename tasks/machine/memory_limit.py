@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tasks.failures import InfrastructureError, MistakeError, with_causes
+from tasks.failures import InfrastructureError, MistakeError, list_causes
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +81,10 @@ class Process(NamedTuple):
     gib: float
 
     @classmethod
-    def of(cls, command: str, gib: float) -> Self:
+    def from_command(cls, command: str, gib: float) -> Self:
         """Create the process from its command line and memory."""
         name, remedy = next(
-            ((name, remedy) for part, name, remedy in KINDS if part in command), (_short(command), OTHER_REMEDY)
+            ((name, remedy) for part, name, remedy in KINDS if part in command), (_shorten(command), OTHER_REMEDY)
         )
         return cls(name, remedy, gib)
 
@@ -126,10 +126,10 @@ class MemoryLimit:
     processes: Path = PROCESSES
 
     @classmethod
-    def of_this_process(cls, mounts: Path = MOUNTS, processes: Path = PROCESSES) -> Self:
+    def from_this_process(cls, mounts: Path = MOUNTS, processes: Path = PROCESSES) -> Self:
         """Return the control group of this process. In a container it is the outermost visible group."""
         top, path = mounts, ""
-        for line in _text(processes / "self" / "cgroup").splitlines():
+        for line in _read_text(processes / "self" / "cgroup").splitlines():
             _, controllers, name = line.split(":", 2)
             if "memory" in controllers.split(","):
                 top, path = mounts / "memory", name
@@ -146,7 +146,7 @@ class MemoryLimit:
             int(text)
             for folder in folders
             for name in ("memory.max", "memory.limit_in_bytes")
-            if (text := _text(folder / name).strip()).isdecimal()
+            if (text := _read_text(folder / name).strip()).isdecimal()
         ]
         return min((limit for limit in limits if limit < UNLIMITED), default=None)
 
@@ -156,42 +156,44 @@ class MemoryLimit:
 
     def machine(self) -> int:
         """Return the machine's memory in bytes."""
-        return 1024 * int(_field(self.processes / "meminfo", "MemTotal:") or UNLIMITED // 1024)
+        return 1024 * int(_read_field(self.processes / "meminfo", "MemTotal:") or UNLIMITED // 1024)
 
     def kills(self) -> int:
         """Return the number of the group's processes that the kernel has killed for lack of memory so far."""
-        texts = (_field(self.folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control"))
+        texts = (_read_field(self.folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control"))
         return sum(int(text) for text in texts if text)
 
     def sizes(self) -> dict[int, Process]:
         """Return the running processes of the group, by id."""
-        pids = map(int, _text(self.folder / "cgroup.procs").split())
+        pids = map(int, _read_text(self.folder / "cgroup.procs").split())
         return {pid: process for pid in pids if (process := self._process(pid))}
 
     def read(self) -> Reading:
         """Return the current state of the group, from its files."""
-        texts = (_text(self.folder / name).strip() for name in ("memory.peak", "memory.max_usage_in_bytes"))
+        texts = (_read_text(self.folder / name).strip() for name in ("memory.peak", "memory.max_usage_in_bytes"))
         peak = next((int(text) for text in texts if text.isdecimal()), None)
         return Reading(self.limit(), self.sizes(), self.kills(), peak)
 
     def cached(self) -> int:
         """Return the bytes of cached files in the group's memory, which the kernel drops when memory is needed."""
         fields = ("total_inactive_file", "total_active_file", "inactive_file", "active_file")  # version 1 has all four
-        sizes = [int(text) for name in fields if (text := _field(self.folder / "memory.stat", name))]
+        sizes = [int(text) for name in fields if (text := _read_field(self.folder / "memory.stat", name))]
         return sum(sizes[:2])
 
     def _process(self, pid: int) -> Process | None:
-        kilobytes = _field(self.processes / str(pid) / "status", "RssAnon:")  # a shared page would count several times
+        kilobytes = _read_field(
+            self.processes / str(pid) / "status", "RssAnon:"
+        )  # a shared page would count several times
         if kilobytes is None:
             return None
         command = self._command(pid)
         if "EngineCore" in command:  # the leader of its process group may be the server of an LLM judge
-            state = _text(self.processes / str(pid) / "stat").rpartition(")")[2].split()
+            state = _read_text(self.processes / str(pid) / "stat").rpartition(")")[2].split()
             command = f"{self._command(int(state[2])) if state else ''} {command}"
-        return Process.of(command, int(kilobytes) * 1024 / GIB)
+        return Process.from_command(command, int(kilobytes) * 1024 / GIB)
 
     def _command(self, pid: int) -> str:
-        return _text(self.processes / str(pid) / "cmdline").replace("\0", " ").strip()
+        return _read_text(self.processes / str(pid) / "cmdline").replace("\0", " ").strip()
 
 
 class MemoryWatch:
@@ -217,12 +219,12 @@ class MemoryWatch:
     def start(self) -> Self:
         """Start the thread, which ends with this process."""
 
-        def look_again_and_again() -> None:
+        def keep_looking() -> None:
             while True:
                 time.sleep(POLL_SECONDS)
                 self.look()
 
-        threading.Thread(target=look_again_and_again, name="memory-limit", daemon=True).start()
+        threading.Thread(target=keep_looking, name="memory-limit", daemon=True).start()
         return self
 
     def look(self) -> None:
@@ -253,18 +255,18 @@ class MemoryWatch:
         names = ", ".join(f"{one.name} {one.gib:.1f} GiB" for one in sorted(killed, key=lambda one: -one.gib))
         number = "a process" if len(killed) < 2 else f"{len(killed)} processes"
         used_up = "" if before.limit else ", which is used up"
-        what = f"{killer} killed {number}{names and f' ({names})'} because of {_bound(before, node)}{used_up}"
+        what = f"{killer} killed {number}{names and f' ({names})'} because of {_describe_bound(before, node)}{used_up}"
         with self._lock:
             self.kills += 1
-            self._report = f"{what}; {_largest(before)}"
+            self._report = f"{what}; {_describe_largest(before)}"
             self._last[node] = time.monotonic(), self._report
         logger.warning("%s", self._report)
 
-    def reading(self, node: str = HERE) -> Reading | None:
+    def find_reading(self, node: str = HERE) -> Reading | None:
         """Return the newest reading of a node, or None if there is none."""
         return self._readings.get(node)
 
-    def recent(self, node: str = HERE) -> str:
+    def describe_recent(self, node: str = HERE) -> str:
         """Return the message about a kill on a node within the last `RECENT_SECONDS`, or "" if there was none.
 
         For this process's node, the control group is read again first.
@@ -285,13 +287,13 @@ class MemoryWatch:
         """
         self.look()
         reading = self._readings[HERE]
-        return f"{message}, within {_bound(reading, HERE)}; {_largest(reading, remedy)}"
+        return f"{message}, within {_describe_bound(reading, HERE)}; {_describe_largest(reading, remedy)}"
 
 
 @cache
 def watch() -> MemoryWatch:
     """Return this process's `MemoryWatch` of its control group. The first call starts it."""
-    return MemoryWatch(MemoryLimit.of_this_process()).start()
+    return MemoryWatch(MemoryLimit.from_this_process()).start()
 
 
 def return_freed_memory() -> None:
@@ -304,23 +306,23 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def with_cause(message: str) -> str:
+def add_cause(message: str) -> str:
     """Return a message about a lost process of this node, with the kill for lack of memory just before it, if any."""
-    cause = watch().recent()
+    cause = watch().describe_recent()
     return f"{message}: {cause}" if cause else message
 
 
-def shortage_in(error: BaseException) -> ShortOfMemoryError | None:
+def find_shortage(error: BaseException) -> ShortOfMemoryError | None:
     """Return the `ShortOfMemoryError` among `error` and its causes, or None if there is none."""
-    return next((cause for cause in with_causes(error) if isinstance(cause, ShortOfMemoryError)), None)
+    return next((cause for cause in list_causes(error) if isinstance(cause, ShortOfMemoryError)), None)
 
 
-def _bound(reading: Reading, node: str) -> str:
+def _describe_bound(reading: Reading, node: str) -> str:
     bound = f"the memory limit of {reading.limit / GIB:.1f} GiB" if reading.limit else "the machine's memory"
     return f"{bound} of node {node}" if node else bound
 
 
-def _largest(reading: Reading, remedy: str = "") -> str:
+def _describe_largest(reading: Reading, remedy: str = "") -> str:
     """Return the part of a message that names the largest processes and the remedy (see `MemoryWatch.explain`)."""
     largest = sorted(reading.sizes.values(), key=lambda one: -one.gib)
     named = ", ".join(f"{one.name} {one.gib:.1f} GiB" for one in largest[:LARGEST] if one.gib >= SMALLEST)
@@ -329,7 +331,7 @@ def _largest(reading: Reading, remedy: str = "") -> str:
     return f"the largest processes were {named or 'unknown'}; {remedy}, or {more}"
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the text of a file of the kernel. Empty if it does not exist or its process has ended."""
     try:
         return path.read_text(errors="replace")
@@ -337,12 +339,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _field(path: Path, name: str) -> str | None:
+def _read_field(path: Path, name: str) -> str | None:
     """Return the word after `name` in a file of the kernel with one field per line, or None if the field is missing."""
-    return next((words[1] for line in _text(path).splitlines() if (words := line.split())[:1] == [name]), None)
+    return next((words[1] for line in _read_text(path).splitlines() if (words := line.split())[:1] == [name]), None)
 
 
-def _short(command: str) -> str:
+def _shorten(command: str) -> str:
     """Return what a command line runs: Python's module or script, otherwise the program."""
     words = command.split() or ["?"]
     if "-m" in words[:-1]:

@@ -45,28 +45,28 @@ def resolve(dtype: Dtype | Auto, *, gpu: bool) -> Dtype:
     """
     if dtype != "auto":
         return dtype
-    return "bfloat16" if gpu or bfloat16_is_fast() else "float32"
+    return "bfloat16" if gpu or is_bfloat16_fast() else "float32"
 
 
-def bfloat16_is_fast() -> bool:
+def is_bfloat16_fast() -> bool:
     """Return whether this processor computes bfloat16 about as fast as float32 or faster.
 
     oneDNN has this information. If torch was built without oneDNN, matrix products are timed for half a second.
     """
-    if (asked := _asked()) is not None:
+    if (asked := _read_asked()) is not None:
         return asked == "bfloat16"
     import torch
 
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # torch built without oneDNN
-        fast, usual = (product_rate(dtype, seconds=0.25) for dtype in ("bfloat16", "float32"))
+        fast, usual = (measure_product_rate(dtype, seconds=0.25) for dtype in ("bfloat16", "float32"))
         return fast * SLOWER_AT_MOST >= usual
 
 
 def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Return whether the kernel lists instructions that make bfloat16 fast in torch. Does not import torch."""
-    if (asked := _asked()) is not None:
+    if (asked := _read_asked()) is not None:
         return asked == "bfloat16"
     try:
         words = set(cpuinfo.read_text().split())
@@ -75,7 +75,7 @@ def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     return bool(words & {"avx512bw", "bf16"})
 
 
-def _asked() -> str | None:
+def _read_asked() -> str | None:
     """Return the type in `RLVR_CPU_DTYPE`, or None if it is not set."""
     asked = os.environ.get(CPU_DTYPE) or None
     if asked not in (None, "bfloat16", "float32"):
@@ -83,7 +83,7 @@ def _asked() -> str | None:
     return asked
 
 
-def product_rate(dtype: str, seconds: float) -> float:
+def measure_product_rate(dtype: str, seconds: float) -> float:
     """Measure a matrix product as in decoding with a small model. Return floating point operations per second.
 
     Args:

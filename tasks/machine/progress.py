@@ -54,7 +54,7 @@ def track_progress(description: str, total: int, note: str = "") -> Iterator[Adv
 
     console = Console(stderr=True)
     meter = Meter(description, total, note)
-    with _bar(meter, console) if console.is_terminal else _lines(meter):
+    with _show_bar(meter, console) if console.is_terminal else _print_lines(meter):
         yield meter.advance
 
 
@@ -73,7 +73,7 @@ def track_activity(stage: str) -> Iterator[Begin]:
     console = Console(stderr=True)
     activity = Activity(stage)
     if console.is_terminal:
-        with _spinner(activity, console):
+        with _show_spinner(activity, console):
             yield activity.begin
         return
 
@@ -81,10 +81,10 @@ def track_activity(stage: str) -> Iterator[Begin]:
         activity.begin(what)
         _print(f"{stage}: {what}")
 
-    def later() -> str:
+    def format_later() -> str:
         return activity.line() if activity.seconds() >= 1 else ""  # `begin` has just printed the work
 
-    with _repeated(later):
+    with _print_repeatedly(format_later):
         yield begin
 
 
@@ -107,7 +107,7 @@ class Activity:
     def line(self) -> str:
         """Return the work and its time as a log line."""
         what, began = self._now
-        return f"{self._stage}: {what}, {_clock_time(self._clock() - began)} so far"
+        return f"{self._stage}: {what}, {_format_clock_time(self._clock() - began)} so far"
 
 
 class Meter:
@@ -156,7 +156,7 @@ class Meter:
         done, since = self._first
         return (self.done - done) / max(self._clock() - since, 1e-9)
 
-    def seconds_left(self) -> float | None:
+    def estimate_seconds_left(self) -> float | None:
         """Return the estimated remaining seconds, or None if less than a minute was measured or work ended early."""
         if self._ended and self.done < self.total:
             return None
@@ -166,21 +166,21 @@ class Meter:
 
     def speed(self) -> str:
         """Return the rate and the remaining time as text, or "" before the second unit of work."""
-        parts = [_per_time(self.rate())] if self.rate() else []
-        if (left := self.seconds_left()) is not None:
-            parts.append(f"{_clock_time(left)} left of this stage")
+        parts = [_format_rate(self.rate())] if self.rate() else []
+        if (left := self.estimate_seconds_left()) is not None:
+            parts.append(f"{_format_clock_time(left)} left of this stage")
         return ", ".join(parts)
 
     def line(self) -> str:
         """Return the progress as a log line."""
-        parts = [f"{self.description}: {self.done:,}/{self.total:,}", f"{_clock_time(self.seconds())} so far"]
+        parts = [f"{self.description}: {self.done:,}/{self.total:,}", f"{_format_clock_time(self.seconds())} so far"]
         return ", ".join([*parts, *filter(None, [self.speed(), self.note])])
 
 
 @contextlib.contextmanager
-def _lines(meter: Meter) -> Iterator[None]:
+def _print_lines(meter: Meter) -> Iterator[None]:
     try:
-        with _repeated(meter.line):
+        with _print_repeatedly(meter.line):
             yield
     finally:
         meter.end()
@@ -188,7 +188,7 @@ def _lines(meter: Meter) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _repeated(line: Callable[[], str]) -> Iterator[None]:
+def _print_repeatedly(line: Callable[[], str]) -> Iterator[None]:
     """Print the line every `LINE_SECONDS` while the block runs, unless it is empty."""
     over = threading.Event()
 
@@ -211,7 +211,7 @@ def _print(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _spinner(activity: Activity, console: Console) -> Iterator[None]:
+def _show_spinner(activity: Activity, console: Console) -> Iterator[None]:
     from rich.live import Live
     from rich.spinner import Spinner
 
@@ -226,7 +226,7 @@ def _spinner(activity: Activity, console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bar(meter: Meter, console: Console) -> Iterator[None]:
+def _show_bar(meter: Meter, console: Console) -> Iterator[None]:
     from rich.live import Live
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -237,7 +237,7 @@ def _bar(meter: Meter, console: Console) -> Iterator[None]:
             f"{meter.description} {meter.note}".rstrip(),
             ProgressBar(total=meter.total, completed=meter.done, width=40),
             f"{meter.done:,}/{meter.total:,}",
-            f"{_clock_time(meter.seconds())} so far",
+            f"{_format_clock_time(meter.seconds())} so far",
             meter.speed(),
         )
         return table
@@ -249,11 +249,11 @@ def _bar(meter: Meter, console: Console) -> Iterator[None]:
             meter.end()
 
 
-def _per_time(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     return f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.1f}/min"
 
 
-def _clock_time(seconds: float) -> str:
+def _format_clock_time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"

@@ -48,10 +48,10 @@ def silence_libraries() -> None:
     for category in (DeprecationWarning, FutureWarning, SyntaxWarning, UserWarning):
         warnings.filterwarnings("ignore", category=category)
     for logger, routine in ROUTINE.items():
-        logging.getLogger(logger).addFilter(partial(_is_none_of, routine))
+        logging.getLogger(logger).addFilter(partial(_should_print, routine))
 
 
-def _is_none_of(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
+def _should_print(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
     return not any(line in record.getMessage() for line in routine)
 
 

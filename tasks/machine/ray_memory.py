@@ -86,7 +86,7 @@ class RayMemory:
             self._record(text)
         await asyncio.gather(*(self._read(node) for node in self._others if not self._is_reading(node)))
 
-    async def reason_of(self, error: BaseException) -> str:
+    async def find_reason(self, error: BaseException) -> str:
         """Return why a process was lost: a kill for lack of memory just before, otherwise Ray's error in one line."""
         text = str(error)
         self._record(text)
@@ -95,7 +95,7 @@ class RayMemory:
             return one_line(error)
         node = self._node(address[1]) if address else HERE
         await self._read(node)
-        return watch().recent(node) or one_line(error)
+        return watch().describe_recent(node) or one_line(error)
 
     def _is_reading(self, node: str) -> bool:
         return node in self._reading and not self._reading[node].done()
@@ -118,11 +118,13 @@ class RayMemory:
             return
         self._known.add(text)
         node = self._node(kill[1])
-        reading = watch().reading(node) or Reading(int(float(kill[2]) * GIB), {})
+        reading = watch().find_reading(node) or Reading(int(float(kill[2]) * GIB), {})
         if not (reading.limit and reading.sizes):  # without a limit other programs use the same memory
-            users = {int(pid): Process.of(command, float(gib)) for pid, gib, command in _USER.findall(text)}
+            users = {int(pid): Process.from_command(command, float(gib)) for pid, gib, command in _USER.findall(text)}
             reading = reading._replace(sizes=users)
-        killed = {int(pid): Process.of(f"ray::{name}", float(gib)) for name, pid, gib in _KILLED.findall(text)}
+        killed = {
+            int(pid): Process.from_command(f"ray::{name}", float(gib)) for name, pid, gib in _KILLED.findall(text)
+        }
         watch().record("Ray", killed.values(), reading._replace(sizes={**reading.sizes, **killed}), node)
 
     def _node(self, address: str) -> str:

@@ -31,7 +31,7 @@ def process_cores() -> Machine:
     return Machine(cores)
 
 
-def gpus_of_pod() -> int:
+def count_pod_gpus() -> int:
     """Return the number of GPUs of this process's machine or container, even if torch is built for CPUs."""
     return len([device for device in Path("/dev").glob("nvidia*") if device.name[6:].isdigit()]) or int(has_gpu())
 
@@ -52,14 +52,14 @@ def process_resources() -> Machine:
     return Machine(process_cores().cores, float(torch.cuda.device_count()))
 
 
-def gpus_of_ray() -> float:
+def count_ray_gpus() -> float:
     """Return the number of GPUs of the Ray cluster, even if torch is built for CPUs."""
     import ray
 
     return float(ray.cluster_resources().get("GPU", 0.0))
 
 
-def ray_resources() -> Machine:
+def read_ray_resources() -> Machine:
     """Return the CPU cores and GPUs of all nodes of the Ray cluster together. 0 GPUs if torch cannot use them.
 
     Ray counts the GPUs that the driver reports. On a workstation with torch's CPU build, training cannot use them.
@@ -71,7 +71,7 @@ def ray_resources() -> Machine:
     return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0) if torch.backends.cuda.is_built() else 0.0)
 
 
-async def free_resources() -> str:
+async def describe_free_resources() -> str:
     """Return the free and the total CPUs and GPUs of the Ray cluster, as text for a log message.
 
     If its machines are in groups, the text has the number of machines in each, because a process waits for a machine

@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.config.loading import SpecError, must_be_one_of
+from tasks.config.loading import SpecError, check_choice
 from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare
-from tasks.tables.losses import REASONS, counted, reasons_of
-from tasks.tables.parquet import BATCH_ROWS, TableError, gathered
-from tasks.tables.texts import prompt_keys
+from tasks.tables.losses import REASONS, count_reasons, format_counts
+from tasks.tables.parquet import BATCH_ROWS, TableError, take_rows
+from tasks.tables.texts import compute_prompt_keys
 
 Rows = NDArray[np.int64]
 """Row numbers of the graded table."""
@@ -77,11 +77,11 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
     ids = prompts.column("prompt_id")
     if pc.count_distinct(ids).as_py() < len(ids):
         raise TableError(f"{name}: a prompt_id occurs in several rows")
-    ranks = _ranks(prompts, spec.seed)
-    every = _sources(prompts, ranks)
+    ranks = _compute_ranks(prompts, spec.seed)
+    every = _sort_sources(prompts, ranks)
     _check_names(spec, every, name)
-    heldout = {domain: _held_out(domain, sources, ranks, spec, name) for domain, sources in every.items()}
-    held_rows = rows_of(heldout)
+    heldout = {domain: _choose_held_out(domain, sources, ranks, spec, name) for domain, sources in every.items()}
+    held_rows = join_rows(heldout)
     held_row_of = dict(zip(ranks[held_rows].tolist(), held_rows.tolist(), strict=True))
     rest: Sources = {domain: {} for domain in every}
     like_heldout: dict[int, int] = {}
@@ -93,8 +93,8 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
             like_heldout |= {
                 row: held_row_of[rank] for row, rank in zip(alike.tolist(), ranks[alike].tolist(), strict=True)
             }
-    strata = _strata(prompts, every, spec)
-    return Chosen(every, heldout, rest, strata, _trained_on(rest, strata, spec), like_heldout)
+    strata = _read_strata(prompts, every, spec)
+    return Chosen(every, heldout, rest, strata, _choose_members(rest, strata, spec), like_heldout)
 
 
 def check_some_left(prompts: pa.Table, name: str, set_aside: Iterable[pa.Table]) -> None:
@@ -102,30 +102,30 @@ def check_some_left(prompts: pa.Table, name: str, set_aside: Iterable[pa.Table])
     if prompts.num_rows:
         return
     lines = []
-    for stage, by_source in reasons_of(set_aside).items():
+    for stage, by_source in count_reasons(set_aside).items():
         reasons = sum(by_source.values(), Counter[str]())
-        lines.append(f"{stage} dropped {reasons.total():,} rows: {counted(dict(reasons.most_common(REASONS)))}")
+        lines.append(f"{stage} dropped {reasons.total():,} rows: {format_counts(dict(reasons.most_common(REASONS)))}")
     raise SpecError(". ".join([f"mixture: there are no {name} to mix", *lines]))
 
 
-def _ranks(prompts: pa.Table, seed: int) -> Ranks:
+def _compute_ranks(prompts: pa.Table, seed: int) -> Ranks:
     """Return a seeded hash of each prompt's cluster, or of its text if it has none. It determines the split."""
     prefix = b"%d:" % seed
-    hashes = (hashlib.sha256(prefix + cluster).digest()[:8] for cluster in _clusters(prompts))
+    hashes = (hashlib.sha256(prefix + cluster).digest()[:8] for cluster in _list_cluster_keys(prompts))
     return np.frombuffer(b"".join(hashes), ">u8").astype(np.uint64)
 
 
-def _clusters(prompts: pa.Table) -> Iterator[bytes]:
+def _list_cluster_keys(prompts: pa.Table) -> Iterator[bytes]:
     """Yield the key of each prompt's cluster, or of its text if it has none."""
     for batch in prompts.select(["messages", "cluster"]).to_batches(BATCH_ROWS):
         table = pa.Table.from_batches([batch])
-        keys, clusters = prompt_keys(table.column("messages")), table.column("cluster").to_pylist()
+        keys, clusters = compute_prompt_keys(table.column("messages")), table.column("cluster").to_pylist()
         yield from (
             key if cluster is None else bytes.fromhex(cluster) for key, cluster in zip(keys, clusters, strict=True)
         )
 
 
-def _sources(prompts: pa.Table, ranks: Ranks) -> Sources:
+def _sort_sources(prompts: pa.Table, ranks: Ranks) -> Sources:
     """Return the rows of each domain and source, sorted by rank, and by id if the ranks are equal."""
     keys = pa.table({"rank": ranks, "prompt_id": prompts.column("prompt_id")})
     order = pc.sort_indices(keys, [("rank", "ascending"), ("prompt_id", "ascending")])
@@ -142,27 +142,32 @@ def _check_names(spec: MixtureSpec, every: Sources, prompts: str) -> None:
     if not every:
         raise SpecError(f"mixture: there are no {prompts} to mix")
     for domain in spec.domains:
-        must_be_one_of(domain, every, "mixture.domains", f"domain of the {prompts} that the filters left")
+        check_choice(domain, every, "mixture.domains", f"domain of the {prompts} that the filters left")
     sources = {source for domain in every.values() for source in domain}
     for source in spec.sources:
-        must_be_one_of(source, sources, "mixture.sources", f"source of the {prompts} that the filters left")
+        check_choice(source, sources, "mixture.sources", f"source of the {prompts} that the filters left")
 
 
-def _held_out(domain: str, sources: dict[str, Rows], ranks: Ranks, spec: MixtureSpec, prompts: str) -> dict[str, Rows]:
+def _choose_held_out(
+    domain: str, sources: dict[str, Rows], ranks: Ranks, spec: MixtureSpec, prompts: str
+) -> dict[str, Rows]:
     """Return the held-out rows of a domain."""
 
-    def below(source: str, asked: HeldOut) -> int:
+    def count_held_out(source: str, asked: HeldOut) -> int:
         """Return the number of a source's prompts to hold out, which is `asked` or given by that share."""
         if isinstance(asked, int):
             return asked
         rows = sources[source]
         return int(np.searchsorted(ranks[rows], np.uint64(asked * _HASHES)))
 
-    own = _domain(spec, domain).heldout
+    own = _get_domain(spec, domain).heldout
     held = spec.heldout if own is None else own
-    quotas = {name: None if (asked := _source(spec, name).heldout) is None else below(name, asked) for name in sources}
+    quotas = {
+        name: None if (asked := _get_source(spec, name).heldout) is None else count_held_out(name, asked)
+        for name in sources
+    }
     if isinstance(held, float):
-        quotas = {name: below(name, held) if quota is None else quota for name, quota in quotas.items()}
+        quotas = {name: count_held_out(name, held) if quota is None else quota for name, quota in quotas.items()}
         held = sum(quota for quota in quotas.values() if quota is not None)
     available = sum(map(len, sources.values()))
     if held > available:
@@ -175,7 +180,7 @@ def _held_out(domain: str, sources: dict[str, Rows], ranks: Ranks, spec: Mixture
     return {name: rows[: counts[name]] for name, rows in sources.items()}
 
 
-def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, str]:
+def _read_strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, str]:
     """Return the stratum of each row whose source is divided into strata.
 
     Raises:
@@ -184,9 +189,9 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
     stratum_of: dict[int, str] = {}
     for sources in every.values():
         for source, rows in sources.items():
-            if (divided := _source(spec, source).strata) is None:
+            if (divided := _get_source(spec, source).strata) is None:
                 continue
-            parts = gathered(prompts.select(["metadata"]), rows)
+            parts = take_rows(prompts.select(["metadata"]), rows)
             texts = chain.from_iterable(part.column("metadata").to_pylist() for part in parts)
             for row, text in zip(rows.tolist(), texts, strict=True):
                 value = json.loads(text).get("columns", {}).get(divided.by)
@@ -198,18 +203,20 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
                 stratum_of[row] = str(value)
             present = {stratum_of[row] for row in rows.tolist()}
             for name in divided.shares:
-                must_be_one_of(name, present, f"mixture.sources.{source}.strata.shares", "stratum")
+                check_choice(name, present, f"mixture.sources.{source}.strata.shares", "stratum")
     return stratum_of
 
 
-def _trained_on(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> list[tuple[Member, int]]:
+def _choose_members(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> list[tuple[Member, int]]:
     """Return the members of the training mixture, with the number of entries of each."""
     temperature = float(spec.temperature)
     whole = Member((), "mixture: size", Share(), temperature=temperature)
     for domain, sources in rest.items():
-        share = _domain(spec, domain)
+        share = _get_domain(spec, domain)
         within = Member((domain,), f"mixture: domains.{domain}", share, temperature=temperature)
-        within.parts = {source: _source_member(domain, source, rows, strata, spec) for source, rows in sources.items()}
+        within.parts = {
+            source: _build_source_member(domain, source, rows, strata, spec) for source, rows in sources.items()
+        }
         whole.parts[domain] = within
     train = [(member, count) for member, count in whole.take(spec.size) if count]
     if not train:
@@ -224,9 +231,9 @@ def _trained_on(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> lis
     return train
 
 
-def _source_member(domain: str, source: str, rows: Rows, strata: dict[int, str], spec: MixtureSpec) -> Member:
-    share, temperature = _source(spec, source), float(spec.temperature)
-    repeats = share.max_repeats or _domain(spec, domain).max_repeats or spec.max_repeats
+def _build_source_member(domain: str, source: str, rows: Rows, strata: dict[int, str], spec: MixtureSpec) -> Member:
+    share, temperature = _get_source(spec, source), float(spec.temperature)
+    repeats = share.max_repeats or _get_domain(spec, domain).max_repeats or spec.max_repeats
     name = f"mixture: sources.{source}"
     member = Member((domain, source), name, share, repeats, rows, temperature=temperature)
     if share.strata is not None:
@@ -246,14 +253,14 @@ def _source_member(domain: str, source: str, rows: Rows, strata: dict[int, str],
     return member
 
 
-def _domain(spec: MixtureSpec, name: str) -> DomainShare:
+def _get_domain(spec: MixtureSpec, name: str) -> DomainShare:
     return {str(key): value for key, value in spec.domains.items()}.get(name, DomainShare())
 
 
-def _source(spec: MixtureSpec, name: str) -> SourceShare:
+def _get_source(spec: MixtureSpec, name: str) -> SourceShare:
     return spec.sources.get(name, SourceShare())
 
 
-def rows_of(sources: Sources) -> Rows:
+def join_rows(sources: Sources) -> Rows:
     """Return the rows of all domains and sources, in order."""
     return np.concatenate([rows for domain in sources.values() for rows in domain.values()])

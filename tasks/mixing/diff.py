@@ -28,8 +28,8 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
     Raises:
         TableError: a file does not contain a mixture.
     """
-    joined = _prompts(before).join(
-        _prompts(after),
+    joined = _count_entries(before).join(
+        _count_entries(after),
         ["domain", "source", "prompt_id"],
         join_type="full outer",
         left_suffix="_before",
@@ -54,21 +54,21 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
         .sort_by([("domain", "ascending"), ("source", "ascending")])
         .to_pylist()
     )
-    everything = {name: _sum([row[f"{name}_sum"] for row in sources]) for name in summed}
+    everything = {name: _add_known([row[f"{name}_sum"] for row in sources]) for name in summed}
     rows = [
         {"domain": row["domain"], "source": row["source"], **{name: row[f"{name}_sum"] for name in summed}}
         for row in sources
     ]
-    return [_shares(row, everything) for row in [*rows, {"domain": "all", "source": "all", **everything}]]
+    return [_compute_shares(row, everything) for row in [*rows, {"domain": "all", "source": "all", **everything}]]
 
 
-def _sum(values: list[float | None]) -> float | None:
+def _add_known(values: list[float | None]) -> float | None:
     """Return the sum of the values that are not None, or None if all are None (pass rates that were not measured)."""
     given = [value for value in values if value is not None]
     return sum(given) if given or not values else None
 
 
-def _prompts(mixture: Path) -> pa.Table:
+def _count_entries(mixture: Path) -> pa.Table:
     """Return each prompt once, with the number of its entries in the mixture."""
     entries = pa.concat_tables([_COLUMNS.empty_table(), *read_batches(mixture, _COLUMNS)])
     counted = entries.group_by(["domain", "source", "prompt_id"]).aggregate(
@@ -77,7 +77,7 @@ def _prompts(mixture: Path) -> pa.Table:
     return counted.rename_columns({"repeat_count": "places", "pass_rate_mean": "pass_rate"})
 
 
-def _shares(row: dict[str, Any], everything: dict[str, Any]) -> dict[str, Any]:
+def _compute_shares(row: dict[str, Any], everything: dict[str, Any]) -> dict[str, Any]:
     """Return the row with shares of the total and mean pass rates instead of sums."""
     shares: dict[str, Any] = {"domain": row["domain"], "source": row["source"]}
     for side in ("before", "after"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def difference_page(before: Path, after: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+def render_difference(before: Path, after: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the page as HTML text.
 
     Args:
@@ -26,9 +26,9 @@ def difference_page(before: Path, after: Path, rows: Sequence[Mapping[str, Any]]
         "went": f"{everything['went']:,}",
     }
     named = f"<p>{escape(str(before))} and {escape(str(after))}</p>"
-    table = charts.table([_shown(row) for row in rows], "By source")
+    table = charts.render_table([_format_row(row) for row in rows], "By source")
     return charts.document(
-        "Two mixtures", charts.page(figures, named, charts.deck(charts.mixture_difference(rows[:-1])), table)
+        "Two mixtures", charts.page(figures, named, charts.add_styles(charts.draw_mixture_difference(rows[:-1])), table)
     )
 
 
@@ -37,7 +37,7 @@ def rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _format_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of the table: shares and pass rates as percentages."""
     is_rate = {f"{name}_{side}" for name in ("share", "pass_rate") for side in ("before", "after")}
     return {name: rate(value) if name in is_rate else value for name, value in row.items()}

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.mixing.spec import Limits
-from tasks.tables.parquet import gathered, mapped
+from tasks.tables.parquet import mapped, take_rows
 from tasks.tables.schemas import row_rank
 
 
-def limited(prompts: pa.Table, limits: Limits) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
+def apply_limits(prompts: pa.Table, limits: Limits) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
     """Keep the prompts within the limits.
 
     Args:
@@ -36,4 +36,4 @@ def limited(prompts: pa.Table, limits: Limits) -> tuple[pa.Table, dict[str, tupl
         if len(ranked) < limit.prompts:
             short[limit.source] = (len(ranked), limit.prompts)
     stay = np.setdiff1d(np.arange(prompts.num_rows), sorted(beyond))
-    return mapped(gathered(prompts, stay), prompts.schema), short
+    return mapped(take_rows(prompts, stay), prompts.schema), short

@@ -52,7 +52,7 @@ class Member:
         share = self.share
         if not self.parts:
             return Claim(self.name, len(self.rows) * self.repeats, share.weight, share.quota, self.size, share.emphasis)
-        most = sum(self._divided(None, repeating=True).values())
+        most = sum(self._divide(None, repeating=True).values())
         if share.quota is not None or any(part.claim.quota is None for part in self.parts.values()):
             return Claim(self.name, most, share.weight, share.quota, self.size, share.emphasis)
         if share.weight is not None:
@@ -73,7 +73,7 @@ class Member:
         if not self.parts:
             yield self, len(self.rows) if total is None else total
         elif total != 0:
-            for name, count in self._divided(total).items():
+            for name, count in self._divide(total).items():
                 yield from self.parts[name].take(count)
 
     def spread(self, count: int, start: float) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
@@ -93,6 +93,6 @@ class Member:
         repeats, prompts = np.divmod(entries, len(self.rows))
         return (entries + start) / count, self.rows[prompts], repeats
 
-    def _divided(self, total: int | None, *, repeating: bool = False) -> dict[str, int]:
+    def _divide(self, total: int | None, *, repeating: bool = False) -> dict[str, int]:
         claims = {name: part.claim for name, part in self.parts.items()}
         return divide(total, claims, self.name, self.temperature, repeating=repeating)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.mixing.choosing import Chosen, Rows, choose, rows_of
+from tasks.mixing.choosing import Chosen, Rows, choose, join_rows
 from tasks.mixing.members import Member
 from tasks.mixing.spec import MixtureSpec
-from tasks.tables.parquet import gathered, mapped, table_from_rows, validate, with_user_columns
+from tasks.tables.parquet import add_user_columns, build_table, mapped, take_rows, validate
 from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, SET_ASIDE, set_aside_row
 
 
@@ -50,12 +50,12 @@ def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
         SpecError: `graded` cannot fill a share.
         TableError: a prompt has several rows.
     """
-    graded = validate(graded, with_user_columns(GRADED, graded.schema), "graded prompts")
+    graded = validate(graded, add_user_columns(GRADED, graded.schema), "graded prompts")
     chosen = choose(graded, spec, "graded prompts")
     return Mixed(
         train=_train_table(graded, chosen.train, spec.seed),
-        heldout=mapped(gathered(graded, rows_of(chosen.heldout)), graded.schema),
-        counts=_counts(chosen),
+        heldout=mapped(take_rows(graded, join_rows(chosen.heldout)), graded.schema),
+        counts=_list_counts(chosen),
         set_aside=_set_aside(graded, chosen.like_heldout),
     )
 
@@ -82,14 +82,15 @@ def left_over(mixed: Mixed) -> dict[str, int]:
     return {source: number for source, number in left.most_common() if number}
 
 
-def _counts(chosen: Chosen) -> list[dict[str, Any]]:
+def _list_counts(chosen: Chosen) -> list[dict[str, Any]]:
     """Return the rows of `Mixed.counts`."""
     taken = {member.path: count for member, count in chosen.train}
     counts = []
     for domain, sources in chosen.all.items():
         for source in sources:
             available, heldout, rest = (
-                _by_stratum(rows[domain][source], chosen.strata) for rows in (chosen.all, chosen.heldout, chosen.rest)
+                _count_by_stratum(rows[domain][source], chosen.strata)
+                for rows in (chosen.all, chosen.heldout, chosen.rest)
             )
             for stratum, count in available.items():
                 path = (domain, source) if stratum is None else (domain, source, stratum)
@@ -108,7 +109,7 @@ def _counts(chosen: Chosen) -> list[dict[str, Any]]:
     return counts
 
 
-def _by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None, int]:
+def _count_by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None, int]:
     """Return the number of a source's rows in each stratum. The key is None for a source without strata."""
     return Counter(map(strata.get, rows.tolist())) if len(rows) and int(rows[0]) in strata else {None: len(rows)}
 
@@ -116,8 +117,8 @@ def _by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None, int]:
 def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
     ids = graded.column("prompt_id")
     numbers = sorted(like_heldout)
-    rows = chain.from_iterable(part.to_pylist() for part in gathered(graded, np.array(numbers, np.int64)))
-    return table_from_rows(
+    rows = chain.from_iterable(part.to_pylist() for part in take_rows(graded, np.array(numbers, np.int64)))
+    return build_table(
         (
             set_aside_row(
                 "mixing",
@@ -146,14 +147,14 @@ def _train_table(graded: pa.Table, train: list[tuple[Member, int]], seed: int) -
     positions, rows, repeats = (np.concatenate(column) for column in zip(*spread, strict=True))
     # A stable sort keeps members at the same position in the order of their paths.
     order = np.argsort(positions, kind="stable")
-    columns = with_user_columns(MIXTURE, graded.schema)
-    return mapped(_trained_on(graded, rows[order], repeats[order], columns), columns)
+    columns = add_user_columns(MIXTURE, graded.schema)
+    return mapped(_make_training_parts(graded, rows[order], repeats[order], columns), columns)
 
 
-def _trained_on(graded: pa.Table, rows: Rows, repeats: Rows, columns: pa.Schema) -> Iterator[pa.Table]:
+def _make_training_parts(graded: pa.Table, rows: Rows, repeats: Rows, columns: pa.Schema) -> Iterator[pa.Table]:
     """Yield parts of the training rows: the `rows` of `graded` in the order of training, with their `repeats`."""
     start = 0
-    for part in gathered(graded, rows):
+    for part in take_rows(graded, rows):
         order = np.arange(start, start + part.num_rows)
         repeated = part.append_column("repeat", pa.array(repeats[order], pa.int32()))
         yield validate(repeated.append_column("order", pa.array(order)), columns, "mixture")

@@ -62,21 +62,22 @@ def divide(
     counts = {key: claim.quota for key, claim in claims.items() if claim.quota is not None}
     for key, quota in counts.items():
         if quota > claims[key].available:
-            raise SpecError(f"{_too_few(claims[key], quota, 'quota')}; lower it, or raise max_repeats")
+            raise SpecError(f"{_describe_shortage(claims[key], quota, 'quota')}; lower it, or raise max_repeats")
     open_claims = {key: claim for key, claim in claims.items() if claim.quota is None}
-    weights = _weights(open_claims, whole, temperature)
+    weights = _compute_weights(open_claims, whole, temperature)
     if total is None:
-        return counts | _most(open_claims, weights, repeating)
+        return counts | _compute_largest(open_claims, weights, repeating)
     rest = total - sum(counts.values())
     if rest < 0 or (rest > 0 and not any(weights.values())):
         raise SpecError(f"{whole}: {total} prompts, but the quotas within add up to {sum(counts.values())}")
     shares = apportion(rest, weights)
     for key, share in shares.items():
         if share > open_claims[key].available:
-            most = sum(counts.values()) + sum(_most(open_claims, weights, repeating=True).values())
-            cause = _cause_of(open_claims[key], temperature)
+            most = sum(counts.values()) + sum(_compute_largest(open_claims, weights, repeating=True).values())
+            cause = _describe_cause(open_claims[key], temperature)
             raise SpecError(
-                f"{_too_few(open_claims[key], share, 'share')}. The share follows from {whole} = {total} and {cause}: "
+                f"{_describe_shortage(open_claims[key], share, 'share')}. The share follows from {whole} = {total} "
+                f"and {cause}: "
                 f"these shares fit {most} prompts in all: lower {total} to that, or lower this share, raise "
                 "max_repeats, or read more rows"
             )
@@ -96,10 +97,10 @@ def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:
     return counts
 
 
-def _weights(claims: Mapping[str, Claim], whole: str, temperature: float) -> dict[str, float]:
+def _compute_weights(claims: Mapping[str, Claim], whole: str, temperature: float) -> dict[str, float]:
     given = {key: claim.weight for key, claim in claims.items() if claim.weight is not None}
     if not given:
-        sizes = tempered({key: claim.distinct for key, claim in claims.items()}, temperature)
+        sizes = apply_temperature({key: claim.distinct for key, claim in claims.items()}, temperature)
         return {key: sizes[key] * (1.0 if claim.emphasis is None else claim.emphasis) for key, claim in claims.items()}
     for key in given:
         if claims[key].emphasis is not None:
@@ -113,7 +114,7 @@ def _weights(claims: Mapping[str, Claim], whole: str, temperature: float) -> dic
     return given
 
 
-def _most(claims: Mapping[str, Claim], weights: Mapping[str, float], repeating: bool) -> dict[str, int]:
+def _compute_largest(claims: Mapping[str, Claim], weights: Mapping[str, float], repeating: bool) -> dict[str, int]:
     """Return the largest counts with the proportions of the weights."""
     weighed = {key: weight for key, weight in weights.items() if weight > 0}
     scale = min((claims[key].available / weight for key, weight in weighed.items()), default=0.0)
@@ -125,7 +126,7 @@ def _most(claims: Mapping[str, Claim], weights: Mapping[str, float], repeating: 
     }
 
 
-def _too_few(claim: Claim, count: int, what: str) -> str:
+def _describe_shortage(claim: Claim, count: int, what: str) -> str:
     """Return the message about a member that cannot fill its quota or share of `count` entries."""
     repeated = f", of {claim.distinct} prompts" if claim.available > claim.distinct else ""
     return (
@@ -134,7 +135,7 @@ def _too_few(claim: Claim, count: int, what: str) -> str:
     )
 
 
-def _cause_of(claim: Claim, temperature: float) -> str:
+def _describe_cause(claim: Claim, temperature: float) -> str:
     """Return the options that determine the share of a member without a quota."""
     if claim.weight is not None:
         return f"its weight {claim.weight:g}"
@@ -142,7 +143,7 @@ def _cause_of(claim: Claim, temperature: float) -> str:
     return f"temperature = {temperature:g}{emphasis}"
 
 
-def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+def apply_temperature(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
     """Return the weights of members of `sizes` prompts at this temperature: size^(1/T), or 1 if T is infinite.
 
     If a weight would be too large for a float, all are divided by the largest. Members without prompts have the weight

@@ -23,7 +23,7 @@ class Share(Config):
     1."""
 
     @model_validator(mode="after")
-    def _weight_or_quota(self) -> Share:
+    def _check_weight_or_quota(self) -> Share:
         if self.weight is not None and self.quota is not None:
             raise ValueError(f"give a weight ({self.weight}) or a quota ({self.quota}), not both")
         return self
@@ -33,7 +33,7 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 Portion = Annotated[float, Field(gt=0, lt=1)]
 
 
-def _number_or_share(value: Any) -> Any:
+def _check_number_or_share(value: Any) -> Any:
     """Reject with one message any value that is neither a number nor a share."""
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if is_number or (isinstance(value, float) and 0 < value < 1):
@@ -41,7 +41,7 @@ def _number_or_share(value: Any) -> Any:
     raise ValueError("must be a number of prompts (a whole number from 0 on) or a share of them (between 0 and 1)")
 
 
-HeldOut = Annotated[Count | Portion, BeforeValidator(_number_or_share)]
+HeldOut = Annotated[Count | Portion, BeforeValidator(_check_number_or_share)]
 """A number of prompts (an integer), or a share (a number between 0 and 1): the prompts whose hash is below it.
 
 A number of prompts is met exactly, so some prompts change sides if a source grows. With a share, the side of a prompt

@@ -16,8 +16,8 @@ from tasks.flyte.stages import (
     Parquet,
     Stopwatch,
     content_digest,
-    input_schema,
     read_input_batches,
+    read_input_schema,
     show,
     shown_stage,
     stage,
@@ -25,7 +25,7 @@ from tasks.flyte.stages import (
 )
 from tasks.lineage.provenance import made_from
 from tasks.mixing.spec import Limits, MixtureSpec
-from tasks.tables.losses import WARN_IF_LOST, losses, reasons_of, warn
+from tasks.tables.losses import WARN_IF_LOST, count_losses, count_reasons, warn
 from tasks.tables.parquet import mapped
 from tasks.tables.schemas import GRADED, PROMPTS, READ, SET_ASIDE, StageSummary
 
@@ -59,12 +59,12 @@ def check_mixture(
         SpecError: every prompt was dropped, or the prompts cannot fill the mixture.
     """
     from tasks.mixing.choosing import check_some_left
-    from tasks.mixing.limits import limited
+    from tasks.mixing.limits import apply_limits
     from tasks.mixing.mix import check
 
     watch = Stopwatch("mixing: check")
-    table, _ = limited(mapped(read_input_batches(prompts, PROMPTS), PROMPTS), limits)
-    check_some_left(table, "prompts", _rows_of(set_aside))
+    table, _ = apply_limits(mapped(read_input_batches(prompts, PROMPTS), PROMPTS), limits)
+    check_some_left(table, "prompts", _read_set_aside(set_aside))
     check(table, spec)
     return watch.summary(f"{table.num_rows:,} prompts could fill the mixture")
 
@@ -94,23 +94,23 @@ def mix_prompts(
     """
     from tasks.charts import decks
     from tasks.mixing.choosing import check_some_left
-    from tasks.mixing.limits import limited
+    from tasks.mixing.limits import apply_limits
     from tasks.mixing.mix import left_over, mix
 
     watch = Stopwatch("mixing")
-    columns = input_schema(graded, GRADED)
-    table, short = limited(mapped(read_input_batches(graded, columns), columns), limits)
-    check_some_left(table, "graded prompts", _rows_of(set_aside))
+    columns = read_input_schema(graded, GRADED)
+    table, short = apply_limits(mapped(read_input_batches(graded, columns), columns), limits)
+    check_some_left(table, "graded prompts", _read_set_aside(set_aside))
     mixed = mix(table, spec)
-    reasons = reasons_of([mixed.set_aside])["mixing"]
+    reasons = count_reasons([mixed.set_aside])["mixing"]
     left = Counter(table.column("source").to_pylist())
     left.subtract({source: counts.total() for source, counts in reasons.items()})
-    lost = losses(left, {"mixing": reasons})
+    lost = count_losses(left, {"mixing": reasons})
     warn(lost, warn_if_lost)
     lineage = made_from(
         __name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec, limits=limits
     )
-    every = chain(_rows_of(set_aside), [mixed.set_aside])
+    every = chain(_read_set_aside(set_aside), [mixed.set_aside])
     counts = {name: count for text in read for name, count in json.loads(text).items()}
     show("mixture", decks.mixture(mixed.train, mixed.heldout.num_rows, mixed.counts))
     return Mixture(
@@ -119,7 +119,7 @@ def mix_prompts(
         write_output("set_aside.parquet", every, SET_ASIDE, lineage | {READ: counts}),
         watch.summary(
             f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out"
-            + _left_over(left_over(mixed))
+            + _describe_left_over(left_over(mixed))
             + "".join(f"; {source} has {has:,} of {limit:,}" for source, (has, limit) in short.items()),
             counts=mixed.counts,
             losses=lost,
@@ -127,12 +127,12 @@ def mix_prompts(
     )
 
 
-def _left_over(left: Mapping[str, int]) -> str:
+def _describe_left_over(left: Mapping[str, int]) -> str:
     """Return the numbers of the sources with the most prompts left over, as the end of a headline."""
     named = [f"{number:,} of {source}" for source, number in islice(left.items(), NAMED)]
     others = f" and {len(left) - NAMED:,} more sources" if len(left) > NAMED else ""
     return f"; left over: {', '.join(named)}{others}" if named else ""
 
 
-def _rows_of(set_aside: list[Parquet]) -> Iterator[pa.Table]:
+def _read_set_aside(set_aside: list[Parquet]) -> Iterator[pa.Table]:
     return chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in set_aside)

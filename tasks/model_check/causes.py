@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.model_check.comparison import FLOAT32, apart
-from tasks.model_check.forward import as_it_is, ids_of
+from tasks.model_check.comparison import FLOAT32, compute_difference
+from tasks.model_check.forward import make_input_ids, restore_own_functions
 from tasks.training.learner.architecture import carries_state
 from tasks.training.learner.fused_layers import switched_off
 from tasks.training.learner.packing import Sequence as TokenSequence
@@ -30,14 +30,14 @@ class Causes:
     def __init__(self, check: LearnerCheck) -> None:
         self._check = check
 
-    def sentence(self, sequences: Sequence[TokenSequence]) -> str:
+    def describe_cause(self, sequences: Sequence[TokenSequence]) -> str:
         """Return the end of an error message. `sequences` are a short one, the longest, and another short one."""
-        return f"{LIKELY} {self._cause(sequences)}"
+        return f"{LIKELY} {self._find_cause(sequences)}"
 
-    def _cause(self, sequences: Sequence[TokenSequence]) -> str:
+    def _find_cause(self, sequences: Sequence[TokenSequence]) -> str:
         short = [sequences[0], sequences[2]]
         check = self._check
-        if apart(check.logprobs(sequences), check.logprobs(sequences)) > FLOAT32:
+        if compute_difference(check.logprobs(sequences), check.logprobs(sequences)) > FLOAT32:
             return RANDOM
         with switched_off(check.policy.model):
             if not self._differ(sequences):
@@ -48,14 +48,14 @@ class Causes:
             if carries_state(check.policy.model):
                 return "packing: a recurrent state or a convolution leaks from a sequence into the next of its row"
             return "packing: its attention does not tell the sequences of a row apart"
-        return self._cause_in_head(sequences[0])
+        return self._find_cause_in_head(sequences[0])
 
     def _differ(self, sequences: Sequence[TokenSequence]) -> bool:
-        return not apart(self._check.logprobs(sequences), self._check.plain(sequences)) <= FLOAT32
+        return not compute_difference(self._check.logprobs(sequences), self._check.plain(sequences)) <= FLOAT32
 
-    def _cause_in_head(self, sequence: TokenSequence) -> str:
-        with torch.no_grad(), as_it_is(self._check.policy.model) as own:
-            ids = ids_of(sequence, own.device)
+    def _find_cause_in_head(self, sequence: TokenSequence) -> str:
+        with torch.no_grad(), restore_own_functions(self._check.policy.model) as own:
+            ids = make_input_ids(sequence, own.device)
             result = own(ids, use_cache=False, output_hidden_states=True)
             head = own.get_output_embeddings()
             product = result.hidden_states[-1] @ head.weight.T

@@ -13,12 +13,12 @@ from tasks.machine import precision
 from tasks.machine.progress import Begin, track_activity
 from tasks.machine.resources import has_gpu
 from tasks.model_check.comparison import Difference
-from tasks.model_check.engine import EngineComparison, prompts_for, sampled_responses
+from tasks.model_check.engine import EngineComparison, make_prompts, sample_responses
 from tasks.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.model_check.options import CheckedOptions
 from tasks.model_check.own_functions import check_own_functions
-from tasks.model_check.text import text_tokens
-from tasks.training.learner.adapter import served_adapter
+from tasks.model_check.text import tokenize_text
+from tasks.training.learner.adapter import describe_adapter
 from tasks.training.learner.packing import Sequence
 
 
@@ -78,7 +78,7 @@ def _check_model(folder: Path, options: CheckedOptions, begin: Begin, *, engine:
     comparisons = Comparisons(begin, 3 + in_16_bits + 2 * engine)
     learner = LearnerCheck(
         folder,
-        text_tokens(folder),
+        tokenize_text(folder),
         dtype=dtypes[0],
         longest=options.engine.max_model_len,
         lora=options.lora,
@@ -108,19 +108,19 @@ async def _sample(
         learner.leave_device()  # for the engine
     else:
         await asyncio.sleep(0)  # the thread starts: the engine loads meanwhile
-    adapter = served_adapter(folder, options.lora) if options.lora else None
+    adapter = describe_adapter(folder, options.lora) if options.lora else None
     begin("starting an engine")
     engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter, head_dtype=options.head_dtype)
     try:
         await checking
         begin("sampling before and after a weight update")
-        prompts = prompts_for(learner, dtype)
+        prompts = make_prompts(learner, dtype)
         if options.lora:
             await engine.update_weights(export / INITIAL_ADAPTER, 0, keep_cache=False)
-        initial = await sampled_responses(engine, prompts)
+        initial = await sample_responses(engine, prompts)
         update = export / (ADAPTER if options.lora else "model.safetensors")
         await engine.update_weights(update, 1, keep_cache=False)
-        return initial, await sampled_responses(engine, prompts)
+        return initial, await sample_responses(engine, prompts)
     finally:
         engine.shutdown()
 

@@ -41,13 +41,13 @@ class Difference(NamedTuple):
     """The largest difference that counts as rounding, nats."""
 
 
-def apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+def compute_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """Return the largest mean difference of a sequence, nats; NaN if a value is NaN or there is none."""
     means = [(own - other).abs().mean() for own, other in zip(ours, theirs, strict=True) if len(own)]
     return float(torch.stack(means).max()) if means else float("nan")
 
 
-def typical_error(values: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+def compute_typical_error(values: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     """Return the median difference over all tokens, nats; NaN if a value is NaN or there is none.
 
     A single token, or a router that chooses another expert for it, does not change a median.
@@ -56,7 +56,7 @@ def typical_error(values: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     return float(errors.median()) if len(errors) else float("nan")
 
 
-def tolerance_of(usual: float, times: float) -> float:
+def compute_tolerance(usual: float, times: float) -> float:
     """Return the largest error that counts as rounding, nats: `times` the error of the model's own forward pass.
 
     It is at least `FLOAT32`, and NaN if `usual` is not finite.

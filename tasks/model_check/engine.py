@@ -12,9 +12,15 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Engine
 from tasks.generation.interface import Completion
 from tasks.machine.precision import Dtype
-from tasks.model_check.comparison import FLOAT32, TIMES_PLAIN_OF_ENGINE, apart, tolerance_of, typical_error
+from tasks.model_check.comparison import (
+    FLOAT32,
+    TIMES_PLAIN_OF_ENGINE,
+    compute_difference,
+    compute_tolerance,
+    compute_typical_error,
+)
 from tasks.model_check.learner import LearnerCheck
-from tasks.model_check.renewal import old_group
+from tasks.model_check.renewal import find_old_group
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
 
@@ -33,16 +39,16 @@ NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weight
 """End of the message if an engine differs after the update."""
 
 
-async def sampled_responses(engine: Engine, prompts: Sequence[list[int]]) -> list[TokenSequence]:
+async def sample_responses(engine: Engine, prompts: Sequence[list[int]]) -> list[TokenSequence]:
     """Sample a response to each prompt; the result has the engine's log-probabilities."""
     length = max(min(RESPONSE, engine.config.max_model_len // 2), 1)
     sampling = SamplingConfig(max_tokens=length)
     asked = [prompt[: max(engine.config.max_model_len - length, 1)] for prompt in prompts]
     answers = await asyncio.gather(*(engine.generate(p, sampling, seed=i) for i, p in enumerate(asked)))
-    return [_sequence(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
+    return [_make_sequence(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
 
 
-def prompts_for(learner: LearnerCheck, dtype: Dtype) -> list[list[int]]:
+def make_prompts(learner: LearnerCheck, dtype: Dtype) -> list[list[int]]:
     """Return the prompts for an engine in `dtype`."""
     return learner.prompts(TOKENS[dtype] // RESPONSE, PROMPT)
 
@@ -72,7 +78,7 @@ class EngineComparison:
             ModelCheckError: the log-probabilities differ by more than rounding.
         """
         self._learner.begin(what := "the learner and an engine")
-        with self._learner.initial_weights():
+        with self._learner.restore_initial_weights():
             self._require(what, sampled, self._exact(sampled), RECOMPUTED)
 
     def compare_updated(self, sampled: Sequence[TokenSequence]) -> None:
@@ -88,8 +94,8 @@ class EngineComparison:
         self._require(what, sampled, exact, NOT_RENEWED)
 
     def _require_new_values(self, sampled: Sequence[TokenSequence], exact: Tensor) -> None:
-        errors = (torch.cat(_reported(sampled)) - exact).numpy()
-        if (group := old_group(errors, self.changes(sampled, exact))) is not None:
+        errors = (torch.cat(_collect_engine_logprobs(sampled)) - exact).numpy()
+        if (group := find_old_group(errors, self.changes(sampled, exact))) is not None:
             self._learner.figures.refuse(
                 f"after a weight update an engine still uses old values of some tensors ({group}): its errors "
                 f"correlate with the change that these values would make{NOT_RENEWED}"
@@ -98,9 +104,12 @@ class EngineComparison:
     def changes(self, sampled: Sequence[TokenSequence], exact: Tensor) -> dict[str, Floats]:
         """Return the change of all tokens' log-probabilities if a group of tensors has old values, nats, by group."""
         learner = self._learner
-        old = {group: learner.old_weights(names) for group, names in learner.groups.items()}
+        old = {group: learner.restore_old_weights(names) for group, names in learner.groups.items()}
         if tied := learner.tied:
-            old |= {HEAD: learner.old_tied(tied, head=True), EMBEDDING: learner.old_tied(tied, head=False)}
+            old |= {
+                HEAD: learner.restore_old_embedding(tied, head=True),
+                EMBEDDING: learner.restore_old_embedding(tied, head=False),
+            }
         changes = {}
         for group, weights in old.items():
             with weights:
@@ -108,18 +117,20 @@ class EngineComparison:
         return changes
 
     def _require(self, what: str, sampled: Sequence[TokenSequence], exact: Sequence[Tensor], cause: str) -> None:
-        theirs = _reported(sampled)
+        theirs = _collect_engine_logprobs(sampled)
         if self._coarser == torch.float32:
-            nats, tolerance = apart(theirs, exact), FLOAT32
+            nats, tolerance = compute_difference(theirs, exact), FLOAT32
         else:
-            nats = typical_error(theirs, exact)
-            tolerance = tolerance_of(self._learner.usual_error(sampled, exact, self._coarser), TIMES_PLAIN_OF_ENGINE)
+            nats = compute_typical_error(theirs, exact)
+            tolerance = compute_tolerance(
+                self._learner.compute_usual_error(sampled, exact, self._coarser), TIMES_PLAIN_OF_ENGINE
+            )
         self._learner.figures.require(what, nats, tolerance, lambda: cause)
 
 
-def _sequence(prompt: list[int], answer: Completion) -> TokenSequence:
+def _make_sequence(prompt: list[int], answer: Completion) -> TokenSequence:
     return TokenSequence(prompt, answer.token_ids, answer.logprobs, 0.0)
 
 
-def _reported(sampled: Sequence[TokenSequence]) -> list[Tensor]:
+def _collect_engine_logprobs(sampled: Sequence[TokenSequence]) -> list[Tensor]:
     return [torch.as_tensor(s.rollout_logprobs, dtype=torch.float32) for s in sampled]

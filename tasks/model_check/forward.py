@@ -11,29 +11,32 @@ from transformers import PreTrainedModel
 
 from tasks.training.learner.fused_layers import switched_off
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.policy import EAGER, layout_arguments
+from tasks.training.learner.policy import EAGER, make_layout_arguments
 
 
-def plain_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+def compute_plain_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
     """Return the log-probabilities of each response, nats, float32 `[n]` in main memory, without gradients."""
-    with torch.no_grad(), as_it_is(model) as own:
-        return [_chosen(own(ids_of(s, own.device), use_cache=False).logits, s) for s in sequences]
+    with torch.no_grad(), restore_own_functions(model) as own:
+        return [_gather_logprobs(own(make_input_ids(s, own.device), use_cache=False).logits, s) for s in sequences]
 
 
-def logprobs_of_row(model: PreTrainedModel, sequence: TokenSequence) -> Tensor:
-    """Return the log-probabilities of a response as `plain_logprobs` does, but with the attention that the model has.
+def compute_row_logprobs(model: PreTrainedModel, sequence: TokenSequence) -> Tensor:
+    """Return the log-probabilities of a response as `compute_plain_logprobs` does, but with the attention that the
+    model has.
 
     The hidden states are the same as in a learner whose row contains only this sequence.
     """
-    ids = ids_of(sequence, model.device)
+    ids = make_input_ids(sequence, model.device)
     positions = torch.arange(ids.shape[1], device=model.device)[None]
     with torch.no_grad():
-        output = model(input_ids=ids, position_ids=positions, use_cache=False, **layout_arguments(model, positions))
-    return _chosen(output.logits, sequence)
+        output = model(
+            input_ids=ids, position_ids=positions, use_cache=False, **make_layout_arguments(model, positions)
+        )
+    return _gather_logprobs(output.logits, sequence)
 
 
 @contextlib.contextmanager
-def as_it_is(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+def restore_own_functions(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
     """Switch the model to transformers' plain attention, its own functions and evaluation mode within the block."""
     before, training = model.config._attn_implementation, model.training
     model.set_attn_implementation(EAGER)
@@ -45,12 +48,12 @@ def as_it_is(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
         model.train(training)
 
 
-def ids_of(sequence: TokenSequence, device: torch.device) -> Tensor:
+def make_input_ids(sequence: TokenSequence, device: torch.device) -> Tensor:
     """Return a sequence's tokens, int64 `[1, T]`."""
     return torch.tensor([[*sequence.prompt_ids, *map(int, sequence.response_ids)]], device=device)
 
 
-def _chosen(logits: Tensor, sequence: TokenSequence) -> Tensor:
+def _gather_logprobs(logits: Tensor, sequence: TokenSequence) -> Tensor:
     targets = torch.tensor([int(token) for token in sequence.response_ids], dtype=torch.int64, device=logits.device)
     own = logits[0, len(sequence.prompt_ids) - 1 : -1].float().log_softmax(-1)
     return own.gather(1, targets[:, None])[:, 0].cpu()

@@ -15,7 +15,7 @@ MOST_BLOCKS = 8
 """Most blocks of a model."""
 
 
-def kind_of(name: str, tensor: Tensor) -> str:
+def find_kind(name: str, tensor: Tensor) -> str:
     """Return `norms and biases`, `experts` or a module such as `mlp` for tensors of layers, else the tensor's name."""
     match = LAYER.search(name)
     if match is None:
@@ -25,11 +25,11 @@ def kind_of(name: str, tensor: Tensor) -> str:
     return "experts" if "experts" in match[2] else match[2].partition(".")[0]
 
 
-def groups_of(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def split_into_groups(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Return the names of `tensors` by kind and, if there are several layers, also by blocks of layers."""
     groups: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
-        groups.setdefault(kind_of(name, tensor), []).append(name)
+        groups.setdefault(find_kind(name, tensor), []).append(name)
     layers = {name: int(match[1]) for name in tensors if (match := LAYER.search(name))}
     count = max(layers.values(), default=0) + 1
     size = max(min(BLOCK, -(-count // 2)), -(-count // MOST_BLOCKS))

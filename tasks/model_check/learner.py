@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM
 from tasks.failures import MistakeError, one_line
 from tasks.machine.precision import Dtype, HeadDtype
 from tasks.machine.progress import Begin
-from tasks.model_check.casting import computing_in, float32_head
+from tasks.model_check.casting import compute_in_dtype, float32_head
 from tasks.model_check.causes import Causes
 from tasks.model_check.comparison import (
     FLOAT32,
@@ -34,21 +34,21 @@ from tasks.model_check.comparison import (
     Difference,
     Figures,
     ModelCheckError,
-    apart,
-    tolerance_of,
-    typical_error,
+    compute_difference,
+    compute_tolerance,
+    compute_typical_error,
 )
-from tasks.model_check.forward import logprobs_of_row, plain_logprobs
-from tasks.model_check.groups import groups_of, kind_of
-from tasks.model_check.text import STRIDE, cut, cuttings
-from tasks.storage.model_folder import ModelError, weight_bytes, weight_files
+from tasks.model_check.forward import compute_plain_logprobs, compute_row_logprobs
+from tasks.model_check.groups import find_kind, split_into_groups
+from tasks.model_check.text import STRIDE, cut, make_cuttings
+from tasks.storage.model_folder import ModelError, count_weight_bytes, list_weight_files
 from tasks.training.learner import attention
-from tasks.training.learner.adapter import merged, write_adapter
+from tasks.training.learner.adapter import merge_adapter, write_adapter
 from tasks.training.learner.architecture import fix_rope
 from tasks.training.learner.fused_layers import fuse
 from tasks.training.learner.packing import MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.policy import EAGER, Policy, attention_of
+from tasks.training.learner.policy import EAGER, Policy, choose_attention
 from tasks.training.learner.weight_files import copy_all_but_weights
 from tasks.training.options.learner import LoraConfig
 
@@ -119,7 +119,7 @@ class LearnerCheck:
         self._tokens = tokens
         self._longest = longest
         self._lora = lora
-        self._device = _device_of(folder)
+        self._device = _choose_device(folder)
         self.begin = begin
         self.dtype: torch.dtype = getattr(torch, dtype)
         self._float32_head = head_dtype == "float32"
@@ -135,7 +135,7 @@ class LearnerCheck:
         self.policy.to(self._device).train()
         if fused_layers:
             fuse(self.policy.model, self._device)
-        self._other_version = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._trained()}
+        self._other_version = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._list_trained()}
         self.figures = Figures(folder)
 
     def check(self, export: Path | None = None) -> dict[str, Difference]:
@@ -151,7 +151,7 @@ class LearnerCheck:
         sequences = self.sequences()
         with contextlib.ExitStack() as stack:
             folder = export or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            with self._computable():
+            with self._handle_layer_errors():
                 self._compare("the learner and the model's own forward pass", sequences)
             if self.dtype != torch.float32:
                 self._check_rounding()
@@ -187,12 +187,12 @@ class LearnerCheck:
     def plain(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Return the log-probabilities of the model's own forward pass, one sequence at a time."""
         with float32_head(self.policy.model) if self._float32_head else contextlib.nullcontext():
-            return plain_logprobs(self.policy.model, sequences)
+            return compute_plain_logprobs(self.policy.model, sequences)
 
     @contextlib.contextmanager
-    def computing_in(self, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
+    def compute_in_dtype(self, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
         """Run learner and model in `dtype` within the block; see `casting.computing_in`."""
-        with computing_in(self.policy.model, dtype, rounded):
+        with compute_in_dtype(self.policy.model, dtype, rounded):
             self._set_attention(dtype)
             try:
                 yield
@@ -202,19 +202,21 @@ class LearnerCheck:
     def _set_attention(self, dtype: torch.dtype) -> None:
         """Set the attention that the learner uses for `dtype` on this device."""
         model = self.policy.model
-        name = attention.NAME if self._device.type == "cpu" else attention_of(model.config, dtype)
+        name = attention.NAME if self._device.type == "cpu" else choose_attention(model.config, dtype)
         if model.config._attn_implementation != name:
             model.set_attn_implementation(name)
 
     def exact(self, sequences: Sequence[TokenSequence], rounded: torch.dtype | None = None) -> list[Tensor]:
         """Return the learner's log-probabilities in float32, nats, with weights rounded to the type `rounded`."""
-        with self.computing_in(torch.float32, rounded):
+        with self.compute_in_dtype(torch.float32, rounded):
             return self.logprobs(sequences)
 
-    def usual_error(self, sequences: Sequence[TokenSequence], exact: Sequence[Tensor], dtype: torch.dtype) -> float:
+    def compute_usual_error(
+        self, sequences: Sequence[TokenSequence], exact: Sequence[Tensor], dtype: torch.dtype
+    ) -> float:
         """Return the typical error of the model's own forward pass in `dtype`, nats."""
-        with self.computing_in(dtype):
-            return typical_error(self.plain(sequences), exact)
+        with self.compute_in_dtype(dtype):
+            return compute_typical_error(self.plain(sequences), exact)
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
         """Return prompts for an engine: all sequences of this check, and `count` prompts of `length` tokens."""
@@ -231,15 +233,15 @@ class LearnerCheck:
         self.policy.to(self._device)
 
     @contextlib.contextmanager
-    def initial_weights(self) -> Iterator[None]:
+    def restore_initial_weights(self) -> Iterator[None]:
         """Use the weights from before the update within the block."""
-        with self.old_weights([name for name, _ in self._trained()]):
+        with self.restore_old_weights([name for name, _ in self._list_trained()]):
             yield
 
     @contextlib.contextmanager
-    def old_weights(self, names: Iterable[str]) -> Iterator[None]:
+    def restore_old_weights(self, names: Iterable[str]) -> Iterator[None]:
         """Use the values from before the update for the named tensors within the block."""
-        tensors = dict(self._trained())
+        tensors = dict(self._list_trained())
         names = list(names)
         self._swap(tensors, names)
         try:
@@ -252,17 +254,17 @@ class LearnerCheck:
         """Name of the embedding if it is trained and also the head's weight, else None."""
         model = self.policy.model
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        return next((name for name, tensor in self._trained() if tensor is embedding is head), None)
+        return next((name for name, tensor in self._list_trained() if tensor is embedding is head), None)
 
     @contextlib.contextmanager
-    def old_tied(self, name: str, *, head: bool) -> Iterator[None]:
+    def restore_old_embedding(self, name: str, *, head: bool) -> Iterator[None]:
         """Use the old values of a tied embedding within the block, in the head only or in the embedding only."""
         module = self.policy.model.get_output_embeddings()
         tied = module.weight
         values = self._other_version[name] if head else tied
         module.weight = torch.nn.Parameter(values.detach().to(self._device, copy=True), requires_grad=False)
         try:
-            with contextlib.nullcontext() if head else self.old_weights([name]):
+            with contextlib.nullcontext() if head else self.restore_old_weights([name]):
                 yield
         finally:
             module.weight = tied
@@ -273,14 +275,14 @@ class LearnerCheck:
             self._other_version[name] = parameter.detach().to("cpu", copy=True)
             parameter.data.copy_(stored)
 
-    def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    def _list_trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         tensors = self.policy.adapter_parameters() if self._lora else self.policy.checkpoint_parameters()
         return ((name, tensor) for name, tensor in tensors if tensor.requires_grad)
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Names of the trained tensors by group (`groups_of`)."""
-        return groups_of(dict(self._trained()))
+        """Names of the trained tensors by group (`split_into_groups`)."""
+        return split_into_groups(dict(self._list_trained()))
 
     def sequences(self) -> list[TokenSequence]:
         """Return two short sequences and, between them, one beyond the RoPE window if that is affordable."""
@@ -288,13 +290,13 @@ class LearnerCheck:
         rope = getattr(config, "rope_parameters", None) or {}
         window = rope.get("original_max_position_embeddings") or getattr(config, "sliding_window", None) or 0
         long = window + 8
-        if long > min(LONGEST, self._longest) or self._affordable(long) < long:
+        if long > min(LONGEST, self._longest) or self._limit_tokens(long) < long:
             long = 0
         return [
             cut(self._tokens, min(length, self._longest)) for length in (SHORT, max(long, SHORT), min(SHORT, SHORTER))
         ]
 
-    def _affordable(self, tokens: int) -> int:
+    def _limit_tokens(self, tokens: int) -> int:
         """Return `tokens`, or less if there is no GPU and the CPU would need more than about a minute."""
         if self._device.type != "cpu":
             return tokens
@@ -304,14 +306,14 @@ class LearnerCheck:
     def _compare(self, what: str, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Compare learner and model in float32; return the model's log-probabilities."""
         self.begin(what)
-        with self.computing_in(torch.float32):
+        with self.compute_in_dtype(torch.float32):
             plain = self.plain(sequences)
-            difference = apart(self.logprobs(sequences), plain)
-            self.figures.require(what, difference, FLOAT32, lambda: Causes(self).sentence(sequences))
+            difference = compute_difference(self.logprobs(sequences), plain)
+            self.figures.require(what, difference, FLOAT32, lambda: Causes(self).describe_cause(sequences))
         return plain
 
     @contextlib.contextmanager
-    def _computable(self) -> Iterator[None]:
+    def _handle_layer_errors(self) -> Iterator[None]:
         """Replace errors of layers that do not support packed rows within the block.
 
         Raises:
@@ -332,14 +334,14 @@ class LearnerCheck:
         """Compare the learner's error in 16 bits with that of the model's own forward pass."""
         name = str(self.dtype).removeprefix("torch.")
         self.begin(what := f"the learner in {name} and in float32")
-        sequences = self._rounding_sequences()
-        with self.computing_in(torch.float32):
+        sequences = self._make_rounding_sequences()
+        with self.compute_in_dtype(torch.float32):
             exact = self.plain(sequences)
-        usual = self.usual_error(sequences, exact, self.dtype)
+        usual = self.compute_usual_error(sequences, exact, self.dtype)
         self.figures.require(
             what,
-            typical_error(self.logprobs(sequences), exact),
-            tolerance_of(usual, TIMES_PLAIN),
+            compute_typical_error(self.logprobs(sequences), exact),
+            compute_tolerance(usual, TIMES_PLAIN),
             lambda: f" (the model's own forward pass: {usual:.2g}); the likely cause is its attention in {name}",
         )
 
@@ -351,10 +353,10 @@ class LearnerCheck:
         self.begin(what := "the learner's head and the model's own in float32")
         sequence = cut(self._tokens, min(max(ROUNDING_LENGTHS), self._longest))
         with float32_head(self.policy.model):
-            theirs = logprobs_of_row(self.policy.model, sequence)
+            theirs = compute_row_logprobs(self.policy.model, sequence)
         self.figures.require(
             what,
-            apart(self.logprobs([sequence]), [theirs]),
+            compute_difference(self.logprobs([sequence]), [theirs]),
             FLOAT32,
             lambda: "; the likely cause is a head that the learner does not compute in float32 (`head_dtype`)",
         )
@@ -372,31 +374,33 @@ class LearnerCheck:
             logprobs = self._forward(batch)
             (logprobs * torch.linspace(-1, 2, len(logprobs))).sum().backward()
         effects: dict[str, float] = {}
-        for name, parameter in self._trained():
+        for name, parameter in self._list_trained():
             if parameter.grad is None or (last and not bool(parameter.grad.any())):
                 raise ModelCheckError(f"model {self._folder}: no gradient reaches {name}")
-            kind = kind_of(name, parameter)
-            effects[kind] = effects.get(kind, 0.0) + _size(parameter) * float(parameter.grad.float().abs().sum())
+            kind = find_kind(name, parameter)
+            effects[kind] = effects.get(kind, 0.0) + _compute_size(parameter) * float(
+                parameter.grad.float().abs().sum()
+            )
         strongest = max(effects.values())
         with torch.no_grad():
-            for name, parameter in self._trained():
+            for name, parameter in self._list_trained():
                 assert parameter.grad is not None
-                effect = effects[kind_of(name, parameter)]
+                effect = effects[find_kind(name, parameter)]
                 step = min(STEP * strongest / effect, LARGEST_STEP) if effect > 0 else STEP
-                parameter.add_(parameter.grad.sign(), alpha=step * _size(parameter))
+                parameter.add_(parameter.grad.sign(), alpha=step * _compute_size(parameter))
                 parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the policy's tensors as in its checkpoint, in main memory."""
-        own = _in_memory(self.policy.checkpoint_parameters())
+        own = _copy_to_memory(self.policy.checkpoint_parameters())
         if self._lora:
-            own = merged(own, _in_memory(self.policy.adapter_parameters()), self._lora)
-        named = self.policy.in_checkpoint(own | _in_memory(self.policy.checkpoint_buffers()))
-        return {name: _alone(tensor) for name, tensor in named.items()}
+            own = merge_adapter(own, _copy_to_memory(self.policy.adapter_parameters()), self._lora)
+        named = self.policy.in_checkpoint(own | _copy_to_memory(self.policy.checkpoint_buffers()))
+        return {name: _ensure_own_memory(tensor) for name, tensor in named.items()}
 
     def _write_adapter(self, folder: Path) -> None:
         if self._lora:
-            write_adapter(folder, _in_memory(self.policy.adapter_parameters()), self._lora)
+            write_adapter(folder, _copy_to_memory(self.policy.adapter_parameters()), self._lora)
 
     def _export(self, folder: Path) -> None:
         tensors = self.tensors()
@@ -407,7 +411,7 @@ class LearnerCheck:
     def _compare_names(self, ours: set[str]) -> None:
         """Compare the names in the export with the names in the initial checkpoint, which engines load."""
         theirs: set[str] = set()
-        for path in weight_files(self._folder):
+        for path in list_weight_files(self._folder):
             with safe_open(path, framework="pt") as file:
                 theirs |= set(file.keys())
         if unknown := sorted(ours - theirs):
@@ -431,19 +435,21 @@ class LearnerCheck:
             )
         fix_rope(model, self._longest)
         model.to(self._device)
-        with computing_in(model, torch.float32):
-            theirs = plain_logprobs(model, sequences)
+        with compute_in_dtype(model, torch.float32):
+            theirs = compute_plain_logprobs(model, sequences)
         if self._lora:  # merging rounded the weights
-            with self._merged(), self.computing_in(torch.float32):
+            with self._merge_adapter(), self.compute_in_dtype(torch.float32):
                 ours = self.plain(sequences)
-        self.figures.require(what, apart(theirs, ours), FLOAT32, str)
+        self.figures.require(what, compute_difference(theirs, ours), FLOAT32, str)
 
     @contextlib.contextmanager
-    def _merged(self) -> Iterator[None]:
+    def _merge_adapter(self) -> Iterator[None]:
         """Use merged weights instead of the adapter within the block."""
         base = dict(self.policy.checkpoint_parameters())
         assert self._lora is not None
-        values = merged(_in_memory(base.items()), _in_memory(self.policy.adapter_parameters()), self._lora)
+        values = merge_adapter(
+            _copy_to_memory(base.items()), _copy_to_memory(self.policy.adapter_parameters()), self._lora
+        )
         before = {name: tensor.data for name, tensor in base.items()}
         for name, tensor in base.items():
             tensor.data = values[name].to(tensor.device)
@@ -454,29 +460,29 @@ class LearnerCheck:
             for name, tensor in base.items():
                 tensor.data = before[name]
 
-    def _rounding_sequences(self) -> list[TokenSequence]:
+    def _make_rounding_sequences(self) -> list[TokenSequence]:
         lengths = [min(length, self._longest) for length in ROUNDING_LENGTHS]
-        return cuttings(self._tokens, lengths, self._affordable(ROUNDING_TOKENS))
+        return make_cuttings(self._tokens, lengths, self._limit_tokens(ROUNDING_TOKENS))
 
 
-def _size(parameter: Tensor) -> float:
+def _compute_size(parameter: Tensor) -> float:
     """Return the root mean square of a tensor, or 1 if that is 0."""
     return float(parameter.detach().float().square().mean().sqrt()) or 1.0
 
 
-def _device_of(folder: Path) -> torch.device:
+def _choose_device(folder: Path) -> torch.device:
     """Return the GPU if it has memory for the weights in `folder`, their gradients and a row; else the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     free, _ = torch.cuda.mem_get_info()
-    return torch.device("cuda" if MEMORY * weight_bytes(folder) < free else "cpu")
+    return torch.device("cuda" if MEMORY * count_weight_bytes(folder) < free else "cpu")
 
 
-def _in_memory(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def _copy_to_memory(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors}
 
 
-def _alone(tensor: Tensor) -> Tensor:
+def _ensure_own_memory(tensor: Tensor) -> Tensor:
     """Return the tensor in separate memory: safetensors does not write views of other tensors."""
     own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
     return tensor if own else tensor.clone(memory_format=torch.contiguous_format)

@@ -29,7 +29,7 @@ class CheckedOptions(Config):
     """The advantage function of the user's. If null, it is a built-in estimator."""
 
     @classmethod
-    def of(cls, config: TrainingConfig) -> Self:
+    def from_config(cls, config: TrainingConfig) -> Self:
         """Return the options of a recipe that are relevant for the check."""
         own = config.objective.own_functions
         return cls.model_validate(

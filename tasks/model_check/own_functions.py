@@ -49,22 +49,22 @@ def check_loss(loss: OwnLoss) -> None:
     Raises:
         OwnFunctionError: as in `check_own_functions`.
     """
-    row = _row("abc")
-    terms = _terms(loss, row)
+    row = _make_row("abc")
+    terms = _compute_terms(loss, row)
     gradient = _check_gradient(loss, row, terms)
     own = slice(0, LENGTHS["a"])
     if not gradient[0, own].any():
         loss.refuse("returned terms whose gradient is 0: compute them from row.logprobs")
     [others] = torch.autograd.grad(terms[0, own].sum(), row.logprobs)
     moved = others[0, own.stop :].abs().max() > TOLERANCE * others.abs().max()
-    elsewhere = _terms(loss, _row("da"))[0, LENGTHS["d"] :]
+    elsewhere = _compute_terms(loss, _make_row("da"))[0, LENGTHS["d"] :]
     if moved or (elsewhere - terms[0, own]).abs().max() > TOLERANCE * terms.abs().max():
         loss.refuse(
             "returned terms of a sequence that depend on the other sequences in its row, which are arbitrary: do not "
             "average or normalise over the row (row.sequence_ids tells its sequences apart)"
         )
-    nothing = _nothing()
-    _check_gradient(loss, nothing, _terms(loss, nothing))
+    nothing = _make_empty_row()
+    _check_gradient(loss, nothing, _compute_terms(loss, nothing))
 
 
 def _check_gradient(loss: OwnLoss, row: SurrogateRow, terms: Tensor) -> Tensor:
@@ -79,12 +79,12 @@ def _check_gradient(loss: OwnLoss, row: SurrogateRow, terms: Tensor) -> Tensor:
     return gradient
 
 
-def _terms(loss: OwnLoss, row: SurrogateRow) -> Tensor:
-    terms, _ = _unchanged(loss, row)
+def _compute_terms(loss: OwnLoss, row: SurrogateRow) -> Tensor:
+    terms, _ = _call_unchanged(loss, row)
     return terms
 
 
-def _unchanged(function: OwnLoss | OwnEstimator, argument: Argument) -> Any:
+def _call_unchanged(function: OwnLoss | OwnEstimator, argument: Argument) -> Any:
     """Call a function. Raises `OwnFunctionError` if it changes a tensor of its argument."""
     tensors = {name: value for name, value in vars(argument).items() if isinstance(value, Tensor)}
     before = {name: value.detach().clone() for name, value in tensors.items()}
@@ -95,16 +95,16 @@ def _unchanged(function: OwnLoss | OwnEstimator, argument: Argument) -> Any:
     return result
 
 
-def _row(names: str) -> SurrogateRow:
+def _make_row(names: str) -> SurrogateRow:
     """Return the packed row of the dummy sequences with these names."""
-    parts = [_sequence(name) for name in names]
+    parts = [_make_sequence(name) for name in names]
     joined = {field: torch.cat([part[field] for part in parts])[None] for field in parts[0]}
     ids = torch.repeat_interleave(torch.arange(len(names)), torch.tensor([LENGTHS[name] for name in names]))[None]
     joined["logprobs"].requires_grad_()
     return SurrogateRow(**joined, sequence_ids=ids)
 
 
-def _sequence(name: str) -> dict[str, Tensor]:
+def _make_sequence(name: str) -> dict[str, Tensor]:
     """Return the tensors `[n]` of a dummy sequence, which only its name determines; they are 0 outside the mask."""
     generator = torch.Generator().manual_seed(ord(name))
     count = LENGTHS[name]
@@ -117,7 +117,7 @@ def _sequence(name: str) -> dict[str, Tensor]:
     return {field: value.where(mask, 0.0) for field, value in values.items()} | {"mask": mask}
 
 
-def _nothing() -> SurrogateRow:
+def _make_empty_row() -> SurrogateRow:
     """Return the row without a prediction: one token that is not trained."""
     zero = torch.zeros(1, 1)
     ids = torch.full((1, 1), -1)
@@ -130,9 +130,9 @@ def check_estimator(estimator: OwnEstimator) -> None:
     Raises:
         OwnFunctionError: as in `check_own_functions`.
     """
-    first = _unchanged(estimator, _batch())
-    second = _unchanged(estimator, _batch(absent=2))
-    present = _batch().present
+    first = _call_unchanged(estimator, _make_batch())
+    second = _call_unchanged(estimator, _make_batch(absent=2))
+    present = _make_batch().present
     if (second[:, : present.shape[1]] - first)[present].abs().max() > TOLERANCE * first[present].abs().max():
         estimator.refuse(
             "returned advantages that depend on samples that are not present: take means and deviations over "
@@ -140,7 +140,7 @@ def check_estimator(estimator: OwnEstimator) -> None:
         )
 
 
-def _batch(absent: int = 0) -> RewardBatch:
+def _make_batch(absent: int = 0) -> RewardBatch:
     """Return a dummy batch, with this number of samples more that no group has."""
     samples = max(map(len, REWARDS)) + absent
     shape = (len(REWARDS), samples)
@@ -151,11 +151,11 @@ def _batch(absent: int = 0) -> RewardBatch:
         present[g, : len(group)] = True
         lengths[g, : len(group)] = torch.arange(len(group)) + g + 1
     sampled = torch.arange(int(lengths.max())) < lengths[:, :, None]
-    metadata = [[_metadata(g, reward) for reward in group] for g, group in enumerate(REWARDS)]
+    metadata = [[_make_metadata(g, reward) for reward in group] for g, group in enumerate(REWARDS)]
     return RewardBatch(rewards, lengths, sampled, present, metadata)
 
 
-def _metadata(group: int, reward: float) -> dict[str, Any]:
+def _make_metadata(group: int, reward: float) -> dict[str, Any]:
     return {
         "prompt_id": f"dummy-{group}",
         "source": "dummy",

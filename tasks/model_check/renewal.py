@@ -18,7 +18,7 @@ SIGMAS = 6.0
 """Smallest correlation that counts, in standard deviations under independence, 1 / sqrt(n)."""
 
 
-def correlation(errors: Floats, changes: Floats) -> float:
+def compute_correlation(errors: Floats, changes: Floats) -> float:
     """Return Spearman's rank correlation, which outliers do not dominate.
 
     It is 0 if there are fewer than two values, or if all errors or all changes are equal.
@@ -30,18 +30,18 @@ def correlation(errors: Floats, changes: Floats) -> float:
     return float(spearmanr(errors, changes).statistic)
 
 
-def least_correlation(tokens: int) -> float:
+def compute_least_correlation(tokens: int) -> float:
     """Return the smallest correlation over this number of tokens that counts; it is above 1 below 36 tokens."""
     return SIGMAS / math.sqrt(tokens) if tokens else math.inf
 
 
-def old_group(errors: Floats, changes: Mapping[str, Floats]) -> str | None:
+def find_old_group(errors: Floats, changes: Mapping[str, Floats]) -> str | None:
     """Return the group of tensors whose old values an engine most likely uses, or None.
 
     Args:
         errors: float32 `[n]`, log-probabilities of the engine minus the exact ones, nats.
         changes: float32 `[n]` by group, exact log-probabilities with its old values minus the exact ones, nats.
     """
-    correlations = {group: correlation(errors, values) for group, values in changes.items()}
+    correlations = {group: compute_correlation(errors, values) for group, values in changes.items()}
     group = max(correlations, key=lambda name: correlations[name], default=None)
-    return group if group is not None and correlations[group] > least_correlation(len(errors)) else None
+    return group if group is not None and correlations[group] > compute_least_correlation(len(errors)) else None

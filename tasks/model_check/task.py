@@ -7,7 +7,7 @@ from typing import Annotated
 from flytekit import Resources
 
 from images import TRAINING
-from tasks.flyte.stages import RESULT, Folder, Stopwatch, local, show, shown_stage
+from tasks.flyte.stages import RESULT, Folder, Stopwatch, show, shown_stage, to_local
 from tasks.machine.image import check_image_of_pod
 from tasks.machine.resources import process_resources, return_freed_memory
 from tasks.model_check.options import CheckedOptions
@@ -35,7 +35,7 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
 
     check_image_of_pod()  # before the learner is checked
     watch = Stopwatch(STAGE)
-    differences = check(local(model), options)
+    differences = check(to_local(model), options)
     return_freed_memory()  # locally, the stages after this one run in the same process
     rows = [
         {"between": what.rstrip(","), "nats": f"{apart.nats:.2g}", "rounding": f"{apart.tolerance:.2g}"}
@@ -43,7 +43,7 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
     ]
     largest = max(differences.values(), key=lambda apart: apart.nats / apart.tolerance)
     figures = {"comparisons": f"{len(rows)}", "largest difference": f"{largest.nats:.2g} nats"}
-    show(STAGE, charts.page(figures, charts.table(rows, "Differences of log-probabilities")))
+    show(STAGE, charts.page(figures, charts.render_table(rows, "Differences of log-probabilities")))
     return watch.summary(
         f"learner, engine and export agree: at most {largest.nats:.2g} nats apart; rounding explains up to "
         f"{largest.tolerance:.2g}",

@@ -22,7 +22,7 @@ STRIDE = 37
 text."""
 
 
-def text_tokens(folder: Path) -> list[int]:
+def tokenize_text(folder: Path) -> list[int]:
     """Return the tokens of `TEXT` by the tokenizer in a model folder, without special tokens around it."""
     from transformers import AutoTokenizer
 
@@ -40,7 +40,7 @@ def cut(tokens: Sequence[int], length: int, start: int = 0) -> TokenSequence:
     return TokenSequence(ids[:prompt], ids[prompt:], [0.0] * (len(ids) - prompt), 1.0)
 
 
-def cuttings(tokens: Sequence[int], lengths: Sequence[int], total: int) -> list[TokenSequence]:
+def make_cuttings(tokens: Sequence[int], lengths: Sequence[int], total: int) -> list[TokenSequence]:
     """Return sequences that cycle through these lengths, with at least `total` predicted tokens in total."""
     sequences: list[TokenSequence] = []
     for number, length in enumerate(itertools.cycle(lengths)):

@@ -19,7 +19,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.planning.simulated_actors import ClockLearner, EngineClock, drawn_lengths
+from tasks.planning.simulated_actors import ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import Simulated, Workload, simulate
 from tasks.training.options.run import TrainingConfig
 
@@ -60,16 +60,19 @@ class Rung:
     simulated: Simulated
 
 
-def ladder(steps: int = 192, seed: int = 0) -> list[Rung]:
+def build_ladder(steps: int = 192, seed: int = 0) -> list[Rung]:
     """Return the rungs in order, preceded by the synchronous rung with a window as large as the others'.
 
     Synchronous training has one batch in flight, and nothing while it learns. With a batch of four times the size, for
     four optimizer steps, its engines are as full as the others' can be: `synchronous, wide`.
     """
-    return [_rung(name, options, steps, seed) for name, options in rungs(BATCH, WINDOW // BATCH, steps).items()]
+    return [
+        _build_rung(name, options, steps, seed)
+        for name, options in build_rung_options(BATCH, WINDOW // BATCH, steps).items()
+    ]
 
 
-def rungs(batch: int, wide: int, steps: int) -> dict[str, dict[str, Any]]:
+def build_rung_options(batch: int, wide: int, steps: int) -> dict[str, dict[str, Any]]:
     """Return the training options of each variant of OlmoRL's ablation of its infrastructure, by the variant's name.
 
     A step has `batch` groups, and an asynchronous variant samples `wide` batches ahead.
@@ -89,7 +92,7 @@ def rungs(batch: int, wide: int, steps: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _rung(name: str, options: dict[str, Any], steps: int, seed: int) -> Rung:
+def _build_rung(name: str, options: dict[str, Any], steps: int, seed: int) -> Rung:
     actors = {
         "count": ENGINES,
         "engine": {"max_model_len": LONGEST + 1024, "max_num_seqs": ENGINE.max_num_seqs},
@@ -108,7 +111,7 @@ def _rung(name: str, options: dict[str, Any], steps: int, seed: int) -> Rung:
         }
     )
     chance = random.Random(seed)
-    workload = Workload(drawn_lengths(chance, MEAN_TOKENS, LONGEST))
+    workload = Workload(make_length_sampler(chance, MEAN_TOKENS, LONGEST))
     rate, publish = LEARNER
     simulated = simulate(config, ENGINE, ClockLearner(rate, publish_seconds=publish), workload, seed)
     return Rung(name, config.groups_per_step * max(config.async_steps, 1), simulated)

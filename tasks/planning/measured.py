@@ -38,7 +38,7 @@ ASSUMED = WeightRates()
 """Rates without a measurement. The learner's is about that of offloaded states, 14 GB/s on an H200, less the digest."""
 
 
-def measured_rates(file: Path) -> WeightRates:
+def read_measured_rates(file: Path) -> WeightRates:
     """Return the rates in the results of `make gpu-check JSON=file`.
 
     Raises:

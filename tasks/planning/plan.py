@@ -17,13 +17,13 @@ from math import ceil
 
 from tasks.failures import InfrastructureError
 from tasks.planning.measured import ASSUMED, WeightRates
-from tasks.planning.simulated_actors import ClockLearner, EngineClock, drawn_lengths, mean_context
+from tasks.planning.simulated_actors import ClockLearner, EngineClock, estimate_mean_context, make_length_sampler
 from tasks.planning.simulated_run import Simulated, Workload, simulate
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing import roofline
-from tasks.training.sizing.gpu_memory_fit import PlanError, cache_room, check_memory, learner_room
+from tasks.training.sizing.gpu_memory_fit import PlanError, check_memory, compute_cache_room, learner_room
 from tasks.training.sizing.pod_sizes import MEAN_SHARE
-from tasks.training.sizing.rank_memory import LearnerMemory, learner_memory
+from tasks.training.sizing.rank_memory import LearnerMemory, estimate_learner_memory
 from tasks.training.sizing.roofline import GB, Architecture, Gpu
 
 RESPONSES = 40_000
@@ -92,11 +92,11 @@ class Prompts:
     def lengths(self, longest: int, seed: int) -> Callable[[], int]:
         """Return a function that samples lengths of responses of at most `longest` tokens."""
         chance = random.Random(seed)
-        return drawn_lengths(chance, self.mean(longest), longest)
+        return make_length_sampler(chance, self.mean(longest), longest)
 
     def context(self, longest: int) -> float:
         """Return the mean number of tokens of a response in flight."""
-        return mean_context(self.lengths(longest, seed=0))
+        return estimate_mean_context(self.lengths(longest, seed=0))
 
 
 @dataclass(frozen=True)
@@ -164,20 +164,20 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
     """
     check_memory(config, model, machines.gpu)
-    memory = learner_memory(model, config)
-    cache, clock = _engine(config, model, machines, prompts)
-    rate = _learner_rate(config, model, machines, prompts)
+    memory = estimate_learner_memory(model, config)
+    cache, clock = _estimate_engine(config, model, machines, prompts)
+    rate = _estimate_learner_rate(config, model, machines, prompts)
     weights = float(roofline.WEIGHT * model.parameters)
     publish = 0.0 if config.lora else weights / machines.weights.write  # an adapter is a few MB
     moved = memory.states if config.takes_turns else 0.0
     offload, reload = (moved / speed for speed in machines.host)
     learner = ClockLearner(rate, publish_seconds=publish, offload_seconds=offload, reload_seconds=reload)
-    simulated = _simulated(config, clock, learner, prompts)
+    simulated = _run_simulation(config, clock, learner, prompts)
     seconds = config.steps * simulated.step_seconds
     return Plan(
         config=config,
         machines=machines,
-        nodes=_nodes(config, machines.gpus_per_node),
+        nodes=_count_nodes(config, machines.gpus_per_node),
         learner=memory,
         learner_room=learner_room(config, model, machines.gpu),
         weights=weights,
@@ -194,7 +194,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     )
 
 
-def _nodes(config: TrainingConfig, per_node: int) -> int:
+def _count_nodes(config: TrainingConfig, per_node: int) -> int:
     """Return the number of machines: one if all GPUs are on it, otherwise learner and actors have separate machines."""
     learner = ceil(config.learner.ranks / per_node)
     if config.shares_gpus or config.gpus <= per_node:
@@ -202,26 +202,26 @@ def _nodes(config: TrainingConfig, per_node: int) -> int:
     return learner + ceil((config.gpus - config.learner.ranks) / per_node)
 
 
-def _pace(config: TrainingConfig) -> float:
+def _compute_pace(config: TrainingConfig) -> float:
     """Return the relative speed of a process on a GPU: one half if an engine and a rank both compute on it."""
     return SHARED_PACE if config.placement == "shared" else 1.0
 
 
-def _engine(
+def _estimate_engine(
     config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts
 ) -> tuple[float, EngineClock]:
     """Return the number of bytes for an engine's KV cache, and the engine's speed."""
     engine = config.actors.engine
     gpus, context = engine.gpus_of_replica, prompts.context(config.sampling.max_tokens)
-    cache = cache_room(config, model, machines.gpu)
+    cache = compute_cache_room(config, model, machines.gpu)
     weights = roofline.WEIGHT * model.parameters
-    fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
+    fitting = max(1, min(engine.max_num_seqs, int(cache / model.compute_kv_cache_bytes(context))))
     base, per_sequence = roofline.decode_seconds(
         model,
         machines.gpu,
         gpus=gpus,
         context=context,
-        efficiency=machines.mbu * _pace(config),
+        efficiency=machines.mbu * _compute_pace(config),
         sequences=fitting,
     )
     base += model.layers * machines.layer_seconds[0 if engine.is_eager(gpu=True) else 1]
@@ -241,20 +241,20 @@ def _engine(
     )
 
 
-def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
+def _estimate_learner_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
     mfu = roofline.learner_mfu(model) if machines.mfu is None else machines.mfu
-    return roofline.learner_tokens_per_second(
+    return roofline.estimate_learner_tokens_per_second(
         model,
         machines.gpu,
         ranks=config.learner.ranks,
         context=prompts.context(config.sampling.max_tokens),
         checkpointing=config.learner.gradient_checkpointing,
-        mfu=mfu * _pace(config),
+        mfu=mfu * _compute_pace(config),
         reference=config.objective.kl.in_loss,
     )
 
 
-def best_split(
+def find_best_split(
     config: TrainingConfig, model: Architecture, machines: Machines, nodes: int, prompts: Prompts = Prompts()
 ) -> Plan:
     """Return the plan with the shortest steps among the splits of `nodes` between learner and actors.
@@ -274,12 +274,12 @@ def best_split(
         try:
             candidate = _split(config, machines, learner_nodes, nodes - learner_nodes)
             check_memory(candidate, model, machines.gpu)
-            rated.append((_balanced_rate(candidate, model, machines, prompts), candidate))
+            rated.append((_estimate_balanced_rate(candidate, model, machines, prompts), candidate))
         except PlanError as error:
             reasons.append(error)
     plans = []
     balanced = [candidate for _, candidate in sorted(rated, key=lambda candidate: -candidate[0])]
-    own = [one for one in balanced[SPLITS:] if _sizes(one) == _sizes(config)]
+    own = [one for one in balanced[SPLITS:] if _count_processes(one) == _count_processes(config)]
     for candidate in balanced[:SPLITS] + own:
         try:
             plans.append(plan(candidate, model, machines, prompts))
@@ -290,7 +290,7 @@ def best_split(
     return min(plans, key=lambda candidate: candidate.simulated.step_seconds)
 
 
-def _sizes(config: TrainingConfig) -> tuple[int, int]:
+def _count_processes(config: TrainingConfig) -> tuple[int, int]:
     return config.learner.ranks, config.actors.count
 
 
@@ -308,15 +308,15 @@ def _split(config: TrainingConfig, machines: Machines, learner_nodes: int, actor
     )
 
 
-def _balanced_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
+def _estimate_balanced_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
     """Return the trained tokens/s of the slower side, learner or engines, if neither ever waited."""
-    _, clock = _engine(config, model, machines, prompts)
+    _, clock = _estimate_engine(config, model, machines, prompts)
     running = clock.max_num_seqs
     generated = config.actors.count * running / (clock.step_seconds + clock.sequence_seconds * running)
-    return min((1 - prompts.zero_variance) * generated, _learner_rate(config, model, machines, prompts))
+    return min((1 - prompts.zero_variance) * generated, _estimate_learner_rate(config, model, machines, prompts))
 
 
-def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearner, prompts: Prompts) -> Simulated:
+def _run_simulation(config: TrainingConfig, engine: EngineClock, learner: ClockLearner, prompts: Prompts) -> Simulated:
     actors = config.actors.model_copy(
         update={
             "engine": config.actors.engine.model_copy(

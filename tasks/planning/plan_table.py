@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.cluster.pods import ClusterConfig, controller_pod
+from tasks.cluster.pods import ClusterConfig, build_controller_pod
 from tasks.planning.plan import Plan, Prompts
-from tasks.training.sizing.gpu_memory_fit import PlanError, on_one_gpu
-from tasks.training.sizing.pod_sizes import head_needs
+from tasks.training.sizing.gpu_memory_fit import PlanError, describe_fitting_placements
+from tasks.training.sizing.pod_sizes import compute_head_needs
 from tasks.training.sizing.roofline import GB, GPUS, Architecture
 
 PUBLISHED = {
@@ -34,7 +34,7 @@ def figure(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def _duration(days: float) -> str:
+def _format_duration(days: float) -> str:
     """Format days in the largest unit that gives at least one."""
     hours = 24 * days
     if days >= 1:
@@ -42,15 +42,15 @@ def _duration(days: float) -> str:
     return f"{figure(hours)} hours" if hours >= 1 else f"{figure(60 * hours)} minutes"
 
 
-def _price(plan: Plan, cluster: ClusterConfig) -> str:
+def _format_price(plan: Plan, cluster: ClusterConfig) -> str:
     """Return the price of the GPU hours as the end of a line, or an empty text without `cluster.price_per_gpu_hour`."""
     price = cluster.price_per_gpu_hour
     return "" if price is None else f", {price * plan.gpu_hours:,.2f} at {price:g} an hour"
 
 
-def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
+def _describe_controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
     """Return the rows on the controller's pod: its memory if it is a head, and the time available for scoring."""
-    pod = controller_pod(plan.config, cluster)
+    pod = build_controller_pod(plan.config, cluster)
     cores = pod.cpu or 1
     workers = plan.config.rewards.workers or cores
     seconds = workers / plan.judgements
@@ -59,7 +59,7 @@ def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
     )
     if plan.nodes == 1:
         return [("judging", judging)]
-    needs = head_needs(plan.config, cores)
+    needs = compute_head_needs(plan.config, cores)
     parts = ", ".join(f"{name} {gib:.1f}" for name, gib in needs.items() if gib >= 0.05)
     return [
         ("head", f"{sum(needs.values()):.1f} of {pod.memory_gib} GiB ({parts})"),
@@ -67,7 +67,7 @@ def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
     ]
 
 
-def _turns(plan: Plan) -> list[tuple[str, str]]:
+def _describe_turns(plan: Plan) -> list[tuple[str, str]]:
     """Return the row on the moves between turns, if there is time sharing."""
     if not plan.config.takes_turns:
         return []
@@ -80,19 +80,19 @@ def _turns(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _placements(plan: Plan, gpu: str, model: Architecture) -> list[tuple[str, str]]:
+def _describe_placements(plan: Plan, gpu: str, model: Architecture) -> list[tuple[str, str]]:
     """Return a row for each size of GPU, with the placements that fit, if every rank can have an engine."""
     config = plan.config
     if config.placement == "apart" or not config.as_many_engines_as_ranks:
         return []
     by_memory = {GPUS[name].memory: name for name in (*CARDS, gpu)}
     return [
-        (f"on {memory / GB:.0f} GB", f"{on_one_gpu(config, model, GPUS[name])} ({name})")
+        (f"on {memory / GB:.0f} GB", f"{describe_fitting_placements(config, model, GPUS[name])} ({name})")
         for memory, name in sorted(by_memory.items())
     ]
 
 
-def _assumed(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple[str, str]]:
+def _describe_assumptions(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple[str, str]]:
     """Return the rows on what a plan assumes, and on what it does not contain."""
     mean = prompts.mean(plan.config.sampling.max_tokens)
     rows = [
@@ -112,7 +112,7 @@ def _assumed(plan: Plan, prompts: Prompts, cluster: ClusterConfig) -> list[tuple
     return [("without GPUs", "as cluster.gpus_per_node is 0; what follows is computed as if it was on GPUs"), *rows]
 
 
-def _weights(plan: Plan) -> list[tuple[str, str]]:
+def _describe_weights(plan: Plan) -> list[tuple[str, str]]:
     """Return the row on the way of the weights to engines, and on the source of its rates; none with an adapter."""
     if plan.config.lora:
         return []
@@ -132,7 +132,7 @@ def _weights(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _measured(plan: Plan) -> list[tuple[str, str]]:
+def _describe_measured(plan: Plan) -> list[tuple[str, str]]:
     """Return the rows on which of the plan's inputs were measured on a GPU, and which were not."""
     rates, turns, weights = plan.machines.weights, plan.config.takes_turns, not plan.config.lora
     measured = ["memory of a rank (within 15%, on an H200)"]
@@ -147,21 +147,22 @@ def _measured(plan: Plan) -> list[tuple[str, str]]:
     return [("measured", ", ".join(measured)), ("not measured", ", ".join(others))]
 
 
-def _placement(plan: Plan) -> str:
+def _describe_placement(plan: Plan) -> str:
     config = plan.config
     return (
         f"{_count(config.learner.ranks, 'learner rank')} and {_count(config.actors.count, 'engine')}: "
-        f"{figure(plan.simulated.step_seconds)} s a step, {_duration(plan.days)}, {figure(plan.gpu_hours)} GPU hours"
+        f"{figure(plan.simulated.step_seconds)} s a step, {_format_duration(plan.days)}, {figure(plan.gpu_hours)} "
+        "GPU hours"
     )
 
 
-def comparison(own: Plan | PlanError, best: Plan) -> list[tuple[str, str]]:
+def compare_placements(own: Plan | PlanError, best: Plan) -> list[tuple[str, str]]:
     """Return two rows: the recipe's own placement, or why it does not work, and the best one of a number of nodes."""
-    written = str(own) if isinstance(own, PlanError) else f"{_count(own.nodes, 'node')}, {_placement(own)}"
-    return [("the recipe's own", written), (f"best of {best.nodes} nodes", _placement(best))]
+    written = str(own) if isinstance(own, PlanError) else f"{_count(own.nodes, 'node')}, {_describe_placement(own)}"
+    return [("the recipe's own", written), (f"best of {best.nodes} nodes", _describe_placement(best))]
 
 
-def table(
+def format_plan(
     recipe: str,
     gpu: str,
     model: Architecture,
@@ -188,14 +189,14 @@ def table(
     step = plan.engine.step_seconds + plan.engine.sequence_seconds * plan.sequences
     window = config.groups_per_step * max(config.async_steps, 1) * config.sampling.samples
     rows = [
-        *_assumed(plan, prompts, cluster),
-        *_measured(plan),
-        *(comparison(own, plan) if own is not None else []),
+        *_describe_assumptions(plan, prompts, cluster),
+        *_describe_measured(plan),
+        *(compare_placements(own, plan) if own is not None else []),
         (
             "model",
             f"{model.parameters / 1e9:.1f} billion parameters, "
             + (f"{model.active_parameters / 1e9:.1f} of which a token passes, " if model.experts else "")
-            + f"{model.kv_cache(1) / 1024:.0f} KiB of cache a token",
+            + f"{model.compute_kv_cache_bytes(1) / 1024:.0f} KiB of cache a token",
         ),
         (
             "machines",
@@ -212,8 +213,8 @@ def table(
             f"{plan.weights / GB:.0f} GB of weights, {plan.kv_room / GB:.0f} GB of cache: {plan.sequences} sequences "
             f"at a time, {1000 * step:.0f} ms a step",
         ),
-        *_weights(plan),
-        *_turns(plan),
+        *_describe_weights(plan),
+        *_describe_turns(plan),
         ("in the window", f"{window:,} responses, {window / config.actors.count:,.0f} an engine"),
         (
             "tokens/s",
@@ -221,16 +222,17 @@ def table(
             f"learner could take {plan.learner_rate:,.0f}",
         ),
         ("idle", f"learner {simulated.learner_idle:.0%}, actors {simulated.actors_idle:.0%}"),
-        *_controller(plan, cluster),
+        *_describe_controller(plan, cluster),
         ("staleness", f"{simulated.staleness:.1f} versions, {simulated.staleness_max:.0f} at most"),
         (
             "time",
-            f"{figure(simulated.step_seconds)} s a step, {_duration(plan.days)} on {_count(plan.gpus, 'GPU')} for "
-            f"{_count(config.steps, 'step')}, {figure(plan.gpu_hours)} GPU hours{_price(plan, cluster)}",
+            f"{figure(simulated.step_seconds)} s a step, {_format_duration(plan.days)} on {_count(plan.gpus, 'GPU')} "
+            "for "
+            f"{_count(config.steps, 'step')}, {figure(plan.gpu_hours)} GPU hours{_format_price(plan, cluster)}",
         ),
         *([("published", PUBLISHED[name])] if (name := Path(recipe).stem) in PUBLISHED else []),
         ("bottleneck", plan.bottleneck),
-        *_placements(plan, gpu, model),
+        *_describe_placements(plan, gpu, model),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(

@@ -17,7 +17,7 @@ HEAD = (
 """The first two lines of the table."""
 
 
-def recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
+def format_recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
     """Return a recipe's row of the table, with the numbers that `plan` computes without options.
 
     Args:
@@ -25,23 +25,23 @@ def recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
         recipe: the recipe with this name.
         gpu: name of the GPU, a key of `roofline.GPUS`.
     """
-    judging = judge_gpus(recipe.companion(DataFile))
-    cells = [f"`{name}`", placed(recipe, judging)]
+    judging = judge_gpus(recipe.load_companion(DataFile))
+    cells = [f"`{name}`", describe_pods(recipe, judging)]
     if not recipe.cluster.gpus_per_node:
-        return _row([*cells, "-", "-", "none", "-", "-"])
+        return _format_row([*cells, "-", "-", "none", "-", "-"])
     machines = Machines(roofline.GPUS[gpu], recipe.cluster.gpus_per_node)
     try:
-        model = roofline.architecture(recipe.model.source.model_dump(), None)
+        model = roofline.read_architecture(recipe.model.source.model_dump(), None)
         computed = plan(recipe.run, model, machines)
     except (PlanError, roofline.ShapeError) as error:
-        return _row([*cells, f"no plan: {error}", "", f"{recipe.gpus + judging}", "", ""])
+        return _format_row([*cells, f"no plan: {error}", "", f"{recipe.gpus + judging}", "", ""])
     memory = f"{computed.learner.total / GB:.1f} of {computed.learner_room / GB:.0f}"
     engine = f"{computed.weights / GB:.1f}, {computed.kv_room / GB:.0f}"
     hours = figure(24 * computed.days)
-    return _row([*cells, memory, engine, f"{computed.gpus + judging}", hours, figure(computed.gpu_hours)])
+    return _format_row([*cells, memory, engine, f"{computed.gpus + judging}", hours, figure(computed.gpu_hours)])
 
 
-def placed(recipe: Recipe, judge_gpus: int) -> str:
+def describe_pods(recipe: Recipe, judge_gpus: int) -> str:
     """Return a description of the pods of a recipe's training on a cluster."""
     on_ranks = {"shared": ", an engine next to each rank", "time_shared": ", an engine in turns with each rank"}
     beside = on_ranks.get(recipe.placement, "")
@@ -53,5 +53,5 @@ def placed(recipe: Recipe, judge_gpus: int) -> str:
     return f"a head, and of {recipe.cluster.gpus_per_node} GPUs each: {machines}{beside}"
 
 
-def _row(cells: list[str]) -> str:
+def _format_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"

@@ -102,14 +102,14 @@ class ClockActor:
         tokens = min(self._draw_tokens(), sampling.max_tokens)
         request = _Request(0.0, next(self._numbers), tokens, 0.0, [], self._loop.create_future())
         self._queued[request.order] = request
-        self._go_on()
+        self._update_running()
         try:
             await request.done
         except asyncio.CancelledError:
             self.advance()
             self._running.pop(request.order, None)
             self._queued.pop(request.order, None)
-            self._go_on()
+            self._update_running()
             raise
         self._close_span(request)
         reason = "length" if tokens >= sampling.max_tokens else "stop"
@@ -149,12 +149,12 @@ class ClockActor:
     def _pause(self) -> None:
         self.advance()
         self._paused = True
-        self._go_on()
+        self._update_running()
 
     def _resume(self) -> None:
         self._at = self._loop.time()
         self._paused = self._sleeps = False
-        self._go_on()
+        self._update_running()
 
     def _recompute_seconds(self) -> float:
         context = sum(self._made - request.began_at for request in self._running.values())
@@ -189,7 +189,7 @@ class ClockActor:
     def _step(self) -> float:
         return self._clock.step_seconds + self._clock.sequence_seconds * len(self._running)
 
-    def _go_on(self) -> None:
+    def _update_running(self) -> None:
         """Finish the sequences that have ended, start queued ones, and set a timer for the next end."""
         self.advance()
         while self._ends and (self._ends[0].order not in self._running or self._ends[0].ends_at <= self._made + 1e-6):
@@ -206,7 +206,7 @@ class ClockActor:
             self._timer = None
         if self._running and not self._paused:
             seconds = (self._ends[0].ends_at - self._made) * self._step()
-            self._timer = self._loop.call_later(max(seconds, 0.0), self._go_on)
+            self._timer = self._loop.call_later(max(seconds, 0.0), self._update_running)
 
 
 @dataclass
@@ -305,7 +305,7 @@ class ChanceJudge:
         return {}
 
 
-def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: float = 0.8) -> Callable[[], int]:
+def make_length_sampler(chance: random.Random, mean: float, longest: int, spread: float = 0.8) -> Callable[[], int]:
     """Return a function that samples response lengths: log-normal, cut at `longest`, with `mean` after the cut.
 
     Args:
@@ -319,14 +319,14 @@ def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: floa
     sample = random.Random(0)
     uncut = np.exp([sample.gauss(0, spread) for _ in range(20_000)])  # lengths whose logarithm has the mean 0
 
-    def excess(location: float) -> float:
+    def compute_excess(location: float) -> float:
         return float(np.minimum(math.exp(location) * uncut, longest).mean()) - mean
 
-    location = brentq(excess, -20.0, 30.0)
+    location = brentq(compute_excess, -20.0, 30.0)
     return lambda: max(1, min(longest, round(chance.lognormvariate(location, spread))))
 
 
-def mean_context(draw_tokens: Callable[[], int], samples: int = 20_000) -> float:
+def estimate_mean_context(draw_tokens: Callable[[], int], samples: int = 20_000) -> float:
     """Return the mean number of tokens that a response in flight has so far: E[L^2] / 2 E[L], for lengths L.
 
     It is more than half of the mean length E[L], since a long response is in flight for longer.

@@ -99,7 +99,9 @@ class _Metrics:
         return 0
 
 
-def centred_scores(batch: Sequence[JudgedGroup], _: list[float], config: TrainingConfig) -> list[list[Advantage]]:
+def compute_centred_scores(
+    batch: Sequence[JudgedGroup], _: list[float], config: TrainingConfig
+) -> list[list[Advantage]]:
     """Return the scores minus their mean, by group: they are 0 for the same responses as the advantages.
 
     A step's duration depends on nothing else, and this needs no torch. The mean is over the group or, for
@@ -138,7 +140,7 @@ def play(
             Checkpoints(folder / "checkpoints"),
             folder / "policies",
             validation_prompts=validated,
-            advantages=centred_scores,
+            advantages=compute_centred_scores,
             turns=turns,
         )
         with contextlib.suppress(EnoughError):
@@ -173,12 +175,12 @@ def simulate(
         actors.append(made if isinstance(made, ClockActor) else ClockActor(made, workload.draw_tokens))
         return actors[-1]
 
-    def busy() -> tuple[float, float]:
+    def measure_busy() -> tuple[float, float]:
         for actor in actors:
             actor.advance()
         return learner.busy_seconds, sum(actor.busy_seconds for actor in actors)
 
-    metrics = _Metrics(config.steps, busy)
+    metrics = _Metrics(config.steps, measure_busy)
     prompt = [0] * workload.prompt_tokens
     prompts = [
         Prompt(str(number), "math", [], "math", None if chance.random() < workload.zero_variance else "1", prompt)

@@ -69,8 +69,8 @@ def run_in_virtual_time(main: Awaitable[T]) -> T:
         NothingToDoError: `main` would wait forever.
     """
 
-    async def awaited() -> T:
+    async def run() -> T:
         return await main
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(awaited())
+        return runner.run(run())

@@ -73,7 +73,7 @@ class Checkpoints:
         self._on_saved = on_saved
         self._may_replace = may_replace
         self._every = every
-        self._clear()
+        self._remove_incomplete()
 
     async def begin(self, state: RunState, groups: pa.Table, learner: Writer) -> Path:
         """Write the controller's `state` and `groups`, let the learner begin to write, and return the folder.
@@ -81,12 +81,12 @@ class Checkpoints:
         It is a checkpoint once the learner has written its files and `complete` has been called.
         """
         await asyncio.to_thread(self._may_replace)
-        await asyncio.to_thread(self._clear)
+        await asyncio.to_thread(self._remove_incomplete)
         # Not `durable.whole`, because the learner still writes after this call, and `complete` is called much later.
         partial = self._folder / f"step_{state.version:08d}{PARTIAL}"
         partial.mkdir(exist_ok=True)
-        await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
-        await learner.save(self.learner_in(partial))
+        await asyncio.to_thread(write_table, self.find_groups_file(partial), groups, SAVED_GROUPS)
+        await learner.save(self.find_learner_folder(partial))
         state.write(partial)
         return partial
 
@@ -111,7 +111,7 @@ class Checkpoints:
                 them.
         """
         await asyncio.to_thread(self._on_saved, checkpoint)
-        complete = _complete(self._folder)
+        complete = _list_complete(self._folder)
         of_every = [path for path in complete if int(path.name.removeprefix("step_")) % self._every == 0]
         for old in complete[:-KEEP]:
             if old not in of_every[-1:]:
@@ -124,7 +124,7 @@ class Checkpoints:
         Args:
             policies: the folder of all policies of the run.
         """
-        older = _complete(self._folder)[:-1]
+        older = _list_complete(self._folder)[:-1]
         superseded = {policies / name for path in older for name in RunState.read(path).policies}
         await asyncio.to_thread(self._may_replace)
         for old in older:
@@ -133,34 +133,34 @@ class Checkpoints:
 
     async def _delete_unneeded(self, superseded: Iterable[Path]) -> None:
         """Delete the policies among `superseded` that no complete checkpoint needs."""
-        needed = {name for path in _complete(self._folder) for name in RunState.read(path).policies}
+        needed = {name for path in _list_complete(self._folder) for name in RunState.read(path).policies}
         for policy in superseded:
             if policy.name not in needed:
                 await asyncio.to_thread(shutil.rmtree, policy)
 
-    def _clear(self) -> None:
+    def _remove_incomplete(self) -> None:
         """Remove checkpoints that were never completed."""
         for partial in self._folder.glob(f"*{PARTIAL}"):
             shutil.rmtree(partial, ignore_errors=True)  # a rank that is being replaced may still write there
 
     @staticmethod
-    def learner_in(checkpoint: Path) -> Path:
+    def find_learner_folder(checkpoint: Path) -> Path:
         """Return the folder of the learner's files in `checkpoint`."""
         return checkpoint / "learner"
 
     @staticmethod
-    def groups_in(checkpoint: Path) -> Path:
+    def find_groups_file(checkpoint: Path) -> Path:
         """Return the file with the groups of `checkpoint`."""
         return checkpoint / "groups.parquet"
 
-    def newest(self) -> Path | None:
+    def find_newest(self) -> Path | None:
         """Return the newest complete checkpoint, or None if there is none."""
-        return self.newest_in(self._folder)
+        return self.find_newest_below(self._folder)
 
     @staticmethod
-    def newest_in(folder: Path) -> Path | None:
+    def find_newest_below(folder: Path) -> Path | None:
         """Return the newest complete checkpoint in `folder`, which another process may be writing to."""
-        complete = _complete(folder)
+        complete = _list_complete(folder)
         return complete[-1] if complete else None
 
 
@@ -174,5 +174,5 @@ def _delete(checkpoint: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def _complete(folder: Path) -> list[Path]:
+def _list_complete(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step_*") if path.suffix != PARTIAL)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.records.checkpoint import Checkpoints
 from tasks.records.ledger import Ledger
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 from tasks.tables.parquet import write_table
 from tasks.tables.schemas import LEDGER
 
@@ -48,7 +48,7 @@ async def end(folder: Path, ledger: Ledger, checkpoints: Checkpoints, lineage: M
     Raises:
         LeaseLostError: another attempt has taken over the run.
     """
-    with whole(folder / TABLE) as partial:
+    with write_whole(folder / TABLE) as partial:
         write_table(partial, ledger.table(), LEDGER, lineage)
     try:
         await checkpoints.keep_last(folder / "policies")

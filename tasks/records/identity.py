@@ -57,18 +57,18 @@ def run_setup(config: TrainingConfig) -> RunSetup:
         ranks=config.learner.ranks,
         zero_stage=config.learner.zero_stage,
         dtype=config.learner.dtype,
-        options=_leaves(result_options(config)),
-        chosen=sorted(_leaves(non_default_options(config))),
+        options=_list_leaves(result_options(config)),
+        chosen=sorted(_list_leaves(non_default_options(config))),
     )
 
 
-def _leaves(options: Any, path: str = "") -> dict[str, Any]:
+def _list_leaves(options: Any, path: str = "") -> dict[str, Any]:
     """Return the values of nested options by dotted name."""
     if not isinstance(options, dict):
         return {path: options}
     leaves: dict[str, Any] = {}
     for name, value in options.items():
-        leaves |= _leaves(value, f"{path}.{name}" if path else name)
+        leaves |= _list_leaves(value, f"{path}.{name}" if path else name)
     return leaves
 
 
@@ -111,7 +111,7 @@ def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> Non
         logger.warning("%s = %s from here on; it was %s, the default of other code", name, now[name], before[name])
 
 
-def needs_conversion(state: RunState, config: TrainingConfig) -> bool:
+def should_convert(state: RunState, config: TrainingConfig) -> bool:
     """Return whether `state` was saved with another number of learner ranks or another ZeRO stage than in `config`.
 
     The learner's files in the checkpoint then have to be converted (`tasks.training.learner.universal`).

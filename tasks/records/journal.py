@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from tasks.failures import MistakeError
 from tasks.records.ledger import cut_back
 from tasks.records.run_state import RunState
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 from tasks.tables.json_lines import read_json_lines
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Journal:
         rows[-1] = {name: value for name, value in rows[-1].items() if name not in others} | figures
         self.close()
         shutil.rmtree(self._board_folder)
-        with whole(self.path, durable=True) as partial:
+        with write_whole(self.path, durable=True) as partial:
             partial.write_text("".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows))
         self._file = self.path.open("ab")
         self._board = self._open_board()

@@ -62,7 +62,7 @@ class TrainedTokens:
     advantage: float | Floats
 
 
-def token_columns(completion: Completion, trained: TrainedTokens | None) -> dict[str, Any]:
+def make_token_columns(completion: Completion, trained: TrainedTokens | None) -> dict[str, Any]:
     """Return the `TOKEN_COLUMNS` of a response; `trained` is None if no step was taken on it."""
     advantage = trained.advantage if trained else None
     return {

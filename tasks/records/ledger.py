@@ -18,9 +18,9 @@ import pyarrow as pa
 from tasks.failures import MistakeError
 from tasks.records.kept_tokens import TrainedTokens
 from tasks.records.response_files import RolloutFiles
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 from tasks.tables.json_lines import read_json_lines
-from tasks.tables.parquet import storable, table_from_rows
+from tasks.tables.parquet import build_table, storable
 from tasks.tables.schemas import LEDGER, canonical_json
 from tasks.training.groups.group import Group, JudgedGroup, describe_unjudged
 
@@ -85,7 +85,7 @@ class Ledger:
         scores, unjudged = (group.scores, group.unjudged) if isinstance(group, JudgedGroup) else ([], ())
         left_out = describe_unjudged([sample.reason for sample in unjudged], len(lengths) + len(unjudged))
         row = {
-            **_identity(group),
+            **_make_identity(group),
             "scores": [*scores, *(None for _ in unjudged)],
             "num_tokens": [*lengths, *(sample.num_tokens for sample in unjudged)],
             "advantage_spread": spread,
@@ -94,7 +94,7 @@ class Ledger:
             "detail": storable("; ".join(filter(None, (detail, left_out)))) or None,
         }
         self._write(row)
-        self.rollouts.add(_sampled(group), fate, step, tokens)
+        self.rollouts.add(_get_sampled(group), fate, step, tokens)
 
     def add_replay(self, group: JudgedGroup, *, step: int, spread: float) -> None:
         """Record that `group`, which was trained on before, was trained on again at `step`.
@@ -107,7 +107,7 @@ class Ledger:
         self.fates["replayed"] += 1
         self._write(
             {
-                **_identity(group),
+                **_make_identity(group),
                 "scores": [],
                 "num_tokens": [],
                 "advantage_spread": spread,
@@ -130,24 +130,24 @@ class Ledger:
     def table(self) -> pa.Table:
         """Return the ledger as a table of `schemas.LEDGER`, sorted by group number."""
         rows = sorted(read_json_lines(self.path), key=lambda row: row["group"])
-        return table_from_rows(rows, LEDGER, str(self.path))
+        return build_table(rows, LEDGER, str(self.path))
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def _sampled(group: Group | JudgedGroup) -> Group:
+def _get_sampled(group: Group | JudgedGroup) -> Group:
     return group.sampled if isinstance(group, JudgedGroup) else group
 
 
-def _identity(group: Group | JudgedGroup) -> dict[str, Any]:
+def _make_identity(group: Group | JudgedGroup) -> dict[str, Any]:
     return {
         "group": group.number,
         "prompt_id": group.prompt.prompt_id,
         "domain": group.prompt.domain,
-        "actors": _sampled(group).actors,
-        "sampled_at": _sampled(group).sampled_at,
+        "actors": _get_sampled(group).actors,
+        "sampled_at": _get_sampled(group).sampled_at,
         "finished_at": group.finished_at if isinstance(group, JudgedGroup) else None,
         "first_version": group.first_version,
         "last_version": group.last_version,
@@ -167,6 +167,6 @@ def cut_back(path: Path, length: int) -> None:
         raise MistakeError(f"{path} holds {size} bytes, the checkpoint recorded {length}: the run folder was changed")
     if not size:
         return
-    with whole(path, durable=True) as partial:
+    with write_whole(path, durable=True) as partial:
         shutil.copyfile(path, partial)
         os.truncate(partial, length)

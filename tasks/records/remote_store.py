@@ -46,9 +46,9 @@ from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.locations import RESPONSE_LIST
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file, put_file
-from tasks.storage.threads import in_thread
+from tasks.storage.threads import call_in_thread
 from tasks.training.learner.checkpoint_shards import KEEP, MANIFEST, LearnerShards, ShardStorage
-from tasks.training.runtime.timeouts import Limit, StalledError, within
+from tasks.training.runtime.timeouts import Limit, StalledError, wait_within
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -117,7 +117,7 @@ class RunStore:
 
     def __enter__(self) -> RunStore:
         try:
-            self._persistently(partial(check_access, self._fs, self._address))
+            self._retry(partial(check_access, self._fs, self._address))
         except AccessError:
             raise
         except Exception as error:  # fsspec's file systems share no kind of error
@@ -139,7 +139,7 @@ class RunStore:
         """
         if self._upload is not None:
             self._upload.result()
-        self._upload = in_thread(self._save, checkpoint)
+        self._upload = call_in_thread(self._save, checkpoint)
 
     def put(self, checkpoint: Path) -> None:
         """Upload a complete checkpoint as `save` does, and wait for the end of the upload."""
@@ -152,7 +152,7 @@ class RunStore:
             StoreError: the storage does not respond.
         """
         try:
-            return bool(self._persistently(self._complete))
+            return bool(self._retry(self._complete))
         except Exception as error:  # fsspec's file systems share no kind of error
             raise StoreError(f"{self._address} cannot be read: {error}") from error
 
@@ -166,16 +166,16 @@ class RunStore:
             StoreError: the storage does not respond.
         """
         try:
-            uploads = self._persistently(self._complete)
-            newest_here = self._newest_here()
+            uploads = self._retry(self._complete)
+            newest_here = self._find_newest_here()
         except Exception as error:  # fsspec's file systems share no kind of error
             raise StoreError(f"{self._address} cannot be read: {error}") from error
         for upload in reversed(uploads):
-            version = version_of(upload)
+            version = parse_version(upload)
             if newest_here is not None and version <= newest_here:
                 return None
             try:
-                self._persistently(partial(self._download, upload))
+                self._retry(partial(self._download, upload))
             except DamagedError as error:
                 logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._address, upload, error)
             except Exception as error:  # fsspec's file systems share no kind of error
@@ -191,11 +191,11 @@ class RunStore:
         The newest is kept for a retry, in case the attempt is killed later while its results are uploaded.
         """
         if self._wait_for_upload():
-            self._upload = in_thread(self._finish)
+            self._upload = call_in_thread(self._finish)
             self._wait_for_upload()
 
     def _finish(self) -> None:
-        self._put_beside("the last responses", self._responses)
+        self._put_beside("the last responses", self._list_response_files)
         self._list_responses()
         self._put_beside("policies on the way", self._policies)
         self._tidy(1, sys.maxsize)
@@ -203,8 +203,8 @@ class RunStore:
     def _wait_for_upload(self) -> bool:
         """Wait for the running upload, and log every minute. Return False if it hangs and is abandoned."""
 
-        async def waited(upload: Future[None]) -> None:
-            await within(
+        async def wait(upload: Future[None]) -> None:
+            await wait_within(
                 asyncio.wrap_future(upload),
                 f"{self._address}: the run has ended, and waits for its last upload",
                 Limit(HANG_SECONDS, "HANG_SECONDS"),
@@ -213,7 +213,7 @@ class RunStore:
 
         try:
             if self._upload is not None:
-                asyncio.run(waited(self._upload))
+                asyncio.run(wait(self._upload))
         except StalledError as error:
             logger.warning("%s: the upload is abandoned", error)
             self._upload = None
@@ -222,7 +222,7 @@ class RunStore:
 
     def _save(self, checkpoint: Path) -> None:
         try:
-            self._persistently(lambda: self._put(checkpoint))
+            self._retry(lambda: self._put(checkpoint))
         except Exception as error:  # a failed upload must not end training
             logger.warning(
                 "%s was not uploaded to %s: %s. Training continues; killed now, it would continue from an older "
@@ -234,7 +234,7 @@ class RunStore:
             return
         self._list_responses()
         self._put_beside("policies on the way", self._policies)
-        self._tidy(KEEP, version_of(checkpoint.name))
+        self._tidy(KEEP, parse_version(checkpoint.name))
 
     def _tidy(self, keep: int, up_to: int) -> None:
         try:
@@ -245,15 +245,15 @@ class RunStore:
 
     def _put_beside(self, what: str, paths: Callable[[], list[Path]]) -> None:
         try:
-            self._persistently(lambda: self._put_each_once(paths()))
+            self._retry(lambda: self._put_each_once(paths()))
         except Exception as error:  # the run is complete without them
             logger.warning("%s were not uploaded to %s: %s", what, self._address, error)
 
     def _list_responses(self) -> None:
-        new = [path for path in self._responses() if path in self._put_once and path not in self._listed]
+        new = [path for path in self._list_response_files() if path in self._put_once and path not in self._listed]
         try:
             if new:
-                self._persistently(lambda: add_to_list(self._fs, self._address, new))
+                self._retry(lambda: add_to_list(self._fs, self._address, new))
             self._listed.update(new)
         except Exception as error:  # only `fetch EXECUTION responses` needs the list
             logger.warning("%s was not written to %s: %s", RESPONSE_LIST, self._address, error)
@@ -265,23 +265,23 @@ class RunStore:
                 self._put_once.add(path)
                 self._files_put += 1
 
-    def _responses(self) -> list[Path]:
+    def _list_response_files(self) -> list[Path]:
         return sorted((self._folder / "rollouts").glob("*.parquet"))
 
     def _policies(self) -> list[Path]:
         complete = [folder for folder in (self._folder / "policies").glob("step_*") if folder.suffix != PARTIAL]
-        return [path for folder in sorted(complete) for path in files_below(folder)]
+        return [path for folder in sorted(complete) for path in list_files(folder)]
 
     def _put(self, checkpoint: Path) -> None:
-        self._put_each_once(self._responses())
-        shards = LearnerShards.read(Checkpoints.learner_in(checkpoint))  # names the upload that ranks wrote to
+        self._put_each_once(self._list_response_files())
+        shards = LearnerShards.read(Checkpoints.find_learner_folder(checkpoint))  # names the upload that ranks wrote to
         upload = shards.upload if shards else f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
         files = {}
         for name, path, length in self._files(checkpoint):
             files[name] = digest(path, length)
             self._put_file(f"{self._address}/{upload}/{name}", path, length)
             self._files_put += 1
-        manifest = Manifest(version=version_of(checkpoint.name), files=files)
+        manifest = Manifest(version=parse_version(checkpoint.name), files=files)
         self._fs.pipe_file(f"{self._address}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
 
     def _put_file(self, address: str, path: Path, length: int) -> None:
@@ -298,11 +298,11 @@ class RunStore:
         yield "metrics.jsonl", self._folder / "metrics.jsonl", state.journal_bytes
         policies = [self._folder / "policies" / name for name in state.policies]
         for below in (checkpoint, self._folder / "tensorboard", *policies):
-            for path in files_below(below):
+            for path in list_files(below):
                 yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
 
     def _complete(self) -> list[str]:
-        return [upload for upload, is_complete in uploads_at(self._fs, self._address).items() if is_complete]
+        return [upload for upload, is_complete in list_uploads(self._fs, self._address).items() if is_complete]
 
     def _delete_old(self, keep: int, up_to: int) -> None:
         """Delete all uploads except the newest `keep` complete ones and newer incomplete ones.
@@ -310,13 +310,13 @@ class RunStore:
         If several are kept, the newest of `every` steps is also kept. Versions above `up_to` are kept, because ranks
         may still be uploading their shards.
         """
-        uploads = uploads_at(self._fs, self._address)
+        uploads = list_uploads(self._fs, self._address)
         complete = [upload for upload, is_complete in uploads.items() if is_complete]
         newest = complete[-keep:]
         if keep > 1:
-            newest = [*[upload for upload in complete if version_of(upload) % self._every == 0][-1:], *newest]
+            newest = [*[upload for upload in complete if parse_version(upload) % self._every == 0][-1:], *newest]
         for upload in uploads:
-            if newest and upload not in newest and version_of(upload) <= min(up_to, version_of(newest[-1])):
+            if newest and upload not in newest and parse_version(upload) <= min(up_to, parse_version(newest[-1])):
                 if uploads[upload]:  # first, so that an interrupted deletion does not look complete
                     self._fs.rm_file(f"{self._address}/{upload}/{MANIFEST}")
                 for path in self._fs.find(f"{self._address}/{upload}"):
@@ -343,20 +343,20 @@ class RunStore:
         Raises:
             DamagedError: a shard is missing or too short.
         """
-        shards = LearnerShards.read(Checkpoints.learner_in(checkpoint))
-        if shards and (name := self.shards.lack(shards)):
+        shards = LearnerShards.read(Checkpoints.find_learner_folder(checkpoint))
+        if shards and (name := self.shards.find_missing(shards)):
             raise DamagedError(f"{name}, a part of the learner's, is missing there or incomplete")
 
-    def _newest_here(self) -> int | None:
+    def _find_newest_here(self) -> int | None:
         """Return the version of the newest checkpoint in the run folder, after removing those without stored shards."""
-        while local := Checkpoints.newest_in(self._folder / "checkpoints"):
+        while local := Checkpoints.find_newest_below(self._folder / "checkpoints"):
             try:
-                self._persistently(partial(self._check_shards, local))
+                self._retry(partial(self._check_shards, local))
             except DamagedError as error:
                 logger.warning("%s cannot be used: %s", local, error)
                 shutil.rmtree(local)
             else:
-                return version_of(local.name)
+                return parse_version(local.name)
         return None
 
     def _move_in(self, arriving: Path, checkpoint: str) -> None:
@@ -377,14 +377,14 @@ class RunStore:
         os.replace(source, self._folder / "checkpoints" / checkpoint)
         shutil.rmtree(arriving)
 
-    def _persistently(self, do: Callable[[], Result]) -> Result:
+    def _retry(self, do: Callable[[], Result]) -> Result:
         """Return the result of `do`. Retry it after pauses, except after refusals and damage, which are permanent."""
         return retrying(
             do, self._retry_seconds, lambda error: not isinstance(error, AccessError | DamagedError), self._address
         )
 
 
-def uploads_at(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
+def list_uploads(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
     """Return the names of all uploads at a run's address, oldest version first, with True if the upload is complete."""
     filesystem.invalidate_cache()
     root = filesystem._strip_protocol(address)
@@ -398,7 +398,7 @@ def uploads_at(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
     return {upload: upload in manifests for upload in sorted(uploads)}
 
 
-def files_below(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """Return the files in a folder and its subfolders."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
@@ -408,6 +408,6 @@ def _is_upload(name: str) -> bool:
     return head.startswith("step_") and head[5:].isdecimal() and bool(upload)
 
 
-def version_of(name: str) -> int:
+def parse_version(name: str) -> int:
     """Return the version in the name of a checkpoint or an upload."""
     return int(name.removeprefix("step_").partition(".")[0])

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
-from tasks.excerpts.texts import printable
-from tasks.generation.episode_turns import turns_of
+from tasks.excerpts.texts import make_printable
+from tasks.generation.episode_turns import make_turn_rows
 from tasks.generation.interface import Completion
-from tasks.records.kept_tokens import TOKEN_COLUMNS, TrainedTokens, is_kept, token_columns
-from tasks.records.routes import ROUTES, routes_value
+from tasks.records.kept_tokens import TOKEN_COLUMNS, TrainedTokens, is_kept, make_token_columns
+from tasks.records.routes import ROUTES, encode_routes
 from tasks.rollouts.episodes import episode_columns
-from tasks.storage.durable import whole
-from tasks.tables.parquet import storable, table_from_rows, write_table
+from tasks.storage.durable import write_whole
+from tasks.tables.parquet import build_table, storable, write_table
 from tasks.tables.schemas import EPISODE_TURNS
 from tasks.training.groups.group import Group, JudgedGroup, Sample
 
@@ -53,10 +53,10 @@ TRAINING_ROLLOUTS = pa.schema(
 )
 """Schema of the files: one row per finished response, with `fate` and `step` of its group as in the ledger.
 
-For an episode, `response` is the last turn, and `turns` contains all turns (`turns_of`). For a single response `turns`
-is empty. `score` is the verifier's score before shaping, or null if the response could not be scored. Then `detail` has
-the reason. `rewards` contains the components of the score by name, before their weights. The last columns are null for
-groups whose tokens are not kept (`TOKEN_COLUMNS`), and `routes` also without `routing_replay`.
+For an episode, `response` is the last turn, and `turns` contains all turns (`make_turn_rows`). For a single response
+`turns` is empty. `score` is the verifier's score before shaping, or null if the response could not be scored. Then
+`detail` has the reason. `rewards` contains the components of the score by name, before their weights. The last columns
+are null for groups whose tokens are not kept (`TOKEN_COLUMNS`), and `routes` also without `routing_replay`.
 """
 
 FLUSH_BYTES = 256 << 20
@@ -112,12 +112,12 @@ class RolloutFiles:
         has_tokens = is_kept(group.number, self._keep_tokens)
         for sample in group.samples:
             if sample.completion:
-                row = _row(group, sample, fate, step)
+                row = _make_row(group, sample, fate, step)
                 if has_tokens:
-                    row |= token_columns(sample.completion, trained.get(sample.index))
-                    row["routes"] = routes_value(sample.completion.routes)
+                    row |= make_token_columns(sample.completion, trained.get(sample.index))
+                    row["routes"] = encode_routes(sample.completion.routes)
                 self._rows.append(row)
-                self._bytes += _size(row)
+                self._bytes += _estimate_size(row)
 
     @property
     def is_due(self) -> bool:
@@ -134,7 +134,7 @@ class RolloutFiles:
         return self.files
 
 
-def _size(row: dict[str, Any]) -> int:
+def _estimate_size(row: dict[str, Any]) -> int:
     """Return an estimate of the bytes that a row takes in memory."""
     turns = sum(len(turn["content"]) + TOKEN_BYTES * len(turn["token_ids"]) for turn in row["turns"])
     arrays = [value for value in row.values() if isinstance(value, np.ndarray)]
@@ -144,11 +144,11 @@ def _size(row: dict[str, Any]) -> int:
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(exist_ok=True)
-    with whole(path) as partial:
-        write_table(partial, table_from_rows(rows, TRAINING_ROLLOUTS, str(path)), TRAINING_ROLLOUTS)
+    with write_whole(path) as partial:
+        write_table(partial, build_table(rows, TRAINING_ROLLOUTS, str(path)), TRAINING_ROLLOUTS)
 
 
-def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str, Any]:
+def _make_row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str, Any]:
     completion, score = sample.completion, sample.score
     assert completion is not None
     versions = [span.version for span in completion.versions] or [group.policy_version]
@@ -158,7 +158,7 @@ def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str,
         "sample": sample.index,
         "prompt_id": group.prompt.prompt_id,
         "response": storable(completion.text),
-        "turns": turns_of(completion),
+        "turns": make_turn_rows(completion),
         "num_tokens": completion.num_tokens,
         "finish_reason": completion.finish_reason,
         "actor": sample.actor,
@@ -180,21 +180,21 @@ def print_responses(groups: Iterable[JudgedGroup], step: int, count: int, chars:
         print(
             f"── step {step} ── {group.prompt.domain} {group.prompt.prompt_id[:8]} ── reward {score:.2f} ── "
             f"{completion.num_tokens} tokens\n"
-            f"{_excerpt(group.prompt.messages[-1]['content'], chars)}\n"
-            f"{_response(completion, chars)}",
+            f"{_format_excerpt(group.prompt.messages[-1]['content'], chars)}\n"
+            f"{_format_response(completion, chars)}",
             file=sys.stderr,
             flush=True,
         )
 
 
-def _response(completion: Completion, chars: int) -> str:
+def _format_response(completion: Completion, chars: int) -> str:
     row = {**episode_columns(completion), "finish_reason": completion.finish_reason}
-    if episode := ShownEpisode.of_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
+    if episode := ShownEpisode.from_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
         return "\n".join(episode.lines())
-    return f"▸ {_excerpt(completion.text, chars)}"
+    return f"▸ {_format_excerpt(completion.text, chars)}"
 
 
-def _excerpt(text: str, chars: int) -> str:
+def _format_excerpt(text: str, chars: int) -> str:
     """Return the beginning and the end of a text, without characters that move a terminal's cursor."""
-    text = printable(text.strip())
+    text = make_printable(text.strip())
     return text if len(text) <= chars else f"{text[: chars // 2]} […] {text[-chars // 2 :]}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 
-def steps_in(path: Path) -> list[int]:
+def read_step_range(path: Path) -> list[int]:
     """Return the first and the last step in a file of responses. A group that no step took counts by its weights."""
     table = pq.read_table(path, columns=["step", "last_version"])
     ends = pc.min_max(pc.coalesce(table["step"], table["last_version"])).as_py()
@@ -33,5 +33,5 @@ def add_to_list(filesystem: AbstractFileSystem, address: str, paths: list[Path])
         listed = json.loads(filesystem.cat_file(location))
     except FileNotFoundError:
         listed = {}
-    listed |= {path.name: steps_in(path) for path in paths}
+    listed |= {path.name: read_step_range(path) for path in paths}
     filesystem.pipe_file(location, json.dumps(listed, sort_keys=True).encode())

@@ -14,7 +14,7 @@ ROUTES = pa.struct([("shape", pa.list_(pa.int32())), ("experts", pa.large_binary
 the lower one first. They are for the tokens of the prompt and of the response, without the last."""
 
 
-def routes_value(routes: Routes | None) -> dict[str, Any] | None:
+def encode_routes(routes: Routes | None) -> dict[str, Any] | None:
     """Return routes as a value of `ROUTES`, or None without routes."""
     if routes is None:
         return None
@@ -22,7 +22,7 @@ def routes_value(routes: Routes | None) -> dict[str, Any] | None:
     return {"shape": list(routes.shape), "experts": little.tobytes()}
 
 
-def routes_of(value: dict[str, Any] | None) -> Routes | None:
+def decode_routes(value: dict[str, Any] | None) -> Routes | None:
     """Return the routes in a value of `ROUTES`."""
     if value is None:
         return None

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from tasks.failures import MistakeError
 from tasks.machine import precision
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 
 FORMAT = 5
 """Version of the checkpoint layout. It changes when the code cannot read checkpoints of earlier code any more."""
@@ -76,7 +76,7 @@ class RunState(RunSetup):
     """Number of files in `rollouts/`. Resuming removes later files."""
 
     @classmethod
-    def beginning(cls, setup: RunSetup) -> RunState:
+    def begin(cls, setup: RunSetup) -> RunState:
         """Return the state of a run under `setup` that has taken no step."""
         return cls(
             **setup.model_dump(),
@@ -107,7 +107,9 @@ class RunState(RunSetup):
             if written == FORMAT:
                 return cls.model_validate_json(content)
         except (OSError, ValidationError) as error:
-            raise MistakeError(f"checkpoint {checkpoint}: state.json cannot be read: {_reason(error)}") from None
+            raise MistakeError(
+                f"checkpoint {checkpoint}: state.json cannot be read: {_describe_error(error)}"
+            ) from None
         raise OtherRunError(
             f"{checkpoint} has format {written}, and this code reads format {FORMAT}: continue with the code that "
             f"wrote it; {SEED_ADVICE}"
@@ -115,7 +117,7 @@ class RunState(RunSetup):
 
     def write(self, checkpoint: Path) -> None:
         """Write the state into the folder `checkpoint`."""
-        with whole(checkpoint / "state.json") as partial:  # its error names the path if the disk is full
+        with write_whole(checkpoint / "state.json") as partial:  # its error names the path if the disk is full
             partial.write_text(self.model_dump_json())
 
 
@@ -125,7 +127,7 @@ class _WithFormat(BaseModel):
     format: int
 
 
-def _reason(error: OSError | ValidationError) -> str:
+def _describe_error(error: OSError | ValidationError) -> str:
     if isinstance(error, OSError):
         return str(error)
     return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".lstrip(": ") for fault in error.errors())

@@ -29,7 +29,7 @@ class Attached:
 
 
 @contextlib.contextmanager
-def attached(
+def open_run_storage(
     folder: Path,
     address: str | None,
     filesystem_of: Callable[[str], AbstractFileSystem],
@@ -56,7 +56,7 @@ def attached(
     """
     folder.mkdir(parents=True, exist_ok=True)
     if address is None:
-        with Lease.of_folder(folder) as lease:
+        with Lease.from_folder(folder) as lease:
             begin(None)
             yield Attached(lease)
         return

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, Routes, VersionSpan
-from tasks.records.routes import ROUTES, routes_of, routes_value
-from tasks.tables.parquet import read_table, storable, table_from_rows
+from tasks.records.routes import ROUTES, decode_routes, encode_routes
+from tasks.tables.parquet import build_table, read_table, storable
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.options.objective import ShapingConfig
 from tasks.verifiers import Reward, Score
@@ -76,7 +76,7 @@ without `routing_replay`.
 """
 
 
-def groups_table(groups: Iterable[Group | JudgedGroup]) -> pa.Table:
+def make_groups_table(groups: Iterable[Group | JudgedGroup]) -> pa.Table:
     """Return groups, with the completions and scores that they have so far, as a table of `SAVED_GROUPS`."""
     finished = [
         (group.sampled, group.finished_at) if isinstance(group, JudgedGroup) else (group, None) for group in groups
@@ -90,14 +90,16 @@ def groups_table(groups: Iterable[Group | JudgedGroup]) -> pa.Table:
             "policy_version": group.policy_version,
             "actor": sample.actor,
             "finished": sample.completion is not None,
-            "completion": _completion_row(generated) if (generated := sample.completion or sample.recorded) else None,
+            "completion": _make_completion_row(generated)
+            if (generated := sample.completion or sample.recorded)
+            else None,
             "score": _score_row(sample.score) if sample.score else None,
-            "routes": routes_value(generated.routes) if generated else None,
+            "routes": encode_routes(generated.routes) if generated else None,
         }
         for group, finished_at in finished
         for sample in group.samples
     ]
-    return table_from_rows(rows, SAVED_GROUPS, "the groups of the window")
+    return build_table(rows, SAVED_GROUPS, "the groups of the window")
 
 
 def load_groups(
@@ -115,19 +117,19 @@ def load_groups(
         ValueError: the mixture lacks the prompt of a group.
     """
     by_number: dict[int, list[dict[str, Any]]] = {}
-    for row in _rows(read_table(path, SAVED_GROUPS)):
+    for row in _read_rows(read_table(path, SAVED_GROUPS)):
         by_number.setdefault(row["group"], []).append(row)
     ready, in_flight = [], []
     for rows in by_number.values():
-        group, finished_at = _group(rows, prompts), rows[0]["finished_at"]
+        group, finished_at = _build_group(rows, prompts), rows[0]["finished_at"]
         if finished_at is None:
             in_flight.append(group)
         else:
-            ready.append(JudgedGroup.of(group, shaping, finished_at))
+            ready.append(JudgedGroup.from_group(group, shaping, finished_at))
     return ready, in_flight
 
 
-def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+def _read_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the table's rows, with tokens and log-probabilities as numpy arrays.
 
     As Python numbers, the tokens and log-probabilities of a window would fill a machine's memory.
@@ -143,11 +145,11 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
+def _build_group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     first = rows[0]
     if first["prompt_id"] not in prompts:
         raise MistakeError(f"the checkpoint contains a group of prompt {first['prompt_id']}, which the mixture lacks")
-    group = Group.of(
+    group = Group.create(
         first["group"],
         prompts[first["prompt_id"]],
         len(rows),
@@ -156,7 +158,7 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     )
     for sample, row in zip(group.samples, rows, strict=True):
         sample.actor = row["actor"]
-        generated = _completion(row["completion"], routes_of(row["routes"])) if row["completion"] else None
+        generated = _build_completion(row["completion"], decode_routes(row["routes"])) if row["completion"] else None
         if row["finished"]:
             sample.completion, sample.stage = generated, Stage.JUDGING
         else:
@@ -167,7 +169,7 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     return group
 
 
-def _completion(row: dict[str, Any], routes: Routes | None) -> Completion:
+def _build_completion(row: dict[str, Any], routes: Routes | None) -> Completion:
     end = row["end"]
     if end is not None:
         failure = FunctionFailure(**end["failure"]) if end["failure"] else None
@@ -178,18 +180,18 @@ def _completion(row: dict[str, Any], routes: Routes | None) -> Completion:
         row["logprobs"],
         row["finish_reason"],
         [VersionSpan(**span) for span in row["versions"]],
-        tuple(_turn(turn) for turn in row["turns"]),
+        tuple(_build_turn(turn) for turn in row["turns"]),
         end,
         routes,
     )
 
 
-def _turn(row: dict[str, Any]) -> EpisodeTurn:
+def _build_turn(row: dict[str, Any]) -> EpisodeTurn:
     context = None if row["context"] is None else np.array(row["context"], np.int32)
     return EpisodeTurn(**{**row, "inserted": tuple(row["inserted"]), "context": context})
 
 
-def _completion_row(completion: Completion) -> dict[str, Any]:
+def _make_completion_row(completion: Completion) -> dict[str, Any]:
     spans = [{"version": span.version, "start": span.start, "end": span.end} for span in completion.versions]
     turns = [
         {

@@ -28,11 +28,11 @@ from pydantic import ValidationError
 
 from tasks.failures import MistakeError
 from tasks.records.checkpoint import Checkpoints
-from tasks.records.remote_store import Manifest, RunStore, files_below, uploads_at, version_of
+from tasks.records.remote_store import Manifest, RunStore, list_files, list_uploads, parse_version
 from tasks.records.run_state import RunState
 from tasks.storage.access import is_refusal
-from tasks.storage.durable import PARTIAL, whole
-from tasks.storage.locations import address_of, folder_of
+from tasks.storage.durable import PARTIAL, write_whole
+from tasks.storage.locations import resolve_address, resolve_folder
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import StoreError
 from tasks.training.learner.checkpoint_shards import MANIFEST, SHARDS
@@ -63,7 +63,7 @@ class RunLocation:
     """Called with the run's storage, if any, after its lease is acquired and before anything is read (`attached`)."""
 
 
-def location_of_run(
+def find_run_location(
     name: str, config: TrainingConfig, raw_output_prefix: str, filesystem_of: FileSystemOf
 ) -> RunLocation:
     """Return the location of the run `name` or, if that has taken more steps, of a run with the steps in `config`.
@@ -77,30 +77,30 @@ def location_of_run(
     Raises:
         StoreError: the storage does not respond.
     """
-    folder, address = folder_of(name), address_of(name, raw_output_prefix)
-    newest = Checkpoints.newest_in(folder / "checkpoints")
-    stored = _stored_versions(filesystem_of(address), address) if address else []
-    taken = max([*stored, version_of(newest.name) if newest else 0])
+    folder, address = resolve_folder(name), resolve_address(name, raw_output_prefix)
+    newest = Checkpoints.find_newest_below(folder / "checkpoints")
+    stored = _list_stored_versions(filesystem_of(address), address) if address else []
+    taken = max([*stored, parse_version(newest.name) if newest else 0])
     if taken <= config.steps:
         return RunLocation(folder, address)
     name = f"{name}-{config.steps}"
-    own = folder_of(name)
+    own = resolve_folder(name)
     shorter = ShorterRun(own, folder, address, taken, config.steps, rerolls=config.prompts.reroll is not None)
-    return RunLocation(own, address_of(name, raw_output_prefix), shorter.begin)
+    return RunLocation(own, resolve_address(name, raw_output_prefix), shorter.begin)
 
 
-def _stored_versions(filesystem: AbstractFileSystem, address: str) -> list[int]:
+def _list_stored_versions(filesystem: AbstractFileSystem, address: str) -> list[int]:
     """Return the versions of the complete uploads at an address.
 
     Returns none if access is refused, because `RunStore` reports that error.
     """
     try:
-        uploads = _persistently(partial(uploads_at, filesystem, address), address)
+        uploads = _retry(partial(list_uploads, filesystem, address), address)
     except Exception as error:  # fsspec's file systems share no kind of error
         if is_refusal(error):
             return []
         raise StoreError(f"{address} cannot be read: {error}") from error
-    return [version_of(upload) for upload, is_complete in uploads.items() if is_complete]
+    return [parse_version(upload) for upload, is_complete in uploads.items() if is_complete]
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class ShorterRun:
         Raises:
             StoreError: the storage does not respond.
         """
-        if Checkpoints.newest_in(self.folder / "checkpoints") or (store and store.has_checkpoint()):
+        if Checkpoints.find_newest_below(self.folder / "checkpoints") or (store and store.has_checkpoint()):
             beginning = ""  # `run_attempt.reported` names the step
         elif self.rerolls:
             beginning = ", from the beginning, as prompts.reroll waits for a share of the steps"
-        elif self._copied_from_folder(store) or (store and self._copied_on_storage(store)):
+        elif self._copy_from_folder(store) or (store and self._copy_on_storage(store)):
             beginning = f", from a copy of its checkpoint of step {self.steps}"
         else:
             beginning = f", from the beginning, as it has no checkpoint of step {self.steps}"
@@ -144,18 +144,18 @@ class ShorterRun:
             flush=True,
         )
 
-    def _copied_from_folder(self, store: RunStore | None) -> bool:
+    def _copy_from_folder(self, store: RunStore | None) -> bool:
         """Copy the checkpoint in the longer run's folder. Return False if there is none, or it is deleted meanwhile.
 
-        A checkpoint with learner shards at the longer run's address is left to `_copied_on_storage`.
+        A checkpoint with learner shards at the longer run's address is left to `_copy_on_storage`.
         """
         name = f"step_{self.steps:08d}"
         source, target = self.longer / "checkpoints" / name, self.folder / "checkpoints" / name
-        if not source.is_dir() or (store and (Checkpoints.learner_in(source) / f"{SHARDS}.json").exists()):
+        if not source.is_dir() or (store and (Checkpoints.find_learner_folder(source) / f"{SHARDS}.json").exists()):
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with whole(target, durable=True) as unfinished:
+            with write_whole(target, durable=True) as unfinished:
                 state = RunState.read(source)
                 _copy(source, unfinished)
                 self._copy_records(state)
@@ -176,30 +176,30 @@ class ShorterRun:
     def _copy_records(self, state: RunState) -> None:
         """Copy the records that a checkpoint with this state needs."""
         for name in ("ledger.jsonl", "metrics.jsonl"):  # resuming truncates them
-            with whole(self.folder / name, durable=True) as unfinished:
+            with write_whole(self.folder / name, durable=True) as unfinished:
                 shutil.copyfile(self.longer / name, unfinished)
         shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
         for name in ("rollouts", "policies"):
             (self.folder / name).mkdir(exist_ok=True)
         for path in (self.longer / "rollouts").glob("*.parquet"):
             if self._is_earlier(f"rollouts/{path.name}", state.rollout_files):
-                with whole(self.folder / "rollouts" / path.name, durable=True) as unfinished:
+                with write_whole(self.folder / "rollouts" / path.name, durable=True) as unfinished:
                     shutil.copyfile(path, unfinished)
         exported = [path.name for path in (self.longer / "policies").glob("step_*") if path.suffix != PARTIAL]
         earlier = [name for name in exported if self._is_earlier(f"policies/{name}", state.rollout_files)]
         for name in (*earlier, *state.policies):
-            with whole(self.folder / "policies" / name, durable=True) as unfinished:
+            with write_whole(self.folder / "policies" / name, durable=True) as unfinished:
                 _copy(self.longer / "policies" / name, unfinished)
 
-    def _copied_on_storage(self, store: RunStore) -> bool:
+    def _copy_on_storage(self, store: RunStore) -> bool:
         """Copy the upload at the longer run's address. Return False if there is none, or it is deleted meanwhile."""
         filesystem, source = store.shards.filesystem, self._source
         try:
-            uploads = _persistently(partial(uploads_at, filesystem, source), source)
+            uploads = _retry(partial(list_uploads, filesystem, source), source)
             complete = [upload for upload, is_complete in uploads.items() if is_complete]
             for upload in complete:
-                if version_of(upload) == self.steps:
-                    _persistently(partial(self._copy_upload, filesystem, upload, store.shards.address), source)
+                if parse_version(upload) == self.steps:
+                    _retry(partial(self._copy_upload, filesystem, upload, store.shards.address), source)
                     return True
         except (FileNotFoundError, ValidationError):  # a `ValidationError` means a damaged manifest
             return False
@@ -217,15 +217,15 @@ class ShorterRun:
         state = filesystem.cat_file(f"{source}/checkpoints/step_{self.steps:08d}/state.json")
         wanted = {
             name: size
-            for name, size in _sizes_at(filesystem, source).items()
+            for name, size in _read_sizes(filesystem, source).items()
             if name != MANIFEST and not name.startswith(BOARD)
         }
-        for name, _ in sorted(wanted.items() - _sizes_at(filesystem, target).items()):
+        for name, _ in sorted(wanted.items() - _read_sizes(filesystem, target).items()):
             filesystem.cp_file(f"{source}/{name}", f"{target}/{name}")
         filesystem.invalidate_cache()
         if not filesystem.exists(f"{source}/{MANIFEST}"):  # the file that is deleted first
             raise FileNotFoundError(source)
-        for name, _ in wanted.items() - _sizes_at(filesystem, target).items():  # Azure copies asynchronously
+        for name, _ in wanted.items() - _read_sizes(filesystem, target).items():  # Azure copies asynchronously
             raise OSError(f"{target}/{name} is not copied yet")
         self._copy_responses_and_policies(filesystem, json.loads(state).get("rollout_files", 0), own)
         files = {name: file for name, file in manifest.files.items() if not name.startswith(BOARD)}
@@ -237,12 +237,12 @@ class ShorterRun:
 
         def copy() -> None:
             for folder in ("rollouts", "policies"):
-                for name in _sizes_at(filesystem, f"{self._source}/{folder}"):
+                for name in _read_sizes(filesystem, f"{self._source}/{folder}"):
                     if self._is_earlier(f"{folder}/{name}", rollout_files):
                         filesystem.cp_file(f"{self._source}/{folder}/{name}", f"{own}/{folder}/{name}")
 
         try:
-            _persistently(copy, self._source)
+            _retry(copy, self._source)
         except Exception as error:  # the run is complete without them
             logger.warning("responses and policies of the first steps were not copied to %s: %s", own, error)
 
@@ -259,7 +259,7 @@ class ShorterRun:
         return self.longer_address
 
 
-def _sizes_at(filesystem: AbstractFileSystem, address: str) -> dict[str, int]:
+def _read_sizes(filesystem: AbstractFileSystem, address: str) -> dict[str, int]:
     """Return the sizes in bytes of all files below an address by relative path, or an empty dict if there are none."""
     root = filesystem._strip_protocol(address)
     try:
@@ -269,12 +269,12 @@ def _sizes_at(filesystem: AbstractFileSystem, address: str) -> dict[str, int]:
     return {path.removeprefix(f"{root}/"): about["size"] for path, about in files.items()}
 
 
-def _persistently(do: Callable[[], Result], address: str) -> Result:
+def _retry(do: Callable[[], Result], address: str) -> Result:
     """Return the result of `do`. Retry it after pauses, unless the storage refuses it or a file is missing."""
     return retrying(do, WAITS, lambda error: not is_refusal(error), address)
 
 
 def _copy(source: Path, target: Path) -> None:
-    for path in files_below(source):
+    for path in list_files(source):
         (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / path.relative_to(source))

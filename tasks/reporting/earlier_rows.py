@@ -26,7 +26,7 @@ STAGES_OF = {
 _IDENTITY = ("stage", "kind", "source", "row")
 
 
-def with_earlier(made: str | Path, given: Iterable[Path], target: Path) -> None:
+def write_with_earlier(made: str | Path, given: Iterable[Path], target: Path) -> None:
     """Write the rows that a part dropped, and before them the rows that were dropped before its inputs were made.
 
     Args:
@@ -40,7 +40,7 @@ def with_earlier(made: str | Path, given: Iterable[Path], target: Path) -> None:
     for path in given:
         earlier = path.resolve().parent / "set_aside.parquet"
         if path.stem in STAGES_OF and earlier.is_file():
-            rows = _of_stages(read_table(earlier, SET_ASIDE), STAGES_OF[path.stem])
+            rows = _select_stages(read_table(earlier, SET_ASIDE), STAGES_OF[path.stem])
             new = [tuple(row.values()) not in present for row in rows.select(_IDENTITY).to_pylist()]
             added = rows.filter(pa.array(new, pa.bool_()))
             present |= {tuple(row.values()) for row in added.select(_IDENTITY).to_pylist()}
@@ -49,5 +49,5 @@ def with_earlier(made: str | Path, given: Iterable[Path], target: Path) -> None:
     write_table(target, table, SET_ASIDE, metadata | {READ: counts})
 
 
-def _of_stages(table: pa.Table, stages: Collection[str]) -> pa.Table:
+def _select_stages(table: pa.Table, stages: Collection[str]) -> pa.Table:
     return table.filter(pc.is_in(table.column("stage"), pa.array(list(stages))))

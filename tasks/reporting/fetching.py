@@ -15,7 +15,7 @@ from tasks.flyte.training_responses import RESPONSES, fetch_responses
 from tasks.inputs.launching import FILES
 from tasks.inputs.minimal_options import written_options
 from tasks.reporting.index import write_index
-from tasks.reporting.publication import new_run
+from tasks.reporting.publication import publish_run
 from tasks.storage.locations import outputs_folder
 
 
@@ -36,8 +36,8 @@ def fetch_outputs(
     runs = outputs_folder()
     ended = executions.find(remote, execution)
     named = tuple(name for name in outputs if name != RESPONSES)
-    wanted = executions.chosen(ended, named) if named or not outputs else []
-    with new_run(runs, ended.began, execution) as (folder, final):
+    wanted = executions.choose_outputs(ended, named) if named or not outputs else []
+    with publish_run(runs, ended.began, execution) as (folder, final):
         if final.exists():
             shutil.copytree(final, folder, dirs_exist_ok=True, copy_function=os.link)
         for output in wanted:
@@ -47,7 +47,7 @@ def fetch_outputs(
             yield output.name, final / output.file_name
         for path in fetch_responses(remote, ended, folder / RESPONSES, steps) if RESPONSES in outputs else ():
             yield RESPONSES, final / RESPONSES / path.name
-        for name, file in executions.input_files(ended, FILES):
+        for name, file in executions.load_input_files(ended, FILES):
             options = written_options(file, absolute=False)
             (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to the file of the earlier call
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))

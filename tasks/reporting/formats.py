@@ -39,7 +39,7 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def hours(spent: float) -> str:
+def format_hours(spent: float) -> str:
     """Format core hours or GPU hours, with two significant digits below ten: 0.35, 4.2, 1,250."""
     return f"{spent:,.0f}" if spent >= 10 else f"{spent:.2g}"
 
@@ -48,8 +48,8 @@ def cost(spent: Cost) -> str:
     """Format a cost as GPU hours (if GPUs were used), core hours, and the total at the given prices."""
     if not spent.core_hours:
         return UNKNOWN if spent.seconds else "nothing"
-    cores = f"{hours(spent.core_hours)} core hours"
-    held = f"{hours(spent.gpu_hours)} GPU hours, {cores}" if spent.gpu_hours else cores
+    cores = f"{format_hours(spent.core_hours)} core hours"
+    held = f"{format_hours(spent.gpu_hours)} GPU hours, {cores}" if spent.gpu_hours else cores
     if spent.total is None:
         return held
     judging = f", {money(spent.judging)} of it for judging" if spent.judging else ""
@@ -85,10 +85,10 @@ def detectable(gain: float | None, metric: str = "pass_rate") -> str:
 
 def moment(when: datetime) -> str:
     """Format a time in UTC, to the second."""
-    return f"{aware(when):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{to_utc(when):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def aware(when: datetime) -> datetime:
+def to_utc(when: datetime) -> datetime:
     """Return the time in UTC. A naive time is taken as UTC, because every stage records UTC."""
     return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tasks.tables.schemas import AFTER, BEFORE, HELDOUT, ROLLOUTS
 
 
-def heldout_rollouts(parts: Iterable[pa.Table]) -> tuple[pa.Table, pa.Table]:
+def select_heldout_rollouts(parts: Iterable[pa.Table]) -> tuple[pa.Table, pa.Table]:
     """Return the `ROLLOUTS` of the held-out prompts from the initial checkpoint and from the trained policy.
 
     Args:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.lineage.differences import differences
-from tasks.reporting.page_templates import templates
-from tasks.storage.durable import whole
+from tasks.lineage.differences import find_differences
+from tasks.reporting.page_templates import load_templates
+from tasks.storage.durable import write_whole
 
 INDEX = "index.html"
 """Name of the page."""
@@ -75,17 +75,17 @@ def write_index(outputs: Path) -> Path:
             continue
         if isinstance(run, Mapping) and _is_whole(run):
             runs.append((path.parent, run))
-    options = differences([run.get("options", {}) for _, run in runs])
-    rows = [_listed(folder, run, own) for (folder, run), own in zip(runs, options, strict=True)]
+    options = find_differences([run.get("options", {}) for _, run in runs])
+    rows = [_describe_run(folder, run, own) for (folder, run), own in zip(runs, options, strict=True)]
     pages = sorted((outputs / EXPERIMENTS).glob("*/experiment.html"), reverse=True)
     experiments = [path.parent.name for path in pages if not path.parent.is_symlink()]
     page = outputs / INDEX
-    with whole(page) as partial:
-        partial.write_text(templates().get_template("index.html.j2").render(runs=rows, experiments=experiments))
+    with write_whole(page) as partial:
+        partial.write_text(load_templates().get_template("index.html.j2").render(runs=rows, experiments=experiments))
     return page
 
 
-def _listed(folder: Path, run: Mapping[str, Any], differing: list[str]) -> Listed:
+def _describe_run(folder: Path, run: Mapping[str, Any], differing: list[str]) -> Listed:
     further = {title: page for title, page in FURTHER.items() if (folder / page).is_file()}
     return Listed(folder.name, run, "" if "part" in run else "report.html", further, differing)
 

@@ -43,7 +43,7 @@ def rows(outputs: list[Output]) -> list[dict[str, str]]:
     named = {output.digest: output.name for output in outputs}
     made_in = {output.provenance["image"] for output in outputs if "image" in output.provenance}
 
-    def labelled(name: str, digest: str) -> str:
+    def format_input(name: str, digest: str) -> str:
         known = named.get(digest, name)
         return f"{name} {digest[:DIGEST_DIGITS]}" + (f" ({known})" if known != name else "")
 
@@ -51,9 +51,9 @@ def rows(outputs: list[Output]) -> list[dict[str, str]]:
         {
             "name": output.name,
             "digest": output.digest[:DIGEST_DIGITS],
-            "made_from": ", ".join(labelled(*given) for given in output.inputs()),
+            "made_from": ", ".join(format_input(*given) for given in output.inputs()),
             "spec": output.provenance.get("spec_digest", "")[:DIGEST_DIGITS],
-            "seed": _seed(output.provenance.get("seed")),
+            "seed": _format_seed(output.provenance.get("seed")),
             "code": output.provenance.get("code_version", "")[:DIGEST_DIGITS],
             "image": output.provenance.get("image", "") if len(made_in) > 1 else "",
         }
@@ -61,7 +61,7 @@ def rows(outputs: list[Output]) -> list[dict[str, str]]:
     ]
 
 
-def _seed(seed: int | dict[str, int] | None) -> str:
+def _format_seed(seed: int | dict[str, int] | None) -> str:
     if isinstance(seed, dict):
         return ", ".join(map(str, sorted(set(seed.values()))))
     return "" if seed is None else str(seed)
@@ -77,17 +77,19 @@ def images(summaries: list[StageSummary]) -> str:
     return "\n".join(f"{image} ({', '.join(stages)})" for image, stages in by_image.items())
 
 
-def without_folders(value: Any) -> Any:
+def drop_folders(value: Any) -> Any:
     """Return options with the names of the files and folders of this machine instead of their absolute paths."""
     if isinstance(value, dict):
-        return {key: without_folders(item) for key, item in value.items()}
+        return {key: drop_folders(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [without_folders(item) for item in value]
+        return [drop_folders(item) for item in value]
     is_path = isinstance(value, str) and value.startswith("/") and "\n" not in value and os.path.lexists(value)
     return Path(value).name if is_path else value
 
 
-def model_card(title: str, base: str, headline: str, files: Mapping[str, str], functions: Collection[str] = ()) -> str:
+def render_model_card(
+    title: str, base: str, headline: str, files: Mapping[str, str], functions: Collection[str] = ()
+) -> str:
     """Return the `README.md` of a policy, with the front matter that the hub reads.
 
     Args:

@@ -17,15 +17,15 @@ from markupsafe import Markup
 from tasks import charts
 from tasks.reporting import sections
 from tasks.reporting.index import INDEX
-from tasks.reporting.page_templates import templates
-from tasks.reporting.reward_means import reward_means
-from tasks.reporting.sample_responses import samples
-from tasks.reporting.sampling_costs import sampling_costs
-from tasks.tables.losses import WARN_IF_LOST, all_warnings
+from tasks.reporting.page_templates import load_templates
+from tasks.reporting.reward_means import compute_reward_means
+from tasks.reporting.sample_responses import choose_samples
+from tasks.reporting.sampling_costs import compute_sampling_costs
+from tasks.tables.losses import WARN_IF_LOST, collect_warnings
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
-from tasks.tables.single_domain import without_repeats
-from tasks.tables.truncation import truncation_warnings
+from tasks.tables.single_domain import drop_repeats
+from tasks.tables.truncation import format_truncation_warnings
 
 
 @dataclass
@@ -88,7 +88,7 @@ class ReportInputs:
 def render(inputs: ReportInputs) -> str:
     """Return the page as HTML text. Raises `TableError` if a table does not match its schema."""
     _validate(inputs)
-    return templates().get_template("page.html.j2").render(_context(inputs))
+    return load_templates().get_template("page.html.j2").render(_make_context(inputs))
 
 
 def _validate(inputs: ReportInputs) -> None:
@@ -105,26 +105,26 @@ def _validate(inputs: ReportInputs) -> None:
         validate(getattr(inputs, name), schema, f"report input {name!r}")
 
 
-def _context(inputs: ReportInputs) -> dict[str, Any]:
+def _make_context(inputs: ReportInputs) -> dict[str, Any]:
     """Return the template variables by name."""
-    funnels = sections.funnels(
+    funnels = sections.count_funnels(
         inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score, inputs.min_mean_score
     )
-    evaluation = without_repeats(inputs.evaluation)
-    figures = sections.benchmarks(evaluation)
-    shown = sections.shown(figures)
+    evaluation = drop_repeats(inputs.evaluation)
+    figures = sections.make_benchmark_rows(evaluation)
+    shown = sections.select_shown(figures)
     overall = {row["metric"]: row for row in figures if row["benchmark"] == "all"}
     return {
         "title": inputs.title,
         "style": Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
         "headline": overall.get("pass_rate"),
         "mean_score": overall.get("mean_score"),
-        "samples_per_prompt": _samples_per_prompt(inputs.after),
+        "samples_per_prompt": _count_samples(inputs.after),
         "steps": len(inputs.metrics),
         "trained_tokens": sum(row.get("trained_tokens") or 0 for row in inputs.metrics),
         "model": inputs.lineage.get("model"),
         "stages": sections.stages(inputs.summaries, inputs.run),
-        "stage_facts": sections.stage_facts(inputs.summaries),
+        "stage_facts": sections.list_stage_facts(inputs.summaries),
         "cost": sections.cost(inputs.summaries, None, inputs.price_per_gpu_hour),
         "paid_here": sections.cost(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
         "some_cached": any(summary.run != inputs.run for summary in inputs.summaries),
@@ -136,47 +136,47 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "files": inputs.files,
         "index": f"../{INDEX}",
         "has_view": inputs.has_view,
-        "losses": all_warnings(inputs.summaries, inputs.warn_if_lost),
+        "losses": collect_warnings(inputs.summaries, inputs.warn_if_lost),
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
         "max_mean_score": inputs.max_mean_score,
         "min_mean_score": inputs.min_mean_score,
-        "mixture": sections.mixture_rows(inputs.mixture),
+        "mixture": sections.make_mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),
         "figures": shown,
-        "truncated": truncation_warnings(inputs.evaluation),
+        "truncated": format_truncation_warnings(inputs.evaluation),
         "policies": sections.policies(evaluation),
-        "sampling_costs": sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
-        "rounded_types": sections.rounded_types(inputs.summaries),
-        "asked_benchmarks": sections.asked_benchmarks(inputs.summaries),
+        "sampling_costs": compute_sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
+        "rounded_types": sections.list_rounded_types(inputs.summaries),
+        "asked_benchmarks": sections.list_asked_benchmarks(inputs.summaries),
         "figures_left_out": len(figures) - len(shown),
-        "rewards": reward_means(inputs.summaries, inputs.before, inputs.after, inputs.metrics),
-        "never_held_out": sorted(set(_domains(inputs.mixture)) - set(_domains(inputs.heldout))),
+        "rewards": compute_reward_means(inputs.summaries, inputs.before, inputs.after, inputs.metrics),
+        "never_held_out": sorted(set(_list_domains(inputs.mixture)) - set(_list_domains(inputs.heldout))),
         "unjudged": {
             policy: table.column("score").null_count
             for policy, table in (("before", inputs.before), ("after", inputs.after))
         },
-        "p_values": sections.p_values(inputs.summaries),
-        "samples": samples(inputs.before, inputs.after, inputs.heldout),
+        "p_values": sections.collect_p_values(inputs.summaries),
+        "samples": choose_samples(inputs.before, inputs.after, inputs.heldout),
         "lineage": inputs.lineage,
         "outputs": inputs.outputs,
-        "charts": {name: Markup(chart) for name, chart in _charts(inputs, funnels).items()},  # noqa: S704 - escaped
+        "charts": {name: Markup(chart) for name, chart in _draw_charts(inputs, funnels).items()},  # noqa: S704 - escaped
     }
 
 
-def _domains(table: pa.Table) -> list[str]:
+def _list_domains(table: pa.Table) -> list[str]:
     return table.column("domain").unique().to_pylist()
 
 
-def _charts(inputs: ReportInputs, funnels: list[sections.Funnel]) -> dict[str, str]:
+def _draw_charts(inputs: ReportInputs, funnels: list[sections.Funnel]) -> dict[str, str]:
     return {
-        "funnel": sections.funnel_chart(funnels),
+        "funnel": sections.draw_funnels(funnels),
         "mean_scores": charts.mean_scores(inputs.graded, inputs.max_mean_score),
-        "mixture": sections.mixture_chart(inputs.mixture),
-        "training": charts.training_curves(inputs.metrics),
-        "fates": sections.fates_chart(inputs.ledger),
-        "evaluation": charts.before_after(without_repeats(inputs.evaluation)),
+        "mixture": sections.draw_mixture(inputs.mixture),
+        "training": charts.draw_training_curves(inputs.metrics),
+        "fates": sections.draw_fates(inputs.ledger),
+        "evaluation": charts.draw_before_after(drop_repeats(inputs.evaluation)),
     }
 
 
-def _samples_per_prompt(rollouts: pa.Table) -> int:
+def _count_samples(rollouts: pa.Table) -> int:
     return max(rollouts.column("prompt_id").value_counts().field("counts").to_pylist(), default=0)

@@ -12,7 +12,7 @@ from tasks.reporting import formats
 
 
 @cache
-def templates() -> Environment:
+def load_templates() -> Environment:
     """Return the environment. Its filters are the functions of `tasks.reporting.formats`, under the same names."""
     jinja = Environment(
         loader=FileSystemLoader([Path(__file__).parent / "templates", episodes.FOLDER]),

@@ -22,20 +22,20 @@ from rich.text import Text
 
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.minimal_options import written_options
-from tasks.reporting.earlier_rows import with_earlier
-from tasks.reporting.formats import aware, count, duration
+from tasks.reporting.earlier_rows import write_with_earlier
+from tasks.reporting.formats import count, duration, to_utc
 from tasks.reporting.index import write_index
-from tasks.reporting.nearest_recipe import origin_json
-from tasks.reporting.publication import new_run
-from tasks.reporting.sections import with_policy_names
+from tasks.reporting.nearest_recipe import make_origin_json
+from tasks.reporting.publication import publish_run
+from tasks.reporting.sections import add_policy_names
 from tasks.reporting.terminal import (
+    make_stages_json,
+    make_summary_json,
     print_gain,
     print_losses,
     print_responses,
     print_stages,
     print_warnings,
-    stages_json,
-    summary_json,
 )
 from tasks.storage.linked_copies import copy_folder
 from tasks.storage.locations import outputs_folder
@@ -70,21 +70,21 @@ def publish(part: PartRun) -> str:
     If the part made no files, as a check does, no folder is created.
     """
     values = [f"{name:<11} {value}" for name, value in part.values.items()]
-    summaries = with_policy_names(part.summaries, _evaluated(part))
-    began = min(map(aware, (part.began, *(one.started_at for one in summaries if one.run == part.run))))
+    summaries = add_policy_names(part.summaries, _list_evaluated(part))
+    began = min(map(to_utc, (part.began, *(one.started_at for one in summaries if one.run == part.run))))
     options = {name: written_options(spec) for name, spec in part.specs.items()}
     recipe = part.specs.get("training")
     figures = {
         "title": part.title,
         "part": part.name,
-        **(origin_json(recipe.model, options["training"]) if isinstance(recipe, Recipe) else {}),
+        **(make_origin_json(recipe.model, options["training"]) if isinstance(recipe, Recipe) else {}),
         "options": options,
         "seconds": (datetime.now(UTC) - began).total_seconds(),
-        **stages_json(summaries, part.run),
+        **make_stages_json(summaries, part.run),
     }
     if "evaluation" in part.files:
         table = read_table(part.files["evaluation"], EVALUATION)
-        figures |= summary_json(table, summaries, run=part.run, seconds=figures["seconds"], report="")
+        figures |= make_summary_json(table, summaries, run=part.run, seconds=figures["seconds"], report="")
         del figures["report"]
     console = Console(highlight=False, soft_wrap=True)
     if summaries:
@@ -97,15 +97,15 @@ def publish(part: PartRun) -> str:
     if not part.files:
         return "\n".join(values)
     outputs = outputs_folder()
-    with new_run(outputs, began, f"{part.name}-{os.getpid()}") as (folder, final):
-        taken_over = carried(part.given, part.files)
+    with publish_run(outputs, began, f"{part.name}-{os.getpid()}") as (folder, final):
+        taken_over = collect_carried(part.given, part.files)
         for name, path in taken_over.items():
             _copy(path, folder / name)
-        figures = responses_of(taken_over) | figures
-        names = [_copy(path, folder / _named(name, path)) for name, path in part.files.items()]
+        figures = find_responses(taken_over) | figures
+        names = [_copy(path, folder / _make_name(name, path)) for name, path in part.files.items()]
         if "set_aside" in part.files:
             of_runs = [path for path in part.given.values() if _is_of_a_run(path)]
-            with_earlier(part.files["set_aside"], of_runs, folder / "set_aside.parquet")
+            write_with_earlier(part.files["set_aside"], of_runs, folder / "set_aside.parquet")
         for name, written in options.items():
             if written:
                 text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=100)
@@ -115,10 +115,10 @@ def publish(part: PartRun) -> str:
     console.print(Text(f"{'wall time':12}{duration(figures['seconds'])}"))
     print_responses(console, summaries)
     console.print(Text(f"{'results':12}{final}"), soft_wrap=True)
-    return "\n".join([*(_line(final / name) for name in names), *values])
+    return "\n".join([*(_format_line(final / name) for name in names), *values])
 
 
-def _evaluated(part: PartRun) -> list[str]:
+def _list_evaluated(part: PartRun) -> list[str]:
     """Return the policies that the part evaluated, which may be none."""
     evaluation, training = part.specs.get("evaluation"), part.specs.get("training")
     if not isinstance(evaluation, EvaluationFile) or not isinstance(training, Recipe):
@@ -126,7 +126,7 @@ def _evaluated(part: PartRun) -> list[str]:
     return evaluation.evaluated(training.model)
 
 
-def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Path]:
+def collect_carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Path]:
     """Return the results to copy into the folder of a part, by the name of the file or folder there.
 
     These are the inputs of the part that are results in `ORDER`, and for each run that an input comes from, the run's
@@ -142,10 +142,10 @@ def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Pa
     for name, path in given.items():
         result = path.stem if _is_of_a_run(path) else name
         if result in POSITIONS:
-            direct[_named(result, path)] = path
+            direct[_make_name(result, path)] = path
             if _is_of_a_run(path):
                 of_runs.append((POSITIONS[result], path.resolve().parent))
-    entries = {entry.name: entry for position, folder in sorted(of_runs) for entry in _results(folder, position)}
+    entries = {entry.name: entry for position, folder in sorted(of_runs) for entry in _list_results(folder, position)}
     return {
         name: path
         for name, path in (entries | direct).items()
@@ -153,7 +153,7 @@ def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Pa
     }
 
 
-def responses_of(taken_over: Mapping[str, Path]) -> dict[str, str]:
+def find_responses(taken_over: Mapping[str, Path]) -> dict[str, str]:
     """Return the address of training's responses from the summary of the run whose ledger is taken over, if any."""
     ledger = taken_over.get("ledger.parquet")
     if ledger is None or not _is_of_a_run(ledger):
@@ -162,7 +162,7 @@ def responses_of(taken_over: Mapping[str, Path]) -> dict[str, str]:
     return {"responses": summary["responses"]} if "responses" in summary else {}
 
 
-def _named(result: str, path: Path) -> str:
+def _make_name(result: str, path: Path) -> str:
     """Return the name of a result in a run's folder, with the extension if it is a file."""
     return result if path.is_dir() else f"{result}{path.suffix}"
 
@@ -171,7 +171,7 @@ def _is_of_a_run(path: Path) -> bool:
     return (path.resolve().parent / SUMMARY).is_file()
 
 
-def _results(run: Path, last: int) -> Iterator[Path]:
+def _list_results(run: Path, last: int) -> Iterator[Path]:
     """Yield the results in a run's folder whose position in `ORDER` is at most `last`."""
     for entry in sorted(run.iterdir()):
         if POSITIONS.get(entry.stem, len(ORDER)) <= last:
@@ -187,7 +187,7 @@ def _copy(path: Path, target: Path) -> str:
     return target.name
 
 
-def _line(path: Path) -> str:
+def _format_line(path: Path) -> str:
     """Return a line that names a result, with the number of rows if it is a table."""
     rows = f"  {count(pq.read_metadata(path).num_rows)} rows" if path.suffix == ".parquet" else ""
     return f"{path.stem:<11} {path}{rows}"

@@ -13,7 +13,7 @@ LATEST = "latest"
 
 
 @contextmanager
-def new_run(outputs: Path, began: datetime, suffix: str) -> Iterator[tuple[Path, Path]]:
+def publish_run(outputs: Path, began: datetime, suffix: str) -> Iterator[tuple[Path, Path]]:
     """Publish the folder of a run atomically. Its name is the start time of the run and a suffix.
 
     Args:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.tables.rewards import reward_values
+from tasks.tables.rewards import collect_reward_values
 from tasks.tables.schemas import StageSummary
 
 
-def reward_means(
+def compute_reward_means(
     summaries: Sequence[StageSummary], before: pa.Table, after: pa.Table, metrics: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the unweighted mean of each named reward in difficulty, training and the evaluations.
@@ -31,7 +31,7 @@ def reward_means(
         "first_step": recorded[0],
         "last_step": recorded[-1],
         **{
-            policy: {name: statistics.fmean(values) for name, values in reward_values(rollouts).items()}
+            policy: {name: statistics.fmean(values) for name, values in collect_reward_values(rollouts).items()}
             for policy, rollouts in (("before", before), ("after", after))
         },
     }

@@ -42,7 +42,7 @@ def why_unknown(run: Path, source: str, row: int) -> str:
         TraceError: the run has no such source, the source has no such row, or it is not known why.
     """
     counts = read_counts(run)
-    known = sorted(counts.keys() | _sources(run))
+    known = sorted(counts.keys() | _list_sources(run))
     if source not in known:
         raise TraceError(
             f"{run}: there is no source {source!r}{close_match(source, known)}; it has {', '.join(known) or 'none'}"
@@ -68,7 +68,7 @@ def _why_left_out(read: dict[str, Any], row: int) -> str:
     return f"it is not among the {read['sampled']} that `limit` drew of the {among}"
 
 
-def _sources(run: Path) -> set[str]:
+def _list_sources(run: Path) -> set[str]:
     paths = (run / f"{name}.parquet" for name in ("prompts", "set_aside"))
     tables = (pq.read_table(path, columns=["source"]) for path in paths if path.is_file())
     return {name for table in tables for name in pc.unique(table.column("source")).to_pylist()}

@@ -16,14 +16,14 @@ _RESPONSE_LIMIT, _REASON_LIMIT = 1_500, 300
 """Maximum number of characters of a response in the report, and of the verifier's reason for its score."""
 
 
-def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:
+def choose_samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:
     """Return completions of both policies on the same prompts, chosen by a fixed rule.
 
     The prompts are the three largest gains (one per domain first), the two lowest-scoring prompts without a gain, and
     the largest loss. Ties go to the smaller `prompt_id`. For each policy, the first sample whose score is closest to
     its mean is shown.
     """
-    judged = (_by_prompt(before), _by_prompt(after))
+    judged = (_collect_scores(before), _collect_scores(after))
     columns = (prompts.column(name).to_pylist() for name in ("prompt_id", "domain"))
     pairs = []
     for row, (prompt, domain) in enumerate(zip(*columns, strict=True)):
@@ -40,8 +40,8 @@ def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[s
         {
             "verdict": verdict,
             "prompt": prompts.slice(pair.row, 1).to_pylist()[0],
-            "before": _side(before, judged[0][pair.prompt]),
-            "after": _side(after, judged[1][pair.prompt]),
+            "before": _make_side(before, judged[0][pair.prompt]),
+            "after": _make_side(after, judged[1][pair.prompt]),
             "gain": pair.gain,
         }
         for verdict, pair in chosen
@@ -66,7 +66,7 @@ class _Scores:
         self.mean = statistics.fmean(score for _, score, _ in scored)
 
 
-def _by_prompt(rollouts: pa.Table) -> dict[str, _Scores]:
+def _collect_scores(rollouts: pa.Table) -> dict[str, _Scores]:
     """Return the scores of graded rollouts by prompt. Responses are not read until they are chosen."""
     scored: dict[str, list[tuple[int, float, int]]] = defaultdict(list)
     columns = (rollouts.column(name).to_pylist() for name in ("prompt_id", "sample", "score"))
@@ -76,7 +76,7 @@ def _by_prompt(rollouts: pa.Table) -> dict[str, _Scores]:
     return {prompt: _Scores(listed) for prompt, listed in scored.items()}
 
 
-def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
+def _make_side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
     """Return one policy's half of a sample: its scores, their mean, and a representative completion with the reason."""
     _, _, row = min(scores.scored, key=lambda entry: abs(entry[1] - scores.mean))
     [nearest] = rollouts.slice(row, 1).to_pylist()
@@ -89,7 +89,7 @@ def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
         "num_tokens": nearest["num_tokens"],
         "finish_reason": nearest["finish_reason"],
         "response": shorten(nearest["response"], _RESPONSE_LIMIT),
-        "episode": ShownEpisode.of_row(nearest),
+        "episode": ShownEpisode.from_row(nearest),
     }
 
 

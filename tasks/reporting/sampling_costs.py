@@ -9,7 +9,7 @@ from tasks.reporting.sections import EVALUATION_STAGE
 from tasks.tables.schemas import StageSummary
 
 
-def sampling_costs(
+def compute_sampling_costs(
     summaries: Sequence[StageSummary], run: str = "", price_per_gpu_hour: float | None = None
 ) -> list[dict[str, Any]]:
     """Return the sampling cost of each policy on each benchmark, from the facts of the evaluations.
@@ -36,14 +36,14 @@ def sampling_costs(
                     "policy": policy,
                     **figures,
                     "price": hours * (price_per_gpu_hour or 0.0) if has_price else None,
-                    "origin": _origin(took, in_this_run=summary.run == run),
+                    "origin": _describe_origin(took, in_this_run=summary.run == run),
                 }
             )
     names = list(dict.fromkeys(row["benchmark"] for row in rows))
     return sorted(rows, key=lambda row: names.index(row["benchmark"]))
 
 
-def _origin(took: dict[str, Any], *, in_this_run: bool) -> str:
+def _describe_origin(took: dict[str, Any], *, in_this_run: bool) -> str:
     """Return a description of the origin of a benchmark's responses."""
     if not took["generated_responses"]:
         return "from the cache"

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.charts import Stack, color_of, shares
+from tasks.charts import Stack, choose_color, draw_shares
 from tasks.reporting.formats import shorten
-from tasks.tables.losses import general_reasons
+from tasks.tables.losses import extract_general_reasons
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 
 FATES = {
@@ -79,7 +79,7 @@ class Funnel:
     left_over: int = 0
 
 
-def funnels(
+def count_funnels(
     set_aside: pa.Table,
     graded: pa.Table,
     mixture: pa.Table,
@@ -118,10 +118,10 @@ def funnels(
     for funnel in by_source.values():
         funnel.rows = funnel.set_aside + funnel.graded
     ordered = [by_source[source] for source in sorted(by_source)]
-    return [*ordered, _total(ordered)] if len(ordered) > 1 else ordered
+    return [*ordered, _sum_funnels(ordered)] if len(ordered) > 1 else ordered
 
 
-def funnel_chart(listed: Sequence[Funnel]) -> str:
+def draw_funnels(listed: Sequence[Funnel]) -> str:
     """Draw the outcomes of each source's rows as stacked bars."""
     sources = listed[:-1] if len(listed) > 1 else listed  # the last row of several is the total
     parts = (
@@ -133,7 +133,7 @@ def funnel_chart(listed: Sequence[Funnel]) -> str:
         ("set aside", "set_aside", "red"),
     )
     stacks = [Stack(label, [getattr(funnel, name) for funnel in sources], color) for label, name, color in parts]
-    return shares("Where the rows went", "rows per source", [funnel.source for funnel in sources], stacks)
+    return draw_shares("Where the rows went", "rows per source", [funnel.source for funnel in sources], stacks)
 
 
 def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
 
     The kind is the reason up to its first colon, with numbers removed.
     """
-    kinds = set_aside.append_column("shown", general_reasons(set_aside))
+    kinds = set_aside.append_column("shown", extract_general_reasons(set_aside))
     ordered = kinds.sort_by([("source", "ascending"), ("row", "ascending")])
     first = [(name, "first") for name in ("row", "reason", "value")]
     counted = ordered.group_by(["source", "shown"], use_threads=False).aggregate([([], "count_all"), *first])
@@ -159,7 +159,7 @@ def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
     ]
 
 
-def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
+def make_mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
     """Return the number of distinct training prompts by domain and source, and their shares of the mixture."""
     once = mixture.append_column("once", pc.cast(pc.equal(mixture.column("repeat"), 0), pa.int64()))
     sums = [([], "count_all"), ("once", "sum"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
@@ -178,19 +178,19 @@ def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
     ]
 
 
-def mixture_chart(mixture: pa.Table) -> str:
+def draw_mixture(mixture: pa.Table) -> str:
     """Draw the training prompts as one bar per domain, stacked by source."""
-    rows = mixture_rows(mixture)
+    rows = make_mixture_rows(mixture)
     domains = list(dict.fromkeys(row["domain"] for row in rows))
     stacks = [
         Stack(
             row["source"],
             [row["prompts"] if domain == row["domain"] else 0 for domain in domains],
-            color_of(row["source"], i),
+            choose_color(row["source"], i),
         )
         for i, row in enumerate(rows)
     ]
-    return shares("Training prompts", "prompts per domain, by source", domains, stacks)
+    return draw_shares("Training prompts", "prompts per domain, by source", domains, stacks)
 
 
 def fates(ledger: pa.Table) -> list[dict[str, Any]]:
@@ -207,13 +207,13 @@ def fates(ledger: pa.Table) -> list[dict[str, Any]]:
             "share": len(groups[fate]) / ledger.num_rows,
             "completions": sum(len(row["num_tokens"]) for row in groups[fate]),
             "tokens": sum(sum(row["num_tokens"]) for row in groups[fate]),
-            "detail": _most_frequent(row["detail"] for row in groups[fate] if row["detail"]),
+            "detail": _find_most_frequent(row["detail"] for row in groups[fate] if row["detail"]),
         }
         for fate in [*known, *sorted(set(groups) - set(FATES))]
     ]
 
 
-def fates_chart(ledger: pa.Table) -> str:
+def draw_fates(ledger: pa.Table) -> str:
     """Draw the outcomes of sampled groups, one bar per domain."""
     counts = Counter(zip(ledger.column("domain").to_pylist(), ledger.column("fate").to_pylist(), strict=True))
     domains = sorted({domain for domain, _ in counts})
@@ -226,22 +226,22 @@ def fates_chart(ledger: pa.Table) -> str:
         )
         for fate in names
     ]
-    return shares("Outcome of every sampled group", "groups", domains, stacks)
+    return draw_shares("Outcome of every sampled group", "groups", domains, stacks)
 
 
-def with_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]) -> list[StageSummary]:
+def add_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]) -> list[StageSummary]:
     """Return the summaries with evaluations renamed by policy, in the order given.
 
     Names become `evaluation: before`, and `harness: mmlu of before` for a benchmark that the harness runs.
     """
     waiting: dict[str, Iterator[str]] = defaultdict(lambda: iter(policies))
 
-    def renamed(stage: str) -> str:
+    def format_stage(stage: str) -> str:
         if stage == EVALUATION_STAGE:
             return f"{stage}: {next(waiting[stage], '?')}"
         return f"{stage} of {next(waiting[stage], '?')}" if stage.startswith(HARNESS_STAGE) else stage
 
-    return [replace(summary, stage=renamed(summary.stage)) for summary in summaries]
+    return [replace(summary, stage=format_stage(summary.stage)) for summary in summaries]
 
 
 def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
@@ -303,7 +303,7 @@ def cost(summaries: Sequence[StageSummary], run: str | None = None, price_per_gp
     )
 
 
-def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
+def list_stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     """Return every summary as a row, with its facts as indented JSON."""
     return [
         {
@@ -318,23 +318,23 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
+def collect_p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
     """Return the p-value of the gain from training on each benchmark, corrected for the number of benchmarks."""
     return {
         comparison["benchmark"]: comparison["p_value"]
         if comparison.get("adjusted_p_value") is None
         else comparison["adjusted_p_value"]
-        for comparison in _gains(summaries)
+        for comparison in _list_gains(summaries)
     }
 
 
-def asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
+def list_asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     """Return the benchmarks of the evaluation file, one row each, from the facts of the comparison stage.
 
     A row has the keys `name`, `licence`, `asked` and `rows` (the number of questions used, and the number on the card),
     `margin` and `maintained`. The last two are None if the benchmark has no margin.
     """
-    maintained = {comparison["benchmark"]: comparison.get("maintained") for comparison in _gains(summaries)}
+    maintained = {comparison["benchmark"]: comparison.get("maintained") for comparison in _list_gains(summaries)}
     return [
         {**benchmark, "maintained": maintained.get(benchmark["name"])}
         for summary in summaries
@@ -343,13 +343,13 @@ def asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def rounded_types(summaries: Sequence[StageSummary]) -> list[str]:
+def list_rounded_types(summaries: Sequence[StageSummary]) -> list[str]:
     """Return the 16-bit data types of the evaluations, whose rounding depends on the batches of the engine."""
     types = {summary.facts.get("dtype") for summary in summaries}
     return [name for name in ("bfloat16", "float16") if name in types]
 
 
-def _gains(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
+def _list_gains(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     """Return the comparisons of the trained policy with the initial checkpoint, by benchmark."""
     return [
         comparison
@@ -359,7 +359,7 @@ def _gains(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
+def make_benchmark_rows(evaluation: pa.Table) -> list[dict[str, Any]]:
     """Return the results of the initial checkpoint and the trained policy, one row per metric and benchmark.
 
     A row has the keys `metric`, `benchmark`, `n`, and `before`, `after` and `gain`, which are rows of `EVALUATION`.
@@ -396,26 +396,26 @@ def policies(evaluation: pa.Table) -> list[dict[str, Any]]:
     return [row for row in rows.values() if len(row["policies"]) > 2]
 
 
-def shown(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of `benchmarks` that a page shows. For pass@k, these are the powers of two and the largest k."""
+def select_shown(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of `make_benchmark_rows` that a page shows. For pass@k: the powers of two and the largest k."""
     largest: dict[str, int] = {}
     for row in figures:
-        largest[row["benchmark"]] = max(_size(row["metric"]), largest.get(row["benchmark"], 0))
-    sized = [(row, _size(row["metric"])) for row in figures]
+        largest[row["benchmark"]] = max(_parse_k(row["metric"]), largest.get(row["benchmark"], 0))
+    sized = [(row, _parse_k(row["metric"])) for row in figures]
     return [row for row, k in sized if k & (k - 1) == 0 or k == largest[row["benchmark"]]]
 
 
-def _size(metric: str) -> int:
+def _parse_k(metric: str) -> int:
     """Return the k of a metric `pass@k`, or 0 for any other metric."""
     name, _, k = metric.partition("@")
     return int(k) if name == "pass" else 0
 
 
-def _total(listed: Sequence[Funnel]) -> Funnel:
+def _sum_funnels(listed: Sequence[Funnel]) -> Funnel:
     numbers = [name for name in Funnel.__dataclass_fields__ if name != "source"]
     return Funnel("total", **{name: sum(getattr(funnel, name) for funnel in listed) for name in numbers})
 
 
-def _most_frequent(details: Iterable[str]) -> str:
+def _find_most_frequent(details: Iterable[str]) -> str:
     counts = Counter(details)
     return min(counts, key=lambda detail: (-counts[detail], detail)) if counts else ""

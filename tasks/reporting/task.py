@@ -19,13 +19,13 @@ from tasks.flyte.stages import (
     JsonLines,
     Parquet,
     content_digest,
-    footer,
-    local,
+    make_scratch_path,
+    read_footer,
     read_input,
     read_input_batches,
     read_members,
     run_id,
-    scratch,
+    to_local,
     uncached_stage,
 )
 from tasks.inputs.experiments import Experiment
@@ -43,7 +43,7 @@ from tasks.tables.schemas import (
     SET_ASIDE,
     StageSummary,
 )
-from tasks.tables.truncation import truncation_warnings
+from tasks.tables.truncation import format_truncation_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ def report(
     """Write the page with the outputs and the lineage of a run, and its `summary.json`.
 
     A local run also gets a folder with the page, `tables` as `<name>.parquet`, `folders` (models), the metrics and the
-    three files as `<name>.yaml` (see `new_run`), and prints the summary on the terminal.
+    three files as `<name>.yaml` (see `publish_run`), and prints the summary on the terminal.
 
     The task is never cached, because the page shows which stages of this run were cached.
 
@@ -87,30 +87,30 @@ def report(
         evaluating: summaries of the evaluation stages.
     """
     from tasks.reporting import lineage, sections
-    from tasks.reporting.formats import aware
+    from tasks.reporting.formats import to_utc
     from tasks.reporting.index import write_index
-    from tasks.reporting.nearest_recipe import origin_json
+    from tasks.reporting.nearest_recipe import make_origin_json
     from tasks.reporting.page import render
-    from tasks.reporting.publication import new_run
-    from tasks.reporting.terminal import headline, print_summary, summary_json
+    from tasks.reporting.publication import publish_run
+    from tasks.reporting.terminal import headline, make_summary_json, print_summary
     from tasks.storage.locations import outputs_folder
 
     run, context = run_id(), current_context()
     policies = EvaluationFile.model_validate(written["evaluation"]).evaluated(training.model)
-    summaries = sections.with_policy_names([*summaries, *evaluating], policies)
+    summaries = sections.add_policy_names([*summaries, *evaluating], policies)
     # In a pod, the date of the execution is the start of the pod.
-    began = min(map(aware, (context.execution_date, *(one.started_at for one in summaries if one.run == run))))
-    inputs = _report_inputs(data, training, written, tables, folders, metrics, summaries)
+    began = min(map(to_utc, (context.execution_date, *(one.started_at for one in summaries if one.run == run))))
+    inputs = _read_inputs(data, training, written, tables, folders, metrics, summaries)
     page = render(inputs)
-    path = scratch("report.html")
+    path = make_scratch_path("report.html")
     path.write_text(page)
     Deck("report", page)
 
     on_laptop = _is_local()
-    runs = outputs_folder() if on_laptop else scratch("outputs")
+    runs = outputs_folder() if on_laptop else make_scratch_path("outputs")
     rates = [item.facts["tokens_per_second"] for item in summaries if item.stage == "training"]
-    with new_run(runs, began, file_digest(str(path))[:8]) as (folder, final):
-        summary = summary_json(
+    with publish_run(runs, began, file_digest(str(path))[:8]) as (folder, final):
+        summary = make_summary_json(
             inputs.evaluation,
             summaries,
             run=run,
@@ -119,17 +119,19 @@ def report(
             tokens_per_second=rates[0] if rates else None,
             price_per_gpu_hour=training.cluster.price_per_gpu_hour,
         )
-        origin = origin_json(training.model, written["training"])
+        origin = make_origin_json(training.model, written["training"])
         (folder / "summary.json").write_text(
             json.dumps({"title": data.name, **origin, "options": written, **summary}, indent=2) + "\n"
         )
         shutil.copy(path, folder / "report.html")
         if on_laptop:
             _copy_results(folder, written, tables, folders, metrics)
-            files = {name: _yaml(lineage.without_folders(options)) for name, options in written.items()}
+            files = {name: _to_yaml(lineage.drop_folders(options)) for name, options in written.items()}
             functions = {name for source in data.sources for name in source.code_of_the_user}
             functions |= {own.function for own in training.objective.own_functions.values()}
-            card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), files, functions)
+            card = lineage.render_model_card(
+                inputs.title, training.model.name, str(headline(summary)), files, functions
+            )
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:
         write_index(runs)
@@ -154,9 +156,9 @@ def report_experiment(
         metrics: training metrics of each run, one line per step, in the order of the experiment's runs.
         summaries: the runs' results as JSON, in the same order.
     """
-    from tasks.reporting.experiment import lines, render
+    from tasks.reporting.experiment import format_lines, render
     from tasks.reporting.index import EXPERIMENTS, write_index
-    from tasks.reporting.publication import new_run
+    from tasks.reporting.publication import publish_run
     from tasks.storage.locations import outputs_folder
 
     written = {
@@ -165,33 +167,33 @@ def report_experiment(
     }
     names = [name for name, _ in experiment.runs]
     table, compared = read_input(evaluation, EVALUATION), comparison.facts["comparisons"]
-    results = [json.loads(Path(local(file)).read_text()) for file in summaries]
+    results = [json.loads(Path(to_local(file)).read_text()) for file in summaries]
     reports = [f"../../{report.parent.name}/{report.name}" for report in (Path(one["report"]) for one in results)]
     page = render(
         experiment.name,
         written,
-        _by_name(names, [read_json_lines(local(file)) for file in metrics]),
+        _collect_by_name(names, [read_json_lines(to_local(file)) for file in metrics]),
         table,
         compared,
-        _by_name(names, results),
-        _by_name(names, reports) if _is_local() else {},
+        _collect_by_name(names, results),
+        _collect_by_name(names, reports) if _is_local() else {},
     )
-    path = scratch("experiment.html")
+    path = make_scratch_path("experiment.html")
     path.write_text(page)
     Deck("experiment", page)
     if _is_local():
         folders = outputs_folder() / EXPERIMENTS
-        with new_run(folders, datetime.now(UTC), file_digest(str(path))[:8]) as (folder, final):
+        with publish_run(folders, datetime.now(UTC), file_digest(str(path))[:8]) as (folder, final):
             shutil.copy(path, folder / "experiment.html")
-            shutil.copy(local(evaluation), folder / "experiment.parquet")
-            (folder / "variants.yaml").write_text(_yaml(written))
+            shutil.copy(to_local(evaluation), folder / "experiment.parquet")
+            (folder / "variants.yaml").write_text(_to_yaml(written))
         write_index(folders.parent)
-        warnings = [f"warning     {message}" for message in truncation_warnings(table)]
-        print("\n".join(["", *lines(compared), *warnings, f"experiment  {final / 'experiment.html'}"]))
+        warnings = [f"warning     {message}" for message in format_truncation_warnings(table)]
+        print("\n".join(["", *format_lines(compared), *warnings, f"experiment  {final / 'experiment.html'}"]))
     return FlyteFile(str(path))
 
 
-def _by_name(names: list[str], values: list[Any]) -> dict[str, list[Any]]:
+def _collect_by_name(names: list[str], values: list[Any]) -> dict[str, list[Any]]:
     """Return the values of runs as lists by the names of their variants."""
     grouped: dict[str, list[Any]] = {}
     for name, value in zip(names, values, strict=True):
@@ -205,7 +207,7 @@ def _is_local() -> bool:
     return execution is None or execution.project in ("local", "")
 
 
-def _report_inputs(
+def _read_inputs(
     data: DataFile,
     training: Recipe,
     written: dict[str, Any],
@@ -218,15 +220,15 @@ def _report_inputs(
     import pyarrow as pa
 
     from tasks.reporting import lineage
-    from tasks.reporting.heldout_rollouts import heldout_rollouts
+    from tasks.reporting.heldout_rollouts import select_heldout_rollouts
     from tasks.reporting.page import ReportInputs
 
     def table(name: str, schema: pa.Schema) -> pa.Table:
         return read_input(tables[name], schema)
 
     run = run_id()
-    origins = {name: footer(table) for name, table in tables.items()}
-    before, after = heldout_rollouts(read_input_batches(tables["evaluation_rollouts"], EVALUATION_ROLLOUTS))
+    origins = {name: read_footer(table) for name, table in tables.items()}
+    before, after = select_heldout_rollouts(read_input_batches(tables["evaluation_rollouts"], EVALUATION_ROLLOUTS))
     # The same task writes the ledger and the policy.
     origins |= {"model": {}, "policy": origins["ledger"], "view": origins["evaluation"]}
     outputs = [
@@ -234,16 +236,16 @@ def _report_inputs(
     ]
     return ReportInputs(
         title=f"rlvr-flyte: {data.name}",
-        spec_yaml=_yaml(written["data"]),
-        training_yaml=_yaml(written["training"]),
-        evaluation_yaml=_yaml(written["evaluation"]),
+        spec_yaml=_to_yaml(written["data"]),
+        training_yaml=_to_yaml(written["training"]),
+        evaluation_yaml=_to_yaml(written["evaluation"]),
         set_aside=pa.concat_tables([table(name, SET_ASIDE) for name in tables if name.startswith("set_aside")]),
         graded=table("graded", GRADED),
         max_mean_score=data.difficulty.max_mean_score if data.difficulty else None,
         min_mean_score=data.difficulty.min_mean_score if data.difficulty else None,
         mixture=table("mixture", MIXTURE),
         heldout=table("heldout", GRADED),
-        metrics=read_json_lines(local(metrics)),
+        metrics=read_json_lines(to_local(metrics)),
         ledger=table("ledger", LEDGER),
         evaluation=table("evaluation", EVALUATION),
         before=before,
@@ -269,13 +271,13 @@ def _copy_results(
 ) -> None:
     """Copy the files that a local run has in addition to its page to `folder`."""
     for name, given in written.items():
-        (folder / f"{name}.yaml").write_text(_yaml(given))
+        (folder / f"{name}.yaml").write_text(_to_yaml(given))
     for name, table in tables.items():
-        shutil.copy(local(table), folder / f"{name}.parquet")
+        shutil.copy(to_local(table), folder / f"{name}.parquet")
     for name, source in folders.items():
-        copy_folder(local(source), folder / name)
-    shutil.copy(local(metrics), folder / "metrics.jsonl")
+        copy_folder(to_local(source), folder / name)
+    shutil.copy(to_local(metrics), folder / "metrics.jsonl")
 
 
-def _yaml(value: dict[str, Any]) -> str:
+def _to_yaml(value: dict[str, Any]) -> str:
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)

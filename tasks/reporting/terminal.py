@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.reporting import formats, sections
-from tasks.tables.losses import WARN_IF_LOST, all_warnings
+from tasks.tables.losses import WARN_IF_LOST, collect_warnings
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, StageSummary
-from tasks.tables.truncation import truncation_warnings
+from tasks.tables.truncation import format_truncation_warnings
 
 
-def summary_json(
+def make_summary_json(
     evaluation: pa.Table,
     summaries: Sequence[StageSummary],
     *,
@@ -47,42 +47,42 @@ def summary_json(
         ValueError: the table has no overall pass rate.
     """
     table = validate(evaluation, EVALUATION, "evaluation")
-    overall = {row["metric"]: row for row in sections.benchmarks(table) if row["benchmark"] == "all"}
+    overall = {row["metric"]: row for row in sections.make_benchmark_rows(table) if row["benchmark"] == "all"}
     if not {"pass_rate", "mean_score"} <= overall.keys():
         raise ValueError("the evaluation has no row with benchmark 'all' and metric 'pass_rate', or 'mean_score'")
     return {
-        **_figures(overall["pass_rate"]),
-        "mean_score": _figures(overall["mean_score"]),
-        "p_value": sections.p_values(summaries).get("all"),
+        **_collect_figures(overall["pass_rate"]),
+        "mean_score": _collect_figures(overall["mean_score"]),
+        "p_value": sections.collect_p_values(summaries).get("all"),
         "n": overall["pass_rate"]["n"],
-        "benchmarks": _benchmarks(table, summaries),
-        "warnings": truncation_warnings(table),
+        "benchmarks": _collect_benchmarks(table, summaries),
+        "warnings": format_truncation_warnings(table),
         "detectable": overall["pass_rate"]["gain"]["detectable"],
         "seconds": seconds,
         "tokens_per_second": tokens_per_second,
         "cost": asdict(sections.cost(summaries, None, price_per_gpu_hour)),
-        **stages_json(summaries, run),
+        **make_stages_json(summaries, run),
         "report": str(report),
     }
 
 
-def _benchmarks(table: pa.Table, summaries: Sequence[StageSummary]) -> dict[str, dict[str, Any]]:
+def _collect_benchmarks(table: pa.Table, summaries: Sequence[StageSummary]) -> dict[str, dict[str, Any]]:
     """Return the pass rates of both policies on each benchmark, with its number of questions and its p-value."""
-    asked = {row["name"] for row in sections.asked_benchmarks(summaries)}
-    p_values = sections.p_values(summaries)
+    asked = {row["name"] for row in sections.list_asked_benchmarks(summaries)}
+    p_values = sections.collect_p_values(summaries)
     return {
-        row["benchmark"]: {**_figures(row), "n": row["n"], "p_value": p_values.get(row["benchmark"])}
-        for row in sections.benchmarks(table)
+        row["benchmark"]: {**_collect_figures(row), "n": row["n"], "p_value": p_values.get(row["benchmark"])}
+        for row in sections.make_benchmark_rows(table)
         if row["metric"] == "pass_rate" and row["benchmark"] in asked
     }
 
 
-def stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
+def make_stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
     """Return the stages with their seconds and origin, and their order. A stage of another run was cached.
 
     If training kept its responses, `responses` is their address, a folder of this machine or on blob storage.
     """
-    addresses = _addresses_of_responses(summaries)
+    addresses = _list_response_addresses(summaries)
     return {
         **({"responses": addresses[-1]} if addresses else {}),
         "stages": {summary.stage: {"seconds": summary.seconds, "cached": summary.run != run} for summary in summaries},
@@ -90,7 +90,7 @@ def stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
     }
 
 
-def _figures(row: Mapping[str, Any]) -> dict[str, float]:
+def _collect_figures(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of both policies and of the gain, with the bounds of their intervals, by name."""
     columns = {"": "value", "_low": "low", "_high": "high"}
     return {
@@ -107,7 +107,7 @@ def print_summary(
     console: Console | None = None,
     warn_if_lost: float = WARN_IF_LOST,
 ) -> None:
-    """Print the result of `summary_json` with the stages' headlines, without colour codes if there is no terminal."""
+    """Print the result of `make_summary_json` with the stages' headlines, in colours if there is a terminal."""
     console = console or Console(highlight=False, soft_wrap=True)
     print_stages(console, summary, stages)
     print_losses(console, stages, warn_if_lost)
@@ -122,20 +122,20 @@ def print_summary(
 
 
 def print_stages(console: Console, summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> None:
-    """Print the table of stages, with an empty line before and after it. `summary` contains `stages_json`."""
+    """Print the table of stages, with an empty line before and after it. `summary` contains `make_stages_json`."""
     console.print()
-    console.print(_stage_table(summary, stages))
+    console.print(_make_stage_table(summary, stages))
     console.print()
 
 
 def print_losses(console: Console, stages: Sequence[StageSummary], warn_if_lost: float) -> None:
     """Print a line for each stage and source that lost more than this share of its rows, also in cached stages."""
-    for message in all_warnings(stages, warn_if_lost):
+    for message in collect_warnings(stages, warn_if_lost):
         _print_warning(console, message)
 
 
 def print_warnings(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print a line for each policy that is often truncated. `summary` is from `summary_json`."""
+    """Print a line for each policy that is often truncated. `summary` is from `make_summary_json`."""
     for message in summary["warnings"]:
         _print_warning(console, message)
 
@@ -146,22 +146,22 @@ def _print_warning(console: Console, message: str) -> None:
 
 def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:
     """Print the folder with all responses sampled in training, if they are kept."""
-    for address in _addresses_of_responses(stages):
+    for address in _list_response_addresses(stages):
         console.print(Text(f"{'responses':12}{address}"), soft_wrap=True)
 
 
-def _addresses_of_responses(stages: Sequence[StageSummary]) -> list[str]:
+def _list_response_addresses(stages: Sequence[StageSummary]) -> list[str]:
     return [stage.facts["rollouts"] for stage in stages if stage.stage == "training" and stage.facts.get("rollouts")]
 
 
 def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print the gains from `summary_json`, on held-out prompts and benchmarks, and the data they are based on."""
+    """Print the gains from `make_summary_json`, on held-out prompts and benchmarks, and the data they are based on."""
     console.print(headline(summary))
     console.print(headline(summary["mean_score"], "mean score"))
     evidence = [f"{formats.count(summary['n'])} held-out prompts"]
     if summary["p_value"] is not None:
         evidence.append(formats.p_value(summary["p_value"]))
-    evidence.append(_verdict(summary))
+    evidence.append(_describe_verdict(summary))
     if summary["detectable"] is not None:
         evidence.append(f"detectable with 80% power: {formats.detectable(summary['detectable'])}")
     console.print(Text(f"{'':12}{', '.join(evidence)}", style="dim"))
@@ -172,7 +172,7 @@ def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(Text(f"{'':12}{', '.join([asked, *tested])}", style="dim"))
 
 
-def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> Table:
+def _make_stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("stage", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
@@ -191,19 +191,19 @@ def headline(summary: Mapping[str, Any], figure: str = "pass rate") -> Text:
     return Text.assemble(
         f"{figure:11} ",
         (formats.percent(summary["before"]), "bold"),
-        f" ({_bounds(summary, 'before')}) -> ",
+        f" ({_format_bounds(summary, 'before')}) -> ",
         (formats.percent(summary["after"]), "bold green" if summary["gain"] > 0 else "bold red"),
-        f" ({_bounds(summary, 'after')}), gain ",
+        f" ({_format_bounds(summary, 'after')}), gain ",
         (formats.points(summary["gain"]), "bold"),
         f" ({gain}, 95%)",
     )
 
 
-def _bounds(summary: Mapping[str, Any], policy: str) -> str:
+def _format_bounds(summary: Mapping[str, Any], policy: str) -> str:
     return f"{100 * summary[f'{policy}_low']:.1f} to {100 * summary[f'{policy}_high']:.1f}"
 
 
-def _verdict(summary: Mapping[str, Any]) -> str:
+def _describe_verdict(summary: Mapping[str, Any]) -> str:
     if summary["gain_low"] > 0:
         return "the gain's interval lies above zero"
     if summary["gain_high"] < 0:

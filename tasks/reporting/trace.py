@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
 from tasks.reporting.mixture_lookup import why_not_taken
 from tasks.reporting.row_lookup import TraceError, describe_place, why_unknown
-from tasks.storage.run_folders import check_run, hint_on
+from tasks.storage.run_folders import check_run, make_hint
 from tasks.tables.parquet import read_metadata
 from tasks.tables.schemas import DUPLICATE_OF, HELDOUT
 
@@ -71,26 +71,28 @@ def find(run: Path, prompt_id: str) -> History:
     _check_has_data(run)
     if len(prompt_id) < 4:
         raise TraceError(f"{prompt_id!r}: give at least four digits of a prompt's id")
-    known = {known for name in ("prompts", "set_aside") for known in _ids(run, name) if known.startswith(prompt_id)}
-    if not known and (questions := _of_question(run, prompt_id)):
-        return _located(run, History(None, questions))
-    current = {_current(run, identity) for identity in known}
+    known = {
+        known for name in ("prompts", "set_aside") for known in _list_ids(run, name) if known.startswith(prompt_id)
+    }
+    if not known and (questions := _find_question_rows(run, prompt_id)):
+        return _add_places(run, History(None, questions))
+    current = {_find_current_id(run, identity) for identity in known}
     if len(current) != 1:
         matches = f"{len(current)} prompts: {', '.join(sorted(current)[:5])}" if current else "no prompt"
         raise TraceError(f"{run}: {matches} whose id begins with {prompt_id!r}")
-    return _history(run, current.pop(), known)
+    return _build_history(run, current.pop(), known)
 
 
 def _check_has_data(run: Path) -> None:
     check_run(run)
     if not (run / "prompts.parquet").is_file():
-        elsewhere = hint_on(run, "prompts.parquet")
+        elsewhere = make_hint(run, "prompts.parquet")
         raise TraceError(f"{run} contains no prompts.parquet: --run names the folder of a run with data{elsewhere}")
 
 
-def _of_question(run: Path, prompt_id: str) -> list[dict[str, Any]]:
+def _find_question_rows(run: Path, prompt_id: str) -> list[dict[str, Any]]:
     """Return the dropped rows that contain the question of an evaluation set whose id begins with `prompt_id`."""
-    rows = _rows(run, "set_aside", "kind", "contaminated")
+    rows = _find_rows(run, "set_aside", "kind", "contaminated")
     return [row for row in rows if (row["clashed_with"] or "").startswith(prompt_id)]
 
 
@@ -101,77 +103,77 @@ def find_row(run: Path, source: str, row: int) -> History:
         TraceError: the folder is not a run with data, or the run contains no such row.
     """
     _check_has_data(run)
-    aside = list(_of_row(run, "set_aside", source, row))
-    identity = next((entry["prompt_id"] for entry in (*_of_row(run, "prompts", source, row), *aside)), None)
+    aside = list(_find_row(run, "set_aside", source, row))
+    identity = next((entry["prompt_id"] for entry in (*_find_row(run, "prompts", source, row), *aside)), None)
     if identity is not None:
-        return _history(run, _current(run, identity), {identity})
+        return _build_history(run, _find_current_id(run, identity), {identity})
     if not aside:
         return History(None, left_out=why_unknown(run, source, row))
-    return _located(run, History(None, aside))
+    return _add_places(run, History(None, aside))
 
 
-def _current(run: Path, identity: str) -> str:
+def _find_current_id(run: Path, identity: str) -> str:
     """Return the id that a prompt has after cleaning, which is another one if control tokens were escaped in it.
 
     The rows that repeat it were dropped before that, so they have the id that it had.
     """
-    if any(_rows(run, "prompts", "prompt_id", identity)):
+    if any(_find_rows(run, "prompts", "prompt_id", identity)):
         return identity
-    for entry in _rows(run, "set_aside", "clashed_with", identity):
+    for entry in _find_rows(run, "set_aside", "clashed_with", identity):
         if entry["stage"] == "sourcing" and entry["reason"].startswith(DUPLICATE_OF):
             first = (entry["source"], int(entry["reason"].removeprefix(DUPLICATE_OF)))
-            rows = (*_of_row(run, "prompts", *first), *_of_row(run, "set_aside", *first))
+            rows = (*_find_row(run, "prompts", *first), *_find_row(run, "set_aside", *first))
             return next((row["prompt_id"] for row in rows if row["prompt_id"]), identity)
     return identity
 
 
-def _earlier(run: Path, prompt: Mapping[str, Any]) -> set[str]:
+def _find_earlier_ids(run: Path, prompt: Mapping[str, Any]) -> set[str]:
     """Return the id that a prompt had when rows that repeat it were dropped."""
     reason = f"{DUPLICATE_OF}{prompt['row']}"
-    rows = _rows(run, "set_aside", "source", prompt["source"])
+    rows = _find_rows(run, "set_aside", "source", prompt["source"])
     return {row["clashed_with"] for row in rows if row["stage"] == "sourcing" and row["reason"] == reason}
 
 
-def _history(run: Path, identity: str, earlier: Set[str] = frozenset()) -> History:
+def _build_history(run: Path, identity: str, earlier: Set[str] = frozenset()) -> History:
     """Return the history of a prompt, with the rows that were dropped because of it or its `earlier` ids."""
-    initial = list(_rows(run, "rollouts", "prompt_id", identity))
+    initial = list(_find_rows(run, "rollouts", "prompt_id", identity))
     evaluated: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in _rows(run, "evaluation_rollouts", "prompt_id", identity):
+    for row in _find_rows(run, "evaluation_rollouts", "prompt_id", identity):
         on = "" if row["benchmark"] == HELDOUT else f" on {row['benchmark']}"
         evaluated[f"{row['policy']}{on}"].append(row)
-    prompt = next(_rows(run, "prompts", "prompt_id", identity), None)
-    ids = [identity, *sorted((earlier | (_earlier(run, prompt) if prompt else set())) - {identity})]
-    aside = [row for known in ids for row in _rows(run, "set_aside", "prompt_id", known)]
+    prompt = next(_find_rows(run, "prompts", "prompt_id", identity), None)
+    ids = [identity, *sorted((earlier | (_find_earlier_ids(run, prompt) if prompt else set())) - {identity})]
+    aside = [row for known in ids for row in _find_rows(run, "set_aside", "prompt_id", known)]
     # The row of an exact duplicate of the kept prompt has the same id in both columns.
-    aside += [row for known in ids for row in _rows(run, "set_aside", "clashed_with", known) if row not in aside]
-    graded = next(_rows(run, "graded", "prompt_id", identity), None)
+    aside += [row for known in ids for row in _find_rows(run, "set_aside", "clashed_with", known) if row not in aside]
+    graded = next(_find_rows(run, "graded", "prompt_id", identity), None)
     history = History(
         prompt=prompt,
         set_aside=[row | {"clashed_with": identity} if row["clashed_with"] in ids else row for row in aside],
         graded=graded,
-        selected=any(_rows(run, "selected", "prompt_id", identity)),
-        mixed=any(_rows(run, "mixture", "prompt_id", identity)),
-        held_out=any(_rows(run, "heldout", "prompt_id", identity)),
+        selected=any(_find_rows(run, "selected", "prompt_id", identity)),
+        mixed=any(_find_rows(run, "mixture", "prompt_id", identity)),
+        held_out=any(_find_rows(run, "heldout", "prompt_id", identity)),
         rollouts=[row["score"] for row in initial],
-        groups=sorted(_rows(run, "ledger", "prompt_id", identity), key=lambda row: row["group"]),
+        groups=sorted(_find_rows(run, "ledger", "prompt_id", identity), key=lambda row: row["group"]),
         evaluated={policy: [row["score"] for row in rows] for policy, rows in evaluated.items()},
-        episodes=dict(_episodes({"difficulty": initial, **evaluated})),
+        episodes=dict(_find_episodes({"difficulty": initial, **evaluated})),
     )
-    history.verdict = _verdict(run, history)
+    history.verdict = _describe_verdict(run, history)
     if graded and history.selected and not history.mixed and not history.held_out:
         is_alike = any(row["stage"] == "mixing" and row["prompt_id"] == identity for row in aside)
         history.not_taken = ": it is like a prompt that is held out" if is_alike else why_not_taken(run, graded)
-    return _located(run, history)
+    return _add_places(run, history)
 
 
-def _located(run: Path, history: History) -> History:
+def _add_places(run: Path, history: History) -> History:
     """Add the places in files of the history's rows."""
     rows = [*([history.prompt] if history.prompt else []), *history.set_aside]
     history.places = {(row["source"], row["row"]): describe_place(run, row["source"], row["row"]) for row in rows}
     return history
 
 
-def _verdict(run: Path, history: History) -> str:
+def _describe_verdict(run: Path, history: History) -> str:
     graded = history.graded
     if graded is None or history.selected:
         return "kept"
@@ -187,17 +189,17 @@ def _verdict(run: Path, history: History) -> str:
     return "not kept"
 
 
-def _episodes(
+def _find_episodes(
     rollouts: Mapping[str, Sequence[dict[str, Any]]],
 ) -> Iterator[tuple[str, tuple[ShownEpisode, int, float | None]]]:
     """Yield the episode of the first sample of each part of the rollouts that has episodes."""
     for name, rows in rollouts.items():
         for row in sorted(rows, key=lambda row: row["sample"])[:1]:
-            if episode := ShownEpisode.of_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
+            if episode := ShownEpisode.from_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
                 yield name, (episode, row["sample"], row["score"])
 
 
-def _ids(run: Path, name: str) -> set[str]:
+def _list_ids(run: Path, name: str) -> set[str]:
     path = run / f"{name}.parquet"
     if not path.is_file():
         return set()
@@ -205,11 +207,11 @@ def _ids(run: Path, name: str) -> set[str]:
     return set(pc.unique(column.drop_null()).to_pylist())
 
 
-def _of_row(run: Path, name: str, source: str, row: int) -> Iterator[dict[str, Any]]:
-    return (entry for entry in _rows(run, name, "source", source) if entry["row"] == row)
+def _find_row(run: Path, name: str, source: str, row: int) -> Iterator[dict[str, Any]]:
+    return (entry for entry in _find_rows(run, name, "source", source) if entry["row"] == row)
 
 
-def _rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, Any]]:
+def _find_rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table with this value, or none if the run has no such table. Only these rows are loaded."""
     path = run / f"{name}.parquet"
     if path.is_file():
@@ -217,13 +219,13 @@ def _rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, A
         yield from table.to_pylist()
 
 
-def lines(history: History) -> Iterator[str]:
+def format_lines(history: History) -> Iterator[str]:
     """Yield the history as lines of text, in the order of the pipeline."""
     if prompt := history.prompt:
         yield f"prompt      {prompt['prompt_id']}, {prompt['domain']}, judged by {prompt['verifier']}"
         in_file = history.places.get((prompt["source"], prompt["row"]), "")
         yield f"from        row {prompt['row']} of source {prompt['source']}{in_file}"
-        yield f"            {_short(prompt['messages'][-1]['content'])}"
+        yield f"            {_shorten(prompt['messages'][-1]['content'])}"
     if history.left_out:
         yield f"left out    {history.left_out}"
     for row in history.set_aside:
@@ -234,7 +236,7 @@ def lines(history: History) -> Iterator[str]:
             measured = (
                 f"pass rate {graded['pass_rate']:.1%}, mean score {graded['mean_score']:.3g} over "
                 f"{graded['num_rollouts']} rollouts, "
-                f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens"
+                f"{_format_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens"
             )
         yield f"difficulty  {measured}: {history.verdict}"
     if history.selected:
@@ -244,13 +246,15 @@ def lines(history: History) -> Iterator[str]:
         step = f" at step {group['step']}" if group["step"] is not None else ""
         yield (
             f"group {group['group']:<5} {group['fate']}{step}, policy {group['first_version']} to "
-            f"{group['last_version']}, {_scores(group['scores'])}, {sum(group['num_tokens']):,} tokens"
+            f"{group['last_version']}, {_format_scores(group['scores'])}, {sum(group['num_tokens']):,} tokens"
             + (f": {group['detail']}" if group["detail"] else "")
         )
     if history.evaluated:
-        yield "evaluation  " + ", ".join(f"{policy} {_scores(scores)}" for policy, scores in history.evaluated.items())
+        yield "evaluation  " + ", ".join(
+            f"{policy} {_format_scores(scores)}" for policy, scores in history.evaluated.items()
+        )
     for name, (episode, sample, score) in history.episodes.items():
-        yield f"episode     {name}, sample {sample}, {_scores([score])}"
+        yield f"episode     {name}, sample {sample}, {_format_scores([score])}"
         yield from episode.lines(" " * 12)
 
 
@@ -261,15 +265,15 @@ def _set_aside_lines(row: Mapping[str, Any], history: History) -> Iterator[str]:
     origin = f"row {row['row']} of {row['source']}{in_file}"
     yield f"set aside   {origin} by {row['stage']} ({row['kind']}): {row['reason']}{clash}"
     if of_set:
-        yield f"            its text: {_short(row['value'])}"
+        yield f"            its text: {_shorten(row['value'])}"
         if row["clashed_text"]:
-            yield f"            the question: {_short(row['clashed_text'])}"
+            yield f"            the question: {_shorten(row['clashed_text'])}"
 
 
-def _scores(scores: list[float | None]) -> str:
+def _format_scores(scores: list[float | None]) -> str:
     return "scores " + " ".join("?" if score is None else f"{score:g}" for score in scores)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= PROMPT_CHARS else f"{line[:PROMPT_CHARS]} […]"

@@ -18,7 +18,7 @@ from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
 from tasks.generation.config import SamplingConfig
 from tasks.generation.environment_spec import EnvironmentSpec
-from tasks.generation.episode_turns import turns_of
+from tasks.generation.episode_turns import make_turn_rows
 from tasks.generation.interface import Completion, EpisodeEnd, Response, Sampler
 from tasks.tables.schemas import canonical_json
 from tasks.verifiers import Score, VerifierPool
@@ -73,7 +73,7 @@ def episode_columns(response: Completion | Response) -> dict[str, Any]:
     """Return the columns `turns` and `outcome` of a response that has just been sampled."""
     if isinstance(response, Response) or not response.is_episode:
         return {"turns": None, "outcome": None}
-    return {"turns": turns_of(response), "outcome": outcome_of(response)}
+    return {"turns": make_turn_rows(response), "outcome": outcome_of(response)}
 
 
 def has_environments(prompts: pa.Table) -> bool:
@@ -137,7 +137,7 @@ class StageEpisodes:
         variables = sampling.chat_template_kwargs
         key = canonical_json(variables)
         if key not in self._players:
-            self._players[key] = EpisodePlayer(self._environments, ChatTemplate.of_model(self._model, variables))
+            self._players[key] = EpisodePlayer(self._environments, ChatTemplate.from_model(self._model, variables))
         return self._players[key]
 
     async def aclose(self) -> None:

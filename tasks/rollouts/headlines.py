@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def sampling_headline(count: int, what: str, *, generated: int, tokens: int, tokens_per_second: float) -> str:
+def format_sampling_headline(count: int, what: str, *, generated: int, tokens: int, tokens_per_second: float) -> str:
     """Return the line.
 
     Args:

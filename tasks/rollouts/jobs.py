@@ -11,7 +11,7 @@ from typing import Any
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import sample_seed
 from tasks.rollouts.judging import is_group_prompt
-from tasks.rollouts.rollout_cache import RolloutCache, known_scores
+from tasks.rollouts.rollout_cache import RolloutCache, find_scores
 from tasks.tables.schemas import messages_key
 
 Remaining = Callable[[Sequence[float | None]], int]
@@ -50,7 +50,7 @@ class Job:
     texts: dict[int, str] | None = None
 
     @classmethod
-    def of(
+    def from_cache(
         cls,
         workload: int,
         row: dict[str, Any],
@@ -65,7 +65,7 @@ class Job:
         texts: dict[int, str] | None = {} if is_group_prompt(row) else None
         remaining = None if texts is not None else remaining
         if remaining is not None and present:
-            scores = known_scores(row, key, sorted(present), cache)
+            scores = find_scores(row, key, sorted(present), cache)
         job = cls(workload, row, key, sampling, cache, remaining, present, scores, texts=texts)
         job.take_present()
         return job
@@ -77,7 +77,7 @@ class Job:
         count = self.remaining([self.scores.get(number) for number in range(self.taken)])
         return range(self.taken, self.taken + count)
 
-    def seed_of(self, number: int) -> int | None:
+    def compute_seed(self, number: int) -> int | None:
         """Return the seed of a sample, or None without a base seed.
 
         It depends on the prompt alone, as the key of an episode also depends on code. Prompts with the same messages
@@ -99,7 +99,7 @@ class Job:
             self.taken = self.next().stop
 
 
-def interleaved(verifiers: Sequence[str]) -> list[int]:
+def interleave(verifiers: Sequence[str]) -> list[int]:
     """Return the indices of prompts, ordered so that the prompts of each verifier are evenly distributed.
 
     The prompts of one verifier keep their order. A slow verifier, such as an LLM judge, then works while engines

@@ -12,9 +12,9 @@ from typing import Any
 from tasks.config.loading import result_options
 from tasks.lineage.code_digest import code_digest
 from tasks.tables.schemas import canonical_json
-from tasks.verifiers import VerifiersConfig, verifiers_of
+from tasks.verifiers import VerifiersConfig, collect_verifiers
 from tasks.verifiers.config import CHAT, REWARD_MODEL
-from tasks.verifiers.registry import WEIGHTED, reward_models_of
+from tasks.verifiers.registry import WEIGHTED, collect_reward_models
 from tasks.verifiers.scores import is_own
 
 CHAT_MODULES = "tasks.verifiers.chat"
@@ -86,7 +86,7 @@ class JudgedBy:
     @cached_property
     def everything(self) -> str:
         """The digest of what all verifiers depend on, for a stage whose samples depend on verdicts."""
-        return _digest([result_options(self._config), code_digest("tasks.verifiers"), self._judge_if_initial])
+        return _compute_digest([result_options(self._config), code_digest("tasks.verifiers"), self._judge_if_initial])
 
     def of(self, row: Mapping[str, Any]) -> str:
         """Return the digest of what verdicts on responses to a prompt (a row of `PROMPTS`) depend on."""
@@ -95,25 +95,27 @@ class JudgedBy:
         models: set[str] = set()
         if verifier in (WEIGHTED, REWARD_MODEL):
             truth = json.loads(row["ground_truth"])
-            names |= verifiers_of(verifier, truth)
-            models = reward_models_of(verifier, truth)
-        return _digest([self._of(name, tuple(sorted(models)), plays=plays) for name in sorted(names)])
+            names |= collect_verifiers(verifier, truth)
+            models = collect_reward_models(verifier, truth)
+        return _compute_digest(
+            [self._compute_verifier_digest(name, tuple(sorted(models)), plays=plays) for name in sorted(names)]
+        )
 
-    def of_programs(self) -> str:
+    def compute_program_digest(self) -> str:
         """Return the digest of what the programs depend on that an environment runs in the sandbox."""
-        return self._of("code", (), plays=False)
+        return self._compute_verifier_digest("code", (), plays=False)
 
-    def of_environments(self) -> str:
+    def compute_environment_digest(self) -> str:
         """Return the digest of the limits of the processes of environments."""
-        return _digest(result_options(self._config.environments))
+        return _compute_digest(result_options(self._config.environments))
 
-    def _of(self, verifier: str, models: tuple[str, ...], *, plays: bool) -> str:
+    def _compute_verifier_digest(self, verifier: str, models: tuple[str, ...], *, plays: bool) -> str:
         key = (verifier, models, plays)
         if key not in self._digests:
             kind = self._kind(verifier)
-            codes = [code_digest(module, self._ignored(kind)) for module in MODULES[kind]]
+            codes = [code_digest(module, self._list_ignored(kind)) for module in MODULES[kind]]
             codes += [code_digest(ENDED, ("tasks.verifiers",))] if plays else []
-            self._digests[key] = _digest([verifier, self._options(verifier, models), codes])
+            self._digests[key] = _compute_digest([verifier, self._options(verifier, models), codes])
         return self._digests[key]
 
     def _kind(self, verifier: str) -> str:
@@ -127,7 +129,7 @@ class JudgedBy:
             return REWARD_MODEL
         return "endpoint" if judge is None or judge.url is not None else "server"
 
-    def _ignored(self, kind: str) -> tuple[str, ...]:
+    def _list_ignored(self, kind: str) -> tuple[str, ...]:
         """Return the code that the verdicts of a kind do not depend on."""
         used = {*MODULES[kind], *(f"tasks.verifiers.{name}" for name in ALSO.get(kind, ()))}
         if getattr(self._config.judge, "tokenizer", None) is not None:
@@ -151,8 +153,8 @@ class JudgedBy:
     @property
     def _judge_if_initial(self) -> str:
         config = self._config
-        return self._initial if config.with_initial(Path(self._initial)) is not config else ""
+        return self._initial if config.resolve_initial(Path(self._initial)) is not config else ""
 
 
-def _digest(value: Any) -> str:
+def _compute_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()

@@ -16,23 +16,23 @@ import pyarrow.compute as pc
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.rollouts.episodes import Content, contents_of, environment_path
-from tasks.rollouts.rollout_cache import RolloutCache, Verdict, verdict_number, verdict_row, verdicts_of
+from tasks.rollouts.rollout_cache import RolloutCache, Verdict, compute_verdict_number, find_verdicts, make_verdict_row
 from tasks.rollouts.row_store import Key
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import REWARDS, ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import (
     Score,
     VerifierPool,
     VerifiersConfig,
     check_ground_truth,
+    collect_verifiers,
     missing_resources,
     open_pool,
-    verifiers_of,
 )
 from tasks.verifiers.calls import Call
 from tasks.verifiers.config import DEFAULTS
 from tasks.verifiers.function_watch import FunctionWatch, LoggedFunctions, RewardFunctionError
-from tasks.verifiers.grouped import judges_groups
+from tasks.verifiers.grouped import has_group_reward
 
 Judged = Callable[[Mapping[str, str | float | None]], None]
 """A callback for every newly scored response. It gets `prompt_id` and `score`, which is None if scoring failed."""
@@ -67,7 +67,7 @@ def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> N
             raise RolloutError(f"{where}: verifier {row['verifier']!r} lacks {', '.join(missing)}")
 
 
-def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tuple[pa.Table, pa.Table]:
+def split_judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tuple[pa.Table, pa.Table]:
     """Split prompts by whether this machine has the requirements of their verifiers: NLTK data, a package, a sandbox.
 
     Args:
@@ -104,7 +104,7 @@ def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tu
         if missing
     ]
     fit = pa.array([not missing for missing in lacking], pa.bool_())
-    return prompts.filter(fit), table_from_rows(set_aside, SET_ASIDE, f"set aside by {stage}")
+    return prompts.filter(fit), build_table(set_aside, SET_ASIDE, f"set aside by {stage}")
 
 
 class Judging:
@@ -142,7 +142,7 @@ class Judging:
         self.judged = self.responses = self.unjudged = 0
         self.figures: dict[str, float] = {}
         self._rows = {row["prompt_id"]: row for row in prompts.to_pylist()}
-        self._keys = {name: cache.verdict_key(row) for name, row in self._rows.items()}
+        self._keys = {name: cache.compute_verdict_key(row) for name, row in self._rows.items()}
         self._cache = cache
         self._open_pool = partial(open_pool, verifier_workers, verifiers, verifiers_for(prompts))
         self._on_judged = on_judged
@@ -166,7 +166,7 @@ class Judging:
     def rollouts(self, part: pa.Table, policy: str) -> pa.Table:
         """Score a table of `RESPONSES` and return a table of `ROLLOUTS`, with `policy` in the column `policy`.
 
-        `part` must contain all responses to each of its prompts (`by_whole_prompts`).
+        `part` must contain all responses to each of its prompts (`collect_whole_prompts`).
         """
         verdicts = self.verdicts(part)
         columns = {
@@ -190,14 +190,14 @@ class Judging:
         ids, contents = part["prompt_id"].to_pylist(), contents_of(part)
         texts = [content.identity for content in contents]
         groups = self._groups(ids, texts)
-        together = {name: self._cache.verdict_key(self._rows[name], group) for name, group in groups.items()}
+        together = {name: self._cache.compute_verdict_key(self._rows[name], group) for name, group in groups.items()}
         keys = [
-            (together.get(name, self._keys[name]), verdict_number(text, number, groups.get(name)))
+            (together.get(name, self._keys[name]), compute_verdict_number(text, number, groups.get(name)))
             for name, text, number in zip(ids, texts, part["sample"].to_pylist(), strict=True)
         ]
         if groups:
             self._cache.verdicts.find(together.values())
-        verdicts = verdicts_of(keys, self._cache.verdicts)
+        verdicts = find_verdicts(keys, self._cache.verdicts)
         self._count_successes(ids, verdicts)
         missing = [index for index, verdict in enumerate(verdicts) if verdict is None]
         self.responses += len(keys)
@@ -207,10 +207,10 @@ class Judging:
             ended = [index for index in alone if contents[index].end is not None]
             scores = [end.score for index in ended if (end := contents[index].end)]
             asked = [index for index in alone if contents[index].end is None]
-            calls = (call_of(self._rows[ids[index]], contents[index]) for index in asked)
-            judged = self._opened_pool().scores(calls) if asked else iter(())
+            calls = (build_call(self._rows[ids[index]], contents[index]) for index in asked)
+            judged = self._get_pool().scores(calls) if asked else iter(())
             for index, score in zip([*ended, *asked], chain(scores, judged), strict=True):
-                verdicts[index] = self._judged_now(ids[index], keys[index], score)
+                verdicts[index] = self._record_score(ids[index], keys[index], score)
         lacking = {ids[index]: groups[ids[index]] for index in missing if ids[index] in groups}
         if lacking:
             asyncio.run(self._judge_groups(lacking, ids, keys, verdicts))
@@ -227,7 +227,7 @@ class Judging:
             if verdict is not None:
                 path = environment_path(self._rows[prompt_id])
                 rewards = [str(part["name"]) for part in verdict.rewards or ()]
-                self._functions.succeeded([*rewards, path] if path else rewards)
+                self._functions.count_success([*rewards, path] if path else rewards)
 
     def _groups(self, ids: list[str], texts: list[str]) -> dict[str, list[str]]:
         """Return, by prompt, all responses to each prompt with a reward for the whole group."""
@@ -242,9 +242,9 @@ class Judging:
         self, groups: Mapping[str, list[str]], ids: list[str], keys: list[Key], verdicts: list[Verdict | None]
     ) -> None:
         """Score the groups that lack verdicts, and fill in the missing ones."""
-        pool = self._opened_pool()
+        pool = self._get_pool()
         calls = {
-            name: asyncio.create_task(pool.score_group(*group_call_of(self._rows[name], texts)))
+            name: asyncio.create_task(pool.score_group(*build_group_call(self._rows[name], texts)))
             for name, texts in groups.items()
         }
         indices = defaultdict(list)
@@ -253,15 +253,15 @@ class Judging:
         for name, call in calls.items():
             for index, score in zip(indices[name], await call, strict=True):
                 if verdicts[index] is None:
-                    verdicts[index] = self._judged_now(name, keys[index], score)
+                    verdicts[index] = self._record_score(name, keys[index], score)
 
-    def _judged_now(self, prompt_id: str, key: Key, score: Score) -> Verdict:
+    def _record_score(self, prompt_id: str, key: Key, score: Score) -> Verdict:
         """Report the score of a response, and cache it as a verdict."""
-        verdict = Verdict.of(score)
+        verdict = Verdict.from_score(score)
         self.judged += 1
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
         if verdict.error is None:
-            self._cache.verdicts.append(verdict_row(key, verdict))
+            self._cache.verdicts.append(make_verdict_row(key, verdict))
         else:
             self.unjudged += 1
             self._errors[verdict.error] += 1
@@ -292,7 +292,7 @@ class Judging:
         )
         raise UnjudgedError(sentence) if self._may_pass else RewardFunctionError(sentence)
 
-    def _opened_pool(self) -> VerifierPool:
+    def _get_pool(self) -> VerifierPool:
         if self._pool is None:
             self._pool = self._stack.enter_context(self._open_pool())
         return self._pool
@@ -314,11 +314,11 @@ def fill_verdicts(
         parts: tables of `RESPONSES`.
     """
     with Judging(prompts, cache, verifiers, verifier_workers, on_judged=on_judged, logged=logged) as judging:
-        for part in by_whole_prompts(parts):
+        for part in collect_whole_prompts(parts):
             judging.verdicts(part)
 
 
-def by_whole_prompts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def collect_whole_prompts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Regroup the rows of tables of `RESPONSES` into tables with all responses to each of their prompts.
 
     In the input, the responses to a prompt must be consecutive.
@@ -339,11 +339,13 @@ def verifiers_for(prompts: pa.Table) -> set[str]:
     """Return the names of all verifiers that score responses to these prompts (a table of `PROMPTS`)."""
     columns = (prompts.column(name).to_pylist() for name in ("verifier", "ground_truth"))
     return {
-        name for verifier, truth in zip(*columns, strict=True) for name in verifiers_of(verifier, json.loads(truth))
+        name
+        for verifier, truth in zip(*columns, strict=True)
+        for name in collect_verifiers(verifier, json.loads(truth))
     }
 
 
-def call_of(row: Mapping[str, Any], content: Content) -> Call:
+def build_call(row: Mapping[str, Any], content: Content) -> Call:
     """Return the verifier call for a response to a prompt (a row of `PROMPTS`)."""
     messages = [*row["messages"], *content.earlier]
     return Call(row["verifier"], content.text, json.loads(row["ground_truth"]), messages)
@@ -351,9 +353,9 @@ def call_of(row: Mapping[str, Any], content: Content) -> Call:
 
 def is_group_prompt(row: Mapping[str, Any]) -> bool:
     """Return whether a prompt (a row of `PROMPTS`) has a reward that scores all of its responses together."""
-    return judges_groups(row["verifier"], json.loads(row["ground_truth"]))
+    return has_group_reward(row["verifier"], json.loads(row["ground_truth"]))
 
 
-def group_call_of(row: Mapping[str, Any], responses: list[str]) -> tuple[str, list[str], Any, Any]:
+def build_group_call(row: Mapping[str, Any], responses: list[str]) -> tuple[str, list[str], Any, Any]:
     """Return the arguments of `VerifierPool.score_group` for all responses to a prompt (a row of `PROMPTS`)."""
     return row["verifier"], responses, json.loads(row["ground_truth"]), row["messages"]

@@ -110,7 +110,7 @@ class PolicyServer:
             EngineOptionsError: the server refuses the request.
         """
         async with self._in_flight:
-            answer = await self._completion(prompt_ids, sampling, seed)
+            answer = await self._fetch_completion(prompt_ids, sampling, seed)
         choices, usage = getattr(answer, "choices", None), getattr(answer, "usage", None)
         if not choices or usage is None:  # the client does not validate answers
             raise EngineError(f"engine.server: {self._endpoint.url} sent an answer without a response and its tokens")
@@ -120,10 +120,12 @@ class PolicyServer:
                 f"engine.server: {self._endpoint.url} ended a response with finish_reason {choice.finish_reason!r}"
             )
         stopped = choice.finish_reason == "stop"
-        text = self._without_end(choice.text, sampling.stop) if stopped else choice.text
+        text = self._remove_end(choice.text, sampling.stop) if stopped else choice.text
         return Response(storable(text), usage.completion_tokens, choice.finish_reason)
 
-    async def _completion(self, prompt_ids: Sequence[int], sampling: SamplingConfig, seed: int | None) -> Completion:
+    async def _fetch_completion(
+        self, prompt_ids: Sequence[int], sampling: SamplingConfig, seed: int | None
+    ) -> Completion:
         with self._errors():
             return await self._client.completions.create(
                 model=self._endpoint.model,
@@ -133,10 +135,10 @@ class PolicyServer:
                 top_p=sampling.top_p,
                 stop=sampling.stop or None,
                 seed=seed,
-                extra_body=_beyond_openai(sampling),
+                extra_body=_select_vllm_options(sampling),
             )
 
-    def _without_end(self, text: str, stop: Sequence[str]) -> str:
+    def _remove_end(self, text: str, stop: Sequence[str]) -> str:
         """Return the text without the special token at its end, unless it ends with a stop text of the user."""
         if any(text.endswith(own) for own in stop):
             return text
@@ -163,7 +165,7 @@ class PolicyServer:
         return f"engine.server: {self._endpoint.url}: {one_line(error)}{cause}"
 
 
-def _beyond_openai(sampling: SamplingConfig) -> dict[str, Any]:
+def _select_vllm_options(sampling: SamplingConfig) -> dict[str, Any]:
     """Return the options that OpenAI's API does not have, and its penalties, by vLLM's names."""
     fields: dict[str, Any] = {
         **PLAIN,

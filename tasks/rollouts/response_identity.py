@@ -29,7 +29,7 @@ UNRELATED = (
     "tasks.config.fields",
     "tasks.config.connection",
     "tasks.config.descriptions",
-    "tasks.environments",  # in the keys of episodes (`environment_code`)
+    "tasks.environments",  # in the keys of episodes (`compute_environment_digest`)
     "tasks.failures",  # classes of errors
     "tasks.generation.adapter",  # weight updates of training; the stages that cache responses have none
     "tasks.generation.engine_output",  # error messages
@@ -43,12 +43,12 @@ UNRELATED = (
 """Code that the modules import and that does not change a response."""
 
 
-def sampled_type(engine: EngineConfig) -> precision.Dtype | None:
+def resolve_dtype(engine: EngineConfig) -> precision.Dtype | None:
     """Return the data type of an engine on this machine, or None for a server, whose type is unknown."""
     return None if engine.server is not None else precision.resolve(engine.dtype, gpu=has_gpu())
 
 
-def generation_identity(engine: EngineConfig, sampling: SamplingConfig) -> dict[str, Any]:
+def describe_generation(engine: EngineConfig, sampling: SamplingConfig) -> dict[str, Any]:
     """Return what responses depend on besides their prompts and the model, as JSON values.
 
     The number of samples and the context length, which every prompt fits, are not included. The data type is the one
@@ -58,7 +58,7 @@ def generation_identity(engine: EngineConfig, sampling: SamplingConfig) -> dict[
     served = engine.server is not None
     return {
         "sampling": {name: value for name, value in result_options(sampling).items() if name != "samples"},
-        "dtype": sampled_type(engine),
+        "dtype": resolve_dtype(engine),
         "seed": engine.seed,
         "vllm": engine.vllm,
         "server": engine.server and engine.server.model,
@@ -66,7 +66,7 @@ def generation_identity(engine: EngineConfig, sampling: SamplingConfig) -> dict[
     }
 
 
-def environment_code(environment: str) -> str:
+def compute_environment_digest(environment: str) -> str:
     """Return the digest of the project's code that plays the episodes of an environment (column `environment`).
 
     The digests of a user's files are in the column itself.

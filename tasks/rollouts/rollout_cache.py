@@ -1,6 +1,6 @@
 """Caches rollouts: responses by policy, sampling, prompt and sample, and verdicts by verifier, prompt and text.
 
-    <folder>/responses-<digest>/    by policy and by everything in `generation_identity`
+    <folder>/responses-<digest>/    by policy and by everything in `describe_generation`
     <folder>/verdicts-<digest>/     by policy; what a verdict depends on besides the text is in its key (`JudgedBy`)
 
 A new version of the engine or of this project's code thus generates responses again, and only texts that are new cost
@@ -19,7 +19,7 @@ import pyarrow as pa
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.rollouts.episodes import contents_of
 from tasks.rollouts.judged_by import JudgedBy
-from tasks.rollouts.response_identity import environment_code, generation_identity
+from tasks.rollouts.response_identity import compute_environment_digest, describe_generation
 from tasks.rollouts.row_store import Key, RowStore
 from tasks.tables.parquet import storable
 from tasks.tables.schemas import RESPONSES, REWARDS, canonical_json, messages_key
@@ -38,7 +38,7 @@ CACHED_RESPONSES = pa.schema(
         pa.field("temporary", pa.bool_(), nullable=False),
     ]
 )
-"""Schema of cached responses, whose `key` is from `RolloutCache.keys_of`.
+"""Schema of cached responses, whose `key` is from `RolloutCache.compute_keys`.
 
 A temporary response is an episode with a temporary failure (`EpisodeEnd.may_pass`). The next attempt plays it again.
 """
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
     error: str | None = None
 
     @classmethod
-    def of(cls, score: Score) -> Verdict:
+    def from_score(cls, score: Score) -> Verdict:
         """Convert a verifier's score to a verdict."""
         if score.error is not None:
             return cls(None, None, None, error=score.error)
@@ -105,7 +105,7 @@ class RolloutCache:
     judged_by: JudgedBy
 
     @classmethod
-    def at(
+    def open(
         cls,
         filesystem: AbstractFileSystem,
         folder: str,
@@ -123,14 +123,16 @@ class RolloutCache:
             judged_by: what the verdicts depend on.
         """
         judged = {"format": FORMAT, "policy": policy}
-        generated = judged | generation_identity(engine, sampling)
+        generated = judged | describe_generation(engine, sampling)
         return cls(
-            RowStore(filesystem, f"{folder}/responses-{_digest(generated)}", CACHED_RESPONSES, temporary="temporary"),
-            RowStore(filesystem, f"{folder}/verdicts-{_digest(judged)}", VERDICTS, number="number"),
+            RowStore(
+                filesystem, f"{folder}/responses-{_compute_digest(generated)}", CACHED_RESPONSES, temporary="temporary"
+            ),
+            RowStore(filesystem, f"{folder}/verdicts-{_compute_digest(judged)}", VERDICTS, number="number"),
             judged_by,
         )
 
-    def keys_of(self, prompts: pa.Table) -> list[str]:
+    def compute_keys(self, prompts: pa.Table) -> list[str]:
         """Return the keys of the responses to prompts (a table of `PROMPTS`).
 
         Ground truths and verifiers may change without a new response. But an episode depends on everything that its
@@ -138,25 +140,31 @@ class RolloutCache:
         """
         columns = ["messages", "environment", "verifier", "ground_truth"]
         return [
-            messages_key(row["messages"]) if row["environment"] is None else self._episode_key(row)
+            messages_key(row["messages"]) if row["environment"] is None else self._compute_episode_key(row)
             for row in prompts.select(columns).to_pylist()
         ]
 
-    def _episode_key(self, row: Mapping[str, Any]) -> str:
+    def _compute_episode_key(self, row: Mapping[str, Any]) -> str:
         content = [messages_key(row["messages"]), row["environment"], row["verifier"], row["ground_truth"]]
-        requested = [self.judged_by.of(row), self.judged_by.of_programs(), self.judged_by.of_environments()]
-        return _digest([content, requested, environment_code(row["environment"])], 32)
+        requested = [
+            self.judged_by.of(row),
+            self.judged_by.compute_program_digest(),
+            self.judged_by.compute_environment_digest(),
+        ]
+        return _compute_digest([content, requested, compute_environment_digest(row["environment"])], 32)
 
-    def verdict_key(self, row: Mapping[str, Any], group: Sequence[str] | None = None) -> str:
+    def compute_verdict_key(self, row: Mapping[str, Any], group: Sequence[str] | None = None) -> str:
         """Return the key of the verdicts on responses to a prompt (a row of `PROMPTS`).
 
         If a reward scores all responses together, `group` contains them in order. The key is then different for
         another number of samples or another response in the group.
         """
-        return _digest([self.judged_by.of(row), row["prompt_id"], *([] if group is None else [list(group)])], 32)
+        return _compute_digest(
+            [self.judged_by.of(row), row["prompt_id"], *([] if group is None else [list(group)])], 32
+        )
 
 
-def verdict_number(text: str, sample: int, group: Sequence[str] | None = None) -> int:
+def compute_verdict_number(text: str, sample: int, group: Sequence[str] | None = None) -> int:
     """Return the number of the verdict on a response among those with the same key.
 
     It is a digest of the text, so that equal responses have one verdict, whichever engine generated them. In a group,
@@ -167,7 +175,7 @@ def verdict_number(text: str, sample: int, group: Sequence[str] | None = None) -
     return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], signed=True)
 
 
-def _digest(value: Any, digits: int = 16) -> str:
+def _compute_digest(value: Any, digits: int = 16) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:digits]
 
 
@@ -182,7 +190,7 @@ def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> 
     """
     wanted: list[Key] = []
     ids: list[str] = []
-    columns = (prompts.column("prompt_id").to_pylist(), cache.keys_of(prompts), counts)
+    columns = (prompts.column("prompt_id").to_pylist(), cache.compute_keys(prompts), counts)
     for name, key, count in zip(*columns, strict=True):
         cached = [(key, number) for number in range(count) if (key, number) in cache.responses]
         wanted += cached
@@ -193,17 +201,17 @@ def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> 
         yield rows.add_column(0, RESPONSES.field(0), pa.array(ids[part], pa.string())).cast(RESPONSES)
 
 
-def verdict_row(key: Key, verdict: Verdict) -> dict[str, Any]:
+def make_verdict_row(key: Key, verdict: Verdict) -> dict[str, Any]:
     """Return the row of `VERDICTS` of a verdict with this key and number."""
     columns = {name: value for name, value in verdict._asdict().items() if name != "error"}
     return {"key": key[0], "number": key[1], **columns}
 
 
-def verdicts_of(keys: Sequence[Key], verdicts: RowStore) -> list[Verdict | None]:
+def find_verdicts(keys: Sequence[Key], verdicts: RowStore) -> list[Verdict | None]:
     """Return the cached verdict on each response, or None if there is none.
 
     Args:
-        keys: `RolloutCache.verdict_key` and `verdict_number` of each response.
+        keys: `RolloutCache.compute_verdict_key` and `compute_verdict_number` of each response.
         verdicts: rows of `VERDICTS`.
     """
     cached = [index for index, key in enumerate(keys) if key in verdicts]
@@ -215,16 +223,16 @@ def verdicts_of(keys: Sequence[Key], verdicts: RowStore) -> list[Verdict | None]
     return known
 
 
-def known_scores(
+def find_scores(
     row: Mapping[str, Any], key: str, numbers: Sequence[int], cache: RolloutCache
 ) -> dict[int, float | None]:
     """Return the cached scores of samples `numbers` of a prompt, or None for samples without a verdict.
 
     The responses must all be cached. `row` is the prompt's row of `PROMPTS`, and `key` is the key of its responses
-    (`RolloutCache.keys_of`).
+    (`RolloutCache.compute_keys`).
     """
     texts = [content.identity for content in contents_of(cache.responses.read([(key, n) for n in numbers]))]
-    judged = cache.verdict_key(row)
-    keys = [(judged, verdict_number(text, number)) for text, number in zip(texts, numbers, strict=True)]
-    scores = (verdict.score if verdict else None for verdict in verdicts_of(keys, cache.verdicts))
+    judged = cache.compute_verdict_key(row)
+    keys = [(judged, compute_verdict_number(text, number)) for text, number in zip(texts, numbers, strict=True)]
+    scores = (verdict.score if verdict else None for verdict in find_verdicts(keys, cache.verdicts))
     return dict(zip(numbers, scores, strict=True))

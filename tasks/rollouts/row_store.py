@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from tasks.failures import MistakeError
-from tasks.storage.durable import whole
-from tasks.tables.parquet import table_from_rows
+from tasks.storage.durable import write_whole
+from tasks.tables.parquet import build_table
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -108,7 +108,7 @@ class RowStore:
         self._fs.invalidate_cache()
         names = sorted(name for name in self._fs.find(self._folder) if name.endswith(".parquet"))
         with ThreadPoolExecutor(READERS) as readers:
-            for addresses in readers.map(partial(self._find_in, wanted), names):
+            for addresses in readers.map(partial(self._find_row, wanted), names):
                 for key, address in addresses:
                     self._addresses.setdefault(key, address)
 
@@ -140,7 +140,7 @@ class RowStore:
             # If sampling has no seed, two processes may write different rows for the same key. The sorted names
             # decide which of them counts, in the same way for every reader.
             name = f"{self._folder}/{time.time_ns():020}-{uuid.uuid4().hex[:8]}.parquet"
-            self._write(name, table_from_rows(rows, self._schema, name))
+            self._write(name, build_table(rows, self._schema, name))
             for index, row in enumerate(rows):
                 address = _RowAddress(name, index // GROUP_ROWS, index % GROUP_ROWS)
                 self._addresses.setdefault((row["key"], row[self._number]), address)
@@ -169,12 +169,12 @@ class RowStore:
         pq.write_table(table, sink, row_group_size=GROUP_ROWS, compression="zstd", write_page_checksum=True)
         self._fs.makedirs(self._folder, exist_ok=True)
         if isinstance(self._fs, LocalFileSystem):
-            with whole(Path(self._fs._strip_protocol(name))) as unfinished:
+            with write_whole(Path(self._fs._strip_protocol(name))) as unfinished:
                 self._fs.pipe_file(str(unfinished), sink.getvalue().to_pybytes())
         else:  # an object on blob storage is never partially written
             self._fs.pipe_file(name, sink.getvalue().to_pybytes())
 
-    def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:
+    def _find_row(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:
         with self._opened(name) as file:
             keys = file.read(columns=["key", self._number, *([self._temporary] if self._temporary else [])])
         counts = pc.is_in(keys.column("key"), wanted)

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.rollouts.judging import Judged, Judging, RolloutError, by_whole_prompts, check_prompts
+from tasks.rollouts.judging import Judged, Judging, RolloutError, check_prompts, collect_whole_prompts
 from tasks.rollouts.rollout_cache import responses
-from tasks.rollouts.sampling_loop import Sampled, Workload, sample, tokenise
-from tasks.tables.parquet import table_from_rows
+from tasks.rollouts.sampling_loop import Sampled, Workload, sample, tokenize_prompts
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.config import DEFAULTS
@@ -50,7 +50,7 @@ class Rollouts:
         """The rollouts of all workloads."""
         return pa.concat_tables([ROLLOUTS.empty_table(), *self.tables])
 
-    def took(self, names: Sequence[str]) -> list[dict[str, Any]]:
+    def describe_workloads(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return the numbers of responses and tokens and the engine time of every workload, as JSON values.
 
         They are part of the facts of a stage. `responses` and `tokens` include responses from the cache.
@@ -71,7 +71,7 @@ class Rollouts:
         ]
 
 
-def fitting(
+def split_by_length(
     prompts: pa.Table, model: Path, sampling: SamplingConfig, room: int, within: str, stage: Stage
 ) -> tuple[pa.Table, pa.Table]:
     """Split prompts by length: return prompts of at most `room` tokens, and a table of `SET_ASIDE` with the others.
@@ -85,7 +85,7 @@ def fitting(
         stage: the stage that calls, for the rows of `SET_ASIDE`.
     """
     rows = prompts.to_pylist()
-    lengths = [len(ids) for ids in tokenise(rows, model, sampling)]
+    lengths = [len(ids) for ids in tokenize_prompts(rows, model, sampling)]
     set_aside = [
         set_aside_row(
             stage,
@@ -100,7 +100,7 @@ def fitting(
         if length > room
     ]
     fits = pc.less_equal(pa.array(lengths, pa.int64()), room)
-    return prompts.filter(fits), table_from_rows(set_aside, SET_ASIDE, f"set aside by {stage}")
+    return prompts.filter(fits), build_table(set_aside, SET_ASIDE, f"set aside by {stage}")
 
 
 def sample_and_score(
@@ -137,7 +137,7 @@ def sample_and_score(
         EngineError, EngineOptionsError: as `Engine` raises them.
         RewardFunctionError, RewardServiceError, UnjudgedError: as `Judging.check_share` raises them.
     """
-    fits, set_aside = _fitting_workloads(workloads, model, engine, stage, verifiers)
+    fits, set_aside = _select_fitting(workloads, model, engine, stage, verifiers)
     tried, logged = Counter[str](), LoggedFunctions()
 
     def first(row: Mapping[str, Any]) -> None:
@@ -163,14 +163,14 @@ def sample_and_score(
     for workload, counts in zip(fits, sampled.counts, strict=True):
         prompts, cache = workload.prompts, workload.cache
         with Judging(prompts, cache, verifiers, verifier_workers, on_judged=again, logged=logged) as judging:
-            answered = by_whole_prompts(responses(prompts, counts, cache))
+            answered = collect_whole_prompts(responses(prompts, counts, cache))
             parts = [judging.rollouts(part, policy) for part in answered]
             judging.check_share(max_unjudged)
         tables.append(pa.concat_tables([ROLLOUTS.empty_table(), *parts]))
     return Rollouts(tables, set_aside, sampled)
 
 
-def _fitting_workloads(
+def _select_fitting(
     workloads: Sequence[Workload], model: Path, engine: EngineConfig, stage: Stage, verifiers: VerifiersConfig
 ) -> tuple[list[Workload], pa.Table]:
     """Check all prompts, then return the workloads with the prompts that fit, and `SET_ASIDE` with the others."""
@@ -181,7 +181,7 @@ def _fitting_workloads(
         sampling = workload.sampling
         room = engine.max_model_len - sampling.max_tokens
         beside = f"{room} fit with a response of {sampling.max_tokens}"
-        prompts, too_long = fitting(workload.prompts, model, sampling, room, beside, stage)
+        prompts, too_long = split_by_length(workload.prompts, model, sampling, room, beside, stage)
         if not prompts.num_rows:
             about = f"{workload.name}: " if workload.name else ""
             context = f"the context of {engine.max_model_len} tokens"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import running_engine
+from tasks.generation.engine import run_engine
 from tasks.generation.interface import (
     Completion,
     EngineError,
@@ -25,13 +25,13 @@ from tasks.generation.interface import (
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
 from tasks.rollouts.episodes import StageEpisodes, content_of, environment_path, episode_columns, has_environments
-from tasks.rollouts.jobs import Job, Remaining, interleaved
+from tasks.rollouts.jobs import Job, Remaining, interleave
 from tasks.rollouts.judging import (
     Judged,
     RolloutError,
-    call_of,
+    build_call,
+    build_group_call,
     fill_verdicts,
-    group_call_of,
     is_group_prompt,
     verifiers_for,
 )
@@ -39,10 +39,10 @@ from tasks.rollouts.policy_server import open_server
 from tasks.rollouts.rollout_cache import (
     RolloutCache,
     Verdict,
+    compute_verdict_number,
+    find_verdicts,
+    make_verdict_row,
     responses,
-    verdict_number,
-    verdict_row,
-    verdicts_of,
 )
 from tasks.rollouts.row_store import Key
 from tasks.rollouts.time_shares import TimeShares
@@ -163,19 +163,19 @@ def sample(
     if remaining is not None:  # it also uses the scores of cached responses
         for workload in workloads:
             _judge_cached(workload, verifiers, verifier_workers, on_judged, logged)
-    jobs = [_jobs(number, workload, remaining) for number, workload in enumerate(workloads)]
+    jobs = [_build_jobs(number, workload, remaining) for number, workload in enumerate(workloads)]
     reused = [sum(len(job.present) for job in part) for part in jobs]
     lacking = [
         (job, ids)
         for workload, part in zip(workloads, jobs, strict=True)
-        for job, ids in _tokenised(workload, part, model)
+        for job, ids in _tokenize_jobs(workload, part, model)
     ]
     for workload, part in zip(workloads, jobs, strict=True):
-        workload.cache.verdicts.find(workload.cache.verdict_key(job.row) for job in part if job.missing)
+        workload.cache.verdicts.find(workload.cache.compute_verdict_key(job.row) for job in part if job.missing)
     most_samples = max((workload.sampling.samples for workload in workloads), default=1)
     generation = _Generation(model, engine, len(workloads), most_samples, verifiers.environments, on_judged, logged)
     if lacking:
-        ordered = [lacking[index] for index in interleaved([job.row["verifier"] for job, _ in lacking])]
+        ordered = [lacking[index] for index in interleave([job.row["verifier"] for job, _ in lacking])]
         judges = {name for workload in workloads for name in verifiers_for(workload.prompts)}
         pool = open_pool(verifier_workers, verifiers, judges)
         try:
@@ -209,26 +209,26 @@ def _judge_cached(
     cache = workload.cache
     alone = pa.array([not is_group_prompt(row) for row in workload.prompts.to_pylist()], pa.bool_())
     prompts = workload.prompts.filter(alone)
-    cache.responses.find(cache.keys_of(prompts))
+    cache.responses.find(cache.compute_keys(prompts))
     cached = responses(prompts, [workload.sampling.samples] * prompts.num_rows, cache)
     fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
 
 
-def _jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[Job]:
+def _build_jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[Job]:
     """Return the job of each prompt of a workload, with its cached responses. `number` is the workload's index."""
-    keys = workload.cache.keys_of(workload.prompts)
+    keys = workload.cache.compute_keys(workload.prompts)
     workload.cache.responses.find(keys)
     rows = workload.prompts.to_pylist()
     sampling, cache = workload.sampling, workload.cache
-    return [Job.of(number, row, key, sampling, cache, remaining) for row, key in zip(rows, keys, strict=True)]
+    return [Job.from_cache(number, row, key, sampling, cache, remaining) for row, key in zip(rows, keys, strict=True)]
 
 
-def _tokenised(workload: Workload, jobs: Sequence[Job], model: Path) -> list[tuple[Job, list[int]]]:
+def _tokenize_jobs(workload: Workload, jobs: Sequence[Job], model: Path) -> list[tuple[Job, list[int]]]:
     """Return the jobs with missing responses, and the tokens of their prompts."""
     lacking = [job for job in jobs if job.missing]
     if not lacking:
         return []
-    return list(zip(lacking, tokenise([job.row for job in lacking], model, workload.sampling), strict=True))
+    return list(zip(lacking, tokenize_prompts([job.row for job in lacking], model, workload.sampling), strict=True))
 
 
 class _Generation:
@@ -274,7 +274,7 @@ class _Generation:
         """
         config = self._config
         began = time.perf_counter()
-        async with _opened(judges) as opening, _sampler(self._model, config) as sampler:
+        async with _start_verifiers(judges) as opening, _open_sampler(self._model, config) as sampler:
             pool = await opening
             ready = time.perf_counter()
             try:
@@ -324,10 +324,10 @@ class _Generation:
             job.texts[number] = completion.text
             job.present.add(number)
         else:
-            key = cache.verdict_key(job.row), verdict_number(content.identity, number)
-            [known] = verdicts_of([key], cache.verdicts)
+            key = cache.compute_verdict_key(job.row), compute_verdict_number(content.identity, number)
+            [known] = find_verdicts([key], cache.verdicts)
             if known is None:
-                score = content.end.score if content.end else await pool.score(*call_of(job.row, content))
+                score = content.end.score if content.end else await pool.score(*build_call(job.row, content))
                 job.scores[number] = self._judged(job, key, score)
             else:  # another engine or sample had the same text; `Judging` counts the success of its functions
                 job.scores[number] = known.score
@@ -338,7 +338,7 @@ class _Generation:
     async def _sampled(
         self, sampler: Sampler, pool: VerifierPool, job: Job, ids: list[int], number: int
     ) -> Completion | Response:
-        sampling, seed = job.sampling, job.seed_of(number)
+        sampling, seed = job.sampling, job.compute_seed(number)
         if job.row["environment"] is None:
             return await sampler.generate(ids, sampling, seed=seed, with_logprobs=False)
         if self._episodes is None:
@@ -351,16 +351,16 @@ class _Generation:
         table = job.cache.responses.read([(job.key, number) for number in stored])
         by_number = texts | dict(zip(stored, table["response"].to_pylist(), strict=True))
         group = [by_number[number] for number in sorted(by_number)]
-        key = job.cache.verdict_key(job.row, group)
-        for number, score in enumerate(await pool.score_group(*group_call_of(job.row, group))):
-            self._judged(job, (key, verdict_number(group[number], number, group)), score)
+        key = job.cache.compute_verdict_key(job.row, group)
+        for number, score in enumerate(await pool.score_group(*build_group_call(job.row, group))):
+            self._judged(job, (key, compute_verdict_number(group[number], number, group)), score)
         await _flush(job.cache)
 
     def _judged(self, job: Job, key: Key, score: Score) -> float | None:
         """Report the score of a response, add the verdict to the cache, and return the verdict's score."""
-        verdict, prompt_id = Verdict.of(score), job.row["prompt_id"]
+        verdict, prompt_id = Verdict.from_score(score), job.row["prompt_id"]
         if verdict.error is None:
-            job.cache.verdicts.append(verdict_row(key, verdict))
+            job.cache.verdicts.append(make_verdict_row(key, verdict))
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
         self._functions.judged(prompt_id, score, environment_path(job.row))
         return verdict.score
@@ -373,16 +373,16 @@ async def _flush(cache: RolloutCache) -> None:
             await asyncio.to_thread(store.flush)
 
 
-def _sampler(model: Path, config: EngineConfig) -> AbstractAsyncContextManager[Sampler]:
+def _open_sampler(model: Path, config: EngineConfig) -> AbstractAsyncContextManager[Sampler]:
     """Return a context manager of the engine of `model`, or of the client if a server is used instead."""
     if config.server is not None:
         return open_server(config.server, model, config)
     precision.report_float32(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
-    return running_engine(model, config)
+    return run_engine(model, config)
 
 
 @asynccontextmanager
-async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator[asyncio.Task[VerifierPool]]:
+async def _start_verifiers(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator[asyncio.Task[VerifierPool]]:
     """Start the verifiers in a thread while the engine starts, because the server of an LLM judge takes as long."""
     stack = ExitStack()
     opening = asyncio.create_task(asyncio.to_thread(stack.enter_context, judges))
@@ -394,7 +394,7 @@ async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator
         await asyncio.to_thread(stack.close)
 
 
-def tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:
+def tokenize_prompts(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:
     """Return the tokens of each prompt (a row of `PROMPTS`) with the model's chat template."""
     from transformers import AutoTokenizer
 

@@ -26,13 +26,13 @@ class TimeShares:
     @contextmanager
     def request(self, workload: int) -> Iterator[None]:
         """Count a request of a workload as in flight while the block runs."""
-        self._change(workload, 1)
+        self._update(workload, 1)
         try:
             yield
         finally:
-            self._change(workload, -1)
+            self._update(workload, -1)
 
-    def _change(self, workload: int, change: int) -> None:
+    def _update(self, workload: int, change: int) -> None:
         now, total = self._clock(), sum(self._under_way)
         if total:
             share = (now - self._since) / total

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from tasks.sourcing.values import UnusableError, structure
+from tasks.sourcing.values import UnusableError, parse_structure
 
 SOLUTION = "solution"
 """The module that KodCode's tests import the response from."""
@@ -34,31 +34,31 @@ def read_tests(value: Any, setup: Any = None, given: Any = None) -> dict[str, An
     Raises:
         UnusableError: the value contains no tests, or its format is none of the above.
     """
-    truth = _tests_of(value, setup)
+    truth = _parse_tests(value, setup)
     return truth | {"given": _setup(given)} if given and "tests" in truth else truth
 
 
-def _tests_of(value: Any, setup: Any) -> dict[str, Any]:
-    tests = structure(value)
+def _parse_tests(value: Any, setup: Any) -> dict[str, Any]:
+    tests = parse_structure(value)
     if isinstance(tests, list) and len(tests) == 1:
-        inner = structure(tests[0])
+        inner = parse_structure(tests[0])
         tests = inner if isinstance(inner, list) or (isinstance(inner, dict) and "inputs" in inner) else tests
     if isinstance(tests, str) and _is_module(tests):
-        return _pytest_functions(tests, _setup(setup))
+        return _convert_pytest(tests, _setup(setup))
     if isinstance(tests, dict):
-        tests = structure(tests.get("test_cases", tests))
+        tests = parse_structure(tests.get("test_cases", tests))
     if isinstance(tests, dict):
-        tests = [tests["functional"]] if isinstance(tests.get("functional"), str) else _pairs(tests)
+        tests = [tests["functional"]] if isinstance(tests.get("functional"), str) else _make_pairs(tests)
     if not isinstance(tests, list) or not tests:
         raise UnusableError("code without tests: not a list with at least one", value)
     if all(isinstance(test, str) and test.strip() for test in tests):
         return {"tests": tests, "setup": _setup(setup)}
-    tests = [structure(test) for test in tests]
+    tests = [parse_structure(test) for test in tests]
     if all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in tests):
         names = {test.get("fn_name") for test in tests}
         if len(names) == 1 and None not in names:
-            return _calls(names.pop(), tests, _setup(setup))
-        return {"cases": [{side: _text(test[side]) for side in ("input", "output")} for test in tests]}
+            return _make_calls(names.pop(), tests, _setup(setup))
+        return {"cases": [{side: _join_lines(test[side]) for side in ("input", "output")} for test in tests]}
     raise UnusableError("tests are neither all assertions nor all {input, output} pairs of text", value)
 
 
@@ -70,7 +70,7 @@ def _setup(setup: Any) -> str:
     return setup or ""
 
 
-def _pairs(tests: dict[str, Any]) -> list[dict[str, Any]]:
+def _make_pairs(tests: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the test cases of APPS's object of parallel lists."""
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
@@ -82,7 +82,7 @@ def _pairs(tests: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"input": one, "output": other} | named for one, other in zip(inputs, outputs, strict=True)]
 
 
-def _calls(name: Any, tests: list[dict[str, Any]], setup: str) -> dict[str, Any]:
+def _make_calls(name: Any, tests: list[dict[str, Any]], setup: str) -> dict[str, Any]:
     """Return assertions on calls of the function `name`, whose inputs are lists of arguments.
 
     An output may be wrapped in a list of one. Since the two cases cannot be told apart, both values are accepted, as in
@@ -102,7 +102,7 @@ def _calls(name: Any, tests: list[dict[str, Any]], setup: str) -> dict[str, Any]
     return {"tests": asserted, "setup": setup}
 
 
-def _text(side: Any) -> str:
+def _join_lines(side: Any) -> str:
     """Return the text that a program reads or prints. A list contains its lines."""
     if isinstance(side, list) and all(isinstance(line, str) for line in side):
         return "\n".join(side)
@@ -115,7 +115,7 @@ def _is_module(text: str) -> bool:
     return "def test" in text
 
 
-def _pytest_functions(text: str, setup: str) -> dict[str, Any]:
+def _convert_pytest(text: str, setup: str) -> dict[str, Any]:
     """Turn the body of each pytest function into a test, and all other code into setup."""
     try:
         tree = ast.parse(text)
@@ -131,12 +131,12 @@ def _pytest_functions(text: str, setup: str) -> dict[str, Any]:
             tests.append("\n".join(map(ast.unparse, node.body)))
         else:
             before.append(ast.unparse(node))
-    if any(_needs_pytest(ast.parse(code)) for code in (*tests, *before)):
+    if any(_has_pytest(ast.parse(code)) for code in (*tests, *before)):
         raise UnusableError("tests that need pytest itself, which no sandbox has", text)
     if not tests:
         raise UnusableError("code without tests: not a list with at least one", text)
     return {"tests": tests, "setup": "\n".join(before)}
 
 
-def _needs_pytest(tree: ast.AST) -> bool:
+def _has_pytest(tree: ast.AST) -> bool:
     return any(isinstance(node, ast.Name) and node.id == "pytest" for node in ast.walk(tree))

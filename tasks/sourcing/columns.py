@@ -21,7 +21,7 @@ response, with `environment` the reward that the source's environment returns.""
 VERIFIERS: tuple[NamedVerifier, ...] = get_args(NamedVerifier)
 
 
-def _checked(name: str, names: Sequence[str]) -> str:
+def _check_name(name: str, names: Sequence[str]) -> str:
     if name in names or is_own(name):
         return name
     accepted = ", ".join(names)
@@ -31,14 +31,14 @@ def _checked(name: str, names: Sequence[str]) -> str:
     )
 
 
-def _schema(names: Sequence[str]) -> WithJsonSchema:
+def _make_schema(names: Sequence[str]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"enum": [*names], "type": "string"}, {"pattern": f"^{OWN}$", "type": "string"}]})
 
 
-Verifier = Annotated[str, AfterValidator(partial(_checked, names=VERIFIERS)), _schema(VERIFIERS)]
+Verifier = Annotated[str, AfterValidator(partial(_check_name, names=VERIFIERS)), _make_schema(VERIFIERS)]
 """Name of a source's verifier, or the import path of a custom verifier (`tasks.verifiers.custom`)."""
 RewardVerifier = Annotated[
-    str, AfterValidator(partial(_checked, names=get_args(BuiltInVerifier))), _schema(get_args(BuiltInVerifier))
+    str, AfterValidator(partial(_check_name, names=get_args(BuiltInVerifier))), _make_schema(get_args(BuiltInVerifier))
 ]
 """Name of an additional verifier of a source, or the import path of a custom one."""
 
@@ -79,7 +79,7 @@ NO_COLUMNS = {"ground_truth_pattern", "integer_answers"}
 """The column settings whose value is a pattern or a switch instead of the name of a column."""
 
 
-def columns_of(verifier: str) -> tuple[str, ...]:
+def list_columns(verifier: str) -> tuple[str, ...]:
     """Return the column settings that a verifier reads, out of `COLUMNS_OF`."""
     return COLUMNS_OF.get(verifier, COLUMNS_OF["function"])
 
@@ -129,14 +129,14 @@ class Columns(Config):
 
     @field_validator("template")
     @classmethod
-    def _template_holds_the_prompt(cls, template: str | None) -> str | None:
+    def _check_template(cls, template: str | None) -> str | None:
         if template is not None and "{prompt}" not in template:
             raise ValueError("must contain {prompt}")
         return template
 
     @field_validator("ground_truth_pattern")
     @classmethod
-    def _pattern_compiles(cls, pattern: str | None) -> str | None:
+    def _check_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
             try:
                 groups = re.compile(pattern).groups

@@ -29,11 +29,11 @@ class Format(NamedTuple):
     opened: Callable[[Any], Any]
 
 
-def _by_arrow(codec: str) -> Callable[[Any], Any]:
+def _make_arrow_reader(codec: str) -> Callable[[Any], Any]:
     return lambda stream: io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec))
 
 
-def _only_member(stream: IO[bytes]) -> IO[bytes]:
+def _open_only_member(stream: IO[bytes]) -> IO[bytes]:
     archive = zipfile.ZipFile(stream)
     members = [entry for entry in archive.infolist() if not entry.is_dir() and not _is_of_macos(entry.filename)]
     if len(members) != 1:
@@ -51,9 +51,9 @@ FORMATS = {
     "gzip": Format((".gz",), (b"\x1f\x8b",), gzip.open),
     "bzip2": Format((".bz2",), (b"BZh",), bz2.open),
     "xz": Format((".xz", ".lzma"), (b"\xfd7zXZ\x00", b"\x5d\x00\x00"), lzma.open),
-    "zstd": Format((".zst", ".zstd"), (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"), _by_arrow("zstd")),
-    "lz4": Format((".lz4",), (b"\x04\x22\x4d\x18",), _by_arrow("lz4")),
-    "zip": Format((".zip",), (b"PK\x03\x04", b"PK\x05\x06"), _only_member),
+    "zstd": Format((".zst", ".zstd"), (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"), _make_arrow_reader("zstd")),
+    "lz4": Format((".lz4",), (b"\x04\x22\x4d\x18",), _make_arrow_reader("lz4")),
+    "zip": Format((".zip",), (b"PK\x03\x04", b"PK\x05\x06"), _open_only_member),
 }
 """The supported formats, by name."""
 
@@ -70,18 +70,18 @@ ERRORS = (
 """The errors that reading a damaged file raises."""
 
 
-def format_of(path: str) -> str | None:
+def find_format(path: str) -> str | None:
     """Return the name of the format of the file extension of `path`, or None if the file is not compressed."""
     return next((name for name, known in FORMATS.items() if path.lower().endswith(known.endings)), None)
 
 
-def decompressed(stream: IO[bytes], path: str) -> IO[bytes]:
+def open_decompressed(stream: IO[bytes], path: str) -> IO[bytes]:
     """Return the content of the file `path`, decompressed if its extension is that of a compression format.
 
     Raises:
         ValueError: the first bytes of the file do not match its extension.
     """
-    named = format_of(path)
+    named = find_format(path)
     start = stream.read(6)
     stream.seek(0)
     held = next((name for name, known in FORMATS.items() if start.startswith(known.beginnings)), None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from tasks.sourcing.compression import decompressed
+from tasks.sourcing.compression import open_decompressed
 from tasks.sourcing.files import File
 
 BLOCK = 1 << 18
@@ -19,7 +19,7 @@ TAR_MAGIC = slice(257, 262)
 
 
 @contextmanager
-def opened(file: File) -> Iterator[IO[bytes]]:
+def open_text(file: File) -> Iterator[IO[bytes]]:
     """Open the content of a text file, decompressed and in UTF-8, with its byte order mark if it has one.
 
     Raises:
@@ -27,14 +27,14 @@ def opened(file: File) -> Iterator[IO[bytes]]:
             not in its encoding.
     """
     with file.filesystem.open(file.path, "rb") as stream:
-        content = io.BufferedReader(decompressed(stream, file.path), BLOCK)  # type: ignore[type-var]
+        content = io.BufferedReader(open_decompressed(stream, file.path), BLOCK)  # type: ignore[type-var]
         if content.peek(TAR_MAGIC.stop)[TAR_MAGIC] == b"ustar":
             raise ValueError("it is a tar archive; unpack it and name its files")
-        encoding = encoding_of(content.peek(4)[:4])
+        encoding = find_encoding(content.peek(4)[:4])
         yield content if encoding is None else io.BufferedReader(_Converted(content, encoding), BLOCK)
 
 
-def encoding_of(start: bytes) -> str | None:
+def find_encoding(start: bytes) -> str | None:
     """Return the encoding of a text with the given first four bytes if it is UTF-16 or UTF-32, otherwise None.
 
     It is recognised by the byte order mark, or by the zeros that are half or more of an ASCII character. PowerShell's

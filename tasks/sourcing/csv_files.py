@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tasks.sourcing.contents import opened
+from tasks.sourcing.contents import open_text
 from tasks.sourcing.files import File, Item, Malformed
 
 LONGEST_CELL = 2**31 - 1
@@ -24,7 +24,7 @@ LENIENT: dict[str, Any] = {"strict": False}
 WAY_OUT = 'write quotation marks within cells as "", or the rows as JSON Lines or Parquet'
 
 
-def csv_rows(file: File, delimiter: str = ",", names: Sequence[str] | None = None) -> Iterator[Item]:
+def read_csv(file: File, delimiter: str = ",", names: Sequence[str] | None = None) -> Iterator[Item]:
     """Yield the rows of a CSV file, with cells as text.
 
     Args:
@@ -37,20 +37,20 @@ def csv_rows(file: File, delimiter: str = ",", names: Sequence[str] | None = Non
             the end of a row is not clear.
     """
     csv.field_size_limit(LONGEST_CELL)
-    with opened(file) as stream:
+    with open_text(file) as stream:
         # A row with invalid UTF-8 is dropped later: its text is not valid Unicode.
         records = _Records(io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""), delimiter)
         first = next(iter(records), []) if names is None else names
         if isinstance(first, Malformed):
             raise ValueError(first.reason)
-        names = unique_names(first)
+        names = make_unique_names(first)
         if len(names) == 1 and delimiter == "," and ";" in names[0]:
             raise ValueError(f"its cells must be separated by commas, and its first line is {names[0]!r}")
         for cells in records:
-            yield cells if isinstance(cells, Malformed) else _row(cells, names, delimiter)
+            yield cells if isinstance(cells, Malformed) else _make_row(cells, names, delimiter)
 
 
-def unique_names(names: Sequence[str]) -> Sequence[str]:
+def make_unique_names(names: Sequence[str]) -> Sequence[str]:
     """Return the names of columns.
 
     Raises:
@@ -61,7 +61,7 @@ def unique_names(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _row(cells: Sequence[str], names: Sequence[str], delimiter: str) -> Item:
+def _make_row(cells: Sequence[str], names: Sequence[str], delimiter: str) -> Item:
     if not cells:
         return None
     if len(cells) != len(names):
@@ -76,7 +76,7 @@ class _Records:
     def __init__(self, lines: Iterable[str], delimiter: str) -> None:
         self._lines, self._delimiter = iter(lines), delimiter
         self._record: list[str] = []
-        self._rows = csv.reader(self._remembered(), delimiter=delimiter, **STANDARD)
+        self._rows = csv.reader(self._record_lines(), delimiter=delimiter, **STANDARD)
 
     def __iter__(self) -> Iterator[list[str] | Malformed]:
         while True:
@@ -86,18 +86,18 @@ class _Records:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield self._invalid(str(error))
+                yield self._make_malformed(str(error))
                 continue
             if any('\\"' in line for line in self._record):
                 self._check_end(BACKSLASHES)
             yield cells
 
-    def _remembered(self) -> Iterator[str]:
+    def _record_lines(self) -> Iterator[str]:
         for line in self._lines:
             self._record.append(line)
             yield line
 
-    def _invalid(self, error: str) -> Malformed:
+    def _make_malformed(self, error: str) -> Malformed:
         if "end of data" in error:
             raise ValueError("a quotation mark is not closed before the end of the file")
         line = self._rows.line_num

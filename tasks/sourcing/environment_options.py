@@ -74,7 +74,7 @@ class EnvironmentOptions(Config):
 
     @field_validator("tools")
     @classmethod
-    def _are_paths(cls, tools: list[str]) -> list[str]:
+    def _check_tool_paths(cls, tools: list[str]) -> list[str]:
         for path in tools:
             if not IMPORT_PATH.fullmatch(path):
                 raise ValueError(f"{path!r} is not the import path of a function, such as my_tools.search")
@@ -103,7 +103,7 @@ class EnvironmentOptions(Config):
         return pattern
 
     @model_validator(mode="after")
-    def _calls_tools_in_one_way(self) -> EnvironmentOptions:
+    def _check_tools(self) -> EnvironmentOptions:
         if self.tool_parser is not None and self.tool_pattern is not None:
             raise ValueError("tool_parser and tool_pattern both say how calls of tools are parsed: give one of them")
         if not self.tools and self.factory is None and (self.tool_parser or self.tool_pattern):
@@ -117,7 +117,7 @@ class EnvironmentOptions(Config):
         return self
 
     @model_validator(mode="after")
-    def _hands_over_each_name_once(self) -> EnvironmentOptions:
+    def _check_unique_names(self) -> EnvironmentOptions:
         twice = sorted(set(self.columns) & set(self.options))
         if twice:
             raise ValueError(f"{twice[0]!r} is among columns and options: give it once")

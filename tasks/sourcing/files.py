@@ -12,11 +12,11 @@ import fsspec
 
 from tasks.config.loading import SpecError
 from tasks.failures import one_line
-from tasks.sourcing.compression import format_of
+from tasks.sourcing.compression import find_format
 from tasks.sourcing.loader_specs import CsvLoader, HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader
-from tasks.storage.addresses import AddressRefusedError, open_address, reported_checksum
+from tasks.storage.addresses import AddressRefusedError, open_address, read_checksum
 from tasks.storage.sent_files import SentFile, SentFileError
-from tasks.tables.content_digest import check_table, sha256_of
+from tasks.tables.content_digest import check_table, compute_sha256
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,18 @@ class File:
             self.sent.check()
             return self.sent.sha256
         if not self.is_local:
-            return reported_checksum(self.filesystem, self.path)
+            return read_checksum(self.filesystem, self.path)
         check_table(Path(self.path))
-        return sha256_of(Path(self.path))
+        return compute_sha256(Path(self.path))
 
 
-def endings(path: str) -> str:
+def get_endings(path: str) -> str:
     """Return the lower-case extensions of a file's name that select its reader, such as `.jsonl.gz`."""
     name = PurePosixPath(path.lower())
-    return "".join(name.suffixes[-2:] if format_of(path) else name.suffixes[-1:])
+    return "".join(name.suffixes[-2:] if find_format(path) else name.suffixes[-1:])
 
 
-def named_files(loader: Loader, where: str) -> list[File]:
+def list_files(loader: Loader, where: str) -> list[File]:
     """Return the files that a loader names, in that order, with the files of a glob sorted. A generator has no files.
 
     Raises:
@@ -98,13 +98,13 @@ def named_files(loader: Loader, where: str) -> list[File]:
         case _:
             return []
     listed = paths if isinstance(paths, list) else [paths]
-    files = [file for path in listed for file in files_at(path, field)]
+    files = [file for path in listed for file in find_files(path, field)]
     if not files:
         raise SpecError(f"{field}: must name at least one file")
     return files
 
 
-def files_at(path: str | SentFile, field: str) -> list[File]:
+def find_files(path: str | SentFile, field: str) -> list[File]:
     """Return the files that a path or glob names. An existing file of that exact name takes precedence.
 
     Raises:
@@ -126,7 +126,7 @@ def files_at(path: str | SentFile, field: str) -> list[File]:
     if filesystem.isfile(root):
         return [File(filesystem, root)]
     if _has_pattern(root):
-        return [File(filesystem, match) for match in _matches(filesystem, root, f"{field} = {path!r}")]
+        return [File(filesystem, match) for match in _find_matches(filesystem, root, f"{field} = {path!r}")]
     try:
         filesystem.info(root)
     except FileNotFoundError as error:  # which a server that does not answer causes, too
@@ -135,14 +135,14 @@ def files_at(path: str | SentFile, field: str) -> list[File]:
     raise SpecError(f"{field} = {path!r}: not a file; a folder's files are named by a glob such as {path}/*")
 
 
-def _matches(filesystem: fsspec.AbstractFileSystem, pattern: str, where: str) -> list[str]:
+def _find_matches(filesystem: fsspec.AbstractFileSystem, pattern: str, where: str) -> list[str]:
     """Return the files that match a glob, sorted. As in a shell, hidden ones match only if the pattern has a dot, too.
 
     Raises:
         SpecError: no file matches. The message starts with the last argument.
     """
-    matches = [str(path) for path in filesystem.glob(_escaped(filesystem, pattern)) if filesystem.isfile(path)]
-    visible = [path for path in matches if _hidden_names(path) <= _hidden_names(pattern)]
+    matches = [str(path) for path in filesystem.glob(_escape_folder(filesystem, pattern)) if filesystem.isfile(path)]
+    visible = [path for path in matches if _count_hidden_names(path) <= _count_hidden_names(pattern)]
     if visible:
         return sorted(visible)
     if matches:
@@ -155,11 +155,11 @@ def _has_pattern(path: str) -> bool:
     return bool(set(path) & set("*?["))
 
 
-def _hidden_names(path: str) -> int:
+def _count_hidden_names(path: str) -> int:
     return sum(name.startswith(".") and name not in (".", "..") for name in path.split("/"))
 
 
-def _escaped(filesystem: fsspec.AbstractFileSystem, pattern: str) -> str:
+def _escape_folder(filesystem: fsspec.AbstractFileSystem, pattern: str) -> str:
     """Return the pattern with its longest beginning that is a folder escaped, for folders such as `run[1]`."""
     folder, slash, rest = pattern.rpartition("/")
     while _has_pattern(folder) and not filesystem.isdir(folder):

@@ -15,11 +15,11 @@ import fsspec
 
 from tasks.config.loading import SpecError
 from tasks.sourcing.compression import ERRORS
-from tasks.sourcing.csv_files import csv_rows
+from tasks.sourcing.csv_files import read_csv
 from tasks.sourcing.files import File, Item
 from tasks.sourcing.loader_specs import HuggingFaceLoader
-from tasks.sourcing.numbers import rows_of_batch
-from tasks.sourcing.rows import BATCH, columns_to_read, json_rows, jsonl_rows, reader_of
+from tasks.sourcing.numbers import convert_batch
+from tasks.sourcing.rows import BATCH, choose_reader, read_json, read_jsonl, select_columns
 from tasks.storage.retries import WAITS, retrying
 
 CARD_OPTIONS = {"json": {"field", "features"}, "csv": {"sep", "delimiter", "names", "column_names", "features"}}
@@ -46,14 +46,14 @@ def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
         return revision
     from huggingface_hub import HfApi
 
-    with explained(name, f"{where}.revision = {revision!r}", "give the commit, of 40 hex digits"):
-        info = retried(lambda: HfApi().repo_info(name, revision=revision, repo_type=kind))
+    with convert_errors(name, f"{where}.revision = {revision!r}", "give the commit, of 40 hex digits"):
+        info = retry(lambda: HfApi().repo_info(name, revision=revision, repo_type=kind))
     if info.sha is None:
         raise SpecError(f"{where}.revision = {revision!r}: the hub has no commit of {name}")
     return info.sha
 
 
-def matching_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
+def match_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
     """Return the configurations that `loader.config` names, with patterns (`*`, `?`) replaced by the names that match.
 
     The hub is only queried for the names if there is a pattern.
@@ -72,8 +72,8 @@ def matching_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
         return wanted
     assert loader.dataset is not None
     name, revision = loader.dataset, loader.revision
-    with explained(name, f"{where}.config = {loader.config!r}", "give the names"):
-        known = retried(lambda: datasets.get_dataset_config_names(name, revision=revision))
+    with convert_errors(name, f"{where}.config = {loader.config!r}", "give the names"):
+        known = retry(lambda: datasets.get_dataset_config_names(name, revision=revision))
     matching = [[config for config in known if fnmatchcase(config, pattern)] for pattern in wanted]
     for pattern, matches in zip(wanted, matching, strict=True):
         if not matches:
@@ -83,7 +83,9 @@ def matching_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
     return list(dict.fromkeys(config for matches in matching for config in matches))
 
 
-def rows_of(loader: HuggingFaceLoader, config: str | None, columns: Iterable[str] | None, where: str) -> Iterator[Item]:
+def read_rows(
+    loader: HuggingFaceLoader, config: str | None, columns: Iterable[str] | None, where: str
+) -> Iterator[Item]:
     """Yield the rows of one configuration of a hub dataset, with only `columns` if its format supports that.
 
     Its JSON and CSV files are read by `tasks.sourcing.rows`, because `datasets` would infer types from the first rows,
@@ -105,31 +107,31 @@ def rows_of(loader: HuggingFaceLoader, config: str | None, columns: Iterable[str
     name = loader.dataset
     assert name is not None
 
-    def opened(**more: Any) -> Any:
-        return retried(lambda: datasets.load_dataset_builder(name, name=config, revision=loader.revision, **more))
+    def open_builder(**more: Any) -> Any:
+        return retry(lambda: datasets.load_dataset_builder(name, name=config, revision=loader.revision, **more))
 
     asked = f"{where}: {name}" + (f", configuration {config}" if config is not None else "")
-    with explained(name, asked, "name its files by a local path (files)"):
+    with convert_errors(name, asked, "name its files by a local path (files)"):
         try:
-            with _torch_unseen():
-                builder = opened()
+            with _hide_torch():
+                builder = open_builder()
                 files = (builder.config.data_files or {}).get(loader.split)
                 if builder.name in CARD_OPTIONS and files:
-                    yield from chain.from_iterable(map(_reader(builder), files))
+                    yield from chain.from_iterable(map(_make_reader(builder), files))
                     return
                 rows = builder.as_streaming_dataset(split=loader.split)
-                wanted = columns_to_read(columns, rows.column_names or ())
+                wanted = select_columns(columns, rows.column_names or ())
                 if wanted is not None and builder.name == "parquet":
-                    rows = opened(columns=wanted).as_streaming_dataset(split=loader.split)
+                    rows = open_builder(columns=wanted).as_streaming_dataset(split=loader.split)
                 if builder.name in ("parquet", "arrow"):  # Python values would not say which floats are narrow
-                    yield from chain.from_iterable(map(rows_of_batch, rows.with_format("arrow").iter(BATCH)))
+                    yield from chain.from_iterable(map(convert_batch, rows.with_format("arrow").iter(BATCH)))
                     return
                 yield from rows
         except DatasetGenerationError as error:
             raise ValueError(f"{error}: {error.__cause__}") from error
 
 
-def _reader(builder: Any) -> Callable[[str], Iterator[Item]]:
+def _make_reader(builder: Any) -> Callable[[str], Iterator[Item]]:
     """Return the reader of the files of a JSON or CSV dataset, configured by the dataset card.
 
     Raises:
@@ -147,26 +149,26 @@ def _reader(builder: Any) -> Callable[[str], Iterator[Item]]:
         file = File(*fsspec.url_to_fs(path))
         try:
             if builder.name == "csv":
-                yield from csv_rows(file, config.sep, config.names)
-            elif reader_of(path, None) is jsonl_rows:
-                yield from jsonl_rows(file)
+                yield from read_csv(file, config.sep, config.names)
+            elif choose_reader(path, None) is read_jsonl:
+                yield from read_jsonl(file)
             else:
-                yield from json_rows(file, config.field)
+                yield from read_json(file, config.field)
         except ERRORS as error:
-            if isinstance(error, HfHubHTTPError) or _may_pass(error):
+            if isinstance(error, HfHubHTTPError) or _is_transient(error):
                 raise
             raise ValueError(f"{path} cannot be read: {error}") from error
 
     return rows
 
 
-def retried(call: Callable[[], Result]) -> Result:
+def retry(call: Callable[[], Result]) -> Result:
     """Return the result of `call`, which is retried after each of `WAITS` while the hub cannot be reached."""
-    return retrying(call, WAITS, lambda error: not _is_offline() and _may_pass(error), "the Hugging Face hub")
+    return retrying(call, WAITS, lambda error: not _is_offline() and _is_transient(error), "the Hugging Face hub")
 
 
 @contextmanager
-def explained(name: str, where: str, way_out: str) -> Iterator[None]:
+def convert_errors(name: str, where: str, way_out: str) -> Iterator[None]:
     """Turn errors of the hub's libraries about `name` into one message that starts with `where`.
 
     Raises:
@@ -198,14 +200,14 @@ def explained(name: str, where: str, way_out: str) -> Iterator[None]:
             "sets as Parquet: revision: refs/convert/parquet"
         ) from error
     except Exception as error:
-        if not _may_pass(error):
+        if not _is_transient(error):
             raise
         about = where if name in where else f"{where}: {name}"
         sentence = f"{about}: the hub at {ENDPOINT} cannot be reached; {way_out}, or try again with a network"
         raise (SpecError if _is_offline() else ConnectionError)(sentence) from error
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Return True for a transient error of the hub or the network."""
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -223,7 +225,7 @@ def _is_offline() -> bool:
 
 
 @contextmanager
-def _torch_unseen() -> Iterator[None]:
+def _hide_torch() -> Iterator[None]:
     """Keep `datasets` from importing torch, which streaming does for data loaders that are not used here."""
     from datasets import config
 

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:/[1-9]\d*)?")
 _LATEX = re.compile(r"([+-]?)\\[dt]?frac\{(\d+)\}\{([1-9]\d*)\}")
 
 
-def whole(answer: str) -> tuple[str, str]:
+def make_whole(answer: str) -> tuple[str, str]:
     """Return the whole number to ask for instead of `answer`, and the text that asks for it.
 
     The text is empty if `answer` is already a whole number.

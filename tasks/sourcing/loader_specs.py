@@ -83,7 +83,7 @@ class HuggingFaceLoader(Config):
     """Split of the dataset to read. Files have no splits."""
 
     @model_validator(mode="after")
-    def _hub_or_files(self) -> HuggingFaceLoader:
+    def _check_hub_or_files(self) -> HuggingFaceLoader:
         if (self.dataset is None) == (self.files is None):
             raise ValueError("give either dataset (a hub id) or files (local paths), not both or neither")
         if self.dataset is not None and self.revision is None:
@@ -116,7 +116,7 @@ class ReasoningGymLoader(Config):
 
     @field_validator("config")
     @classmethod
-    def _leaves_size_and_seed_alone(cls, config: dict[str, Setting]) -> dict[str, Setting]:
+    def _check_config(cls, config: dict[str, Setting]) -> dict[str, Setting]:
         taken = {"seed", "size"} & config.keys()
         if taken:
             raise ValueError(f"{sorted(taken)} are set by the loader's size and the source's seed")
@@ -144,7 +144,7 @@ class InstructionsLoader(Config):
 
     @field_validator("constraints")
     @classmethod
-    def _known_constraints(cls, names: list[str]) -> list[str]:
+    def _check_constraints(cls, names: list[str]) -> list[str]:
         for name in names:
             if name not in instructions.CONSTRAINTS:
                 accepted = sorted(instructions.CONSTRAINTS)
@@ -154,7 +154,7 @@ class InstructionsLoader(Config):
         return names
 
     @model_validator(mode="after")
-    def _range_in_order(self) -> InstructionsLoader:
+    def _check_range(self) -> InstructionsLoader:
         if self.min_constraints > self.max_constraints:
             raise ValueError(
                 f"min_constraints {self.min_constraints} is larger than max_constraints {self.max_constraints}"
@@ -214,7 +214,7 @@ class GuessingLoader(Config):
         return self
 
 
-def _not_a_format(loader: Any) -> Any:
+def _reject_format(loader: Any) -> Any:
     """Reject the name of a file format as a kind, and name the loader that reads that format."""
     kind = loader.get("kind") if isinstance(loader, dict) else None
     if kind == "json":
@@ -233,5 +233,5 @@ Loader = Annotated[
     | TopicsLoader
     | GuessingLoader,
     Field(discriminator="kind"),
-    BeforeValidator(_not_a_format),
+    BeforeValidator(_reject_format),
 ]

@@ -19,7 +19,7 @@ from typing import Any
 from tasks.config.loading import SpecError, close_match, result_options
 from tasks.sourcing import hub
 from tasks.sourcing.compression import ERRORS
-from tasks.sourcing.files import File, Item, Malformed, endings, named_files
+from tasks.sourcing.files import File, Item, Malformed, get_endings, list_files
 from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions, topics
 from tasks.sourcing.loader_specs import (
     CsvLoader,
@@ -33,14 +33,14 @@ from tasks.sourcing.loader_specs import (
     TopicsLoader,
 )
 from tasks.sourcing.reading import Reading
-from tasks.sourcing.rows import READ_WHOLE, READERS, jsonl_rows, parquet_rows, reader_of, reader_of_csv
+from tasks.sourcing.rows import READ_WHOLE, READERS, choose_csv_reader, choose_reader, read_jsonl, read_parquet
 from tasks.sourcing.spec import SourceBatch, SourceSpec
-from tasks.sourcing.transforms import transform_digest, transformed
-from tasks.sourcing.values import UnusableError, only, root, value_at
+from tasks.sourcing.transforms import apply_transform, compute_transform_digest
+from tasks.sourcing.values import UnusableError, get_value, root, unwrap
 from tasks.storage.sent_files import SentFileError
 from tasks.tables.schemas import canonical_json, row_rank
-from tasks.verifiers.custom import own_digest
-from tasks.verifiers.functions import function_digest
+from tasks.verifiers.custom import compute_own_digest
+from tasks.verifiers.functions import compute_function_digest
 from tasks.verifiers.scores import is_own
 
 PEEK = 100
@@ -77,7 +77,7 @@ def open_rows(source: SourceSpec, reading: Reading | None = None) -> Iterator[Ro
         SpecError: the source is not what its spec describes.
     """
     counts = reading or Reading()
-    rows = _numbered(_chosen(source, counts.of_source(_checked_stream(source, counts))), counts)
+    rows = _number_rows(_filter_stream(source, counts.count_source(_open_checked_stream(source, counts))), counts)
     if source.rows_to_read is None:
         return rows
     drawn = sample(rows, source.rows_to_read, source.seed)
@@ -91,12 +91,15 @@ def check(source: SourceSpec) -> list[Row]:
     Raises:
         SpecError: any error of `open_rows`; also if the source is empty, or none of its first entries is a row.
     """
-    head = list(islice(_checked_stream(source), PEEK))
+    head = list(islice(_open_checked_stream(source), PEEK))
     if not any(isinstance(item, dict) for item in head):
         faults = [item.reason for item in head if isinstance(item, Malformed)]
         why = f"none of its first {len(head)} entries is a row: {faults[0]}" if faults else "it contains no rows"
-        raise SpecError(f"{_at(source)}: {', '.join(file.name for file in files_of(source)) or 'the source'}: {why}")
-    return list(_numbered(_chosen(source, iter(head))))
+        raise SpecError(
+            f"{_format_loader(source)}: "
+            f"{', '.join(file.name for file in list_source_files(source)) or 'the source'}: {why}"
+        )
+    return list(_number_rows(_filter_stream(source, iter(head))))
 
 
 def sample(rows: Iterator[Row], limit: int, seed: int) -> list[Row]:
@@ -107,7 +110,7 @@ def sample(rows: Iterator[Row], limit: int, seed: int) -> list[Row]:
     return heapq.nsmallest(limit, rows, key=lambda row: row_rank(seed, row.index))
 
 
-def fingerprint(source: SourceSpec) -> str:
+def compute_fingerprint(source: SourceSpec) -> str:
     """Return a digest that changes when the content that `source` reads changes, for use in a cache key.
 
     Local files and their copies in storage count by content, not by location. Other remote files count by the checksum
@@ -121,30 +124,30 @@ def fingerprint(source: SourceSpec) -> str:
     reads: list[Any] = [result_options(loader)]
     if isinstance(loader, ReasoningGymLoader):
         reads.append(importlib.metadata.version("reasoning-gym"))
-    for file in files_of(source):
-        reads.append([endings(file.path), _digest_of(source, file)])
+    for file in list_source_files(source):
+        reads.append([get_endings(file.path), _compute_digest(source, file)])
     if source.transform is not None:
-        reads.append(transform_digest(source.transform, f"{_of(source)}: transform"))
+        reads.append(compute_transform_digest(source.transform, f"{_format_source(source)}: transform"))
     for reward in source.rewards:
         if reward.function is not None:
-            reads.append(function_digest(reward.function))
+            reads.append(compute_function_digest(reward.function))
     if source.environment is not None:
-        reads.append(function_digest(source.environment.path, "environment"))
-        reads += [function_digest(path, "environment") for path in source.environment.code_of_the_user]
-    reads += [own_digest(verifier) for verifier in sorted(source.verifiers) if is_own(verifier)]
+        reads.append(compute_function_digest(source.environment.path, "environment"))
+        reads += [compute_function_digest(path, "environment") for path in source.environment.code_of_the_user]
+    reads += [compute_own_digest(verifier) for verifier in sorted(source.verifiers) if is_own(verifier)]
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
 
 
-def _digest_of(source: SourceSpec, file: File) -> str:
+def _compute_digest(source: SourceSpec, file: File) -> str:
     try:
         return file.digest()
     except SentFileError as error:
-        raise SpecError(f"{_at(source)}: {error}") from None
+        raise SpecError(f"{_format_loader(source)}: {error}") from None
 
 
-def fingerprinted(source: SourceSpec) -> SourceSpec:
+def add_fingerprint(source: SourceSpec) -> SourceSpec:
     """Return the source with the fingerprint of its current content."""
-    return source.model_copy(update={"fingerprint": fingerprint(source)})
+    return source.model_copy(update={"fingerprint": compute_fingerprint(source)})
 
 
 def check_unchanged(source: SourceSpec) -> None:
@@ -153,27 +156,27 @@ def check_unchanged(source: SourceSpec) -> None:
     Raises:
         SpecError: the content has changed.
     """
-    if fingerprint(source) != source.fingerprint:
+    if compute_fingerprint(source) != source.fingerprint:
         raise SpecError(
-            f"{_of(source)}: its rows, or your code that it names, have changed since the run was checked: "
+            f"{_format_source(source)}: its rows, or your code that it names, have changed since the run was checked: "
             "start the run again"
         )
 
 
-def pinned(source: SourceSpec) -> SourceSpec:
+def pin(source: SourceSpec) -> SourceSpec:
     """Return the source with branches and tags replaced by commits, and patterns of configurations by names."""
     loader = source.loader
     if not isinstance(loader, HuggingFaceLoader) or loader.dataset is None:
         return source
     assert loader.revision is not None
-    commit = hub.resolve_revision(loader.dataset, loader.revision, kind="dataset", where=_at(source))
+    commit = hub.resolve_revision(loader.dataset, loader.revision, kind="dataset", where=_format_loader(source))
     loader = loader.model_copy(update={"revision": commit})
     if isinstance(loader.config, list) or set("*?") & set(loader.config or ""):
-        loader = loader.model_copy(update={"config": hub.matching_configs(loader, _at(source))})
+        loader = loader.model_copy(update={"config": hub.match_configs(loader, _format_loader(source))})
     return source.model_copy(update={"loader": loader})
 
 
-def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
+def divide_into_batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
     """Group the sources into batches. Each batch is read by one task.
 
     Small sources share a batch, because starting a pod takes longer than reading a small source. Generators are small,
@@ -190,10 +193,10 @@ def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
 def _is_small(source: SourceSpec) -> bool:
     if isinstance(source.loader, HuggingFaceLoader) and source.loader.dataset is not None:
         return False
-    return sum(file.filesystem.size(file.path) for file in files_of(source)) <= SMALL_BYTES
+    return sum(file.filesystem.size(file.path) for file in list_source_files(source)) <= SMALL_BYTES
 
 
-def _numbered(stream: Iterator[Item], reading: Reading | None = None) -> Iterator[Row]:
+def _number_rows(stream: Iterator[Item], reading: Reading | None = None) -> Iterator[Row]:
     for index, item in enumerate(stream):
         if item is not None:
             if reading is not None:
@@ -201,14 +204,14 @@ def _numbered(stream: Iterator[Item], reading: Reading | None = None) -> Iterato
             yield Row(index, item)
 
 
-def _chosen(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
+def _filter_stream(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
     """Return the stream, with None instead of the rows that do not match the source's filter."""
     if not source.where:
         return stream
-    return (_if_named(source, item) if isinstance(item, dict) else item for item in stream)
+    return (_filter_row(source, item) if isinstance(item, dict) else item for item in stream)
 
 
-def _if_named(source: SourceSpec, row: dict[str, Any]) -> Item:
+def _filter_row(source: SourceSpec, row: dict[str, Any]) -> Item:
     try:
         return row if _is_named(source, row) else None
     except UnusableError as error:
@@ -218,7 +221,7 @@ def _if_named(source: SourceSpec, row: dict[str, Any]) -> Item:
 def _is_named(source: SourceSpec, row: dict[str, Any]) -> bool:
     for path, accepted in source.where.items():
         try:
-            value = only(value_at(row, path))
+            value = unwrap(get_value(row, path))
         except KeyError:
             return False
         if not any(_is_same(value, one) for one in (accepted if isinstance(accepted, list) else [accepted])):
@@ -231,68 +234,66 @@ def _is_same(value: Any, accepted: Any) -> bool:
     return bool(value == accepted) and isinstance(value, bool) == isinstance(accepted, bool)
 
 
-def _checked_stream(source: SourceSpec, reading: Reading | None = None) -> Iterator[Item]:
+def _open_checked_stream(source: SourceSpec, reading: Reading | None = None) -> Iterator[Item]:
     """Return the source's stream after checking its columns in the first rows (of each file, if it reads files)."""
-    where = _at(source)
+    where = _format_loader(source)
     # A transform may read any column.
     columns = {root(path) for path in source.paths()} if source.transform is None else None
     match source.loader:
         case JsonlLoader() | ParquetLoader() | CsvLoader():
-            return _checked_files(source, "path", lambda file: _reader_of(source, file, columns), reading)
+            return _open_checked_files(source, "path", lambda file: _choose_reader(source, file, columns), reading)
         case HuggingFaceLoader(dataset=None):
-            return _checked_files(source, "files", lambda file: _reader_of(source, file, columns), reading)
+            return _open_checked_files(source, "files", lambda file: _choose_reader(source, file, columns), reading)
         case HuggingFaceLoader() as loader:
-            return _checked_configs(source, loader, columns)
+            return _open_checked_configs(source, loader, columns)
         case ReasoningGymLoader() as loader:
-            stream = _reasoning_gym(source, loader)
+            stream = _generate_reasoning_gym(source, loader)
         case TopicsLoader() as loader:
-            stream = _guarded(topics.generate(loader.size, source.seed), f"{where}.size", TooFewPromptsError)
+            stream = _convert_errors(topics.generate(loader.size, source.seed), f"{where}.size", TooFewPromptsError)
         case InstructionsLoader() as loader:
             counts = (loader.min_constraints, loader.max_constraints)
             made = instructions.generate(loader.size, loader.constraints, *counts, source.seed)
-            stream = _guarded(made, f"{where}.size", TooFewPromptsError)
+            stream = _convert_errors(made, f"{where}.size", TooFewPromptsError)
         case FunctionsLoader() as loader:
             made = functions.generate(loader.size, loader.tests, source.seed)
-            stream = _guarded(made, f"{where}.size", TooFewPromptsError)
+            stream = _convert_errors(made, f"{where}.size", TooFewPromptsError)
         case GuessingLoader() as loader:
             made = guessing.generate(loader.size, loader.numbers, loader.highest, source.seed, loader.examples)
-            stream = _guarded(made, f"{where}.size", TooFewPromptsError)
-    stream = _transformed(source, stream)
+            stream = _convert_errors(made, f"{where}.size", TooFewPromptsError)
+    stream = _apply_transform(source, stream)
     head = list(islice(stream, PEEK))
     _check_columns(source, head, "the data set")
     return chain(head, stream)
 
 
-def _checked_files(
+def _open_checked_files(
     source: SourceSpec,
     field: str,
     reader: Callable[[File], Callable[[File], Iterator[Item]]],
     reading: Reading | None,
 ) -> Iterator[Item]:
-    def guarded(file: File) -> Iterator[Item]:
-        where = f"{_at(source)}.{field}: {file.name} cannot be read"
-        return _transformed(source, _guarded(reader(file)(file), where, ERRORS))
+    def open_file(file: File) -> Iterator[Item]:
+        where = f"{_format_loader(source)}.{field}: {file.name} cannot be read"
+        return _apply_transform(source, _convert_errors(reader(file)(file), where, ERRORS))
 
-    files = files_of(source)
+    files = list_source_files(source)
     for file in files:
-        head = _head(source, guarded(file), file.path)
+        head = _read_head(source, open_file(file), file.path)
         _check_lines(source, head, file.name)
         _check_columns(source, head, file.name)
     counts = reading or Reading()
-    return chain.from_iterable(counts.of_file(file.name, guarded(file)) for file in files)
+    return chain.from_iterable(counts.count_file(file.name, open_file(file)) for file in files)
 
 
-def _head(source: SourceSpec, stream: Iterator[Item], path: str) -> list[Item]:
+def _read_head(source: SourceSpec, stream: Iterator[Item], path: str) -> list[Item]:
     """Return the first rows of a file, and of JSON, whose rows may differ, later ones with columns that those lack."""
     head = list(islice(stream, PEEK))
-    if not isinstance(source.loader, JsonlLoader) and not endings(path).startswith((".json", ".ndjson")):
+    if not isinstance(source.loader, JsonlLoader) and not get_endings(path).startswith((".json", ".ndjson")):
         return head
     wanted = source.paths() if source.row_verifier is None else map(root, source.paths())
-    missing = {
-        path for path in wanted if not any(isinstance(row, dict) and _leads_somewhere(row, path) for row in head)
-    }
+    missing = {path for path in wanted if not any(isinstance(row, dict) and _has_path(row, path) for row in head)}
     for item in stream if missing and any(isinstance(row, dict) for row in head) else ():
-        if isinstance(item, dict) and (new := {path for path in missing if _leads_somewhere(item, path)}):
+        if isinstance(item, dict) and (new := {path for path in missing if _has_path(item, path)}):
             head.append(item)
             missing -= new
             if not missing:
@@ -300,30 +301,32 @@ def _head(source: SourceSpec, stream: Iterator[Item], path: str) -> list[Item]:
     return head
 
 
-def _reader_of(source: SourceSpec, file: File, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]]:
+def _choose_reader(source: SourceSpec, file: File, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]]:
     match source.loader:
         case JsonlLoader():
-            return jsonl_rows
+            return read_jsonl
         case ParquetLoader():
-            return partial(parquet_rows, columns=columns)
+            return partial(read_parquet, columns=columns)
         case CsvLoader():
-            return reader_of_csv(file.path)
-    reader = reader_of(file.path, columns)
+            return choose_csv_reader(file.path)
+    reader = choose_reader(file.path, columns)
     if reader is None:
-        raise SpecError(f"{_at(source)}.files: {file.name}: its name must end in one of {', '.join(READERS)}")
+        raise SpecError(
+            f"{_format_loader(source)}.files: {file.name}: its name must end in one of {', '.join(READERS)}"
+        )
     return reader
 
 
-def _checked_configs(source: SourceSpec, loader: HuggingFaceLoader, columns: set[str] | None) -> Iterator[Item]:
+def _open_checked_configs(source: SourceSpec, loader: HuggingFaceLoader, columns: set[str] | None) -> Iterator[Item]:
     """Yield the rows of all configurations, after checking the columns in the first rows of each."""
     wanted = None if columns is None else columns - {loader.config_column}
 
     def rows(config: str | None) -> Iterator[Item]:
-        stream = hub.rows_of(loader, config, wanted, _at(source))
+        stream = hub.read_rows(loader, config, wanted, _format_loader(source))
         if loader.config_column is not None:
             named = {loader.config_column: config}
             stream = (item | named if isinstance(item, dict) else item for item in stream)
-        return _transformed(source, stream)
+        return _apply_transform(source, stream)
 
     if len(loader.configs) == 1:
         stream = rows(loader.configs[0])
@@ -335,13 +338,13 @@ def _checked_configs(source: SourceSpec, loader: HuggingFaceLoader, columns: set
     return chain.from_iterable(map(rows, loader.configs))
 
 
-def _transformed(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
+def _apply_transform(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
     if source.transform is None:
         return stream
-    return transformed(stream, source.transform, f"{_of(source)}: transform")
+    return apply_transform(stream, source.transform, f"{_format_source(source)}: transform")
 
 
-def _guarded(
+def _convert_errors(
     stream: Iterator[Item], where: str, errors: type[Exception] | tuple[type[Exception], ...]
 ) -> Iterator[Item]:
     """Yield from the stream, and turn its `errors` into a `SpecError` that starts with `where`."""
@@ -358,7 +361,8 @@ def _check_lines(source: SourceSpec, head: Sequence[Item], path: str) -> None:
     wrong = [item for item in head if isinstance(item, Malformed)]
     if isinstance(source.loader, JsonlLoader) and wrong and not any(isinstance(item, dict) for item in head):
         raise SpecError(
-            f"{_at(source)}.path: {path}: none of its first {len(wrong)} lines is a JSON object ({wrong[0].reason}); "
+            f"{_format_loader(source)}.path: {path}: none of its first {len(wrong)} lines is a JSON object "
+            f"({wrong[0].reason}); "
             f"CSV is read by {{kind: csv, path: PATH}}; {READ_WHOLE}"
         )
 
@@ -374,19 +378,22 @@ def _check_columns(source: SourceSpec, head: Sequence[Item], where: str) -> None
         name = path if path in available else root(path)
         if name not in available:
             hint = close_match(name, available)
-            raise SpecError(f"{_of(source)}: columns: {where} has no column {name!r}{hint}; it has {sorted(available)}")
-        if source.row_verifier is None and not any(_leads_somewhere(row, path) for row in rows):
+            raise SpecError(
+                f"{_format_source(source)}: columns: {where} has no column {name!r}{hint}; it has {sorted(available)}"
+            )
+        if source.row_verifier is None and not any(_has_path(row, path) for row in rows):
             value = rows[0].get(name)
             last = path.rpartition(".")[2]
             hint = close_match(last, value) if isinstance(value, dict) else ""
             raise SpecError(
-                f"{_of(source)}: columns: {where} has nothing under {path!r}{hint}; {name!r} is {value!r:.200}"
+                f"{_format_source(source)}: columns: {where} has nothing under {path!r}{hint}; {name!r} is "
+                f"{value!r:.200}"
             )
 
 
-def _leads_somewhere(row: dict[str, Any], path: str) -> bool:
+def _has_path(row: dict[str, Any], path: str) -> bool:
     try:
-        value_at(row, path)
+        get_value(row, path)
     except KeyError:
         return False
     except UnusableError:
@@ -394,7 +401,7 @@ def _leads_somewhere(row: dict[str, Any], path: str) -> bool:
     return True
 
 
-def files_of(source: SourceSpec) -> list[File]:
+def list_source_files(source: SourceSpec) -> list[File]:
     """Return the files that `source` names, in that order, with the files of a glob sorted.
 
     Raises:
@@ -405,32 +412,34 @@ def files_of(source: SourceSpec) -> list[File]:
     listed = paths if isinstance(paths, list) else [paths]
     of_hub = [path for path in listed if isinstance(path, str) and path.startswith("hf://")]
     if not of_hub:
-        return named_files(source.loader, _at(source))
-    with hub.explained(of_hub[0], _at(source), "name a copy of the file"):
-        return hub.retried(lambda: named_files(source.loader, _at(source)))
+        return list_files(source.loader, _format_loader(source))
+    with hub.convert_errors(of_hub[0], _format_loader(source), "name a copy of the file"):
+        return hub.retry(lambda: list_files(source.loader, _format_loader(source)))
 
 
-def _reasoning_gym(source: SourceSpec, loader: ReasoningGymLoader) -> Iterator[Item]:
+def _generate_reasoning_gym(source: SourceSpec, loader: ReasoningGymLoader) -> Iterator[Item]:
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 
     if loader.dataset not in DATASETS:
         hint = close_match(loader.dataset, DATASETS)
-        raise SpecError(f"{_at(source)}.dataset = {loader.dataset!r}: reasoning-gym has no such data set{hint}")
+        raise SpecError(
+            f"{_format_loader(source)}.dataset = {loader.dataset!r}: reasoning-gym has no such data set{hint}"
+        )
     settings: dict[str, Any] = dict(loader.config)
     try:
         rows = reasoning_gym.create_dataset(loader.dataset, size=loader.size, seed=source.seed, **settings)
     except (TypeError, ValueError, AssertionError) as error:
-        raise SpecError(f"{_at(source)}.config = {loader.config}: {error}") from None
+        raise SpecError(f"{_format_loader(source)}.config = {loader.config}: {error}") from None
     return (
         {**row, "prompt": row["question"], "ground_truth": row["answer"]}
         for row in map(rows.__getitem__, range(loader.size))
     )
 
 
-def _of(source: SourceSpec) -> str:
+def _format_source(source: SourceSpec) -> str:
     return f"source {source.name!r}"
 
 
-def _at(source: SourceSpec) -> str:
-    return f"{_of(source)}: loader"
+def _format_loader(source: SourceSpec) -> str:
+    return f"{_format_source(source)}: loader"

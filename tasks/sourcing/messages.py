@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tasks.sourcing.columns import Columns
-from tasks.sourcing.values import UnusableError, present, structure
+from tasks.sourcing.values import UnusableError, parse_structure, require_value
 from tasks.tables.schemas import Message
 
 ROLES = ("system", "user", "assistant")
@@ -29,7 +29,7 @@ class Chat(NamedTuple):
     answers: int = 0
 
 
-def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: str = "") -> Chat:
+def build_chat(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: str = "") -> Chat:
     """Return the prompt of a row as `columns` map it.
 
     Args:
@@ -41,11 +41,11 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
     Raises:
         UnusableError: the row has no prompt that a policy could answer.
     """
-    value = present(row, columns.prompt)
-    read = _structure_or_text(value)
+    value = require_value(row, columns.prompt)
+    read = _try_parse(value)
     # A prompt that happens to be JSON is still text.
     is_chat = isinstance(read, list) and bool(read) and all(isinstance(turn, dict) and "role" in turn for turn in read)
-    chat = _turns(read if is_chat else value)
+    chat = _parse_turns(read if is_chat else value)
     messages = chat.messages
     if not messages[-1]["content"].strip():
         raise UnusableError("the prompt is empty", value)
@@ -62,16 +62,16 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
     return chat
 
 
-def _structure_or_text(value: Any) -> Any:
+def _try_parse(value: Any) -> Any:
     try:
-        return structure(value)
+        return parse_structure(value)
     except UnusableError:
         if re.search(r"""['"]role['"]""", value):
             raise
         return value
 
 
-def _turns(value: Any) -> Chat:
+def _parse_turns(value: Any) -> Chat:
     """Parse text or a list of messages, and check roles, content, and that the last message kept is the user's."""
     if not isinstance(value, list):
         if not isinstance(value, str):
@@ -89,12 +89,12 @@ def _turns(value: Any) -> Chat:
         raise UnusableError("the last message is not the user's", value)
     return Chat(
         [{"role": turn["role"], "content": turn["content"]} for turn in value[:end]],
-        [_extra(turn) for turn in value[:end]],
+        [_collect_extra(turn) for turn in value[:end]],
         len(value) - end,
     )
 
 
-def _extra(turn: dict[str, Any]) -> dict[str, Any]:
+def _collect_extra(turn: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a message other than role and content, as JSON values. Times and the like become text."""
     beside = {key: item for key, item in turn.items() if key not in ("role", "content") and item not in (None, "", [])}
     extra: dict[str, Any] = json.loads(json.dumps(beside, default=str))

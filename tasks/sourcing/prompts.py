@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from tasks.config.loading import SpecError
 from tasks.sourcing.files import Malformed
-from tasks.sourcing.ground_truths import asked_instead, drop_free_tests, environment_of, graded, verifier_of
+from tasks.sourcing.ground_truths import ask_for_integer, build_environment, choose_verifier, drop_free_tests, graded
 from tasks.sourcing.loaders import Row, open_rows
-from tasks.sourcing.messages import Chat, chat_from
+from tasks.sourcing.messages import Chat, build_chat
 from tasks.sourcing.reading import Reading
 from tasks.sourcing.spec import SourceSpec
-from tasks.sourcing.values import UnusableError, value_at
-from tasks.tables.parquet import table_from_rows
+from tasks.sourcing.values import UnusableError, get_value
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import (
     DUPLICATE_OF,
     PROMPTS,
@@ -78,7 +78,7 @@ class Prompt(NamedTuple):
         identity: str = self.columns["prompt_id"]
         return identity
 
-    def as_duplicate_of(self, row: int) -> Unusable:
+    def to_duplicate(self, row: int) -> Unusable:
         """Return the entry that drops this prompt because row number `row` of the source has the same prompt."""
         question = self.columns["messages"][-1]["content"]
         return Unusable("duplicate", f"{DUPLICATE_OF}{row}", DUPLICATE, question, self.prompt_id)
@@ -143,7 +143,7 @@ class PromptReader:
         prompts: list[dict[str, Any]] = []
         set_aside: list[dict[str, Any]] = []
         for row in open_rows(self._source, self._reading):
-            made = self._prompt_or_duplicate(row)
+            made = self._check_duplicate(row)
             if isinstance(made, Prompt):
                 prompts.append(made.columns)
                 self._answered += made.answered
@@ -155,7 +155,7 @@ class PromptReader:
                 yield self._tables(prompts, set_aside)
                 prompts, set_aside = [], []
         if not self._first_row_of:
-            raise SpecError(_nothing_usable(self._source, self._reasons))
+            raise SpecError(_describe_reasons(self._source, self._reasons))
         yield self._tables(prompts, set_aside)
 
     @property
@@ -180,50 +180,50 @@ class PromptReader:
         """The counts of what was read (`tasks.sourcing.reading.Reading.facts`)."""
         return self._reading.facts(self._source.seed)
 
-    def _prompt_or_duplicate(self, row: Row) -> Prompt | Unusable:
-        made = _prompt_or_reason(row, self._source, self._max_prompt_chars)
+    def _check_duplicate(self, row: Row) -> Prompt | Unusable:
+        made = _try_make_prompt(row, self._source, self._max_prompt_chars)
         if isinstance(made, Unusable):
             return made
         first = self._first_row_of.setdefault(bytes.fromhex(made.prompt_id), row.index)
-        return made if first == row.index else made.as_duplicate_of(first)
+        return made if first == row.index else made.to_duplicate(first)
 
     def _tables(self, prompts: list[dict[str, Any]], set_aside: list[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:
         name = self._source.name
-        return table_from_rows(prompts, PROMPTS, name), table_from_rows(set_aside, SET_ASIDE, name)
+        return build_table(prompts, PROMPTS, name), build_table(set_aside, SET_ASIDE, name)
 
 
-def _prompt_or_reason(row: Row, source: SourceSpec, max_prompt_chars: int) -> Prompt | Unusable:
+def _try_make_prompt(row: Row, source: SourceSpec, max_prompt_chars: int) -> Prompt | Unusable:
     if isinstance(row.content, Malformed):
         return Unusable("malformed", row.content.reason, row.content.category, row.content.value)
     try:
-        return _prompt(row.index, row.content, source, max_prompt_chars)
+        return _make_prompt(row.index, row.content, source, max_prompt_chars)
     except UnusableError as error:
         return Unusable(error.kind, error.reason, error.category, error.value)
 
 
-def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_chars: int) -> Prompt:
+def _make_prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_chars: int) -> Prompt:
     columns = source.columns
-    own = verifier_of(row, source)
+    own = choose_verifier(row, source)
     verifier, truth = graded(row, source)
     by_tests = None if own != "code" else truth["rewards"][0]["ground_truth"] if source.rewards else truth
     tests = "\n".join(map(str, by_tests.get("tests") or by_tests["cases"])) if by_tests else ""
-    chat = chat_from(row, columns, tests, asked_instead(row, own, columns))
+    chat = build_chat(row, columns, tests, ask_for_integer(row, own, columns))
     _check_length(chat, max_prompt_chars)
-    metadata = _metadata(row, chat, columns.keep)
+    metadata = _collect_metadata(row, chat, columns.keep)
     shown = by_tests is None or drop_free_tests(by_tests)
     try:
         truth_text, metadata_text = canonical_json(truth), canonical_json(metadata) if metadata else "{}"
         metadata_text.encode()  # the other texts are encoded for the id
-        environment = environment_of(row, source)
+        environment = build_environment(row, source)
         identity = prompt_id_of_texts(chat.messages, verifier, truth_text, environment)
     except UnicodeEncodeError as error:
         raise UnusableError("text that is not valid Unicode", error.object) from None
     except (TypeError, ValueError) as error:
-        raise _no_json(row, source, error) from None
+        raise _find_json_error(row, source, error) from None
     return Prompt(
         {
             "prompt_id": identity,
-            "domain": source.domain_of(own),
+            "domain": source.get_domain(own),
             "source": source.name,
             "row": index,
             "messages": chat.messages,
@@ -238,11 +238,11 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     )
 
 
-def _no_json(row: Mapping[str, Any], source: SourceSpec, error: Exception) -> UnusableError:
+def _find_json_error(row: Mapping[str, Any], source: SourceSpec, error: Exception) -> UnusableError:
     """Return the error of a row whose column contains a value that does not exist in JSON, such as NaN or a date."""
     # An answer may be a decimal. The other columns are passed on as they are.
     for path in sorted(source.paths(), key=lambda path: path == source.columns.ground_truth):
-        value = _value_or_none(row, path)
+        value = _try_get_value(row, path)
         try:
             canonical_json(value)
         except (TypeError, ValueError) as reason:
@@ -262,11 +262,11 @@ def _check_length(chat: Chat, max_prompt_chars: int) -> None:
         )
 
 
-def _metadata(row: Mapping[str, Any], chat: Chat, columns: list[str]) -> dict[str, Any]:
+def _collect_metadata(row: Mapping[str, Any], chat: Chat, columns: list[str]) -> dict[str, Any]:
     """Return the columns that the user keeps, and the fields of the messages other than role and content."""
     metadata: dict[str, Any] = {}
     if columns:
-        metadata["columns"] = {name: _value_or_none(row, name) for name in columns}
+        metadata["columns"] = {name: _try_get_value(row, name) for name in columns}
     if any(chat.extras):
         metadata["messages"] = chat.extras
     if chat.answers:
@@ -274,9 +274,9 @@ def _metadata(row: Mapping[str, Any], chat: Chat, columns: list[str]) -> dict[st
     return metadata
 
 
-def _value_or_none(row: Mapping[str, Any], path: str) -> Any:
+def _try_get_value(row: Mapping[str, Any], path: str) -> Any:
     try:
-        return value_at(row, path)
+        return get_value(row, path)
     except KeyError:
         return None
 
@@ -294,7 +294,7 @@ def _set_aside_row(made: Unusable, source: str, row: int) -> dict[str, Any]:
     )
 
 
-def _nothing_usable(source: SourceSpec, reasons: Counter[str]) -> str:
+def _describe_reasons(source: SourceSpec, reasons: Counter[str]) -> str:
     if not reasons:
         return f"source {source.name!r}: it has no rows"
     common = "; ".join(f"{count} times: {reason}" for reason, count in reasons.most_common(3))

@@ -31,14 +31,14 @@ class Reading:
     sampled: int | None = None
     last_rank: str | None = None
 
-    def of_file(self, name: str, stream: Iterator[Item]) -> Iterator[Item]:
+    def count_file(self, name: str, stream: Iterator[Item]) -> Iterator[Item]:
         """Yield the entries of a file, and count them."""
         self.files.setdefault(name, 0)
         for item in stream:
             self.files[name] += 1
             yield item
 
-    def of_source(self, stream: Iterator[Item]) -> Iterator[Item]:
+    def count_source(self, stream: Iterator[Item]) -> Iterator[Item]:
         """Yield the entries of the source, and count them."""
         for item in stream:
             self.rows += 1

@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tasks.sourcing.compression import format_of
-from tasks.sourcing.contents import opened
-from tasks.sourcing.csv_files import csv_rows, unique_names
+from tasks.sourcing.compression import find_format
+from tasks.sourcing.contents import open_text
+from tasks.sourcing.csv_files import make_unique_names, read_csv
 from tasks.sourcing.files import File, Item, Malformed
-from tasks.sourcing.numbers import json_float, rows_of_batch
-from tasks.sourcing.values import unique_keys
+from tasks.sourcing.numbers import convert_batch, parse_float
+from tasks.sourcing.values import build_object
 
 BATCH = 1024
 """Number of rows of a Parquet file that are read at a time."""
@@ -33,14 +33,14 @@ READ_WHOLE = (
 """Advice about a file of JSON that is not JSON Lines."""
 
 
-def jsonl_rows(file: File) -> Iterator[Item]:
+def read_jsonl(file: File) -> Iterator[Item]:
     """Yield the JSON objects of a JSON Lines file, compressed or not.
 
     Raises:
         ValueError: the first line is only the start of a list or of an object, so the lines are not the rows.
     """
-    with opened(file) as stream:
-        lines = _lines(stream)
+    with open_text(file) as stream:
+        lines = _parse_lines(stream)
         for item in lines:
             if isinstance(item, Malformed):
                 _check_first(item)
@@ -50,7 +50,7 @@ def jsonl_rows(file: File) -> Iterator[Item]:
         yield from lines
 
 
-def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
+def read_json(file: File, field: str | None = None) -> Iterator[Item]:
     """Yield the objects of a JSON file, which is a list, JSON lines, or objects one after another.
 
     A list within the file's list is also a row, with its positions as columns, `0`, `1` and so on, as in the `datasets`
@@ -63,13 +63,13 @@ def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
     Raises:
         ValueError: the file is not JSON, or has no such key.
     """
-    with opened(file) as stream:
+    with open_text(file) as stream:
         first = next((line for line in stream if line.strip()), b"")
-        if field is None and (not first or isinstance(row := _row(first), dict)):
+        if field is None and (not first or isinstance(row := _parse_row(first), dict)):
             yield from [row] if first else []
-            yield from _lines(stream)
+            yield from _parse_lines(stream)
             return
-        values = _values(_text(first + stream.read()))
+        values = _parse_values(_decode(first + stream.read()))
     content = values if len(values) > 1 else values[0]
     if field is not None:
         if not isinstance(content, dict) or field not in content:
@@ -79,73 +79,73 @@ def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
         if isinstance(row, list) and row:
             yield {str(place): value for place, value in enumerate(row)}
         else:
-            yield row if isinstance(row, dict) else _no_object(row, json.dumps(row))
+            yield row if isinstance(row, dict) else _make_malformed(row, json.dumps(row))
 
 
-def parquet_rows(file: File, columns: Iterable[str] | None = None) -> Iterator[Item]:
+def read_parquet(file: File, columns: Iterable[str] | None = None) -> Iterator[Item]:
     """Yield the rows of a Parquet file, with only `columns` if it has all of them.
 
     If one is missing, all columns are read, so that an error can list the available ones.
     """
     with file.filesystem.open(file.path, "rb") as stream, pq.ParquetFile(stream) as table:
-        names = unique_names(table.schema_arrow.names)
-        for batch in table.iter_batches(BATCH, columns=columns_to_read(columns, names)):
-            yield from rows_of_batch(batch)
+        names = make_unique_names(table.schema_arrow.names)
+        for batch in table.iter_batches(BATCH, columns=select_columns(columns, names)):
+            yield from convert_batch(batch)
 
 
-DECODER = json.JSONDecoder(parse_float=json_float, object_pairs_hook=unique_keys)
+DECODER = json.JSONDecoder(parse_float=parse_float, object_pairs_hook=build_object)
 """The decoder of JSON. It accepts NaN and infinities, which Python writes; a row is dropped if it needs one of them."""
 
 JSON_SPACE = " \t\n\r"
 """White space around a value of JSON."""
 
 READERS: dict[str, Callable[..., Iterator[Item]]] = {
-    ".jsonl": jsonl_rows,
-    ".json": json_rows,
-    ".parquet": parquet_rows,
-    ".csv": csv_rows,
-    ".ndjson": jsonl_rows,
-    ".tsv": partial(csv_rows, delimiter="\t"),
+    ".jsonl": read_jsonl,
+    ".json": read_json,
+    ".parquet": read_parquet,
+    ".csv": read_csv,
+    ".ndjson": read_jsonl,
+    ".tsv": partial(read_csv, delimiter="\t"),
 }
 """The readers of files, by file extension."""
 
 
-def reader_of_csv(path: str) -> Callable[[File], Iterator[Item]]:
+def choose_csv_reader(path: str) -> Callable[[File], Iterator[Item]]:
     """Return the reader of a CSV file, whatever its extension: cells of a .tsv are separated by tabs."""
-    ending = PurePosixPath(path.rpartition(".")[0] if format_of(path) else path).suffix.lower()
+    ending = PurePosixPath(path.rpartition(".")[0] if find_format(path) else path).suffix.lower()
     return READERS[".tsv" if ending == ".tsv" else ".csv"]
 
 
-def reader_of(path: str, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]] | None:
+def choose_reader(path: str, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]] | None:
     """Return the reader for a file's extension, or None if it is unknown. It reads only `columns` if that is faster."""
-    ending = PurePosixPath(path.rpartition(".")[0] if format_of(path) else path).suffix.lower()
+    ending = PurePosixPath(path.rpartition(".")[0] if find_format(path) else path).suffix.lower()
     reader = READERS.get(ending)
-    return partial(reader, columns=columns) if reader is parquet_rows else reader
+    return partial(reader, columns=columns) if reader is read_parquet else reader
 
 
-def columns_to_read(columns: Iterable[str] | None, available: Iterable[str]) -> list[str] | None:
+def select_columns(columns: Iterable[str] | None, available: Iterable[str]) -> list[str] | None:
     """Return the columns to read, sorted, or None for all, for example if one of `columns` is not available."""
     wanted = None if columns is None else sorted(set(columns))
     return wanted if wanted is not None and set(wanted) <= set(available) else None
 
 
-def _lines(stream: Iterable[bytes]) -> Iterator[Item]:
+def _parse_lines(stream: Iterable[bytes]) -> Iterator[Item]:
     for line in stream:
-        yield _row(line) if line.strip() else None
+        yield _parse_row(line) if line.strip() else None
 
 
-def _row(line: bytes) -> Item:
+def _parse_row(line: bytes) -> Item:
     try:
-        text = _text(line).strip(JSON_SPACE)
+        text = _decode(line).strip(JSON_SPACE)
         row, end = DECODER.raw_decode(text)  # without the searches for white space of `decode`
         if end < len(text):
             raise json.JSONDecodeError("Extra data", text, end)
     except (ValueError, RecursionError) as error:
-        return Malformed(f"{NOT_JSON}: {error}", NOT_JSON, _shown(line))
-    return row if isinstance(row, dict) else _no_object(row, _shown(line))
+        return Malformed(f"{NOT_JSON}: {error}", NOT_JSON, _format_line(line))
+    return row if isinstance(row, dict) else _make_malformed(row, _format_line(line))
 
 
-def _shown(line: bytes) -> str:
+def _format_line(line: bytes) -> str:
     return line.removeprefix(BOM_UTF8).decode(errors="replace").strip()
 
 
@@ -155,26 +155,26 @@ def _check_first(line: Malformed) -> None:
         raise ValueError(f"its first line, {line.value[:20]!r}, is only the start of JSON; {READ_WHOLE}")
 
 
-def _text(content: bytes) -> str:
+def _decode(content: bytes) -> str:
     return content.removeprefix(BOM_UTF8).decode(errors="surrogatepass")
 
 
-def _values(text: str) -> list[Any]:
+def _parse_values(text: str) -> list[Any]:
     """Return the JSON values of a text, which contains one or several, with or without white space between them."""
-    values, end = [], _after_space(text, 0)
+    values, end = [], _skip_space(text, 0)
     while end < len(text):
         value, end = DECODER.raw_decode(text, end)
         values.append(value)
-        end = _after_space(text, end)
+        end = _skip_space(text, end)
     return values
 
 
-def _after_space(text: str, start: int) -> int:
+def _skip_space(text: str, start: int) -> int:
     while text[start : start + 1].isspace():
         start += 1
     return start
 
 
-def _no_object(value: Any, text: str) -> Malformed:
+def _make_malformed(value: Any, text: str) -> Malformed:
     reason = f"a JSON {type(value).__name__}, not an object"
     return Malformed(reason, reason, text)

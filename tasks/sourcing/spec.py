@@ -26,7 +26,7 @@ from tasks.sourcing.columns import (
     Columns,
     RewardVerifier,
     Verifier,
-    columns_of,
+    list_columns,
 )
 from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.sourcing.fields import IMPORT_PATH, Where
@@ -42,7 +42,7 @@ VERIFIER_OF_LOADER: dict[str, BuiltInVerifier] = {
 """The generators whose prompts can only be scored by one verifier."""
 
 
-def _factor_or_inf(value: Any) -> Any:
+def _check_factor(value: Any) -> Any:
     """Reject with one message any value that is neither a factor nor `inf`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or value == "inf" or (is_number and 1 < value < math.inf):
@@ -50,7 +50,7 @@ def _factor_or_inf(value: Any) -> Any:
     raise ValueError("must be a number above 1, or inf")
 
 
-TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["inf"], BeforeValidator(_factor_or_inf)]
+TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["inf"], BeforeValidator(_check_factor)]
 """A multiple of a source's limit. Infinity is text, because JSON has no number for it."""
 
 
@@ -76,7 +76,7 @@ class RewardSpec(Config):
     number or None for each of them. If false, it is called for each response separately."""
 
     @model_validator(mode="after")
-    def _one_judge(self) -> RewardSpec:
+    def _check_one_judge(self) -> RewardSpec:
         if [self.function, self.verifier, self.reward_model].count(None) != 2:
             raise ValueError("give one of function (an import path), verifier and reward_model, and no other")
         if self.function is not None and not IMPORT_PATH.fullmatch(self.function):
@@ -166,13 +166,13 @@ class SourceSpec(Config):
         return math.ceil(self.limit * (self.top_up or 1))
 
     @model_validator(mode="after")
-    def _tops_up_a_limit(self) -> SourceSpec:
+    def _check_top_up(self) -> SourceSpec:
         if self.top_up is not None and self.limit is None:
             raise ValueError("top_up is a multiple of limit: give limit")
         return self
 
     @model_validator(mode="after")
-    def _judged_one_way(self) -> SourceSpec:
+    def _check_one_way(self) -> SourceSpec:
         if self.row_verifier is not None:
             if self.domain is not None or self.verifier is not None:
                 raise ValueError("row_verifier replaces domain and verifier; leave those out")
@@ -194,13 +194,13 @@ class SourceSpec(Config):
         return self
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> SourceSpec:
+    def _check_parts(self) -> SourceSpec:
         wanted = VERIFIER_OF_LOADER.get(self.loader.kind)
         if wanted is not None and self.verifier != wanted:
             raise ValueError(f"the loader {self.loader.kind!r} generates prompts only for the verifier {wanted!r}")
         every = {name for names in COLUMNS_OF.values() for name in names}
         unread = (self.columns.model_fields_set & every) - {
-            name for verifier in self._readers for name in columns_of(verifier)
+            name for verifier in self._readers for name in list_columns(verifier)
         }
         if any(getattr(self.columns, name) != Columns.model_fields[name].default for name in unread):
             read_by = self.verifier or ", ".join(sorted(self.verifiers))
@@ -211,13 +211,13 @@ class SourceSpec(Config):
 
     @field_validator("transform")
     @classmethod
-    def _transform_is_a_path(cls, transform: str | None) -> str | None:
+    def _check_transform(cls, transform: str | None) -> str | None:
         if transform is not None and not IMPORT_PATH.fullmatch(transform):
             raise ValueError("must be an import path such as my_transforms.split")
         return transform
 
     @model_validator(mode="after")
-    def _rewards_fit(self) -> SourceSpec:
+    def _check_rewards(self) -> SourceSpec:
         modes = MODES_OF.get(self.verifier, ()) if self.verifier is not None else ()
         if self.mode is not None and self.mode not in modes:
             accepted = ", ".join(modes) or "none"
@@ -227,14 +227,14 @@ class SourceSpec(Config):
         if self.verifier == "environment" and self.rewards:
             raise ValueError("rewards are for a verifier; with verifier: environment, its reward is the only one")
         if self.verifier in IN_REWARDS:
-            return self._judged_by_rewards(self.verifier)
+            return self._check_judged_by_rewards(self.verifier)
         if self.weight != 1.0 and not self.rewards:
             raise ValueError("weight is for a source with other rewards in addition to its verifier's")
         if self.rewards and self.weight + math.fsum(reward.weight for reward in self.rewards) <= 0:
             raise ValueError("the weights of the verifier and of the rewards must sum to more than 0")
         return self
 
-    def _judged_by_rewards(self, kind: str) -> SourceSpec:
+    def _check_judged_by_rewards(self, kind: str) -> SourceSpec:
         if not self.rewards or getattr(self.rewards[0], kind) is None:
             example = {"function": "my_rewards.score", "reward_model": "helpful"}[kind]
             raise ValueError(
@@ -264,7 +264,7 @@ class SourceSpec(Config):
         """The verifiers whose columns are read. Functions next to reward models also get a ground truth."""
         return self.verifiers | ({"function"} if self.verifier in IN_REWARDS else set())
 
-    def domain_of(self, verifier: str) -> str:
+    def get_domain(self, verifier: str) -> str:
         """Return the domain of a row with this verifier."""
         return self.domain or {str(name): domain for name, domain in DOMAIN_OF.items()}[verifier]
 
@@ -285,10 +285,10 @@ class SourceSpec(Config):
     def paths(self) -> list[str]:
         """Return the columns that the source's rows must have, and paths into them."""
         columns = self.columns
-        settings = [name for verifier in sorted(self._readers) for name in columns_of(verifier)]
+        settings = [name for verifier in sorted(self._readers) for name in list_columns(verifier)]
         named = [getattr(columns, name) for name in dict.fromkeys(settings) if name not in NO_COLUMNS]
         ours = {name for name in self._readers if name in VERIFIERS and name not in IN_REWARDS}
-        is_needed = any("ground_truth" in columns_of(name) for name in ours)
+        is_needed = any("ground_truth" in list_columns(name) for name in ours)
         if not is_needed and columns.ground_truth == Columns().ground_truth:
             named = [name for name in named if name != columns.ground_truth]  # the column is optional
         handed = [name for reward in self.rewards for name in reward.columns]
@@ -353,7 +353,7 @@ class DataSpec(Config):
     """Names of sources to skip, for example because they cannot be opened. Every run logs a line about each."""
 
     @model_validator(mode="after")
-    def _something_is_read(self) -> Self:
+    def _check_sources(self) -> Self:
         known = [source.name for source in self.sources]
         for name in self.leave_out:
             if name not in known:
@@ -369,7 +369,7 @@ class DataSpec(Config):
 
     @field_validator("sources")
     @classmethod
-    def _unique_and_seeded(cls, sources: list[SourceSpec], info: ValidationInfo) -> list[SourceSpec]:
+    def _check_and_seed(cls, sources: list[SourceSpec], info: ValidationInfo) -> list[SourceSpec]:
         evaluated: list[EvaluationSet] = info.data.get("evaluation_sets", [])
         names = [*(questions.name for questions in evaluated), *(source.name for source in sources)]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -390,7 +390,7 @@ class SourceBatch(Config):
 
     @field_validator("sources")
     @classmethod
-    def _have_fingerprints(cls, sources: list[SourceSpec]) -> list[SourceSpec]:
+    def _check_fingerprints(cls, sources: list[SourceSpec]) -> list[SourceSpec]:
         for source in sources:
             if source.fingerprint is None:
                 raise ValueError(f"source {source.name!r} has no fingerprint, without which changed rows are not seen")

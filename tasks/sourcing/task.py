@@ -15,7 +15,7 @@ from tasks.config.loading import SpecError
 from tasks.flyte.stages import Parquet, Stopwatch, config_digest, show, shown_stage, write_output
 from tasks.lineage.provenance import made_from
 from tasks.sourcing.spec import SourceBatch
-from tasks.tables.parquet import copied_head
+from tasks.tables.parquet import copy_head
 from tasks.tables.schemas import PROMPTS, READ, SET_ASIDE, StageSummary, canonical_json
 
 SAMPLED_ROWS = 3
@@ -65,13 +65,13 @@ def source_prompts(batch: SourceBatch, content: str, max_prompt_chars: int) -> S
     gone: list[pa.Table] = [SET_ASIDE.empty_table()]
     samples: list[pa.Table] = [PROMPTS.empty_table()]
 
-    def usable() -> Iterator[pa.Table]:
+    def record_usable() -> Iterator[pa.Table]:
         for prompts, set_aside in chain.from_iterable(reader.parts() for reader in readers.values()):
             gone.append(set_aside)
-            samples.append(copied_head(prompts, SAMPLED_ROWS))
+            samples.append(copy_head(prompts, SAMPLED_ROWS))
             yield prompts
 
-    prompts = write_output("prompts.parquet", usable(), PROMPTS, lineage)
+    prompts = write_output("prompts.parquet", record_usable(), PROMPTS, lineage)
     set_aside = pa.concat_tables(gone)
     counts = {name: reader.counts for name, reader in readers.items()}
     usable_rows, read = (sum(count[key] for count in counts.values()) for key in ("usable", "read"))

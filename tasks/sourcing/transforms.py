@@ -14,42 +14,42 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tasks.config.loading import SpecError
-from tasks.lineage.user_code import imported
+from tasks.lineage.user_code import import_user_module
 from tasks.sourcing.files import Item, Malformed
-from tasks.verifiers.functions import function_digest
+from tasks.verifiers.functions import compute_function_digest
 from tasks.verifiers.scores import CannotJudge
 
 Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
-def transform_digest(name: str, where: str) -> str:
+def compute_transform_digest(name: str, where: str) -> str:
     """Return the digest of the transform `name`, computed from its file and the user's files that it imports.
 
     Raises:
         SpecError: there is no such module.
     """
     try:
-        return function_digest(name)
+        return compute_function_digest(name)
     except CannotJudge as error:
         raise SpecError(f"{where} = {name!r}: {error}") from None
 
 
-def transformed(rows: Iterator[Item], name: str, where: str) -> Iterator[Item]:
+def apply_transform(rows: Iterator[Item], name: str, where: str) -> Iterator[Item]:
     """Yield the rows that the function `name` returns for `rows`, or `Malformed` if it fails on a row or drops it.
 
     Raises:
         SpecError: the function cannot be imported, or returns something other than a row or None.
     """
-    function = _loaded(name, where)
+    function = _load(name, where)
     for row in rows:
-        yield _applied(function, row, name, where) if isinstance(row, dict) else row
+        yield _apply(function, row, name, where) if isinstance(row, dict) else row
 
 
-def _loaded(name: str, where: str) -> Transform:
-    transform_digest(name, where)
+def _load(name: str, where: str) -> Transform:
+    compute_transform_digest(name, where)
     module, _, attribute = name.rpartition(".")
     try:
-        function: Transform = getattr(imported(module), attribute)
+        function: Transform = getattr(import_user_module(module), attribute)
     except Exception as error:
         raise SpecError(f"{where} = {name!r}: cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(function):
@@ -57,7 +57,7 @@ def _loaded(name: str, where: str) -> Transform:
     return function
 
 
-def _applied(function: Transform, row: dict[str, Any], name: str, where: str) -> Item:
+def _apply(function: Transform, row: dict[str, Any], name: str, where: str) -> Item:
     try:
         made = function(row)
     except Exception as error:

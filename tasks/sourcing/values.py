@@ -36,7 +36,7 @@ class RepeatedKeyError(ValueError):
     """Raised if a key occurs twice in a JSON object, because only one of its values could be used."""
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object with the given keys and values.
 
     Raises:
@@ -44,15 +44,15 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise RepeatedKeyError(f"key {_repeated([key for key, _ in pairs])!r} occurs twice")
+        raise RepeatedKeyError(f"key {_find_repeated([key for key, _ in pairs])!r} occurs twice")
     return value
 
 
-def _repeated(keys: Sequence[Any]) -> Any:
+def _find_repeated(keys: Sequence[Any]) -> Any:
     return next((key for key in keys if keys.count(key) > 1), None)
 
 
-def value_at(row: Mapping[str, Any], path: str) -> Any:
+def get_value(row: Mapping[str, Any], path: str) -> Any:
     """Return the value of `row` at `path`, which may be None.
 
     If a column name contains a dot, it takes precedence over the same path.
@@ -66,7 +66,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
     name, *steps = path.split(".")
     value = row[name]
     for step in steps:
-        value = structure(value)
+        value = parse_structure(value)
         try:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, ValueError, TypeError):
@@ -74,14 +74,14 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def present(row: Mapping[str, Any], path: str) -> Any:
+def require_value(row: Mapping[str, Any], path: str) -> Any:
     """Return the value of `row` at `path`.
 
     Raises:
-        UnusableError: the value is missing or null, or as `value_at` raises it.
+        UnusableError: the value is missing or null, or as `get_value` raises it.
     """
     try:
-        value = value_at(row, path)
+        value = get_value(row, path)
     except KeyError:
         raise UnusableError(f"column {path!r} is missing", None) from None
     if value is None:
@@ -89,7 +89,7 @@ def present(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def structure(value: Any) -> Any:
+def parse_structure(value: Any) -> Any:
     """Parse a list or object from text, as JSON or a Python literal. Any other value is returned unchanged.
 
     Raises:
@@ -99,19 +99,19 @@ def structure(value: Any) -> Any:
         return value
     try:
         try:
-            read = json.loads(value, object_pairs_hook=unique_keys)
+            read = json.loads(value, object_pairs_hook=build_object)
         except RepeatedKeyError:
             raise
         except (ValueError, RecursionError):
-            read = _literal(value)
+            read = _parse_literal(value)
     except RepeatedKeyError as error:
         raise UnusableError(f"{error} in an object that is text", value, "a key occurs twice in an object") from None
     if isinstance(read, str):  # JSON within JSON
-        return structure(read)
+        return parse_structure(read)
     return value if read is None else read
 
 
-def only(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """Return the single item of a list of one, at any depth. Any other value is returned unchanged."""
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -123,7 +123,7 @@ def root(path: str) -> str:
     return path.partition(".")[0]
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
     if len(text) > LONGEST_LITERAL:
         return None
     try:
@@ -133,5 +133,5 @@ def _literal(text: str) -> Any:
         return None
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
-            unique_keys([(ast.unparse(key), None) for key in node.keys if key is not None])
+            build_object([(ast.unparse(key), None) for key in node.keys if key is not None])
     return value

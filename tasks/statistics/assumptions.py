@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.statistics.intervals import planned_gain
+from tasks.statistics.intervals import plan_gain
 
 RATE = 0.5
 """Pass rate of the policies. Gains near 0 or 1 are detected with fewer prompts."""
@@ -12,6 +12,6 @@ SHARED = 0.9
 """Correlation of the prompts' pass rates between the initial and the trained policy."""
 
 
-def detectable_by_plan(prompts: int, samples: int) -> float:
+def estimate_detectable_gain(prompts: int, samples: int) -> float:
     """Return the smallest gain that `prompts` prompts with `samples` samples each detect, under these assumptions."""
-    return planned_gain(prompts, samples, RATE, CORRELATION, SHARED)
+    return plan_gain(prompts, samples, RATE, CORRELATION, SHARED)

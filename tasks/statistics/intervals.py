@@ -67,7 +67,7 @@ class Estimate:
     detectable: float | None = None
 
 
-def rate_interval(means: np.ndarray, rollouts: int, weights: np.ndarray | None = None) -> Estimate:
+def estimate_rate(means: np.ndarray, rollouts: int, weights: np.ndarray | None = None) -> Estimate:
     """Return the mean of per-prompt rates with its Wilson interval (see the module's docstring).
 
     With one prompt the variance over prompts is unknown: its interval is [0, 1].
@@ -78,53 +78,53 @@ def rate_interval(means: np.ndarray, rollouts: int, weights: np.ndarray | None =
         weights: weights of the prompts in the mean, `[prompts]`, positive. If None, they are equal. Weighted means are
             linearised (Woodruff 1971, J. Am. Stat. Assoc. 66).
     """
-    n, scale = len(means), _scale(means, weights)
-    value = _mean(scale * means)
+    n, scale = len(means), _normalize_weights(means, weights)
+    value = _compute_mean(scale * means)
     if n == 1:
         return Estimate(value, 0.0, 1.0, n)
     spread, squares = max(0.0, value * (1 - value)), float(np.sum(scale**2))
     seen = float(np.sum((scale * (means - value)) ** 2)) * n / (n - 1)
-    share = float(np.clip(_remaining_share(seen, spread * squares), min(1.0, n / rollouts), 1.0))
+    share = float(np.clip(_compute_remaining_share(seen, spread * squares), min(1.0, n / rollouts), 1.0))
     observations = n**2 / squares / share
-    t = t_quantile(n - 1)
+    t = compute_t_quantile(n - 1)
     shrink = 1 + t**2 / observations
     centre = (value + t**2 / (2 * observations)) / shrink
     half = t * np.sqrt(spread / observations + t**2 / (4 * observations**2)) / shrink
     return Estimate(value, float(min(value, max(0.0, centre - half))), float(max(value, min(1.0, centre + half))), n)
 
 
-def score_interval(means: np.ndarray, rollouts: int) -> Estimate:
+def estimate_score(means: np.ndarray, rollouts: int) -> Estimate:
     """Return the mean of per-prompt scores, `[prompts]`, with the interval of rates if all are in [0, 1], else t's."""
-    return rate_interval(means, rollouts) if are_rates(means) else length_interval(means)
+    return estimate_rate(means, rollouts) if has_only_rates(means) else estimate_mean(means)
 
 
-def are_rates(values: np.ndarray) -> bool:
+def has_only_rates(values: np.ndarray) -> bool:
     """Return whether all values are in [0, 1], as verdicts and shares are."""
     return bool(np.all((values >= 0) & (values <= 1)))
 
 
-def rate_gain(before: np.ndarray, after: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
+def estimate_rate_gain(before: np.ndarray, after: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
     """Return the mean gain of per-prompt rates with its Bonett-Price interval (see the module's docstring).
 
     One prompt is no evidence: its interval is [-1, 1].
 
     Args:
         before, after: mean score of each prompt, `[prompts]` in [0, 1], of the same prompts in the same order.
-        weights: as in `rate_interval`.
+        weights: as in `estimate_rate`.
     """
-    differences, scale = after - before, _scale(before, weights)
-    n, value = len(differences), _mean(scale * differences)
+    differences, scale = after - before, _normalize_weights(before, weights)
+    n, value = len(differences), _compute_mean(scale * differences)
     if n == 1:
         return Estimate(value, -1.0, 1.0, n, p_value=1.0)
     seen = float(np.sum((value + scale * (differences - value)) ** 2))
     # The chance that one sample of each policy differs: one passes and the other does not.
     disagreement = float(np.sum(scale**2 * (before * (1 - after) + after * (1 - before))))
-    centre, error = n * value / (n + 2), _gain_error(seen, disagreement, n, n * value / (n + 2))
-    gain = _t_gain(centre, error, n - 1, n)
-    return replace(gain, value=value, detectable=min(1.0, detectable_gain(error, n - 1) * (n + 2) / n))
+    centre, error = n * value / (n + 2), _compute_gain_error(seen, disagreement, n, n * value / (n + 2))
+    gain = _make_t_gain(centre, error, n - 1, n)
+    return replace(gain, value=value, detectable=min(1.0, compute_detectable_gain(error, n - 1) * (n + 2) / n))
 
 
-def planned_gain(prompts: int, samples: int, rate: float, correlation: float, shared: float) -> float:
+def plan_gain(prompts: int, samples: int, rate: float, correlation: float, shared: float) -> float:
     """Return the smallest gain of a rate that a comparison is expected to detect with the probability `POWER`.
 
     Per-prompt rates have the variance `correlation * rate * (1 - rate)`, so `correlation` is that between samples of a
@@ -139,32 +139,34 @@ def planned_gain(prompts: int, samples: int, rate: float, correlation: float, sh
     """
     single = 2 * prompts * rate * (1 - rate)
     seen = single * ((1 - correlation) / samples + correlation * (1 - shared))
-    error = _gain_error(seen, single * (1 - correlation * shared), prompts, 0.0)
-    return min(1.0, detectable_gain(error, prompts - 1) * (prompts + 2) / prompts)
+    error = _compute_gain_error(seen, single * (1 - correlation * shared), prompts, 0.0)
+    return min(1.0, compute_detectable_gain(error, prompts - 1) * (prompts + 2) / prompts)
 
 
-def length_interval(means: np.ndarray) -> Estimate:
+def estimate_mean(means: np.ndarray) -> Estimate:
     """Return the mean of per-prompt lengths or rewards, `[prompts]`, with its t interval."""
-    n, value = len(means), _mean(means)
+    n, value = len(means), _compute_mean(means)
     if n == 1:
         return Estimate(value, float("nan"), float("nan"), n)
-    half = t_quantile(n - 1) * _standard_error(means)
+    half = compute_t_quantile(n - 1) * _compute_standard_error(means)
     return Estimate(value, value - half, value + half, n)
 
 
-def length_gain(before: np.ndarray, after: np.ndarray) -> Estimate:
+def estimate_mean_gain(before: np.ndarray, after: np.ndarray) -> Estimate:
     """Return the mean gain of per-prompt lengths or rewards, `[prompts]` each, with its t interval."""
-    interval = length_interval(after - before)
+    interval = estimate_mean(after - before)
     if interval.n == 1:
         return interval
-    return _t_gain(interval.value, _standard_error(after - before), interval.n - 1, interval.n, largest=np.inf)
+    return _make_t_gain(
+        interval.value, _compute_standard_error(after - before), interval.n - 1, interval.n, largest=np.inf
+    )
 
 
-def gain_between_runs(before: np.ndarray, after: np.ndarray) -> Estimate | None:
+def estimate_run_gain(before: np.ndarray, after: np.ndarray) -> Estimate | None:
     """Return the mean gain of a rate over training runs, with Welch's t interval, or None if it cannot be estimated.
 
-    It is about other runs of the same two recipes on the same prompts. `rate_gain` is about other prompts for the same
-    policies (Welch 1947, Biometrika 34; Agarwal et al. 2021, arXiv:2108.13264, on few runs).
+    It is about other runs of the same two recipes on the same prompts. `estimate_rate_gain` is about other prompts for
+    the same policies (Welch 1947, Biometrika 34; Agarwal et al. 2021, arXiv:2108.13264, on few runs).
 
     Args:
         before, after: rate of each run, `[runs]` each, of two recipes. With one run of either, or if the runs of both
@@ -176,80 +178,83 @@ def gain_between_runs(before: np.ndarray, after: np.ndarray) -> Estimate | None:
     if parts.sum() == 0:
         return None
     degrees = parts.sum() ** 2 / np.sum(parts**2 / [len(before) - 1, len(after) - 1])
-    value, half = _mean(after) - _mean(before), t_quantile(degrees) * float(np.sqrt(parts.sum()))
+    value, half = (
+        _compute_mean(after) - _compute_mean(before),
+        compute_t_quantile(degrees) * float(np.sqrt(parts.sum())),
+    )
     return Estimate(value, max(-1.0, value - half), min(1.0, value + half), len(before) + len(after))
 
 
-def jackknife_gain(value: float, error: float, groups: int, n: int) -> Estimate:
+def estimate_jackknife_gain(value: float, error: float, groups: int, n: int) -> Estimate:
     """Return a gain of rates with its t interval, from a standard error over `groups` groups of prompts."""
-    return _t_gain(value, error, groups - 1, n)
+    return _make_t_gain(value, error, groups - 1, n)
 
 
-def mean_of(estimates: list[Estimate]) -> Estimate:
+def estimate_mean_of_rates(estimates: list[Estimate]) -> Estimate:
     """Return the plain mean of independent rates, and the interval that their intervals imply.
 
     The distances of the bounds add in quadrature (MOVER: Zou and Donner 2008, Stat. Med. 27), so that the bounds stay
     in [0, 1].
     """
-    count, value = len(estimates), _mean(np.array([each.value for each in estimates]))
+    count, value = len(estimates), _compute_mean(np.array([each.value for each in estimates]))
     below = np.sqrt(sum((each.value - each.low) ** 2 for each in estimates)) / count
     above = np.sqrt(sum((each.high - each.value) ** 2 for each in estimates)) / count
     return Estimate(value, float(value - below), float(value + above), sum(each.n for each in estimates))
 
 
-def detectable_gain(error: float, degrees: int) -> float:
+def compute_detectable_gain(error: float, degrees: int) -> float:
     """Return the gain that is detected with the probability `POWER`, from the standard error of its estimate.
 
     This is the minimum detectable effect of Bloom 1995, Evaluation Review 19(5).
     """
-    return (t_quantile(degrees) + float(stdtrit(degrees, POWER))) * error
+    return (compute_t_quantile(degrees) + float(stdtrit(degrees, POWER))) * error
 
 
-def t_quantile(degrees: float) -> float:
+def compute_t_quantile(degrees: float) -> float:
     """Return the quantile of Student's t that half an interval has, in standard errors."""
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
-def _t_gain(value: float, error: float, degrees: int, n: int, largest: float = 1.0) -> Estimate:
+def _make_t_gain(value: float, error: float, degrees: int, n: int, largest: float = 1.0) -> Estimate:
     """Return a gain over `n` prompts with its t interval, which ends at `largest` in both directions."""
-    half = t_quantile(degrees) * error
+    half = compute_t_quantile(degrees) * error
     return Estimate(
         value,
         max(-largest, value - half),
         min(largest, value + half),
         n,
-        p_value=_p_value(value, error, degrees),
-        detectable=min(largest, detectable_gain(error, degrees)),
+        p_value=_compute_p_value(value, error, degrees),
+        detectable=min(largest, compute_detectable_gain(error, degrees)),
     )
 
 
-def _remaining_share(seen: float, single: float) -> float:
+def _compute_remaining_share(seen: float, single: float) -> float:
     """Return the variance that is seen, as a share of that of single samples, both summed over prompts."""
     agreeing = PRIOR / (1 + single)
     return (seen + agreeing) / (single + agreeing)
 
 
-def _gain_error(seen: float, disagreement: float, n: int, centre: float) -> float:
+def _compute_gain_error(seen: float, disagreement: float, n: int, centre: float) -> float:
     """Return the standard error of a gain's centre, from the sums over `n` prompts of squares and disagreements."""
-    share = _remaining_share(seen, disagreement)
+    share = _compute_remaining_share(seen, disagreement)
     squares = seen + share + share**2
     return float(np.sqrt((squares / (n + 2) - centre**2) / (n + 2)))
 
 
-def _scale(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+def _normalize_weights(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     """Return the weights with a mean of 1."""
     return np.ones(len(values)) if weights is None else weights / np.mean(weights)
 
 
-def _p_value(value: float, error: float, degrees: int) -> float:
+def _compute_p_value(value: float, error: float, degrees: int) -> float:
     if error == 0:
         return 1.0 if value == 0 else 0.0
     return 2 * float(stdtr(degrees, -abs(value) / error))
 
 
-def _standard_error(values: np.ndarray) -> float:
+def _compute_standard_error(values: np.ndarray) -> float:
     return float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
 
 
-def _mean(values: np.ndarray) -> float:
+def _compute_mean(values: np.ndarray) -> float:
     return float(np.mean(values))

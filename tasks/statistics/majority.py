@@ -40,7 +40,7 @@ def majority(labels: Sequence[int | None], passed: Sequence[bool], k: int) -> fl
     starts = range(0, len(labels) - k + 1, k)
     if not starts:
         return float("nan")
-    return fmean(_winner(labels[start : start + k], passed[start : start + k]) for start in starts)
+    return fmean(_score_winner(labels[start : start + k], passed[start : start + k]) for start in starts)
 
 
 async def answer_classes(
@@ -73,7 +73,7 @@ async def answer_classes(
     return [None if answer is None else classes[answer] for answer in answers]
 
 
-def _winner(labels: Sequence[int | None], passed: Sequence[bool]) -> float:
+def _score_winner(labels: Sequence[int | None], passed: Sequence[bool]) -> float:
     """Return the mean pass rate of the answers with the most votes, or 0 without an answer."""
     verdicts: dict[int, list[bool]] = defaultdict(list)
     for label, verdict in zip(labels, passed, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def pass_at_k(samples: Sequence[int] | np.ndarray, passed: Sequence[int] | np.ndarray) -> np.ndarray:
+def estimate_pass_at_k(samples: Sequence[int] | np.ndarray, passed: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return the unbiased estimate of pass@k for every prompt and every k from 1 to the most samples of any prompt.
 
     If c of n samples pass, it is the share of the subsets of k samples that contain a passing one:
@@ -33,6 +33,6 @@ def pass_at_k(samples: Sequence[int] | np.ndarray, passed: Sequence[int] | np.nd
     return np.where(drawn < n, 1 - all_fail, np.nan)
 
 
-def block_count(samples: np.ndarray, k: int) -> int:
+def count_blocks(samples: np.ndarray, k: int) -> int:
     """Return the number of disjoint blocks of k samples, summed over prompts; `samples` is `[prompts]`."""
     return int(np.sum(np.asarray(samples) // k))

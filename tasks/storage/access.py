@@ -6,7 +6,7 @@ import errno
 import uuid
 from typing import TYPE_CHECKING
 
-from tasks.failures import MistakeError, names_of_kinds, one_line
+from tasks.failures import MistakeError, list_class_names, one_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -70,7 +70,7 @@ def is_refusal(error: Exception) -> bool:
     """Return whether a storage error means that the address or the credentials are wrong."""
     if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # ValueError: an invalid address
         return True
-    kinds = names_of_kinds(error)
+    kinds = list_class_names(error)
     status = getattr(error, "status_code", getattr(error, "code", None))  # of Azure or gcsfs
     forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")  # gcsfs, without a number
     return bool(kinds & OTHERS) or status in STATUSES or getattr(error, "errno", None) in REFUSALS or forbidden

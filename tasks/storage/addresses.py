@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from tasks.failures import MistakeError, names_of_kinds, one_line, with_causes
+from tasks.failures import MistakeError, list_causes, list_class_names, one_line
 from tasks.storage.access import OTHERS, answer, is_refusal
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ VALIDATORS = (
 """Keys of other values there that change with the content: HTTP, S3, Azure, Dropbox, SFTP, FTP, GCS, HDFS, GitHub."""
 
 
-def reported_checksum(filesystem: AbstractFileSystem, path: str) -> str:
+def read_checksum(filesystem: AbstractFileSystem, path: str) -> str:
     """Return the checksum of a file that a file system reports, or another value that changes with its content.
 
     A checksum is preferred, because the other reported values depend on earlier requests to the file system. If
@@ -67,20 +67,20 @@ def reported_checksum(filesystem: AbstractFileSystem, path: str) -> str:
     return digest.hexdigest()
 
 
-def reported_digest(filesystem: AbstractFileSystem, files: Mapping[str, str]) -> str:
+def read_digest(filesystem: AbstractFileSystem, files: Mapping[str, str]) -> str:
     """Return a digest of files from the checksums that the storage reports, without a download.
 
     Args:
         filesystem: file system of the files.
         files: paths of the files, by the names that are included in the digest.
     """
-    reported = [(name, reported_checksum(filesystem, path)) for name, path in sorted(files.items())]
+    reported = [(name, read_checksum(filesystem, path)) for name, path in sorted(files.items())]
     return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
 
 
-def refused_credentials(error: BaseException) -> AddressRefusedError | None:
+def convert_refused_credentials(error: BaseException) -> AddressRefusedError | None:
     """Return an error for storage whose credentials are missing or invalid, or None if `error` has no such cause."""
-    cause = next((cause for cause in with_causes(error) if names_of_kinds(cause) & OTHERS), None)
+    cause = next((cause for cause in list_causes(error) if list_class_names(cause) & OTHERS), None)
     if cause is None:
         return None
     variables = "; ".join(f"{protocol}: {', '.join(filter(None, names))}" for protocol, names in VARIABLES.items())
@@ -107,10 +107,10 @@ def open_address(address: str) -> tuple[AbstractFileSystem, str]:
     if not is_credentialed(address):
         return fsspec.url_to_fs(address)
     without, refusal = None, None
-    for options in _all_options(protocol):
+    for options in _list_options(protocol):
         filesystem, path = fsspec.url_to_fs(address, **options)
         try:
-            filesystem.info(_folder_of_glob(path))
+            filesystem.info(_find_glob_folder(path))
         except FileNotFoundError:
             without = without or (filesystem, path)
         except Exception as error:  # fsspec's file systems have no common error type
@@ -129,13 +129,13 @@ def open_address(address: str) -> tuple[AbstractFileSystem, str]:
     )
 
 
-def _all_options(protocol: str) -> Iterator[dict[str, Any]]:
+def _list_options(protocol: str) -> Iterator[dict[str, Any]]:
     if options := pkgutil.resolve_name(CONFIGURED)(protocol):
         yield options
     yield {}
 
 
-def _folder_of_glob(path: str) -> str:
+def _find_glob_folder(path: str) -> str:
     """Return the part of a glob before its first pattern, which is a folder. A path without patterns is unchanged."""
     parts = path.split("/")
     marked = [number for number, part in enumerate(parts) if set(part) & set("*?[")]

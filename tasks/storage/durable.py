@@ -25,7 +25,7 @@ class WriteError(InfrastructureError):
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def convert_write_errors(path: Path) -> Iterator[None]:
     """Convert errors of torch or safetensors, which write `path` in the block, to errors with the free disk space.
 
     The errors of both libraries hide the error of the system.
@@ -38,24 +38,24 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
-        raise _not_written(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
-def _not_written(path: Path, error: Exception) -> WriteError:
+def _make_write_error(path: Path, error: Exception) -> WriteError:
     existing = next(folder for folder in path.absolute().parents if folder.exists())
     free = shutil.disk_usage(existing).free
     return WriteError(f"{path} could not be written: {one_line(error)}; {free / 2**30:.1f} GiB are free there")
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _add_path(path: Path) -> Iterator[None]:
     """Add the path to the error of a full disk, which does not contain it."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise _not_written(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
 def sync(path: Path) -> None:
@@ -65,7 +65,7 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
+def write_whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Write a file or a folder atomically: yield a temporary path, which is renamed to `path` at the end of the block.
 
     A reader of `path` sees the old or the new content (for a folder, neither for a short time). If the block raises,
@@ -79,27 +79,27 @@ def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
     Raises:
         WriteError: the disk is full.
     """
-    partial = _partial_of(path)
-    with _naming(path):
+    partial = _make_partial_path(path)
+    with _add_path(path):
         _remove(partial)
         yield partial
         _put_in_place(partial, path, durable=durable)
 
 
 @contextlib.asynccontextmanager
-async def whole_in_threads(path: Path, *, durable: bool = False) -> AsyncIterator[Path]:
-    """Write a file or a folder atomically in an async block, as `whole` does.
+async def write_whole_in_threads(path: Path, *, durable: bool = False) -> AsyncIterator[Path]:
+    """Write a file or a folder atomically in an async block, as `write_whole` does.
 
     Storage is accessed in threads, so that slow storage does not block the event loop.
     """
-    partial = _partial_of(path)
-    with _naming(path):
+    partial = _make_partial_path(path)
+    with _add_path(path):
         await asyncio.to_thread(_remove, partial)
         yield partial
         await asyncio.to_thread(_put_in_place, partial, path, durable=durable)
 
 
-def _partial_of(path: Path) -> Path:
+def _make_partial_path(path: Path) -> Path:
     return path.with_name(f"{path.name}{PARTIAL}")
 
 

@@ -64,7 +64,7 @@ class Lease:
         self._fs = filesystem
         self._path = path
         self._seconds = seconds
-        self._holder = {"id": uuid.uuid4().hex, **_this_process()}
+        self._holder = {"id": uuid.uuid4().hex, **_describe_process()}
         self._beats = 0
         self._lost = ""
         self._ended = threading.Event()
@@ -72,7 +72,7 @@ class Lease:
         self._on_lost: Callable[[], None] = lambda: None
 
     @classmethod
-    def of_folder(cls, folder: Path, seconds: float = LEASE_SECONDS) -> Lease:
+    def from_folder(cls, folder: Path, seconds: float = LEASE_SECONDS) -> Lease:
         """Return the lease of a run in `folder`, on this machine or on storage that several machines share."""
         from fsspec.implementations.local import LocalFileSystem
 
@@ -141,12 +141,14 @@ class Lease:
 
     def _wait_for_silence(self, before: bytes) -> None:
         holder = _parse(before)
-        if holder.get("machine") == self._holder["machine"] and _runs(holder):
-            raise RunInUseError(f"{self._path}: {_name(holder)} works on this run; stop it, or wait until it ends")
+        if holder.get("machine") == self._holder["machine"] and _is_running(holder):
+            raise RunInUseError(
+                f"{self._path}: {_describe_holder(holder)} works on this run; stop it, or wait until it ends"
+            )
         logger.warning(
             "%s: %s worked on this run; the run is taken over if its lease has no heartbeat for %g s",
             self._path,
-            _name(holder),
+            _describe_holder(holder),
             self._seconds,
         )
         deadline = time.monotonic() + self._seconds
@@ -157,7 +159,7 @@ class Lease:
                 return
             if now != before:
                 raise RunInUseError(
-                    f"{self._path}: {_name(_parse(now))} works on this run; stop it, or wait until it ends"
+                    f"{self._path}: {_describe_holder(_parse(now))} works on this run; stop it, or wait until it ends"
                 )
 
     def _beat(self) -> None:
@@ -175,8 +177,8 @@ class Lease:
                     logger.warning("%s cannot be written: %s", self._path, error)
 
     def _lose(self, holder: bytes | None) -> None:
-        who = _name(_parse(holder)) if holder else "a process that deleted its lease"
-        self._lost = f"{self._path}: {who} has taken over this run from {_name(self._holder)}"
+        who = _describe_holder(_parse(holder)) if holder else "a process that deleted its lease"
+        self._lost = f"{self._path}: {who} has taken over this run from {_describe_holder(self._holder)}"
         self._on_lost()
 
     def _is_ours(self, content: bytes | None) -> bool:
@@ -204,7 +206,7 @@ class Lease:
             self._fs.pipe_file(self._path, content)
 
 
-def holder_of(folder: Path) -> str | None:
+def find_holder(folder: Path) -> str | None:
     """Return the process with a recent heartbeat that may work on the run in `folder`, or None if there is none."""
     path = folder / "lease.json"
     try:
@@ -212,21 +214,21 @@ def holder_of(folder: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError:  # the file of another user
-        return _name({})
-    works = _runs(holder) if holder.get("machine") == _machine() else age < LEASE_SECONDS
-    return _name(holder) if works else None
+        return _describe_holder({})
+    works = _is_running(holder) if holder.get("machine") == _read_machine_id() else age < LEASE_SECONDS
+    return _describe_holder(holder) if works else None
 
 
-def _this_process() -> dict[str, Any]:
+def _describe_process() -> dict[str, Any]:
     return {
         "host": platform.node(),
-        "machine": _machine(),
+        "machine": _read_machine_id(),
         "pid": os.getpid(),
-        "started": _started(os.getpid()),
+        "started": _read_start_time(os.getpid()),
     }
 
 
-def _started(pid: int) -> float:
+def _read_start_time(pid: int) -> float:
     """Return when a process started, in clock ticks since the boot, because the time of day may be changed.
 
     Raises:
@@ -243,7 +245,7 @@ def _started(pid: int) -> float:
             raise ProcessLookupError(f"no process {pid}") from None
 
 
-def _machine() -> str:
+def _read_machine_id() -> str:
     """Return an id of this boot of the machine and of its process namespace, within which process ids are unique."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}" if boot.exists() else platform.node()
@@ -259,15 +261,15 @@ def _parse(content: bytes) -> dict[str, Any]:
 
 def _has_ended(content: bytes) -> bool:
     holder = _parse(content)
-    return holder.get("machine") == _machine() and not _runs(holder)
+    return holder.get("machine") == _read_machine_id() and not _is_running(holder)
 
 
-def _runs(holder: dict[str, Any]) -> bool:
+def _is_running(holder: dict[str, Any]) -> bool:
     try:
-        return bool(_started(holder["pid"]) == holder["started"])
+        return bool(_read_start_time(holder["pid"]) == holder["started"])
     except (ProcessLookupError, KeyError):
         return False
 
 
-def _name(holder: dict[str, Any]) -> str:
+def _describe_holder(holder: dict[str, Any]) -> str:
     return f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"

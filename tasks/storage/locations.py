@@ -63,7 +63,7 @@ def check_folders() -> None:
         MistakeError: `RLVR_RUNS` begins with `file:`, or the system refuses to create or write a folder.
         OSError: a temporary failure, such as a full disk.
     """
-    for variable, folder in ((RUNS, folder_of("")), (OUTPUTS, outputs_folder())):
+    for variable, folder in ((RUNS, resolve_folder("")), (OUTPUTS, outputs_folder())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
@@ -76,13 +76,13 @@ def check_folders() -> None:
             ) from error
 
 
-def folder_of(name: str) -> Path:
+def resolve_folder(name: str) -> Path:
     """Return the folder of the run or cache called `name` on this machine."""
     runs = os.environ.get(RUNS, RUNS_HERE)
     return Path(RUNS_HERE if _is_address(runs) else runs).absolute() / name
 
 
-def address_of(name: str, raw_output_prefix: str) -> str | None:
+def resolve_address(name: str, raw_output_prefix: str) -> str | None:
     """Return the address of the run or cache called `name` on blob storage, or None if it is only in a local folder.
 
     Without `RLVR_RUNS` it is in the bucket of the raw outputs, but not below their prefix. The prefix contains the

@@ -58,7 +58,7 @@ def check_model_folder(path: str | Path, needs_template: bool = True) -> Path:
             f"model folder {folder}: the tokenizer has no chat template; add {CHAT_TEMPLATE} to the folder, or give "
             "model.chat_template"
         )
-    for file in weight_files(folder):
+    for file in list_weight_files(folder):
         _check_whole(file)
     return folder
 
@@ -80,7 +80,7 @@ def _check_whole(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def loading(folder: str | Path) -> Iterator[None]:
+def convert_load_errors(folder: str | Path) -> Iterator[None]:
     """Convert errors of transformers and safetensors in the block, which loads the model or tokenizer in `folder`.
 
     Raises:
@@ -96,7 +96,7 @@ def loading(folder: str | Path) -> Iterator[None]:
         raise ModelError(f"model folder {folder}: it cannot be loaded: {one_line(error)}") from error
 
 
-def date_variables(template: str) -> dict[str, Any]:
+def make_date_variables(template: str) -> dict[str, Any]:
     """Return the variables that make a chat template print `TODAY`, or {} if it does not print the date."""
     return {"strftime_now": TODAY.strftime} if "strftime_now" in template else {}
 
@@ -107,7 +107,7 @@ def has_experts(folder: Path) -> bool:
     return any((config.get("text_config") or config).get(name) for name in EXPERTS)
 
 
-def weight_files(folder: Path) -> list[Path]:
+def list_weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files that transformers reads: `model.safetensors`, else the files in the index, else all.
 
     A folder may contain the same weights twice, as Mistral's do: in shards and in `consolidated.safetensors`.
@@ -122,6 +122,6 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def weight_bytes(folder: Path) -> int:
-    """Return the size in bytes of the weights that a loader reads (`weight_files`)."""
-    return sum(path.stat().st_size for path in weight_files(folder))
+def count_weight_bytes(folder: Path) -> int:
+    """Return the size in bytes of the weights that a loader reads (`list_weight_files`)."""
+    return sum(path.stat().st_size for path in list_weight_files(folder))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.storage.lease import RunInUseError
-from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
+from tasks.storage.locations import outputs_folder, resolve_folder, sandbox_folder
 
 logger = logging.getLogger(__name__)
 
@@ -24,21 +24,21 @@ UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 """Units of sizes in bytes, from large to small."""
 
 
-def written_folders() -> list[Path]:
+def list_written_folders() -> list[Path]:
     """Return the existing folders of results, runs and Flyte's local cache, without folders inside another of them."""
-    folders = _folders()
+    folders = _list_folders()
     return [folder for folder in folders if not set(folders).intersection(folder.parents)]
 
 
-def _folders() -> list[Path]:
-    folders = (outputs_folder(), folder_of(""), sandbox_folder())
+def _list_folders() -> list[Path]:
+    folders = (outputs_folder(), resolve_folder(""), sandbox_folder())
     return sorted({folder.resolve() for folder in folders if folder.is_dir()})
 
 
 @contextlib.contextmanager
-def without_empty_folders() -> Iterator[None]:
+def remove_empty_folders() -> Iterator[None]:
     """Remove the folders of runs that the block creates and leaves empty, as a command does that is refused."""
-    folders = (outputs_folder(), folder_of(""), sandbox_folder() / USER_SPACE)
+    folders = (outputs_folder(), resolve_folder(""), sandbox_folder() / USER_SPACE)
     new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
     try:
         yield
@@ -49,20 +49,20 @@ def without_empty_folders() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def at_work() -> Iterator[None]:
+def prevent_pruning() -> Iterator[None]:
     """Prevent pruning while the block, a run on this machine, runs. Wait for a `prune` in progress first."""
-    with without_empty_folders(), contextlib.ExitStack() as stack:
+    with remove_empty_folders(), contextlib.ExitStack() as stack:
         # Preflight reports folders that cannot be created or written. Runs on file systems without locks are allowed.
-        for folder in (outputs_folder(), folder_of(""), sandbox_folder()):
+        for folder in (outputs_folder(), resolve_folder(""), sandbox_folder()):
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-        for folder in _folders():
+        for folder in _list_folders():
             with contextlib.suppress(OSError):
-                _share(folder, stack.enter_context(_opened(folder)))
+                _lock_shared(folder, stack.enter_context(_open_folder(folder)))
         yield
 
 
-def _share(folder: Path, descriptor: int) -> None:
+def _lock_shared(folder: Path, descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -71,25 +71,25 @@ def _share(folder: Path, descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def require_idle() -> Iterator[None]:
     """Run the block only if no run uses the folders. Runs that start in the meantime wait for its end.
 
     Raises:
         RunInUseError: a run or another `prune` uses one of the folders.
     """
     with contextlib.ExitStack() as stack:
-        for folder in _folders():
-            descriptor = stack.enter_context(_opened(folder))
+        for folder in _list_folders():
+            descriptor = stack.enter_context(_open_folder(folder))
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                processes = ", ".join(_holders(os.fstat(descriptor).st_ino)) or "another process"
+                processes = ", ".join(_find_holders(os.fstat(descriptor).st_ino)) or "another process"
                 raise RunInUseError(f"{folder}: {processes} uses it: try again when that has ended") from None
         yield
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_folder(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield descriptor
@@ -97,7 +97,7 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _holders(inode: int) -> list[str]:
+def _find_holders(inode: int) -> list[str]:
     """Return the processes with a lock on a file. Empty if the system does not report them (proc(5), `/proc/locks`)."""
     with contextlib.suppress(OSError):
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -105,14 +105,14 @@ def _holders(inode: int) -> list[str]:
     return []
 
 
-def size_line() -> str:
+def describe_size() -> str:
     """Return a line with the size of all files that runs have written. A file with several names is counted once.
 
     Raises:
         OSError: the working directory does not exist any more.
     """
     sizes: dict[tuple[int, int], int] = {}
-    folders = written_folders()
+    folders = list_written_folders()
     for folder in folders:
         for parent, _, names in os.walk(folder):
             for name in names:
@@ -121,11 +121,11 @@ def size_line() -> str:
                     sizes[about.st_dev, about.st_ino] = about.st_size
     here = Path.cwd()
     shown = [str(folder.relative_to(here) if folder.is_relative_to(here) else folder) for folder in folders]
-    verb, size = "contains" if len(shown) == 1 else "contain", size_text(sum(sizes.values()))
+    verb, size = "contains" if len(shown) == 1 else "contain", format_size(sum(sizes.values()))
     return f"{' and '.join(shown)} {verb} {size} (rlvr prune shows what can be removed)"
 
 
-def size_text(size: float) -> str:
+def format_size(size: float) -> str:
     """Format a size in bytes: 3.9 GB, 12 MB."""
     for unit, name in UNITS:
         if size >= unit:

@@ -20,23 +20,23 @@ def check_run(run: Path) -> None:
     """
     if run.is_dir():
         return
-    if runs := _results_in(run.parent) or _results_in(outputs_folder()):
+    if runs := _list_results(run.parent) or _list_results(outputs_folder()):
         raise MistakeError(f"{run}: no such folder; the newest run is {runs[-1]}")
     raise MistakeError(
         f"{run}: no such folder, and no runs in {outputs_folder()}: go to the folder of your run, or name it"
     )
 
 
-def hint_on(run: Path, name: str) -> str:
+def make_hint(run: Path, name: str) -> str:
     """Return the end of a message on a folder of results without the file `name`: the newest folder with it.
 
     The text is empty if no folder next to `run` has it.
     """
-    having = [path for path in _results_in(run.parent) if (path / name).exists()]
+    having = [path for path in _list_results(run.parent) if (path / name).exists()]
     return f"; the newest run with it is {having[-1]}" if having else ""
 
 
-def _results_in(folder: Path) -> list[Path]:
+def _list_results(folder: Path) -> list[Path]:
     """Return the folders of results in a folder, which may not exist, oldest first."""
     paths = folder.glob("*") if folder.is_dir() else ()
     return sorted((path for path in paths if PUBLISHED.fullmatch(path.name)), key=lambda path: path.name)

@@ -43,14 +43,14 @@ class StoredFile(BaseModel):
     sha256: str
 
 
-def _inside(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
+def _check_inside(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise ValueError(f"{name} is not below its folder")
     return files
 
 
-StoredFiles = Annotated[dict[str, StoredFile], AfterValidator(_inside)]
+StoredFiles = Annotated[dict[str, StoredFile], AfterValidator(_check_inside)]
 """Uploaded files, by path relative to a folder. Paths that lead out of the folder are refused."""
 
 

@@ -46,7 +46,7 @@ class TensorDigest:
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Start hashing a tensor, which must be in CPU memory."""
-        self._lines[name] = self._threads.submit(_line, name, tensor)
+        self._lines[name] = self._threads.submit(_format_line, name, tensor)
 
     def contents(self) -> Contents:
         """Wait for all hashes and return the contents of all tensors."""
@@ -59,7 +59,7 @@ class TensorDigest:
         return Contents(len(lines), xxh3_128_hexdigest("\n".join(lines).encode()))
 
 
-def contents_of(tensors: Mapping[str, Tensor]) -> Contents:
+def compute_contents(tensors: Mapping[str, Tensor]) -> Contents:
     """Return the contents of tensors in CPU memory."""
     digest = TensorDigest()
     for name, tensor in tensors.items():
@@ -67,7 +67,7 @@ def contents_of(tensors: Mapping[str, Tensor]) -> Contents:
     return digest.contents()
 
 
-def _line(name: str, tensor: Tensor) -> str:
+def _format_line(name: str, tensor: Tensor) -> str:
     import torch
     from xxhash import xxh3_128_hexdigest
 

@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 60.0
 T = TypeVar("T")
 
 
-def in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
+def call_in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
     """Call `function` in a new daemon thread. The process can end without waiting for it."""
     future: Future[T] = Future()
 
@@ -51,7 +51,7 @@ class PatientThreads(ThreadPoolExecutor):
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
         """Start `function` immediately in a new thread."""
-        future = in_thread(function, *arguments, **options)
+        future = call_in_thread(function, *arguments, **options)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 
 from tasks.failures import MistakeError
-from tasks.tables.row_groups import row_groups
+from tasks.tables.row_groups import split_row_groups
 
 CLAIM = "content"
 """The entry of a table's footer with the digest of its columns' names and pages, and the number of the pages' bytes."""
@@ -62,10 +62,10 @@ def write_parquet(
     after all rows are written.
     """
     with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for group in row_groups(tables, schema):
+        for group in split_row_groups(tables, schema):
             writer.write_table(group.combine_chunks())
         size = sink.tell()  # the footer is written at the end of the block
-        claim = {"bytes": size, "sha256": _pages_digest(str(path), size, tuple(schema.names))}
+        claim = {"bytes": size, "sha256": _compute_pages_digest(str(path), size, tuple(schema.names))}
         writer.add_key_value_metadata({**last(), CLAIM: json.dumps(claim, sort_keys=True)})
 
 
@@ -76,11 +76,11 @@ def check_pages(path: Path) -> str | None:
         ContentError: the footer cannot be read, or the pages do not match the digest in it.
     """
     with path.open("rb") as file:
-        claim = _claim(file, str(path))
+        claim = _read_claim(file, str(path))
         if claim is None:
             return None
         names = pq.read_schema(file).names
-    if _read_pages_digest(str(path), claim["bytes"], tuple(names), *_state(path)) != claim["sha256"]:
+    if _read_pages_digest(str(path), claim["bytes"], tuple(names), *_read_state(path)) != claim["sha256"]:
         raise ContentError(
             f"{path}: its rows are not those that the digest in its footer was made for: the file is damaged, or was "
             f"changed by a program that kept the entry {CLAIM!r} of its metadata; write it without that entry"
@@ -99,11 +99,11 @@ def file_digest(path: str | Path) -> str:
     """
     path = Path(path)
     if path.is_dir():
-        entries = _entries(path)
-        if (path / MANIFEST).is_file() and _manifest((path / MANIFEST).read_bytes(), str(path)) != entries:
+        entries = _list_entries(path)
+        if (path / MANIFEST).is_file() and _parse_manifest((path / MANIFEST).read_bytes(), str(path)) != entries:
             raise ContentError(f"{path}: {_OTHER_FILES}")
-        return _folder_digest(entries)
-    return check_table(path) or sha256_of(path)
+        return _compute_folder_digest(entries)
+    return check_table(path) or compute_sha256(path)
 
 
 def check_table(path: Path) -> str | None:
@@ -115,29 +115,29 @@ def check_table(path: Path) -> str | None:
     return check_pages(path) if _is_table(path) else None
 
 
-def claimed(files: AbstractFileSystem, address: str) -> str | None:
+def read_claimed_digest(files: AbstractFileSystem, address: str) -> str | None:
     """Return the claimed digest of a remote file or folder (equal to `file_digest`), or None if it claims none.
 
     Raises:
         ContentError: a claim is malformed, or the files of a folder do not match it.
     """
     if files.isdir(address):
-        return _claimed_by_folder(files, address)
+        return _read_folder_claim(files, address)
     if files.cat_file(address, start=0, end=len(MAGIC)) != MAGIC:
         return None
     with files.open(address, "rb", cache_type="none") as file:
-        claim = _claim(file, address)
+        claim = _read_claim(file, address)
     return claim["sha256"] if claim else None
 
 
 def seal(folder: Path) -> Path:
     """Write the manifest of a complete folder, replacing an earlier one, and return the folder."""
     (folder / MANIFEST).unlink(missing_ok=True)
-    (folder / MANIFEST).write_text(json.dumps(_entries(folder), indent=1, sort_keys=True) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(_list_entries(folder), indent=1, sort_keys=True) + "\n")
     return folder
 
 
-def _claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
+def _read_claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
     try:
         metadata = pq.read_metadata(file)
     except (pa.ArrowInvalid, OSError) as error:
@@ -145,7 +145,7 @@ def _claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
     entry = (metadata.metadata or {}).get(CLAIM.encode())
     if entry is None:
         return None
-    claim = _parsed(entry, f"{where}: the entry {CLAIM!r} of the footer")
+    claim = _parse(entry, f"{where}: the entry {CLAIM!r} of the footer")
     if not isinstance(claim, dict) or set(claim) != {"bytes", "sha256"}:
         raise ContentError(f"{where}: the entry {CLAIM!r} of the footer is not one of this project")
     trailer = 4 + len(MAGIC)
@@ -155,11 +155,11 @@ def _claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=4096)
 def _read_pages_digest(path: str, size: int, names: tuple[str, ...], *_state: int) -> str:
-    """Return the same as `_pages_digest` for a file in this state. The pages of an unchanged table are read once."""
-    return _pages_digest(path, size, names)
+    """Return `_compute_pages_digest` of a file in this state. The pages of an unchanged table are read once."""
+    return _compute_pages_digest(path, size, names)
 
 
-def _pages_digest(path: str, size: int, names: tuple[str, ...]) -> str:
+def _compute_pages_digest(path: str, size: int, names: tuple[str, ...]) -> str:
     digest = hashlib.sha256(json.dumps(names).encode())
     with open(path, "rb") as file:
         while block := file.read(min(_BLOCK, size)):
@@ -173,49 +173,50 @@ def _is_table(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def _claimed_by_folder(files: AbstractFileSystem, address: str) -> str | None:
+def _read_folder_claim(files: AbstractFileSystem, address: str) -> str | None:
     below = {str(name): info["size"] for name, info in files.find(address, detail=True).items()}
     root = files._strip_protocol(address).rstrip("/") + "/"
     sizes = {name.removeprefix(root): size for name, size in below.items()}
     if sizes.pop(MANIFEST, None) is None:
         return None
     sizes.pop(CARD, None)
-    manifest = _manifest(files.cat_file(f"{root}{MANIFEST}"), address)
+    manifest = _parse_manifest(files.cat_file(f"{root}{MANIFEST}"), address)
     if {name: entry["bytes"] for name, entry in manifest.items()} != sizes:
         raise ContentError(f"{address}: {_OTHER_FILES}")
-    return _folder_digest(manifest)
+    return _compute_folder_digest(manifest)
 
 
-def _entries(folder: Path) -> dict[str, dict[str, Any]]:
+def _list_entries(folder: Path) -> dict[str, dict[str, Any]]:
     left_out = (folder / MANIFEST, folder / CARD)
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path not in left_out)
     return {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": compute_sha256(path)}
+        for path in files
     }
 
 
-def _folder_digest(entries: dict[str, dict[str, Any]]) -> str:
+def _compute_folder_digest(entries: dict[str, dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
-def _manifest(text: bytes, folder: str) -> dict[str, dict[str, Any]]:
-    manifest = _parsed(text, f"{folder}: {MANIFEST}")
+def _parse_manifest(text: bytes, folder: str) -> dict[str, dict[str, Any]]:
+    manifest = _parse(text, f"{folder}: {MANIFEST}")
     entries = manifest.values() if isinstance(manifest, dict) else [None]
     if not all(isinstance(entry, dict) and set(entry) == {"bytes", "sha256"} for entry in entries):
         raise ContentError(f"{folder}: {MANIFEST} is not one of this project; delete it, or give the file another name")
     return manifest
 
 
-def _parsed(text: bytes, where: str) -> Any:
+def _parse(text: bytes, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
         raise ContentError(f"{where} is not JSON: {error}") from None
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes. An unchanged file is read once per process."""
-    return _read_sha256(str(path), *_state(path))
+    return _read_sha256(str(path), *_read_state(path))
 
 
 @lru_cache(maxsize=4096)
@@ -225,7 +226,7 @@ def _read_sha256(path: str, *_state: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _read_state(path: Path) -> tuple[int, ...]:
     """Return what changes with the file's content. Of a file that has just been written, it is never the same twice.
 
     Two writes within a tick of the file system's clock give a file the same times.

@@ -24,13 +24,13 @@ Reasons = dict[str, Counter[str]]
 """The number of dropped rows by source and by reason."""
 
 
-def general_reasons(set_aside: pa.Table) -> pa.ChunkedArray:
+def extract_general_reasons(set_aside: pa.Table) -> pa.ChunkedArray:
     """Return the reasons of a table of `SET_ASIDE` without their numbers and what follows the first colon."""
     reasons = pc.list_element(pc.split_pattern(set_aside.column("reason"), ":", max_splits=1), 0)
     return pc.replace_substring_regex(reasons, _NUMBER, "…")
 
 
-def reasons_of(tables: Iterable[pa.Table]) -> dict[str, Reasons]:
+def count_reasons(tables: Iterable[pa.Table]) -> dict[str, Reasons]:
     """Return the number of dropped rows by stage, source and reason.
 
     Args:
@@ -38,13 +38,13 @@ def reasons_of(tables: Iterable[pa.Table]) -> dict[str, Reasons]:
     """
     counts: dict[str, Reasons] = defaultdict(lambda: defaultdict(Counter))
     for table in tables:
-        named = table.select(["stage", "source"]).append_column("reason", general_reasons(table))
+        named = table.select(["stage", "source"]).append_column("reason", extract_general_reasons(table))
         for row in named.group_by(["stage", "source", "reason"]).aggregate([([], "count_all")]).to_pylist():
             counts[row["stage"]][row["source"]][row["reason"]] += row["count_all"]
     return counts
 
 
-def losses(left: Mapping[str, int], stages: Mapping[str, Reasons]) -> list[dict[str, Any]]:
+def count_losses(left: Mapping[str, int], stages: Mapping[str, Reasons]) -> list[dict[str, Any]]:
     """Return a row for each stage and source that lost rows: `stage`, `source`, `rows`, `lost` and `reasons`.
 
     `rows` is the number of rows before the stage, and `reasons` contains the numbers of the commonest `REASONS`.
@@ -65,29 +65,29 @@ def losses(left: Mapping[str, int], stages: Mapping[str, Reasons]) -> list[dict[
     return rows[::-1]
 
 
-def warnings_of(rows: Iterable[Mapping[str, Any]], warn_if_lost: float) -> Iterator[str]:
-    """Yield a message for each row of `losses` with a share of lost rows above `warn_if_lost`."""
+def format_warnings(rows: Iterable[Mapping[str, Any]], warn_if_lost: float) -> Iterator[str]:
+    """Yield a message for each row of `count_losses` with a share of lost rows above `warn_if_lost`."""
     for row in rows:
         if row["lost"] > warn_if_lost * row["rows"]:
             yield (
                 f"source {row['source']!r}: {row['stage']} dropped {row['lost']:,} of {row['rows']:,} rows "
-                f"({counted(row['reasons'])}); the table set_aside has each of them"
+                f"({format_counts(row['reasons'])}); the table set_aside has each of them"
             )
 
 
 def warn(rows: Iterable[Mapping[str, Any]], warn_if_lost: float) -> None:
-    """Log the warnings of `warnings_of`."""
-    for message in warnings_of(rows, warn_if_lost):
+    """Log the warnings of `format_warnings`."""
+    for message in format_warnings(rows, warn_if_lost):
         logger.warning("%s", message)
 
 
-def all_warnings(summaries: Sequence[StageSummary], warn_if_lost: float) -> list[str]:
+def collect_warnings(summaries: Sequence[StageSummary], warn_if_lost: float) -> list[str]:
     """Return the warnings about the losses in the facts of stages, also of cached ones."""
     return [
-        sentence for summary in summaries for sentence in warnings_of(summary.facts.get("losses", ()), warn_if_lost)
+        sentence for summary in summaries for sentence in format_warnings(summary.facts.get("losses", ()), warn_if_lost)
     ]
 
 
-def counted(reasons: Mapping[str, int]) -> str:
+def format_counts(reasons: Mapping[str, int]) -> str:
     """Return the reasons as text, such as `12 duplicate of row …; 3 the prompt is empty`."""
     return "; ".join(f"{number:,} {reason}" for reason, number in reasons.items())

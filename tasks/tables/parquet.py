@@ -38,7 +38,7 @@ BATCH_ROWS = 4096
 """Number of rows that `read_batches` reads at a time."""
 
 PART_BYTES = 64 << 20
-"""Bytes of the parts of `gathered`."""
+"""Bytes of the parts of `take_rows`."""
 
 SCHEMA_VERSION = 2
 """The version of all schemas, in the metadata of every table. Increase it for changes that older code cannot read."""
@@ -56,7 +56,7 @@ def storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
+def build_table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
     """Return the rows as a table of `schema`.
 
     Args:
@@ -73,7 +73,7 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
         name = column.name  # looking it up in each row takes longer than the row
         try:
             values = [row.get(name) for row in listed] if column.nullable else [row[name] for row in listed]
-            columns.append(_array(values, column.type))
+            columns.append(_make_array(values, column.type))
         except KeyError:
             raise TableError(f"{where}: a row lacks the column {name!r}") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -81,14 +81,14 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
     return validate(pa.table(columns, names=schema.names), schema, where)
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _make_array(values: list[Any], kind: pa.DataType) -> pa.Array:
     try:
-        return _messages(values) if kind == MESSAGES else pa.array(values, type=kind)
+        return _make_messages(values) if kind == MESSAGES else pa.array(values, type=kind)
     except UnicodeEncodeError:  # rare, so texts are only searched for surrogates then
         return pa.array([_storable_within(value) for value in values], type=kind)
 
 
-def _messages(values: list[Any]) -> pa.Array:
+def _make_messages(values: list[Any]) -> pa.Array:
     """Return an array of `MESSAGES`. Arrow converts the texts of many messages three times as fast as the messages."""
     try:
         ends = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
@@ -134,7 +134,7 @@ def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
         raise TableError(f"{where}: {error}") from None
 
 
-def with_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
+def add_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
     """Return `schema` with the columns of `others` that were added by a user and are not in `tasks.tables.schemas`.
 
     They are nullable, because not every table has them.
@@ -151,13 +151,13 @@ def with_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, *(pa.field(name, kind) for name, kind in added.items())])
 
 
-def columns_of(path: str | Path) -> pa.Schema:
+def read_columns(path: str | Path) -> pa.Schema:
     """Return the columns of a Parquet file.
 
     Raises:
         TableError: the file is missing or is not a Parquet file.
     """
-    with _readable(Path(path)):
+    with _convert_read_errors(Path(path)):
         return pq.read_schema(path)
 
 
@@ -189,12 +189,12 @@ def write_batches(
     """
     path = Path(path)
     checked = (validate(table, schema, str(path)) for table in tables)
-    entries = _entries({**(metadata or {}), VERSION: SCHEMA_VERSION})
-    write_parquet(path, checked, schema.with_metadata(entries), lambda: _entries(last()))
+    entries = _encode_entries({**(metadata or {}), VERSION: SCHEMA_VERSION})
+    write_parquet(path, checked, schema.with_metadata(entries), lambda: _encode_entries(last()))
     return path
 
 
-def _entries(metadata: Mapping[str, Any]) -> dict[str, str]:
+def _encode_entries(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {key: canonical_json(value) for key, value in sorted(metadata.items())}
 
 
@@ -205,7 +205,7 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
         TableError: the file does not contain such a table, or its rows do not match the digest in its footer.
     """
     path = Path(path)
-    with _readable(path):
+    with _convert_read_errors(path):
         table = pq.read_table(path)
     return validate(table, schema, str(path))
 
@@ -219,7 +219,7 @@ def read_batches(path: str | Path, schema: pa.Schema) -> Iterator[pa.Table]:
         TableError: as `read_table` raises it.
     """
     path = Path(path)
-    with _readable(path):
+    with _convert_read_errors(path):
         file = pq.ParquetFile(path)
     with file:
         present = [name for name in schema.names if name in file.schema_arrow.names]
@@ -244,12 +244,12 @@ def mapped(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
         return pa.ipc.open_file(pa.memory_map(file.name)).read_all()
 
 
-def copied_head(table: pa.Table, rows: int) -> pa.Table:
+def copy_head(table: pa.Table, rows: int) -> pa.Table:
     """Return a copy of the first `rows` rows. A slice would keep the memory of all rows."""
     return table.take(pa.array(np.arange(min(rows, table.num_rows))))
 
 
-def gathered(table: pa.Table, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
+def take_rows(table: pa.Table, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
     """Yield the `rows` of a table, which may be a `mapped` one, in parts of about `PART_BYTES`.
 
     Only a part is in memory. `pa.Table.take` copies the whole table first if it has lists.
@@ -272,7 +272,7 @@ def gathered(table: pa.Table, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _convert_read_errors(path: Path) -> Iterator[None]:
     """Convert errors of reading the file to `TableError`, and then compare its pages with their digest."""
     try:
         yield

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def reward_values(rollouts: pa.Table) -> dict[str, list[float]]:
+def collect_reward_values(rollouts: pa.Table) -> dict[str, list[float]]:
     """Return the values of each reward in a table of `ROLLOUTS` by name, without responses if it does not apply.
 
     Responses whose only reward is the verifier's score are not included.

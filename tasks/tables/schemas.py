@@ -50,7 +50,7 @@ PROMPTS = pa.schema(
   the messages in addition to role and content (`messages`), and the number of removed assistant turns
   (`answers_left_off`).
 - `cluster` is the same for prompts that stay on one side of the split into training and held-out prompts. It is the key
-  of the first of them (`tasks.tables.texts.prompt_keys`) in hex digits, or null if no other prompt is similar.
+  of the first of them (`tasks.tables.texts.compute_prompt_keys`) in hex digits, or null if no other prompt is similar.
 - `environment` is JSON (`tasks.generation.environment_spec.EnvironmentSpec`), or null for a prompt that is answered in
   a single turn.
 """
@@ -318,19 +318,21 @@ def prompt_id_of_texts(
     messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: str, environment: str | None = None
 ) -> str:
     """Return the same as `prompt_id` for a ground truth in `canonical_json`, which is not encoded again."""
-    return _digest([*_turns(messages), verifier, ground_truth, *([] if environment is None else [environment])])
+    return _compute_digest(
+        [*_list_turns(messages), verifier, ground_truth, *([] if environment is None else [environment])]
+    )
 
 
 def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
     """Return the id of the part of a prompt that a policy sees: a hash of its messages (32 hex digits)."""
-    return _digest(_turns(messages))
+    return _compute_digest(_list_turns(messages))
 
 
-def _turns(messages: Iterable[Mapping[str, str]]) -> list[str]:
+def _list_turns(messages: Iterable[Mapping[str, str]]) -> list[str]:
     return [text for message in messages for text in (message["role"], message["content"])]
 
 
-def _digest(parts: list[str]) -> str:
+def _compute_digest(parts: list[str]) -> str:
     """Return a hash of the texts. Each follows its length, so that no other texts are hashed as the same ones."""
     return hashlib.sha256("".join([f"{len(part)}:{part}" for part in parts]).encode()).hexdigest()[:32]
 
@@ -397,11 +399,11 @@ class StageSummary:
     def __str__(self) -> str:
         return self.headline
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON values, for the metadata of a table."""
         return asdict(self) | {"started_at": self.started_at.isoformat()}
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """Create a summary from the values that `as_json` returned."""
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Create a summary from the values that `to_json` returned."""
         return cls(**{**values, "started_at": datetime.fromisoformat(values["started_at"])})

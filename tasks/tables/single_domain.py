@@ -10,7 +10,7 @@ import pyarrow as pa
 from tasks.tables.schemas import EVERYTHING
 
 
-def without_repeats(evaluation: pa.Table) -> pa.Table:
+def drop_repeats(evaluation: pa.Table) -> pa.Table:
     """Return a table of `EVALUATION` without the rows of the domain, if all held-out prompts are of one.
 
     These rows have the values of the rows of all prompts. The table of a run keeps them; a page shows them once.

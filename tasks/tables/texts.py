@@ -23,7 +23,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
 WORDS = 2**16
 """Number of words whose hashes are kept for the next batch."""
 SPARE_BITS = 6
-"""Bits of the table of `is_in`, in addition to the bits of the number of known hashes: one in 64 others is marked."""
+"""Bits of the table of `match_hashes`, more than those of the number of known hashes: one other in 64 is marked."""
 MOST_BITS = 24
 """Maximum number of bits of that table, which then has 16 MiB."""
 KEY_BYTES = 16
@@ -52,7 +52,7 @@ _HAS_MARKS = r"\d\s?[a-zµμ]{0,2}[A-ZΩ]|" + _BLOCK
 _NOT_ARITHMETIC = r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+"
 
 
-def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
+def compute_prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
     """Return `KEY_BYTES` bytes for each prompt, equal for equal turns regardless of case, white space and verifier.
 
     The case of units after a number counts (`5 mW`, `5 MW`), and so does the nesting of lines of code.
@@ -62,40 +62,40 @@ def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
     """
     keys: list[bytes] = []
     for chunk in messages.chunks:
-        written = _contents(chunk)
-        content = _single_spaced(pc.utf8_lower(_composed(written)))
-        marks, has_marks = units_and_blocks(written)
+        written = _extract_contents(chunk)
+        content = _normalize_spaces(pc.utf8_lower(_compose(written)))
+        marks, has_marks = extract_units_and_blocks(written)
         if len(marks):
             marked = pc.binary_join_element_wise(content.filter(has_marks), marks, "\x1f")
             content = pc.replace_with_mask(content, has_marks, marked)
         turns = pc.binary_join_element_wise(pc.struct_field(chunk.flatten(), "role"), content, ": ")
         keys += [
             hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()
-            for text in _joined(chunk, turns, "\n").to_pylist()
+            for text in _join_turns(chunk, turns, "\n").to_pylist()
         ]
     return keys
 
 
-def questions(messages: pa.ChunkedArray) -> pa.Array:
+def extract_questions(messages: pa.ChunkedArray) -> pa.Array:
     """Return the text of each prompt in lower case, without its system message, which many prompts usually share."""
     chunks = []
     for chunk in messages.chunks:
         is_system = pc.equal(pc.struct_field(chunk.flatten(), "role"), "system")
-        content = pc.if_else(is_system, "", _contents(chunk))
-        chunks.append(_joined(chunk, normalized(content), "\n"))
+        content = pc.if_else(is_system, "", _extract_contents(chunk))
+        chunks.append(_join_turns(chunk, normalize(content), "\n"))
     return pa.chunked_array(chunks, pa.string()).combine_chunks()
 
 
-def last_contents(messages: pa.ChunkedArray) -> pa.Array:
+def extract_last_contents(messages: pa.ChunkedArray) -> pa.Array:
     """Return the last message of each prompt as it is written."""
     chunks = []
     for chunk in messages.chunks:
         ends = np.cumsum(pc.list_value_length(chunk).to_numpy())
-        chunks.append(_contents(chunk).take(pa.array(ends - 1)))
+        chunks.append(_extract_contents(chunk).take(pa.array(ends - 1)))
     return pa.chunked_array(chunks, pa.string()).combine_chunks()
 
 
-def normalized(texts: pa.Array) -> pa.Array:
+def normalize(texts: pa.Array) -> pa.Array:
     """Return the texts in lower case, with compatible characters replaced by one of them (NFKC).
 
     Superscripts and subscripts are marked before: 3² becomes 3^2, and x₂ becomes x[2].
@@ -108,21 +108,22 @@ def normalized(texts: pa.Array) -> pa.Array:
     return pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))
 
 
-def units_and_blocks(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+def extract_units_and_blocks(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return what tells texts apart that only differ in case or white space, and which texts have it.
 
     This is the case of units after a number, and the depth of each line if the text has blocks of code.
     """
     may_have = pc.match_substring_regex(texts, _HAS_MARKS).to_numpy(zero_copy_only=False)
     marks = [
-        (" ".join(re.findall(_UNIT, text)), _depths(text)) for text in texts.filter(pa.array(may_have)).to_pylist()
+        (" ".join(re.findall(_UNIT, text)), _measure_depths(text))
+        for text in texts.filter(pa.array(may_have)).to_pylist()
     ]
     has_marks = may_have.copy()
     has_marks[may_have] = [bool(units or depths) for units, depths in marks]
     return pa.array(["\x1f".join(mark) for mark in marks if any(mark)], pa.string()), pa.array(has_marks)
 
 
-def _depths(text: str) -> str:
+def _measure_depths(text: str) -> str:
     """Return the depth of each line in blocks of code, whatever the width of an indentation."""
     if not re.search(_BLOCK, text):
         return ""
@@ -167,19 +168,19 @@ def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False)
     counts = np.diff(offsets)
     beyond = n - 1 if open_ends else 0
     sizes = np.where(counts, np.maximum(counts + 2 * beyond, n), 0)
-    starts = _offsets(sizes)
+    starts = _compute_offsets(sizes)
     flat = np.zeros(int(starts[-1]) + n, np.uint64)
     flat[np.repeat(starts[:-1] + beyond - offsets[:-1], counts) + np.arange(len(hashes))] = hashes
-    runs = _polynomials(flat, n)[: int(starts[-1])]
+    runs = _compute_polynomials(flat, n)[: int(starts[-1])]
     runs ^= runs >> np.uint64(31)
     runs *= _MULTIPLIER
     runs ^= runs >> np.uint64(29)
     runs_of_text = np.where(counts, sizes - n + 1, 0)
-    first = _offsets(runs_of_text)
+    first = _compute_offsets(runs_of_text)
     return runs[np.repeat(starts[:-1] - first[:-1], runs_of_text) + np.arange(int(first[-1]))], first
 
 
-def _polynomials(values: Hashes, n: int) -> Hashes:
+def _compute_polynomials(values: Hashes, n: int) -> Hashes:
     """Return for each n values in a row the sum of each times a power of `_MULTIPLIER`, of the last times 1."""
     sums, length = values.copy(), 1
     for bit in bin(n)[3:]:  # doubles the length, as in exponentiation by squaring
@@ -202,10 +203,10 @@ def selected(hashes: Hashes, offsets: Offsets, chosen: Mask) -> tuple[Hashes, Of
     """
     if chosen.all():
         return hashes, offsets
-    return hashes[chosen], _offsets(chosen)[offsets]
+    return hashes[chosen], _compute_offsets(chosen)[offsets]
 
 
-def is_in(hashes: Hashes, known: Hashes) -> Mask:
+def match_hashes(hashes: Hashes, known: Hashes) -> Mask:
     """Return for each hash whether it is in `known`, which is sorted.
 
     Only hashes with the lowest bits of a known one are searched for, because looking bits up in a table is faster.
@@ -223,7 +224,7 @@ def is_in(hashes: Hashes, known: Hashes) -> Mask:
     return equal
 
 
-def arithmetic(texts: pa.Array) -> Hashes:
+def hash_formulas(texts: pa.Array) -> Hashes:
     """Return a hash of the formula in each text: its numbers, operators and brackets, in order."""
     divided = pc.match_substring_regex(texts, f"{_THOUSANDS}|{_HYPHEN}")
     plain = pc.replace_substring_regex(texts.filter(divided), _THOUSANDS, r"\1\2")
@@ -231,37 +232,37 @@ def arithmetic(texts: pa.Array) -> Hashes:
     plain = pc.replace_with_mask(texts, divided, plain)
     has_others = pc.invert(pc.string_is_ascii(plain))
     others = pc.replace_substring_regex(plain.filter(has_others), _NOT_ARITHMETIC, " ")
-    signs = pc.replace_with_mask(_translated(plain, _ARITHMETIC_BYTES), has_others, others)
+    signs = pc.replace_with_mask(_replace_bytes(plain, _ARITHMETIC_BYTES), has_others, others)
     return np.array([_hash(" ".join(text.split())) for text in signs.to_pylist()], np.uint64)
 
 
-def combined(first: Hashes, second: Hashes) -> Hashes:
+def merge_hashes(first: Hashes, second: Hashes) -> Hashes:
     """Return one hash for each pair of hashes."""
     return (first * _MULTIPLIER) ^ second
 
 
-def text_hashes(texts: pa.Array) -> Hashes:
+def hash_texts(texts: pa.Array) -> Hashes:
     """Return a hash of each text."""
     return np.array([_hash(text) for text in texts.to_pylist()], np.uint64)
 
 
 def _split(texts: pa.Array) -> tuple[pa.StringArray, Offsets]:
     """Return the words of all texts, which are in lower case, and the offsets."""
-    listed = pc.ascii_split_whitespace(_spaced(texts))
+    listed = pc.ascii_split_whitespace(_replace_separators(texts))
     flat = listed.flatten()
     is_word = pc.not_equal(flat, "")
-    return flat.filter(is_word), _offsets(is_word.to_numpy(zero_copy_only=False))[listed.offsets.to_numpy()]
+    return flat.filter(is_word), _compute_offsets(is_word.to_numpy(zero_copy_only=False))[listed.offsets.to_numpy()]
 
 
-def _spaced(texts: pa.Array) -> pa.Array:
+def _replace_separators(texts: pa.Array) -> pa.Array:
     """Return the texts, which are in lower case, with spaces in the place of everything that is not part of a word."""
     has_others = pc.invert(pc.string_is_ascii(texts))
     others = pc.replace_substring_regex(texts.filter(has_others), _ALONE, r" \1 ")
     others = pc.replace_substring_regex(others, _NOT_WORDS, " ")
-    return pc.replace_with_mask(_translated(texts, _WORD_BYTES), has_others, others)
+    return pc.replace_with_mask(_replace_bytes(texts, _WORD_BYTES), has_others, others)
 
 
-def _translated(texts: pa.StringArray, table: bytes) -> pa.StringArray:
+def _replace_bytes(texts: pa.StringArray, table: bytes) -> pa.StringArray:
     """Return the texts with other bytes, by `table`. This is much faster than a regular expression."""
     _, offsets, letters = texts.buffers()
     if letters is None:
@@ -270,17 +271,17 @@ def _translated(texts: pa.StringArray, table: bytes) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(texts), offsets, translated, offset=texts.offset)
 
 
-def _contents(messages: pa.ListArray) -> pa.Array:
+def _extract_contents(messages: pa.ListArray) -> pa.Array:
     return pc.struct_field(messages.flatten(), "content").cast(pa.string())  # join kernels support no other type
 
 
-def _composed(texts: pa.Array) -> pa.Array:
+def _compose(texts: pa.Array) -> pa.Array:
     """Return the texts with letters and their accents as one character each (NFC)."""
     has_others = pc.invert(pc.string_is_ascii(texts))
     return pc.replace_with_mask(texts, has_others, pc.utf8_normalize(texts.filter(has_others), "NFC"))
 
 
-def _single_spaced(texts: pa.Array) -> pa.Array:
+def _normalize_spaces(texts: pa.Array) -> pa.Array:
     """Return the texts without white space at their ends and with single spaces inside."""
     # Searching for texts that need a change is ten times as fast as rewriting every space.
     irregular = pc.match_substring_regex(texts, _IRREGULAR)
@@ -288,13 +289,13 @@ def _single_spaced(texts: pa.Array) -> pa.Array:
     return pc.utf8_trim_whitespace(pc.replace_with_mask(texts, irregular, rewritten))
 
 
-def _joined(messages: pa.ListArray, turns: pa.Array, separator: str) -> pa.Array:
+def _join_turns(messages: pa.ListArray, turns: pa.Array, separator: str) -> pa.Array:
     """Return the turns of each prompt as one text."""
     counts = pc.list_value_length(messages).to_numpy()
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(_offsets(counts), pa.int32()), turns), separator)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(_compute_offsets(counts), pa.int32()), turns), separator)
 
 
-def _offsets(counts: Offsets | Mask) -> Offsets:
+def _compute_offsets(counts: Offsets | Mask) -> Offsets:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 

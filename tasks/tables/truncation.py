@@ -20,7 +20,7 @@ WARN_IF_TRUNCATED = 0.05
 """Share of a policy's responses to the prompts of a benchmark that may be truncated without a warning."""
 
 
-def truncation_warnings(evaluation: pa.Table) -> list[str]:
+def format_truncation_warnings(evaluation: pa.Table) -> list[str]:
     """Return a message for each policy if more than `WARN_IF_TRUNCATED` of its responses are truncated.
 
     Args:
@@ -35,24 +35,24 @@ def truncation_warnings(evaluation: pa.Table) -> list[str]:
             what = "held out" if row["benchmark"] == EVERYTHING else row["benchmark"]
             shares[row["policy"]][what] = row["value"]
     return [
-        f"policy {policy!r}: responses are cut off at max_tokens ({_percentages(listed)}), and then seldom have an "
+        f"policy {policy!r}: responses are cut off at max_tokens ({_format_shares(listed)}), and then seldom have an "
         "answer: raise max_tokens in the evaluation file (sampling for held-out prompts, benchmark_sampling for "
-        f"benchmarks){_protocols_for_thinking(listed)}"
+        f"benchmarks){_format_protocols(listed)}"
         for policy, listed in shares.items()
     ]
 
 
-def _percentages(shares: Mapping[str, float]) -> str:
+def _format_shares(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
 
 
-def _protocols_for_thinking(names: Iterable[str]) -> str:
+def _format_protocols(names: Iterable[str]) -> str:
     """Return the clause that names the protocols for policies that think of those benchmarks that have one, or ""."""
     protocols = [f"{name}_olmo3" for name in names if (BENCHMARKS / f"{name}_olmo3.yaml").is_file()]
     return f"; a policy that thinks is asked {', '.join(protocols)} instead" if protocols else ""
 
 
 def warn_of_truncation(evaluation: pa.Table) -> None:
-    """Log the messages of `truncation_warnings`."""
-    for message in truncation_warnings(evaluation):
+    """Log the messages of `format_truncation_warnings`."""
+    for message in format_truncation_warnings(evaluation):
         logger.warning("%s", message)

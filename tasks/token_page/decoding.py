@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.storage.model_folder import loading
+from tasks.storage.model_folder import convert_load_errors
 
 LINE_END = "\u21b5"
 """The mark of a line end."""
@@ -31,11 +31,11 @@ class TokenTexts:
         """Take a Hugging Face tokenizer."""
         self._tokenizer = tokenizer
         self._added = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items()}
-        self._bytes_of = _byte_level() if _is_byte_level(tokenizer) else None
+        self._bytes_of = _make_byte_table() if _is_byte_level(tokenizer) else None
         self._known: dict[int, str] = {}
 
     @classmethod
-    def of_model(cls, folder: Path) -> TokenTexts:
+    def from_model(cls, folder: Path) -> TokenTexts:
         """Load the tokenizer in a model folder.
 
         Raises:
@@ -43,7 +43,7 @@ class TokenTexts:
         """
         from transformers import AutoTokenizer
 
-        with loading(folder):
+        with convert_load_errors(folder):
             return cls(AutoTokenizer.from_pretrained(folder))
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
@@ -81,7 +81,7 @@ def _is_byte_level(tokenizer: Any) -> bool:
     return backend is not None and '"ByteLevel"' in json.dumps(json.loads(backend.to_str())["decoder"])
 
 
-def _byte_level() -> dict[str, int]:
+def _make_byte_table() -> dict[str, int]:
     """Return the byte of each character: a printable Latin-1 character is its byte, and others follow from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]

@@ -18,7 +18,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
-from tasks.excerpts.texts import limit_of
+from tasks.excerpts.texts import compute_limit
 from tasks.token_page.decoding import TokenTexts
 from tasks.token_page.responses import StepRead, TokenRow
 
@@ -83,12 +83,12 @@ def render(read: StepRead, texts: TokenTexts, *, by_advantage: bool = False) -> 
         by_advantage: whether colours show advantages instead of differences.
     """
     chosen = choose(read.rows)
-    limit = limit_of((len(row.ids) for row in chosen), MOST_TOKENS)
-    full = _full(chosen, by_advantage=by_advantage)
-    shown = [_shown(row, texts, limit, full, by_advantage=by_advantage) for row in chosen]
+    limit = compute_limit((len(row.ids) for row in chosen), MOST_TOKENS)
+    full = _find_full_value(chosen, by_advantage=by_advantage)
+    shown = [_make_response(row, texts, limit, full, by_advantage=by_advantage) for row in chosen]
     in_loss = sum(int(row.mask.sum()) for row in read.rows)
     total = sum(float(np.abs(row.differences, dtype=np.float64).sum()) for row in read.rows)
-    return _template().render(
+    return _load_template().render(
         read=read,
         by_advantage=by_advantage,
         groups=[list(rows) for _, rows in groupby(shown, key=lambda one: one.row.about["group"])],
@@ -114,7 +114,7 @@ def choose(rows: Sequence[TokenRow]) -> list[TokenRow]:
     return [row for index in order for row in groups[index]][:MOST_RESPONSES]
 
 
-def _full(rows: Sequence[TokenRow], *, by_advantage: bool) -> float:
+def _find_full_value(rows: Sequence[TokenRow], *, by_advantage: bool) -> float:
     """Return the absolute value that has the full colour, or 0 if all values are 0."""
     if by_advantage:
         return max((float(np.abs(row.advantages).max(initial=0)) for row in rows), default=0.0)
@@ -123,23 +123,25 @@ def _full(rows: Sequence[TokenRow], *, by_advantage: bool) -> float:
     return float(np.percentile(together, FULL)) if len(together) else 0.0
 
 
-def _shown(row: TokenRow, texts: TokenTexts, limit: int, full: float, *, by_advantage: bool) -> ShownTokens:
+def _make_response(row: TokenRow, texts: TokenTexts, limit: int, full: float, *, by_advantage: bool) -> ShownTokens:
     count = len(row.ids)
     tail = limit // 2 if count > limit else 0
     head = limit - tail if count > limit else count
     values = row.advantages if by_advantage else row.differences
-    first, last = (_tokens(row, texts, values, full, part) for part in (slice(0, head), slice(count - tail, count)))
+    first, last = (
+        _make_tokens(row, texts, values, full, part) for part in (slice(0, head), slice(count - tail, count))
+    )
     return ShownTokens(row, first, last, count - head - tail)
 
 
-def _tokens(row: TokenRow, texts: TokenTexts, values: NDArray[Any], full: float, part: slice) -> list[ShownToken]:
+def _make_tokens(row: TokenRow, texts: TokenTexts, values: NDArray[Any], full: float, part: slice) -> list[ShownToken]:
     columns = (row.ids, row.engine, row.learner, row.mask, values, row.advantages)
     ids, engine, learner, mask, shown, advantages = (column[part].tolist() for column in columns)
     return [
         ShownToken(
             text,
-            _style(value, full) if in_loss else "m",
-            _values(number, one, other, advantage, in_loss=in_loss),
+            _choose_style(value, full) if in_loss else "m",
+            _format_values(number, one, other, advantage, in_loss=in_loss),
         )
         for text, number, one, other, in_loss, value, advantage in zip(
             texts(ids), ids, engine, learner, mask, shown, advantages, strict=True
@@ -147,13 +149,13 @@ def _tokens(row: TokenRow, texts: TokenTexts, values: NDArray[Any], full: float,
     ]
 
 
-def _style(value: float, full: float) -> str:
+def _choose_style(value: float, full: float) -> str:
     """Return the class of a value: the sign, and a level from 1 to `LEVELS`, or "" for values near 0."""
     level = min(LEVELS, round(LEVELS * abs(value) / full)) if full else 0
     return f"{'p' if value > 0 else 'n'}{level}" if level else ""
 
 
-def _values(number: int, engine: float, learner: float, advantage: float, *, in_loss: bool) -> str:
+def _format_values(number: int, engine: float, learner: float, advantage: float, *, in_loss: bool) -> str:
     if not in_loss:
         return f"id {number}, not in the loss" + (f", engine {engine:.4f}" if engine else "")
     return (
@@ -163,7 +165,7 @@ def _values(number: int, engine: float, learner: float, advantage: float, *, in_
 
 
 @cache
-def _template() -> Any:
+def _load_template() -> Any:
     jinja = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -85,9 +85,9 @@ def read_step(run: Path, step: int, prompt: str = "") -> StepRead:
         MistakeError: the run has no responses on this machine, kept no tokens, or kept none of the step or prompt.
         TableError: a file cannot be read.
     """
-    folder = response_folder(run)
+    folder = find_response_folder(run)
     files = sorted(folder.glob("*.parquet"))
-    read = StepRead(folder, step, prompt, mismatch=_mismatch(run, folder, step))
+    read = StepRead(folder, step, prompt, mismatch=_read_mismatch(run, folder, step))
     groups: set[int] = set()
     steps: set[int] = set()
     for file in files:
@@ -99,7 +99,7 @@ def read_step(run: Path, step: int, prompt: str = "") -> StepRead:
             groups |= set(of_step.column("group").to_pylist())
             has_step = has_step or of_step.num_rows > 0
         if has_step:
-            read.rows += _rows(file, step, prompt)
+            read.rows += _read_rows(file, step, prompt)
     read.groups = len(groups)
     read.rows.sort(key=lambda row: (row.about["group"], row.about["sample"]))
     if not read.rows:
@@ -107,7 +107,7 @@ def read_step(run: Path, step: int, prompt: str = "") -> StepRead:
     return read
 
 
-def response_folder(run: Path) -> Path:
+def find_response_folder(run: Path) -> Path:
     """Return the folder of a run's files of training's responses.
 
     Raises:
@@ -124,7 +124,7 @@ def response_folder(run: Path) -> Path:
     )
 
 
-def tokenizer_folder(run: Path, responses: Path) -> Path:
+def find_tokenizer_folder(run: Path, responses: Path) -> Path:
     """Return the folder of an exported policy, which has the run's tokenizer.
 
     Raises:
@@ -139,7 +139,7 @@ def tokenizer_folder(run: Path, responses: Path) -> Path:
     )
 
 
-def _rows(file: Path, step: int, prompt: str) -> list[TokenRow]:
+def _read_rows(file: Path, step: int, prompt: str) -> list[TokenRow]:
     """Return the responses with tokens of a step in a file."""
     rows: list[TokenRow] = []
     with pq.ParquetFile(file) as opened:
@@ -150,27 +150,27 @@ def _rows(file: Path, step: int, prompt: str) -> list[TokenRow]:
             chosen = validate(table.filter(of_step).select([n for n in names if n in _READ.names]), _READ, str(file))
             chosen = chosen.filter(pc.is_valid(chosen.column("token_ids")))
             chosen = chosen.filter(pc.starts_with(chosen.column("prompt_id"), prompt))
-            rows += [_row(chosen.slice(number, 1)) for number in range(chosen.num_rows)]
+            rows += [_make_row(chosen.slice(number, 1)) for number in range(chosen.num_rows)]
     return rows
 
 
-def _row(table: pa.Table) -> TokenRow:
+def _make_row(table: pa.Table) -> TokenRow:
     [about] = table.select([*_ABOUT, "advantage"]).to_pylist()
-    ids = _array(table, "token_ids", np.int32, 0)
-    advantages = _array(table, "token_advantages", np.float32, len(ids))
+    ids = _read_array(table, "token_ids", np.int32, 0)
+    advantages = _read_array(table, "token_advantages", np.float32, len(ids))
     if about["advantage"] is not None:
         advantages[:] = about["advantage"]
     return TokenRow(
         about,
         ids,
-        _array(table, "engine_logprobs", np.float32, len(ids)),
-        _array(table, "learner_logprobs", np.float32, len(ids)),
-        _array(table, "loss_mask", np.bool_, len(ids)),
+        _read_array(table, "engine_logprobs", np.float32, len(ids)),
+        _read_array(table, "learner_logprobs", np.float32, len(ids)),
+        _read_array(table, "loss_mask", np.bool_, len(ids)),
         advantages,
     )
 
 
-def _array(table: pa.Table, name: str, kind: Any, length: int) -> NDArray[Any]:
+def _read_array(table: pa.Table, name: str, kind: Any, length: int) -> NDArray[Any]:
     """Return a list of the only row as an array, or `length` zeros if it is null."""
     scalar = table.column(name)[0]
     if not scalar.is_valid:
@@ -178,7 +178,7 @@ def _array(table: pa.Table, name: str, kind: Any, length: int) -> NDArray[Any]:
     return scalar.values.to_numpy(zero_copy_only=False).astype(kind)
 
 
-def _mismatch(run: Path, folder: Path, step: int) -> float | None:
+def _read_mismatch(run: Path, folder: Path, step: int) -> float | None:
     for path in (run / "metrics.jsonl", folder.parent / "metrics.jsonl"):
         if path.is_file():
             return next((row.get("mismatch") for row in read_json_lines(path) if row.get("step") == step), None)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.cluster.memory import killed_again
-from tasks.cluster.nodes import only_node, this_node_lives
-from tasks.cluster.placement import cluster_nodes, decided, gpu_of_cluster, rank_resources
-from tasks.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
+from tasks.cluster.memory import wait_until_killed_again
+from tasks.cluster.nodes import find_only_node, wait_until_node_dies
+from tasks.cluster.placement import find_cluster_gpu, list_cluster_nodes, make_rank_resources, resolve_auto_placement
+from tasks.cluster.processes import RunProcesses, check_resources, count_judge_gpus, verifiers_of_prompts
 from tasks.cluster.relay import RelayNodes
 from tasks.cluster.watchdog import watch
 from tasks.environments.episode import EpisodePlayer
@@ -22,31 +22,31 @@ from tasks.failures import PASSING, MistakeError
 from tasks.machine import precision
 from tasks.machine.image import check_image
 from tasks.machine.memory_limit import return_freed_memory
-from tasks.machine.resources import gpus_of_ray, ray_resources
+from tasks.machine.resources import count_ray_gpus, read_ray_resources
 from tasks.records.checkpoint import Checkpoints
 from tasks.records.ending import end, reopen
-from tasks.records.identity import check_fits, needs_conversion, run_setup
+from tasks.records.identity import check_fits, run_setup, should_convert
 from tasks.records.journal import Journal, cut_back_records
 from tasks.records.ledger import Ledger
 from tasks.records.response_files import RolloutFiles
 from tasks.records.run_state import RunState
 from tasks.rollouts.sample_and_score import check_prompts
-from tasks.storage.durable import whole_in_threads
+from tasks.storage.durable import write_whole_in_threads
 from tasks.storage.lease import Lease
-from tasks.storage.model_folder import loading
+from tasks.storage.model_folder import convert_load_errors
 from tasks.storage.threads import PatientThreads
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import MIXTURE
 from tasks.training.actors.episodes import Episodes, RunEpisodes
 from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.rewards import RewardClient
-from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
+from tasks.training.actors.weights import Weights, WeightStore, compute_needed_memory, open_weights_folder
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
-from tasks.training.control.own_advantages import advantages_of
+from tasks.training.control.own_advantages import resolve_advantages
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.questions import Benchmark, load_questions
-from tasks.training.control.validation import split_validation, validated_policy
+from tasks.training.control.validation import find_validated_policy, split_validation
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.checkpoint_shards import ShardStorage, fetch_whole
@@ -55,8 +55,8 @@ from tasks.training.learner.universal import convert
 from tasks.training.options.routing_replay import check_replayed_episodes, check_replayed_model
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
-from tasks.training.runtime.timeouts import until_the_first
-from tasks.training.sizing.roofline import known_architecture
+from tasks.training.runtime.timeouts import run_until_first_ends
+from tasks.training.sizing.roofline import find_architecture
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.machine_use import MachineUse
 from tasks.verifiers import VerifiersConfig
@@ -139,10 +139,10 @@ def train(inputs: RunInputs) -> TrainingResult:
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         OwnFunctionError: a loss or an advantage function of the user's fails.
     """
-    gpus = gpus_of_ray()
+    gpus = count_ray_gpus()
     check_image(gpus, f"the Ray cluster has {gpus:g} GPUs")
-    config, folder = _placed(inputs.config, inputs.model), inputs.folder
-    resuming = Checkpoints.newest_in(folder / "checkpoints") is not None
+    config, folder = _resolve_placement(inputs.config, inputs.model), inputs.folder
+    resuming = Checkpoints.find_newest_below(folder / "checkpoints") is not None
     check_resources(config, resuming=resuming)
     trackers.check(config.trackers)
     make_run_folder(folder)
@@ -150,23 +150,23 @@ def train(inputs: RunInputs) -> TrainingResult:
     prompts = load_prompts(config, inputs.model, inputs.mixture, inputs.verifiers)
     check_replayed_episodes(config, episodes=any(prompt.environment for prompt in prompts))
     questions = load_questions(config, inputs.model, inputs.benchmarks, inputs.verifiers)
-    if judge_gpus := needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(_judged(prompts, questions))):
+    if judge_gpus := count_judge_gpus(inputs.verifiers, verifiers_of_prompts(_list_judged(prompts, questions))):
         check_resources(config, resuming=resuming, judge_gpus=judge_gpus)
     watch()
     return_freed_memory()
     with contextlib.ExitStack() as stack:
-        lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))
+        lease = inputs.lease or stack.enter_context(Lease.from_folder(folder))
         return asyncio.run(_train(replace(inputs, config=config), prompts, questions, lease))
 
 
-def _judged(prompts: list[Prompt], questions: list[Question]) -> list[Prompt]:
+def _list_judged(prompts: list[Prompt], questions: list[Question]) -> list[Prompt]:
     """Return all prompts whose responses the run scores."""
     return [*prompts, *(question.prompt for question in questions)]
 
 
-def _placed(config: TrainingConfig, model: Path) -> TrainingConfig:
+def _resolve_placement(config: TrainingConfig, model: Path) -> TrainingConfig:
     """Return `config` with the placement that fits the GPUs of the cluster, as far as they and the model are known."""
-    return decided(config, ray_resources().gpus, known_architecture(model), gpu_of_cluster())
+    return resolve_auto_placement(config, read_ray_resources().gpus, find_architecture(model), find_cluster_gpu())
 
 
 def make_run_folder(folder: Path) -> None:
@@ -198,7 +198,7 @@ def load_prompts(
 
     table = read_table(mixture, MIXTURE)
     check_prompts(table, verifiers)
-    with loading(model):
+    with convert_load_errors(model):
         tokenizer = AutoTokenizer.from_pretrained(model)
     prompts = read_prompts(table, tokenizer, config.sampling.chat_template_kwargs)
     for name, limit in (
@@ -217,23 +217,23 @@ def load_prompts(
 
 async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Question], lease: Lease) -> TrainingResult:
     asyncio.get_running_loop().set_default_executor(PatientThreads())
-    gpu = ray_resources().gpus > 0
+    gpu = read_ray_resources().gpus > 0
     widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # 1: 16-bit
     folder = inputs.folder
     with contextlib.ExitStack() as stack:
-        weights, where = _weights(stack, inputs, widening)
+        weights, where = _open_weights(stack, inputs, widening)
         if isinstance(where, RelayNodes) and inputs.shards is None:
-            await where.check_run_folder(folder, rank_resources(inputs.config, cluster_nodes(), gpu=gpu))
+            await where.check_run_folder(folder, make_rank_resources(inputs.config, list_cluster_nodes(), gpu=gpu))
         every = inputs.config.checkpoint_every
         checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check, every)
-        checkpoint = checkpoints.newest()
-        state = await _state_of(checkpoint, inputs.config, inputs.shards)
-        config = with_types(inputs.config, learner=state.dtype, gpu=gpu)
+        checkpoint = checkpoints.find_newest()
+        state = await _load_state(checkpoint, inputs.config, inputs.shards)
+        config = resolve_types(inputs.config, learner=state.dtype, gpu=gpu)
         ledger, journal = _open_records(stack, folder, state, lease, config)
         processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.shards)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
-        judged = _judged(prompts, questions)
+        judged = _list_judged(prompts, questions)
         turns = Turns(taken=config.takes_turns)
         collaborators = Collaborators(
             make_actor=processes.make_actor,
@@ -246,33 +246,33 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
             policies=folder / "policies",
             on_step=inputs.on_step,
             on_phase=inputs.on_phase,
-            advantages=advantages_of(config.objective),
+            advantages=resolve_advantages(config.objective),
             validation_prompts=validated,
             questions=questions,
             turns=turns,
             machine_use=MachineUse(
-                known_architecture(inputs.model),
+                find_architecture(inputs.model),
                 gpu,
-                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) - {REWARD_MODEL}),
-                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) & {REWARD_MODEL}),
+                count_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) - {REWARD_MODEL}),
+                count_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) & {REWARD_MODEL}),
             ),
         )
-        collaborators.episodes = episodes = _episodes(inputs, judged, collaborators.judge)
-        stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
+        collaborators.episodes = episodes = _make_episodes(inputs, judged, collaborators.judge)
+        stack.enter_context(trackers.follow_run(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)
 
         async def run() -> None:
             inputs.on_phase("the engine is loading" if config.actors.count == 1 else "the engines are loading")
             processes.start_actors()
-            await processes.engines_loaded()
+            await processes.wait_until_engines_loaded()
             await collaborators.learner.start()
             if checkpoint is not None:
                 await controller.resume(checkpoint, journal.rows())
             async with lease.held(), contextlib.aclosing(episodes) if episodes else contextlib.nullcontext():
                 await controller.run()
 
-        await until_the_first([run(), this_node_lives(), killed_again(processes.memory, config)])
-        await _hand_over(controller, collaborators, config, inputs.model, folder / "policy")
+        await run_until_first_ends([run(), wait_until_node_dies(), wait_until_killed_again(processes.memory, config)])
+        await _write_final_policy(controller, collaborators, config, inputs.model, folder / "policy")
         table = await end(folder, ledger, checkpoints, inputs.lineage)
     return TrainingResult(
         policy=folder / "policy",
@@ -283,22 +283,24 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
     )
 
 
-def _episodes(inputs: RunInputs, prompts: list[Prompt], judge: RewardClient) -> Episodes | None:
+def _make_episodes(inputs: RunInputs, prompts: list[Prompt], judge: RewardClient) -> Episodes | None:
     """Return the player of the run's episodes, or None if no prompt has an environment."""
     if not any(prompt.environment for prompt in prompts):
         return None
     variables = inputs.config.sampling.chat_template_kwargs
-    return RunEpisodes(EpisodePlayer.of_model(inputs.model, variables, inputs.verifiers.environments), judge)
+    return RunEpisodes(EpisodePlayer.from_model(inputs.model, variables, inputs.verifiers.environments), judge)
 
 
-def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> tuple[Weights, str | RelayNodes]:
+def _open_weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> tuple[Weights, str | RelayNodes]:
     """Return the exchange of weights, and the id of the cluster's only node, or the relays of several nodes.
 
     Both end with `stack`. `widening` is the size of a file of weights as a multiple of the initial checkpoint's.
     """
-    if node := only_node():
-        return WeightStore(stack.enter_context(weights_folder(inputs.folder, inputs.model, widening=widening))), node
-    needed = 0 if inputs.config.lora else needed_memory(inputs.model, widening)
+    if node := find_only_node():
+        return WeightStore(
+            stack.enter_context(open_weights_folder(inputs.folder, inputs.model, widening=widening))
+        ), node
+    needed = 0 if inputs.config.lora else compute_needed_memory(inputs.model, widening)
     relays = RelayNodes(inputs.model, needed)
     stack.callback(relays.shutdown)
     weights = RelayedWeights(relays.folder, relays.of)
@@ -306,17 +308,17 @@ def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> t
     return weights, relays
 
 
-async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: ShardStorage | None) -> RunState:
+async def _load_state(checkpoint: Path | None, config: TrainingConfig, storage: ShardStorage | None) -> RunState:
     """Return the state in `checkpoint`, checked against `config`, or the initial state without a checkpoint.
 
     If a different layout of learner ranks wrote the checkpoint, its learner shards are converted to the ranks of
     `config`, on this node. Its disk needs space for the files of all ranks, both fetched and converted.
     """
     if checkpoint is None:
-        return RunState.beginning(await asyncio.to_thread(run_setup, config))
+        return RunState.begin(await asyncio.to_thread(run_setup, config))
     state = RunState.read(checkpoint)
     check_fits(state, config, checkpoint)
-    if needs_conversion(state, config):
+    if should_convert(state, config):
         logger.warning(
             "%s was saved by learner.ranks = %d with learner.zero_stage = %d: it is converted for %d with %d",
             checkpoint,
@@ -325,7 +327,7 @@ async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: Sh
             config.learner.ranks,
             config.learner.zero_stage,
         )
-        learner = Checkpoints.learner_in(checkpoint)
+        learner = Checkpoints.find_learner_folder(checkpoint)
         await asyncio.to_thread(fetch_whole, learner, storage)
         await asyncio.to_thread(convert, learner)
     return state
@@ -352,21 +354,21 @@ def _open_records(
     return ledger, journal
 
 
-async def _hand_over(
+async def _write_final_policy(
     controller: Controller, collaborators: Collaborators, config: TrainingConfig, initial: Path, folder: Path
 ) -> None:
     """Write the final policy to `folder`: the last one, or the best validated one."""
     best = controller.validation.best if config.validation and config.validation.hand_over == "best" else None
-    async with whole_in_threads(folder) as partial:
+    async with write_whole_in_threads(folder) as partial:
         if best is None or best == controller.version:
             await collaborators.learner.export(partial)
         else:
             logger.warning("the run ends in the policy of step %d of %d, the best so far", best, controller.version)
-            source = validated_policy(collaborators.policies, best) if best else initial
+            source = find_validated_policy(collaborators.policies, best) if best else initial
             await asyncio.to_thread(shutil.copytree, source, partial)
 
 
-def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:
+def resolve_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:
     """Return `config` with the types of learner and engines resolved once for all processes, so that they agree.
 
     Args:

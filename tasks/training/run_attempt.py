@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 from tasks.machine.progress import Advance
 from tasks.records.checkpoint import Checkpoints
-from tasks.records.run_storage import attached
+from tasks.records.run_storage import open_run_storage
 from tasks.records.shorter_runs import FileSystemOf, RunLocation
 from tasks.training.options.run import TrainingConfig
-from tasks.training.telemetry.step_metrics import note
+from tasks.training.telemetry.step_metrics import format_note
 
 if TYPE_CHECKING:
     from tasks.training.run import RunInputs, TrainingResult
 
 
-def train_at(location: RunLocation, inputs: RunInputs, filesystem_of: FileSystemOf, advance: Advance) -> TrainingResult:
+def run_attempt(
+    location: RunLocation, inputs: RunInputs, filesystem_of: FileSystemOf, advance: Advance
+) -> TrainingResult:
     """Train a run at its location, which is locked for other processes meanwhile.
 
     Args:
@@ -30,22 +32,24 @@ def train_at(location: RunLocation, inputs: RunInputs, filesystem_of: FileSystem
         advance: the progress of its steps (`track_progress`).
 
     Raises:
-        AccessError, StoreError, RunInUseError: see `attached`.
+        AccessError, StoreError, RunInUseError: see `open_run_storage`.
         Exception: any exception that `train` raises.
     """
     from tasks.training.run import train
 
     config = inputs.config
     with (
-        attached(location.folder, location.address, filesystem_of, config.checkpoint_every, location.begin) as held,
-        reported(location.folder, config, advance),
+        open_run_storage(
+            location.folder, location.address, filesystem_of, config.checkpoint_every, location.begin
+        ) as held,
+        print_attempt(location.folder, config, advance),
     ):
         shown = replace(inputs, on_phase=lambda what: advance(0, note=what))
         return train(replace(shown, lease=held.lease, on_saved=held.on_saved, shards=held.shards))
 
 
 @contextlib.contextmanager
-def reported(folder: Path, config: TrainingConfig, advance: Advance) -> Iterator[None]:
+def print_attempt(folder: Path, config: TrainingConfig, advance: Advance) -> Iterator[None]:
     """Print from which step the run in `folder` is resumed, and what is left of it when Ctrl-C ends the block.
 
     Args:
@@ -53,20 +57,20 @@ def reported(folder: Path, config: TrainingConfig, advance: Advance) -> Iterator
         config: the options of the run.
         advance: the progress of its steps, which counts steps of earlier attempts as done (`track_progress`).
     """
-    done = saved_steps(folder)
+    done = count_saved_steps(folder)
     if done:
         _print(f"training: {done} of {config.steps} steps are done: resumed from the checkpoint in {folder}")
         advance(0, note=f"resumed after step {done}", done=done)
     try:
         yield
     except KeyboardInterrupt:
-        _print(what_is_left(folder, config))
+        _print(describe_what_is_left(folder, config))
         raise
 
 
-def saved_steps(folder: Path) -> int:
+def count_saved_steps(folder: Path) -> int:
     """Return the number of steps in the newest checkpoint of a run folder, or 0 if there is none."""
-    newest = Checkpoints.newest_in(folder / "checkpoints")
+    newest = Checkpoints.find_newest_below(folder / "checkpoints")
     return int(newest.name.removeprefix("step_")) if newest else 0
 
 
@@ -75,13 +79,15 @@ def step_note(metrics: Mapping[str, float], folder: Path) -> str:
 
     After an interruption, the run continues from there. The checkpoint of a step is written while later steps run.
     """
-    saved = saved_steps(folder)
-    return ", ".join(filter(None, [note(metrics), f"checkpoint of {saved} steps" if saved else "no checkpoint yet"]))
+    saved = count_saved_steps(folder)
+    return ", ".join(
+        filter(None, [format_note(metrics), f"checkpoint of {saved} steps" if saved else "no checkpoint yet"])
+    )
 
 
-def what_is_left(folder: Path, config: TrainingConfig) -> str:
+def describe_what_is_left(folder: Path, config: TrainingConfig) -> str:
     """Return the line printed for an interrupted run: what its folder contains, and how to continue."""
-    done = saved_steps(folder)
+    done = count_saved_steps(folder)
     if done:
         return (
             f"training: interrupted; {done} of {config.steps} steps are in the checkpoint in {folder}: the same "

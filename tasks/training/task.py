@@ -21,18 +21,18 @@ from tasks.flyte.stages import (
     Parquet,
     Stopwatch,
     content_digest,
-    local,
-    output_folder,
+    make_output_folder,
     progress,
     read_input,
     show,
     shown_stage,
+    to_local,
 )
 from tasks.generation.benchmark_sampling import AskedBenchmarks
 from tasks.lineage.provenance import made_from
-from tasks.machine.resources import ray_resources
+from tasks.machine.resources import read_ray_resources
 from tasks.records.identity import run_name
-from tasks.storage.locations import address_of
+from tasks.storage.locations import resolve_address
 from tasks.tables.content_digest import seal
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.schemas import PROMPTS, StageSummary
@@ -87,10 +87,10 @@ def train_policy(
         asked: the names and the sampling of these benchmarks, in the same order.
     """
     from tasks import charts
-    from tasks.records.shorter_runs import location_of_run
+    from tasks.records.shorter_runs import find_run_location
     from tasks.training.control.questions import Benchmark
     from tasks.training.run import RunInputs
-    from tasks.training.run_attempt import step_note, train_at
+    from tasks.training.run_attempt import run_attempt, step_note
 
     watch = Stopwatch("training")
     inputs: dict[str, Any] = {"model": content_digest(model), "mixture": content_digest(mixture)}
@@ -99,13 +99,13 @@ def train_policy(
     digests = [benchmark.digest for benchmark in benchmarks]
     name = run_name(inputs["model"], inputs["mixture"], config, verifiers, digests)
     access = FlyteContextManager.current_context().file_access
-    location = location_of_run(name, config, access.raw_output_prefix, access.get_filesystem_for_path)
+    location = find_run_location(name, config, access.raw_output_prefix, access.get_filesystem_for_path)
     folder = location.folder
     inputs["questions"] = [content_digest(file) for file in questions]
     lineage = made_from(
         __name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers, benchmarks=asked
     )
-    initial = local(model)
+    initial = to_local(model)
     drawn_at = 0.0
 
     with progress("training: steps", config.steps) as advance:
@@ -115,13 +115,16 @@ def train_policy(
             advance(note=step_note(metrics, folder), done=int(metrics["step"]) + 1)
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
-                show("training", charts.deck(charts.training_curves(read_json_lines(folder / "metrics.jsonl"))))
+                show(
+                    "training",
+                    charts.add_styles(charts.draw_training_curves(read_json_lines(folder / "metrics.jsonl"))),
+                )
 
-        judged_by = verifiers.with_initial(initial)
+        judged_by = verifiers.resolve_initial(initial)
         run = RunInputs(
             config,
             initial,
-            local(mixture),
+            to_local(mixture),
             folder,
             judged_by,
             benchmarks,
@@ -129,27 +132,27 @@ def train_policy(
             on_step=on_step,
         )
         try:
-            result = train_at(location, run, access.get_filesystem_for_path, advance)
+            result = run_attempt(location, run, access.get_filesystem_for_path, advance)
         except InfrastructureError as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
     rows = read_json_lines(result.metrics)
-    show("training", charts.deck(charts.training_curves(rows)))
-    summary = _summary(watch, config, rows, result.resumed_from, folder)
+    show("training", charts.add_styles(charts.draw_training_curves(rows)))
+    summary = _make_summary(watch, config, rows, result.resumed_from, folder)
     return Trained(
-        output_folder(seal(result.policy)),
+        make_output_folder(seal(result.policy)),
         FlyteFile(str(result.ledger)),
         FlyteFile(str(result.metrics)),
-        output_folder(seal(result.tensorboard)),
+        make_output_folder(seal(result.tensorboard)),
         summary,
     )
 
 
-def _summary(
+def _make_summary(
     watch: Stopwatch, config: TrainingConfig, rows: list[dict[str, float]], resumed_from: int, folder: Path
 ) -> StageSummary:
     """Return the summary of the run over all its attempts; this one was resumed from step `resumed_from`."""
-    from tasks.training.telemetry.machine_use import judging_cost, use_of_machines
+    from tasks.training.telemetry.machine_use import compute_judging_cost, compute_machine_use
 
     seconds = sum(row["step_seconds"] for row in rows)
     trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
@@ -160,14 +163,14 @@ def _summary(
     return watch.summary(
         f"{config.steps} steps, {trained:,.0f} tokens trained, {rate:,.0f} tokens/s generated{resumed}",
         before=sum(row["step_seconds"] for row in rows if row["step"] < resumed_from),
-        on=ray_resources(),
+        on=read_ray_resources(),
         steps=config.steps,
         resumed_from=resumed_from,
         trained_tokens=trained,
         generated_tokens=generated,
         tokens_per_second=rate,
-        verifiers={"judge/cost": cost} if (cost := judging_cost(rows)) else {},
-        use_of_machines=use_of_machines(rows),
+        verifiers={"judge/cost": cost} if (cost := compute_judging_cost(rows)) else {},
+        use_of_machines=compute_machine_use(rows),
         run_folder=folder.name,
-        rollouts=f"{address_of(folder.name, prefix) or folder}/rollouts" if config.keep_rollouts else "",
+        rollouts=f"{resolve_address(folder.name, prefix) or folder}/rollouts" if config.keep_rollouts else "",
     )

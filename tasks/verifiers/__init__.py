@@ -42,11 +42,11 @@ __all__ = [
     "VerifierStats",
     "VerifiersConfig",
     "check_ground_truth",
+    "collect_verifiers",
     "configure",
     "missing_resources",
     "open_pool",
     "stated_answer",
-    "verifiers_of",
     "verify",
 ]
 
@@ -89,9 +89,9 @@ def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig 
     """Return the names of the resources that a well-formed ground truth needs and this machine lacks."""
     elsewhere = ("code",) if config.code.remote is not None else ()
     missing = registry.missing_resources(verifier, ground_truth, elsewhere)
-    if config.judge is None and not verifiers_of(verifier, ground_truth).isdisjoint(registry.CHAT):
+    if config.judge is None and not collect_verifiers(verifier, ground_truth).isdisjoint(registry.CHAT):
         missing.append("a judge (verifiers.judge: a model to serve, or the URL of an endpoint)")
-    unknown = registry.reward_models_of(verifier, ground_truth) - set(config.reward_models)
+    unknown = registry.collect_reward_models(verifier, ground_truth) - set(config.reward_models)
     known = ", ".join(config.reward_models) or "none"
     return [*missing, *(f"a reward model {name!r} (verifiers.reward_models has {known})" for name in sorted(unknown))]
 
@@ -101,7 +101,7 @@ def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None
     return registry.stated_answer(verifier, response, ground_truth)
 
 
-def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
+def collect_verifiers(verifier: str, ground_truth: Any) -> set[str]:
     """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
     return registry.verifiers_of(verifier, ground_truth)
 
@@ -129,9 +129,9 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
         if set(verifiers) & set(registry.CHAT):
             if config.judge is None:
                 raise MistakeError("there are chat prompts and no judge for them: give verifiers.judge")
-            from tasks.verifiers.chat import serving
+            from tasks.verifiers.chat import serve
 
-            config = config.model_copy(update={"judge": stack.enter_context(serving(config.judge))})
+            config = config.model_copy(update={"judge": stack.enter_context(serve(config.judge))})
         elif config.judge is not None:
             config, gpus_of_judge = config.model_copy(update={"judge": None}), 0
         pool = stack.enter_context(VerifierPool(workers, config, judge_gpus=gpus_of_judge))

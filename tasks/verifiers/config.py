@@ -61,13 +61,13 @@ class VerifiersConfig(Config):
 
     @field_validator("reward_models")
     @classmethod
-    def _no_verifiers_name(cls, models: dict[str, NamedRewardModelConfig]) -> dict[str, NamedRewardModelConfig]:
+    def _check_names(cls, models: dict[str, NamedRewardModelConfig]) -> dict[str, NamedRewardModelConfig]:
         if taken := sorted(set(models) & set(VERIFIERS)):
             raise ValueError(f"{taken[0]!r} is the name of a verifier; give the reward model another")
         return models
 
     @model_validator(mode="after")
-    def _two_processes_fit(self) -> Self:
+    def _check_memory(self) -> Self:
         if 2 * self.memory_mib > self.total_memory_mib:
             raise ValueError(
                 f"total_memory_mib ({self.total_memory_mib}) must have room for two processes of memory_mib "
@@ -99,7 +99,7 @@ class VerifiersConfig(Config):
         models = self.reward_models.values() if REWARD_MODEL in verifiers else ()
         return judge + sum(model.gpus for model in models)
 
-    def with_initial(self, checkpoint: Path) -> Self:
+    def resolve_initial(self, checkpoint: Path) -> Self:
         """Return a copy whose judge, if it is `model: initial`, uses the path of that checkpoint as its model."""
         if self.judge is None or self.judge.model != INITIAL or getattr(self.judge, "url", None) is not None:
             return self

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from tasks.failures import one_line
-from tasks.lineage.user_code import imported, line_of, user_code_digest
+from tasks.lineage.user_code import find_line, import_user_module, user_code_digest
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, GroundTruthError, Reward, Score
 
@@ -41,12 +41,12 @@ _REQUIRED = ("judge", "check_ground_truth")
 
 
 @cache
-def own_verifier(name: str) -> OwnVerifier:
+def load_own_verifier(name: str) -> OwnVerifier:
     """Return the verifier with this import path; its module is imported on first use."""
     return OwnVerifier(name)
 
 
-def own_digest(name: str) -> str:
+def compute_own_digest(name: str) -> str:
     """Return 16 hex digits: the digest of the file of a verifier's module and the user's files that it imports.
 
     Raises:
@@ -57,7 +57,7 @@ def own_digest(name: str) -> str:
     try:
         return user_code_digest(name)
     except ImportError as error:
-        raise _failed(name, f": {error} in {os.getcwd()} or the Python path") from error
+        raise _make_failure(name, f": {error} in {os.getcwd()} or the Python path") from error
 
 
 class OwnVerifier:
@@ -81,7 +81,7 @@ class OwnVerifier:
         Raises:
             CannotJudge: it cannot be imported, lacks a function, or a function has the wrong signature.
         """
-        self._loaded()
+        self._load_module()
 
     def checked(self, value: Any) -> dict[str, Any]:
         """Return the ground truth with the value of a row and the current digest of the module.
@@ -90,7 +90,7 @@ class OwnVerifier:
             GroundTruthError: the module refuses the value.
             CannotJudge: as `load`.
         """
-        module = self._loaded()
+        module = self._load_module()
         self._check(module, value)
         return {"ground_truth": value, "digest": self._digest}
 
@@ -99,9 +99,9 @@ class OwnVerifier:
 
         A module that cannot be imported is reported by `missing_resources`.
         """
-        value = _value_of(ground_truth)
+        value = _extract_value(ground_truth)
         try:
-            module = self._loaded()
+            module = self._load_module()
         except CannotJudge:
             return
         self._check(module, value)
@@ -112,16 +112,16 @@ class OwnVerifier:
         The import may fail, or its code may have changed since the prompts were made.
         """
         try:
-            module = self._loaded(ground_truth.get("digest"))
+            module = self._load_module(ground_truth.get("digest"))
         except CannotJudge as reason:
             return [str(reason)]
         missing = getattr(module, "missing_resources", None)
         if missing is None:
             return []
         try:
-            return [str(name) for name in missing(_value_of(ground_truth))]
+            return [str(name) for name in missing(_extract_value(ground_truth))]
         except Exception as error:
-            return [str(self._raised("missing_resources", error))]
+            return [str(self._convert_error("missing_resources", error))]
 
     def judge(self, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Return the module's score of a response. Its value is the only reward that counts.
@@ -130,8 +130,8 @@ class OwnVerifier:
             CannotJudge: the module cannot be imported, raised, or returned neither a number in [0, 1] nor a score.
             MemoryError: the process is out of memory.
         """
-        value = _value_of(ground_truth)
-        module = self._loaded(ground_truth.get("digest"))
+        value = _extract_value(ground_truth)
+        module = self._load_module(ground_truth.get("digest"))
         try:
             returned = module.judge(response, value, messages)
         except MemoryError:
@@ -139,24 +139,24 @@ class OwnVerifier:
         except GroundTruthError:
             raise
         except CannotJudge as reason:
-            raise _failed(self._name, f" could not judge: {one_line(reason)}") from reason
+            raise _make_failure(self._name, f" could not judge: {one_line(reason)}") from reason
         except (Exception, SystemExit) as error:
-            raise self._raised("judge", error) from error
+            raise self._convert_error("judge", error) from error
         return self._score(returned)
 
     def warm_up(self) -> None:
         """Import the module and load what it needs; after a failure, every later call raises that error."""
         try:
-            module = self._loaded()
+            module = self._load_module()
             if hasattr(module, "warm_up"):
                 module.warm_up()
         except CannotJudge as reason:
             self._refusal = reason
         except (Exception, SystemExit) as error:
-            self._refusal = self._raised("warm_up", error)
+            self._refusal = self._convert_error("warm_up", error)
         self._warm = True
 
-    def _loaded(self, digest: str | None = None) -> ModuleType:
+    def _load_module(self, digest: str | None = None) -> ModuleType:
         if not self._warm:
             self._import()
         if self._refusal is not None:
@@ -166,21 +166,21 @@ class OwnVerifier:
             reason = (
                 ": its file, or one that it imports, has changed since the prompts were made: read the source again"
             )
-            raise _failed(self._name, reason)
+            raise _make_failure(self._name, reason)
         return self._module
 
     def _import(self) -> None:
-        digest = own_digest(self._name)
+        digest = compute_own_digest(self._name)
         if self._module is not None and digest == self._digest:
             return
         try:
-            module = imported(self._name)
+            module = import_user_module(self._name)
         except (Exception, SystemExit) as error:
-            reason = f" cannot be imported: {type(error).__name__}: {one_line(error)}{line_of(error, self._name)}"
-            raise _failed(self._name, reason) from error
+            reason = f" cannot be imported: {type(error).__name__}: {one_line(error)}{find_line(error, self._name)}"
+            raise _make_failure(self._name, reason) from error
         for function, arguments in _CALLED_WITH.items():
-            if problem := _unfit(module, function, arguments):
-                raise _failed(self._name, problem)
+            if problem := _find_problem(module, function, arguments):
+                raise _make_failure(self._name, problem)
         self._module, self._digest = module, digest
 
     def _check(self, module: ModuleType, value: Any) -> None:
@@ -191,17 +191,17 @@ class OwnVerifier:
         except GroundTruthError:
             raise
         except Exception as error:
-            raise GroundTruthError(str(self._raised("check_ground_truth", error))) from error
+            raise GroundTruthError(str(self._convert_error("check_ground_truth", error))) from error
 
     def _score(self, returned: Any) -> Score:
         if not isinstance(returned, Score):
-            value = _number(returned)
+            value = _parse_number(returned)
             if value is None or not 0 <= value <= 1:
                 wanted = " must return a number in [0, 1] or a tasks.verifiers.Score"
-                raise _failed(self._name, f": judge{wanted}", f", got {one_line(repr(returned), 100)}")
+                raise _make_failure(self._name, f": judge{wanted}", f", got {one_line(repr(returned), 100)}")
             return Score(value, value == 1.0, f"returned {value:g}", rewards=(Reward(self._name, 1.0, value),))
         if returned.error is not None:
-            raise _failed(self._name, " could not judge", f": {one_line(str(returned.error))}")
+            raise _make_failure(self._name, " could not judge", f": {one_line(str(returned.error))}")
         value = float(returned.value)
         recorded = [self._recorded(reward) for reward in returned.rewards]
         rewards = (Reward(self._name, 1.0, value), *recorded)
@@ -211,26 +211,26 @@ class OwnVerifier:
     def _recorded(self, reward: Any) -> Reward:
         """Return an additional reward of a score, which is recorded under its name and has weight 0."""
         name, _, given = reward
-        value = None if given is None else _number(given)
+        value = None if given is None else _parse_number(given)
         if given is not None and value is None:
-            raise _failed(self._name, ": a reward of its score must be a finite number", f", got {given!r:.100}")
+            raise _make_failure(self._name, ": a reward of its score must be a finite number", f", got {given!r:.100}")
         return Reward(str(name), 0.0, value)
 
-    def _raised(self, function: str, error: BaseException) -> CannotJudge:
-        line, kind, text = line_of(error, self._name), type(error).__name__, one_line(error)
+    def _convert_error(self, function: str, error: BaseException) -> CannotJudge:
+        line, kind, text = find_line(error, self._name), type(error).__name__, one_line(error)
         return CannotJudge(
             f"verifier {self._name}: {function} raised {kind}{f': {text}' if text else ''}{line}",
             FunctionFailure(self._name, f"{function} raised {kind}{line}"),
         )
 
 
-def _value_of(ground_truth: Any) -> Any:
+def _extract_value(ground_truth: Any) -> Any:
     if not isinstance(ground_truth, dict) or not {"ground_truth"} <= set(ground_truth) <= _KEYS:
         raise GroundTruthError(f"expected an object with 'ground_truth', got {ground_truth!r:.200}")
     return ground_truth["ground_truth"]
 
 
-def _unfit(module: ModuleType, function: str, arguments: tuple[str, ...]) -> str:
+def _find_problem(module: ModuleType, function: str, arguments: tuple[str, ...]) -> str:
     """Return why a function of a module cannot be called, or an empty string if it can or is optional and missing."""
     called = getattr(module, function, None)
     wanted = f"{function}({', '.join(arguments)})"
@@ -251,7 +251,7 @@ def _unfit(module: ModuleType, function: str, arguments: tuple[str, ...]) -> str
     return ""
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -259,6 +259,6 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) and not isinstance(value, str) else None
 
 
-def _failed(name: str, reason: str, details: str = "") -> CannotJudge:
+def _make_failure(name: str, reason: str, details: str = "") -> CannotJudge:
     """Return the error of a verifier; `details` depend on the response, and `reason` does not."""
     return CannotJudge(f"verifier {name}{reason}{details}", FunctionFailure(name, reason.lstrip(": ")))

@@ -9,7 +9,7 @@ from tasks.statistics.majority import answer_classes
 from tasks.verifiers.grouped import Scorer
 
 
-async def classes_of_equal_answers(answers: Sequence[str | None], ground_truth: Any, score: Scorer) -> list[int | None]:
+async def group_equal_answers(answers: Sequence[str | None], ground_truth: Any, score: Scorer) -> list[int | None]:
     """Return the class of each answer, by the comparison of the verifier `math` in the prompt's mode.
 
     Args:
@@ -19,9 +19,9 @@ async def classes_of_equal_answers(answers: Sequence[str | None], ground_truth: 
     """
     mode = ground_truth.get("mode", "sympy") if isinstance(ground_truth, dict) else "sympy"
 
-    async def equivalent(answer: str, reference: str) -> bool:
+    async def is_equivalent(answer: str, reference: str) -> bool:
         # In a box, every mode reads an answer unchanged. An invalid reference, such as a refusal, is equal to nothing.
         compared = await score("math", f"\\boxed{{{answer}}}", {"answer": reference, "mode": mode})
         return compared.error is None and compared.passed
 
-    return await answer_classes(answers, equivalent)
+    return await answer_classes(answers, is_equivalent)

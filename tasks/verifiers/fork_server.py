@@ -94,13 +94,13 @@ class ForkServer:
                 answer, received = b"", []
             except OSError as error:
                 self.kill()  # later requests then fail immediately
-                raise ForkServerLost(f"does not answer: {error}{self._last_words()}") from None
+                raise ForkServerLost(f"does not answer: {error}{self._read_last_words()}") from None
         if not answer or not self.runs:
             self.kill()
             for descriptor in received:
                 with suppress(OSError):
                     socket.close(descriptor)
-            raise ForkServerLost(f"has ended{self._last_words()}")
+            raise ForkServerLost(f"has ended{self._read_last_words()}")
         return json.loads(answer), received
 
     def kill(self) -> None:
@@ -123,7 +123,7 @@ class ForkServer:
         if self._log is not None:
             self._log.close()
 
-    def _last_words(self) -> str:
+    def _read_last_words(self) -> str:
         if self._log is None or self._log.closed:
             return ""
         self._log.seek(0)

@@ -100,12 +100,12 @@ class FunctionWatch:
             RewardFunctionError, RewardServiceError: the function has failed in the same way on `FAILURES` consecutive
                 responses, to at least `PROMPTS` prompts.
         """
-        self._name_slow(score)
+        self._log_slow(score)
         failure = score.failure
         if environment is not None and (failure.function != environment if failure else score.error is None):
-            self.succeeded([environment])
+            self.count_success([environment])
         if failure is None:
-            self.succeeded(part.name for part in score.rewards)
+            self.count_success(part.name for part in score.rewards)
             return
         error = score.error or ""
         if failure.function not in self._logged.failing:
@@ -116,7 +116,7 @@ class FunctionWatch:
         if streak.goes_on:
             self._end(streak, f"on {streak.alike} responses one after another")
 
-    def succeeded(self, names: Iterable[str]) -> None:
+    def count_success(self, names: Iterable[str]) -> None:
         """Count a success of each of these functions or environments, including cached ones."""
         for name in names:
             self._succeeded.add(name)
@@ -143,7 +143,7 @@ class FunctionWatch:
         if self._ends_when_away:
             raise RewardServiceError(sentence)
 
-    def _name_slow(self, score: Score) -> None:
+    def _log_slow(self, score: Score) -> None:
         if score.slow is not None and score.slow.function not in self._logged.slow:
             self._logged.slow.add(score.slow.function)
             logger.warning(

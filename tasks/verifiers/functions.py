@@ -29,8 +29,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tasks.failures import cause_in_infrastructure, one_line
-from tasks.lineage.user_code import imported, line_of, user_code_digest
+from tasks.failures import find_infrastructure_cause, one_line
+from tasks.lineage.user_code import find_line, import_user_module, user_code_digest
 from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, GroundTruthError, Reward, Score, SlowCall
 
@@ -77,7 +77,7 @@ def judge(response: Response, ground_truth: Any, messages: Messages | None) -> S
         CannotJudge: the function cannot be imported, raised, or returned anything but one finite number or None for
             each response; or it takes a group and was called with one response, or the reverse.
     """
-    function, name, arguments = _prepared(response, ground_truth, messages)
+    function, name, arguments = _prepare_call(response, ground_truth, messages)
     began = time.monotonic()
     try:
         returned = function(**arguments)
@@ -86,7 +86,7 @@ def judge(response: Response, ground_truth: Any, messages: Messages | None) -> S
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:
-        raise _raised(name, function, error) from error
+        raise _convert_error(name, function, error) from error
     return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
 
 
@@ -96,7 +96,7 @@ async def judge_overlapping(response: Response, ground_truth: Any, messages: Mes
     Raises:
         CannotJudge: as `judge` does.
     """
-    function, name, arguments = _prepared(response, ground_truth, messages)
+    function, name, arguments = _prepare_call(response, ground_truth, messages)
     if not inspect.iscoroutinefunction(function):
         return None
     began = time.monotonic()
@@ -105,11 +105,11 @@ async def judge_overlapping(response: Response, ground_truth: Any, messages: Mes
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:
-        raise _raised(name, function, error) from error
+        raise _convert_error(name, function, error) from error
     return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
 
 
-def _prepared(
+def _prepare_call(
     response: Response, ground_truth: Any, messages: Messages | None
 ) -> tuple[Callable[..., Any], str, dict[str, Any]]:
     """Return the function, its name, and its arguments."""
@@ -117,7 +117,7 @@ def _prepared(
     name = ground_truth["function"]
     if isinstance(response, str) == ("group" in ground_truth):
         takes = "all responses to a prompt in one call" if "group" in ground_truth else "one response at a time"
-        raise _failed(name, f"takes {takes}")
+        raise _make_failure(name, f"takes {takes}")
     texts = [response] if isinstance(response, str) else response
     function = load(name, ground_truth.get("digest"))
     completions = [[{"role": "assistant", "content": text}] for text in texts]
@@ -128,7 +128,7 @@ def _prepared(
 def _score(returned: Any, ground_truth: Any, completions: int, seconds: float) -> Score:
     """Return the score for what a function returned after this many seconds."""
     name = ground_truth["function"]
-    values = _values(returned, name, completions)
+    values = _parse_values(returned, name, completions)
     rewards = tuple(Reward(name, 1.0, value) for value in values)
     slow = SlowCall(name, seconds) if seconds >= SLOW_SECONDS else None
     if "group" in ground_truth:
@@ -137,7 +137,7 @@ def _score(returned: Any, ground_truth: Any, completions: int, seconds: float) -
     return Score(held, held == 1.0, f"returned {values[0]}", rewards=rewards, slow=slow)
 
 
-def attributed(score: Score, ground_truth: Any) -> Score:
+def add_failure(score: Score, ground_truth: Any) -> Score:
     """Return the score of a function call; if the worker process gave none, return a failure of the function.
 
     For other verifiers, a worker that exceeds its time or memory, or dies, means that the response scores 0.
@@ -146,14 +146,14 @@ def attributed(score: Score, ground_truth: Any) -> Score:
         return score
     name, reason = ground_truth["function"], score.error or score.detail
     failure = FunctionFailure(name, reason, may_pass=score.error is not None)  # it was waiting, perhaps for a service
-    return Score.unjudged(f"reward function {name}: {reason}", failure, timed_out=score.timed_out)
+    return Score.from_error(f"reward function {name}: {reason}", failure, timed_out=score.timed_out)
 
 
 def warm_up() -> None:
     """Load nothing: the functions are known only when they are called."""
 
 
-def function_digest(name: str, what: str = "reward function") -> str:
+def compute_function_digest(name: str, what: str = "reward function") -> str:
     """Return 16 hex digits: the digest of the file that contains a function and the user's files that it imports.
 
     `what` names the kind of function in error messages.
@@ -177,20 +177,21 @@ def load(name: str, digest: str | None, what: str = "reward function") -> Callab
 
     Args:
         name: its import path.
-        digest: digest of its code when the prompts were made (`function_digest`). Optional. If None, it is not checked.
+        digest: digest of its code when the prompts were made (`compute_function_digest`). Optional. If None, it is not
+            checked.
         what: the kind of function, for error messages.
 
     Raises:
         CannotJudge: it cannot be imported, is not a function, or has changed.
     """
     module, _, attribute = name.rpartition(".")
-    if function_digest(name, what) != digest and digest is not None:
+    if compute_function_digest(name, what) != digest and digest is not None:
         reason = "its file, or one that it imports, has changed since the prompts were made: read the source again"
         raise CannotJudge(f"{what} {name}: {reason}", FunctionFailure(name, reason))
     try:
-        function = getattr(imported(module), attribute)
+        function = getattr(import_user_module(module), attribute)
     except (Exception, SystemExit) as error:
-        reason = f"cannot be imported: {type(error).__name__}: {one_line(error)}{line_of(error, module)}"
+        reason = f"cannot be imported: {type(error).__name__}: {one_line(error)}{find_line(error, module)}"
         raise CannotJudge(f"{what} {name} {reason}", FunctionFailure(name, reason)) from error
     if not callable(function):
         reason = f"is of type {type(function).__name__}, not a function"
@@ -198,50 +199,50 @@ def load(name: str, digest: str | None, what: str = "reward function") -> Callab
     return function
 
 
-def _values(returned: Any, name: str, completions: int) -> list[float | None]:
+def _parse_values(returned: Any, name: str, completions: int) -> list[float | None]:
     if not isinstance(returned, list | tuple) or len(returned) != completions:
         of_group = f" for {completions} completions" if completions > 1 else ""
         got = f", got {one_line(repr(returned), 100)}{of_group}"
-        raise _failed(name, "must return a list with one value per completion", got)
-    return [_number(value, name) for value in returned]
+        raise _make_failure(name, "must return a list with one value per completion", got)
+    return [_parse_number(value, name) for value in returned]
 
 
-def _number(returned: Any, name: str) -> float | None:
+def _parse_number(returned: Any, name: str) -> float | None:
     if returned is None:
         return None
     try:
         value = float(returned)
     except (TypeError, ValueError) as error:
-        raise _failed(name, "must return numbers", f", got {one_line(repr(returned), 100)}") from error
+        raise _make_failure(name, "must return numbers", f", got {one_line(repr(returned), 100)}") from error
     if not math.isfinite(value):
-        raise _failed(name, f"returned {value}, which is not finite")
+        raise _make_failure(name, f"returned {value}, which is not finite")
     return value
 
 
-def _failed(name: str, reason: str, details: str = "", *, may_pass: bool = False) -> CannotJudge:
+def _make_failure(name: str, reason: str, details: str = "", *, may_pass: bool = False) -> CannotJudge:
     """Return the error of a function; `details` depend on the response, and `reason` does not."""
     return CannotJudge(f"reward function {name} {reason}{details}", FunctionFailure(name, reason, may_pass))
 
 
-def _raised(name: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
-    line = line_of(error, name.rpartition(".")[0], function)
+def _convert_error(name: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
+    line = find_line(error, name.rpartition(".")[0], function)
     kind = type(error).__name__
-    failure = FunctionFailure(name, f"raised {kind}{line}", may_pass=may_pass(error))
+    failure = FunctionFailure(name, f"raised {kind}{line}", may_pass=is_transient(error))
     text = one_line(error)
     return CannotJudge(f"reward function {name} raised {kind}{f': {text}' if text else ''}{line}", failure)
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether the network or a service caused an exception of a user's code, so that it may be transient."""
-    status = _status(error)
+    status = _read_status(error)
     if status is not None:
         return status >= 500 or status in _PASSING_STATUS
     inner = getattr(error, "reason", None)  # of `urllib.error.URLError`
     causes = [error, *([inner] if isinstance(inner, BaseException) else [])]
-    return any(isinstance(cause, socket.gaierror) or cause_in_infrastructure(cause) is not None for cause in causes)
+    return any(isinstance(cause, socket.gaierror) or find_infrastructure_cause(cause) is not None for cause in causes)
 
 
-def _status(error: BaseException) -> int | None:
+def _read_status(error: BaseException) -> int | None:
     """Return the HTTP status that an exception of requests, httpx, aiohttp, openai or urllib reports, or None."""
     values = (
         getattr(owner, name, None)

@@ -18,18 +18,18 @@ from typing import Any
 from tasks.verifiers.calls import Response
 from tasks.verifiers.registry import WEIGHTED
 from tasks.verifiers.scores import CannotJudge, Reward, Score
-from tasks.verifiers.weighted import PARTIAL, RewardTerm, terms_of
+from tasks.verifiers.weighted import PARTIAL, RewardTerm, parse_terms
 
 Scorer = Callable[[str, Response, Any], Awaitable[Score]]
 """A function that scores, given a verifier, a response to a prompt that it knows, and a ground truth."""
 
 
-def judges_groups(verifier: str, ground_truth: Any) -> bool:
+def has_group_reward(verifier: str, ground_truth: Any) -> bool:
     """Return whether a reward of a prompt scores all of its responses in one call."""
     if verifier != WEIGHTED:
         return RewardTerm(verifier, 1.0, ground_truth).of_group
     try:
-        return any(term.of_group for term in terms_of(ground_truth))
+        return any(term.of_group for term in parse_terms(ground_truth))
     except CannotJudge:  # a malformed ground truth is an error of each response
         return False
 
@@ -41,10 +41,10 @@ class GroupRewards:
     terms: tuple[RewardTerm, ...]
 
     @classmethod
-    def of(cls, verifier: str, ground_truth: Any) -> GroupRewards:
-        """Return the rewards of a prompt for which `judges_groups` is true."""
+    def from_ground_truth(cls, verifier: str, ground_truth: Any) -> GroupRewards:
+        """Return the rewards of a prompt for which `has_group_reward` is true."""
         return cls(
-            tuple(terms_of(ground_truth)) if verifier == WEIGHTED else (RewardTerm(verifier, 1.0, ground_truth),)
+            tuple(parse_terms(ground_truth)) if verifier == WEIGHTED else (RewardTerm(verifier, 1.0, ground_truth),)
         )
 
     @property
@@ -96,15 +96,15 @@ class GroupRewards:
         passed = first >= 1 if self.terms[0].of_group else alone is not None and alone.passed
         detail = "; ".join([*([] if alone is None else [alone.detail]), *details])
         try:
-            score = Score.of_rewards(rewards, passed, detail)
+            score = Score.from_rewards(rewards, passed, detail)
         except CannotJudge as reason:
-            return Score.unjudged(reason)
+            return Score.from_error(reason)
         return replace(score, timed_out=any(one.timed_out for one in scores), slow=slow)
 
 
 async def score_group(score: Scorer, verifier: str, responses: list[str], ground_truth: Any) -> list[Score]:
-    """Score all responses to a prompt for which `judges_groups` is true, and return their scores in the same order."""
-    rewards = GroupRewards.of(verifier, ground_truth)
+    """Score all responses to a prompt for which `has_group_reward` is true. The scores have the same order."""
+    rewards = GroupRewards.from_ground_truth(verifier, ground_truth)
     together, alone = await asyncio.gather(
         rewards.score_together(score, responses),
         asyncio.gather(*(rewards.score_alone(score, response) for response in responses)),

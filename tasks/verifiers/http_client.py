@@ -53,7 +53,7 @@ class Traffic:
     failures: int = 0
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float]:
         """Return the counters by name."""
         return asdict(self)
 
@@ -81,7 +81,7 @@ class RefusedError(CannotJudge):
 
 
 @cache
-def _certificates(*, trust_env: bool) -> ssl.SSLContext:
+def _load_certificates(*, trust_env: bool) -> ssl.SSLContext:
     """Read the CA certificates once for all clients, because it takes 50 ms."""
     return httpx2.create_ssl_context(trust_env=trust_env)
 
@@ -129,7 +129,7 @@ class Client:
             timeout=None,
             transport=transport,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
-            verify=_certificates(trust_env=outside),
+            verify=_load_certificates(trust_env=outside),
             trust_env=outside,  # requests to this machine use no proxy
         )
 
@@ -150,7 +150,7 @@ class Client:
                     return await work(started + limit)
             except TimeoutError:
                 self._traffic.failures += 1
-                raise self.failed(f"took longer than {limit:g} s over a judgement") from None
+                raise self.make_error(f"took longer than {limit:g} s over a judgement") from None
             except CannotJudge:
                 self._traffic.failures += 1
                 raise
@@ -167,13 +167,13 @@ class Client:
         attempt = 0
         while True:
             try:
-                return await self._once(path, content)
+                return await self._send_once(path, content)
             except _Passing as failure:
                 if attempt == limits.retries:
-                    raise self.failed(f"failed {attempt + 1} times, at last: {failure}") from None
-                wait = failure.wait if failure.wait is not None else self._backoff(attempt)
+                    raise self.make_error(f"failed {attempt + 1} times, at last: {failure}") from None
+                wait = failure.wait if failure.wait is not None else self._compute_backoff(attempt)
                 if time.monotonic() + wait >= deadline:
-                    raise self.failed(
+                    raise self.make_error(
                         f"failed ({failure}), and a wait of {wait:.1f} s would pass the limit of "
                         f"{limits.timeout_seconds:g} s"
                     ) from None
@@ -181,7 +181,7 @@ class Client:
             attempt += 1
             self._traffic.retries += 1
 
-    def failed(self, what: str) -> CannotJudge:
+    def make_error(self, what: str) -> CannotJudge:
         """Return an error that names the server. If `what` contains the key, it is removed before truncation."""
         if self._key is not None:
             what = what.replace(self._key.get_secret_value(), "[key]")
@@ -191,7 +191,7 @@ class Client:
         """Close the connections; calls in flight fail."""
         await self._client.aclose()
 
-    async def _once(self, path: str, content: bytes) -> bytes:
+    async def _send_once(self, path: str, content: bytes) -> bytes:
         limit = self._limits.request_timeout_seconds
         self._traffic.requests += 1
         try:
@@ -213,11 +213,11 @@ class Client:
             raise _Passing(f"HTTP {response.status_code}", retry_after(response.headers.get("retry-after")))
         if response.status_code != 200:
             explanation = one_line(body[: 10 * MAX_ERROR_CHARS].decode("utf-8", "replace"), 10 * MAX_ERROR_CHARS)
-            reason = self.failed(f"refused the request: HTTP {response.status_code}: {explanation}")
+            reason = self.make_error(f"refused the request: HTTP {response.status_code}: {explanation}")
             raise RefusedError(str(reason), response.status_code, explanation)
         return body
 
-    def _backoff(self, attempt: int) -> float:
+    def _compute_backoff(self, attempt: int) -> float:
         limits = self._limits
         wait = limits.max_backoff_seconds
         if attempt < 64:  # for more, the power alone exceeds every limit

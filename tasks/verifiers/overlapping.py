@@ -2,7 +2,7 @@
 
     judge ──► one worker, on whose event loop up to `IN_FLIGHT` calls wait ──► score
                  │ if it is lost: out of CPU time or memory, blocked, dead
-                 └─► the queues of `verifier_processes`, each call with its own process
+                 └─► the queues of `make_verifier_processes`, each call with its own process
 
 Each call has its own limit of wall time. If one call ends the process, all its calls are affected: each is then run
 again alone, under the limits of any function, and the functions that were in flight never share a process again. A
@@ -19,8 +19,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.lineage.user_code import user_files
-from tasks.verifiers.functions import function_digest
+from tasks.lineage.user_code import find_user_files
+from tasks.verifiers.functions import compute_function_digest
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.workers import Worker, Workers
 
@@ -72,7 +72,7 @@ class Overlapping:
         Raises:
             CannotJudge: no worker can be started, or the call cannot be serialized as JSON.
         """
-        function = self._identity(call["ground_truth"])
+        function = self._find_identity(call["ground_truth"])
         if function is None:
             return None
         async with self._slots:
@@ -95,7 +95,7 @@ class Overlapping:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
-    def _identity(self, ground_truth: Any) -> str | None:
+    def _find_identity(self, ground_truth: Any) -> str | None:
         """Return the identity of a function whose calls may overlap, or None for any other."""
         if not isinstance(ground_truth, dict) or not isinstance(ground_truth.get("function"), str):
             return None
@@ -162,8 +162,8 @@ def is_async(function: str) -> bool:
     """Return whether the file of a function's module defines it as `async def`, without importing it."""
     module, _, name = function.rpartition(".")
     try:
-        function_digest(function)
-        tree = ast.parse(user_files(module)[module].read_bytes())
+        compute_function_digest(function)
+        tree = ast.parse(find_user_files(module)[module].read_bytes())
     except (CannotJudge, ImportError, SyntaxError, ValueError, OSError):  # the call itself reports the error
         return False
     return any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body)

@@ -31,11 +31,11 @@ from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Response, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.environment_rewards import NO_REWARD
-from tasks.verifiers.factories import custom_processes, judge_of_chat, reward_models, verifier_processes
+from tasks.verifiers.factories import judge_of_chat, make_custom_processes, make_verifier_processes, reward_models
 from tasks.verifiers.grouped import score_group
 from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.verifier_processes import VerifierProcesses
-from tasks.verifiers.weighted import combine, is_partial, terms_of
+from tasks.verifiers.weighted import combine, is_partial, parse_terms
 
 if TYPE_CHECKING:
     from tasks.verifiers.code.client import CodeClient
@@ -85,7 +85,7 @@ class VerifierPool:
 
         self._code = CodeClient(self.config.code, workers)
         self._startable: dict[str, VerifierProcesses | CodeClient] = {
-            **verifier_processes(workers, self.config),
+            **make_verifier_processes(workers, self.config),
             "code": self._code,
         }
         taken = self.config.judge_gpus if judge_gpus is None else judge_gpus
@@ -117,7 +117,7 @@ class VerifierPool:
             ValueError: the verifier is unknown.
             RuntimeError: the pool is closed, or this process was forked from the one that owns it.
         """
-        self._admit(verifier)
+        self._check_usable(verifier)
         self._pending.acquire()
         future = self._schedule(Call(verifier, response, ground_truth, messages))
         future.add_done_callback(lambda _: self._pending.release())
@@ -130,7 +130,7 @@ class VerifierPool:
 
         It does not count towards `max_pending`.
         """
-        self._admit(verifier)
+        self._check_usable(verifier)
         return await asyncio.wrap_future(self._schedule(Call(verifier, response, ground_truth, messages)))
 
     async def score_group(
@@ -154,7 +154,7 @@ class VerifierPool:
             CannotJudge: there is no sandbox or no code server, or the pool is closed in the meantime.
             RuntimeError: the pool is closed, or this process was forked from the one that owns it.
         """
-        self._admit("code")
+        self._check_usable("code")
         with self._closing_lock:
             if self._closed:
                 raise RuntimeError(CLOSED)
@@ -214,12 +214,12 @@ class VerifierPool:
     def stats(self) -> dict[str, VerifierStats]:
         """Return copies of the counters so far, by verifier."""
 
-        def copies() -> dict[str, VerifierStats]:
+        def copy_stats() -> dict[str, VerifierStats]:
             for name, stats in self._stats.items():
                 stats.advance(time.monotonic(), self._processes(name))
             return {name: replace(stats, latencies_s=stats.latencies_s.copy()) for name, stats in self._stats.items()}
 
-        return self._on_loop(copies)
+        return self._run_on_loop(copy_stats)
 
     def figures(self) -> dict[str, float]:
         """Return all counters by name: `math/calls`, `math/p99_seconds`, `math/workers/died`, `judge/requests`, ..."""
@@ -230,7 +230,7 @@ class VerifierPool:
         }
         for verifier, judge in list(self._judges.items()):  # a user's verifier may be added in the meantime
             about = "judge" if verifier in registry.CHAT else verifier
-            figures |= {f"{about}/{name}": value for name, value in self._on_loop(judge.usage).items()}
+            figures |= {f"{about}/{name}": value for name, value in self._run_on_loop(judge.usage).items()}
         return figures
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class VerifierPool:
         """Close the pool."""
         self.close()
 
-    def _admit(self, verifier: str) -> None:
+    def _check_usable(self, verifier: str) -> None:
         registry.require(verifier)
         if os.getpid() != self._owner:
             raise RuntimeError("this process was forked from the one that owns the verifier pool")
@@ -277,7 +277,7 @@ class VerifierPool:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio would log it
 
-    def _on_loop(self, look: Callable[[], Result]) -> Result:
+    def _run_on_loop(self, look: Callable[[], Result]) -> Result:
         """Return what `look` returns, called on the event loop, so that no counter changes in the meantime."""
 
         async def looking() -> Result:
@@ -296,12 +296,12 @@ class VerifierPool:
             call = call._replace(verifier=registry.WEIGHTED, ground_truth={"rewards": [part]})
         with self._closing_lock:
             if not self._closed:
-                return asyncio.run_coroutine_threadsafe(self._cached(call), self._loop)
+                return asyncio.run_coroutine_threadsafe(self._fetch_score(call), self._loop)
         closed: Future[Score] = Future()
-        closed.set_result(Score.unjudged(CLOSED))
+        closed.set_result(Score.from_error(CLOSED))
         return closed
 
-    async def _cached(self, call: Call) -> Score:
+    async def _fetch_score(self, call: Call) -> Score:
         """Return the score of a call: from the cache, from an equal call in flight, or by scoring it."""
         key = call.digest(self._code.isolation) if self.config.cache_entries else None
         if key is not None and (score := self._scores.get(key)) is not None:
@@ -321,7 +321,7 @@ class VerifierPool:
             return await asyncio.shield(task)  # cancelling one caller must not cancel others
         except asyncio.CancelledError:
             if task.cancelled():
-                return Score.unjudged(CLOSED)
+                return Score.from_error(CLOSED)
             raise
 
     async def _judge(self, call: Call, key: bytes | None) -> Score:
@@ -330,18 +330,20 @@ class VerifierPool:
         stats.advance(began, processes, calls=1)
         try:
             score = await (
-                self._terms(call) if call.verifier == registry.WEIGHTED else self._verifier(call).judge(*call)
+                self._score_terms(call)
+                if call.verifier == registry.WEIGHTED
+                else self._select_verifier(call).judge(*call)
             )
         except CannotJudge as reason:
-            score = Score.unjudged(reason)
+            score = Score.from_error(reason)
         except Exception as failure:  # a bug must reach the caller as an error, not vanish in the loop
-            score = Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
+            score = Score.from_error(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
         finally:
             stats.advance(time.monotonic(), processes, calls=-1)
             if key is not None:
                 del self._in_flight[key]
         if call.verifier == "function":
-            score = functions.attributed(score, call.ground_truth)
+            score = functions.add_failure(score, call.ground_truth)
         stats.add(time.monotonic() - began, score.timed_out, score.error is not None)
         if key is not None and score.error is None and not score.timed_out:
             self._scores[key] = score
@@ -373,7 +375,7 @@ class VerifierPool:
             return len(self.config.reward_models)
         return 1 if verifier in registry.CHAT else self.workers
 
-    def _verifier(self, call: Call) -> Verifier:
+    def _select_verifier(self, call: Call) -> Verifier:
         is_group = call.verifier == "function" and isinstance(call.response, list)
         if not is_group and not isinstance(call.response, str):
             raise CannotJudge(f"the response is of type {type(call.response).__name__}, not a string")
@@ -391,16 +393,16 @@ class VerifierPool:
         """Add the worker processes of a user's verifier, unless they exist."""
         with self._own_lock:
             if verifier not in self._judges:
-                self._startable[verifier] = self._judges[verifier] = custom_processes(
+                self._startable[verifier] = self._judges[verifier] = make_custom_processes(
                     verifier, self.workers, self.config
                 )
 
-    async def _terms(self, call: Call) -> Score:
+    async def _score_terms(self, call: Call) -> Score:
         """Score the terms of a weighted call at the same time, each as a separate call."""
         partial = is_partial(call.ground_truth)
-        terms = terms_of(call.ground_truth, partial=partial)
+        terms = parse_terms(call.ground_truth, partial=partial)
         calls = [Call(term.verifier, call.response, term.ground_truth, call.messages) for term in terms]
-        return combine(terms, await asyncio.gather(*map(self._cached, calls)), partial=partial)
+        return combine(terms, await asyncio.gather(*map(self._fetch_score, calls)), partial=partial)
 
     async def _end(self) -> None:
         """Cancel the calls in flight, close the verifiers, then stop the loop."""

@@ -34,14 +34,14 @@ def adopt_orphans() -> None:
 
 def end_children(spared: Collection[int] = ()) -> None:
     """Kill all children of this process but some. With `adopt_orphans`, their descendants become its children then."""
-    while others := children() - {*spared}:
+    while others := list_children() - {*spared}:
         for pid in others:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
 
-def children() -> set[int]:
+def list_children() -> set[int]:
     """Return the pids of the children of this process."""
     lists = Path("/proc/self/task").glob("*/children")
     return {int(pid) for listed in lists for pid in listed.read_text().split()}
@@ -67,4 +67,4 @@ def lock_up() -> None:
     """
     size, _ = resource.getrlimit(resource.RLIMIT_AS)
     limits = confine.Limits(_UNLIMITED_SECONDS, size, file_bytes=_FILE_BYTES, open_files=_OPEN_FILES)
-    confine.confine(limits, ["/"], None, landlock=confine.landlock_version() >= confine.OLDEST_LANDLOCK)
+    confine.confine(limits, ["/"], None, landlock=confine.read_landlock_version() >= confine.OLDEST_LANDLOCK)

@@ -62,16 +62,16 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
     """Raise `GroundTruthError` if a ground truth is malformed, or `ValueError` if the verifier is unknown."""
     require(verifier)
     if verifier == WEIGHTED:
-        from tasks.verifiers.weighted import terms_of
+        from tasks.verifiers.weighted import parse_terms
 
-        for term in terms_of(ground_truth):
+        for term in parse_terms(ground_truth):
             check_ground_truth(term.verifier, term.ground_truth)
     elif verifier in CHAT:
         from tasks.verifiers import chat
 
         chat.check_ground_truth(verifier, ground_truth)
     else:
-        module_of(verifier).check_ground_truth(ground_truth)
+        load_module(verifier).check_ground_truth(ground_truth)
 
 
 def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[str] = ()) -> list[str]:
@@ -84,45 +84,47 @@ def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[st
     """
     require(verifier)
     if verifier == WEIGHTED:
-        from tasks.verifiers.weighted import terms_of
+        from tasks.verifiers.weighted import parse_terms
 
-        terms = terms_of(ground_truth)
+        terms = parse_terms(ground_truth)
         return [need for term in terms for need in missing_resources(term.verifier, term.ground_truth, elsewhere)]
-    return [] if verifier in (*CHAT, *elsewhere) else module_of(verifier).missing_resources(ground_truth)
+    return [] if verifier in (*CHAT, *elsewhere) else load_module(verifier).missing_resources(ground_truth)
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
     """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
     if verifier != WEIGHTED:
         return {verifier}
-    from tasks.verifiers.weighted import terms_of
+    from tasks.verifiers.weighted import parse_terms
 
-    return {term.verifier for term in terms_of(ground_truth)}
+    return {term.verifier for term in parse_terms(ground_truth)}
 
 
-def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
+def collect_reward_models(verifier: str, ground_truth: Any) -> set[str]:
     """Return the names of the reward models that a well-formed ground truth uses, alone or in a weighted one."""
     if verifier == REWARD_MODEL:
         return {str(ground_truth["reward_model"])}
     if verifier != WEIGHTED:
         return set()
-    from tasks.verifiers.weighted import terms_of
+    from tasks.verifiers.weighted import parse_terms
 
-    return {name for term in terms_of(ground_truth) for name in reward_models_of(term.verifier, term.ground_truth)}
+    return {
+        name for term in parse_terms(ground_truth) for name in collect_reward_models(term.verifier, term.ground_truth)
+    }
 
 
-def module_of(verifier: str) -> VerifierModule:
+def load_module(verifier: str) -> VerifierModule:
     """Import and return the module of a verifier. For a user's verifier, return an adapter of its module."""
     if is_own(verifier):
-        from tasks.verifiers.custom import own_verifier
+        from tasks.verifiers.custom import load_own_verifier
 
-        return own_verifier(verifier)
+        return load_own_verifier(verifier)
     return cast(VerifierModule, importlib.import_module(_MODULES[verifier]))
 
 
-def in_process_module(verifier: str) -> InProcessVerifier:
-    """Import and return the module of a verifier that scores in a worker process, as `module_of` does."""
-    return cast(InProcessVerifier, module_of(verifier))
+def load_in_process_module(verifier: str) -> InProcessVerifier:
+    """Import and return the module of a verifier that scores in a worker process, as `load_module` does."""
+    return cast(InProcessVerifier, load_module(verifier))
 
 
 def answer_of(verifier: str, response: Response, ground_truth: Any) -> str | None:
@@ -130,13 +132,13 @@ def answer_of(verifier: str, response: Response, ground_truth: Any) -> str | Non
 
     Two responses with the same text have the same score.
     """
-    read = getattr(in_process_module(verifier), "answer_of", None)
+    read = getattr(load_in_process_module(verifier), "answer_of", None)
     return None if read is None else read(response, ground_truth)
 
 
 def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None:
     """Return the final answer that a verifier extracts from a response, or None without one."""
-    read = getattr(in_process_module(verifier), "stated_answer", None)
+    read = getattr(load_in_process_module(verifier), "stated_answer", None)
     return None if read is None else read(response, ground_truth)
 
 
@@ -149,17 +151,17 @@ def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | 
         MemoryError: out of memory, because of this response or earlier ones.
     """
     try:
-        return in_process_module(verifier).judge(response, ground_truth, messages)
+        return load_in_process_module(verifier).judge(response, ground_truth, messages)
     except RecursionError as excess:
-        return too_large(excess)
+        return score_too_large(excess)
     except MemoryError:
         raise
     except CannotJudge as reason:
-        return Score.unjudged(reason)
+        return Score.from_error(reason)
     except Exception as failure:  # a bug must reach the caller as an error, not kill the worker
-        return Score.unjudged(f"{verifier} failed: {type(failure).__name__}: {failure}")
+        return Score.from_error(f"{verifier} failed: {type(failure).__name__}: {failure}")
 
 
-def too_large(excess: Exception) -> Score:
+def score_too_large(excess: Exception) -> Score:
     """Return the score 0 of a response that exhausted the memory or the stack."""
     return Score.binary(False, f"{TOO_LARGE}: {type(excess).__name__}")

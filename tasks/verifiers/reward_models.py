@@ -11,7 +11,7 @@ from typing import Any
 from tasks.verifiers.scores import GroundTruthError
 
 
-def name_of(ground_truth: Any) -> str:
+def parse_name(ground_truth: Any) -> str:
     """Return the name of the model; raises `GroundTruthError` if the ground truth names none."""
     named = ground_truth.get("reward_model") if isinstance(ground_truth, dict) and len(ground_truth) == 1 else None
     if not isinstance(named, str):
@@ -21,7 +21,7 @@ def name_of(ground_truth: Any) -> str:
 
 def check_ground_truth(ground_truth: Any) -> None:
     """Raise `GroundTruthError` if the ground truth names no model; does not check whether it is configured."""
-    name_of(ground_truth)
+    parse_name(ground_truth)
 
 
 def missing_resources(ground_truth: Any) -> list[str]:

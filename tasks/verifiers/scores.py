@@ -148,7 +148,7 @@ class Score:
         return cls(0.0, False, detail, timed_out=True)
 
     @classmethod
-    def unjudged(
+    def from_error(
         cls, error: CannotJudge | str, failure: FunctionFailure | None = None, *, timed_out: bool = False
     ) -> Score:
         """Return the score of a response that could not be scored for the reason `error`."""
@@ -168,7 +168,7 @@ class Score:
         return cls(**fields | tuples)
 
     @classmethod
-    def of_rewards(cls, rewards: Sequence[Reward], passed: bool, detail: str) -> Score:
+    def from_rewards(cls, rewards: Sequence[Reward], passed: bool, detail: str) -> Score:
         """Return the score of several rewards: the weighted mean of the applicable ones, clipped to [0, 1].
 
         Raises:

@@ -21,7 +21,7 @@ from tasks.verifiers import registry
 from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.overlapping import Overlapping
 from tasks.verifiers.scores import CannotJudge, Score
-from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED, waited
+from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED, describe_timeout
 from tasks.verifiers.worker_queues import WorkerLost, WorkerQueues
 from tasks.verifiers.workers import Worker, Workers
 
@@ -122,13 +122,13 @@ class VerifierProcesses:
         if self._overlapping is not None and (score := await self._overlapping.judge(call)) is not None:
             return score
         work = partial(_judge, call, self._limits.wall_seconds)
-        if (score := await _score_of(self._queues.run_fast(work))) is not None:
+        if (score := await _wait_for_score(self._queues.run_fast(work))) is not None:
             return score
         answer = registry.answer_of(verifier, response, ground_truth)
         shared = _Shared() if answer is None else self._shared.setdefault(answer, _Shared())
         async with shared.turn:
             if shared.score is None:
-                score = await _score_of(self._queues.run_slow(work))
+                score = await _wait_for_score(self._queues.run_slow(work))
                 overrun = f"time limit of {self._limits.cpu_seconds:g} s of CPU time"
                 shared.score = Score.overrun(overrun) if score is None else score
             return shared.score
@@ -172,7 +172,7 @@ class _Queue:
                 answer = await worker.ask(line)
         except TimeoutError:
             await self._workers.end(worker)
-            raise CannotJudge(waited(wall_seconds), timed_out=True) from None
+            raise CannotJudge(describe_timeout(wall_seconds), timed_out=True) from None
         except BaseException:  # cancelled: the worker still runs a call whose score is not needed
             self._workers.discard(worker)
             raise
@@ -219,7 +219,7 @@ async def _judge(
     return await queue.judge(line, wall_seconds, fresh=again)
 
 
-async def _score_of(running: Awaitable[Score | None]) -> Score | None:
+async def _wait_for_score(running: Awaitable[Score | None]) -> Score | None:
     try:
         return await running
     except WorkerLost as lost:

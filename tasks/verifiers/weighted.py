@@ -41,7 +41,7 @@ class RewardTerm:
         return self.verifier == "function" and isinstance(self.ground_truth, dict) and "group" in self.ground_truth
 
 
-def terms_of(ground_truth: Any, *, partial: bool = False) -> list[RewardTerm]:
+def parse_terms(ground_truth: Any, *, partial: bool = False) -> list[RewardTerm]:
     """Return the terms of a ground truth; raises `GroundTruthError` if it is malformed.
 
     Args:
@@ -53,7 +53,7 @@ def terms_of(ground_truth: Any, *, partial: bool = False) -> list[RewardTerm]:
     terms = ground_truth["rewards"]
     if not isinstance(terms, list) or not terms:
         raise GroundTruthError("'rewards' must be a list of at least one")
-    listed = [_term(term) for term in terms]
+    listed = [_parse_term(term) for term in terms]
     if not partial and math.fsum(term.weight for term in listed) <= 0:
         raise GroundTruthError("the weights of the rewards must sum to more than 0")
     return listed
@@ -80,27 +80,27 @@ def combine(terms: Sequence[RewardTerm], scores: Sequence[Score], *, partial: bo
         if score.failure is not None:  # its message names the function
             return replace(score, slow=slow)
         if score.error is not None:
-            return Score.unjudged(f"{term.name}: {score.error}", timed_out=score.timed_out)
-    rewards = [_reward(term, score) for term, score in zip(terms, scores, strict=True)]
+            return Score.from_error(f"{term.name}: {score.error}", timed_out=score.timed_out)
+    rewards = [_make_reward(term, score) for term, score in zip(terms, scores, strict=True)]
     rewards += [recorded for score in scores for recorded in score.rewards[1:]]  # of weight 0, in no sum
     detail = "; ".join(f"{term.name}: {score.detail}" for term, score in zip(terms, scores, strict=True))
     if partial:
         combined = Score(0.0, scores[0].passed, detail, rewards=tuple(rewards))
     else:
         try:
-            combined = Score.of_rewards(rewards, scores[0].passed, detail)
+            combined = Score.from_rewards(rewards, scores[0].passed, detail)
         except CannotJudge as reason:
-            return Score.unjudged(reason)
+            return Score.from_error(reason)
     return replace(combined, timed_out=any(score.timed_out for score in scores), slow=slow)
 
 
-def _reward(term: RewardTerm, score: Score) -> Reward:
+def _make_reward(term: RewardTerm, score: Score) -> Reward:
     if score.rewards:  # the first is the verifier's; from a function it may be outside [0, 1] or None
         return score.rewards[0]._replace(name=term.name, weight=term.weight)
     return Reward(term.name, term.weight, score.value)
 
 
-def _term(term: Any) -> RewardTerm:
+def _parse_term(term: Any) -> RewardTerm:
     if not isinstance(term, dict) or set(term) != {"verifier", "weight", "ground_truth"}:
         raise GroundTruthError(f"a reward must have 'verifier', 'weight' and 'ground_truth', got {term!r:.200}")
     weight = term["weight"]

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 from tasks.verifiers import process_limits, registry
-from tasks.verifiers.code.inside.forking import MESSAGE_BYTES, obey
+from tasks.verifiers.code.inside.forking import MESSAGE_BYTES, handle_requests
 from tasks.verifiers.scores import CannotJudge, Score
 
 RETIRED = "retired"
@@ -38,20 +38,20 @@ OVERRUN_SIGNAL = signal.SIGPROF
 
 def main() -> None:
     """Serve as the fork server of a verifier."""
-    serve(warm_up, _work)
+    serve(warm_up, _start_work)
 
 
 def warm_up(settings: Mapping[str, Any]) -> None:
     """Load the verifier that the settings name."""
     logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot parse
-    registry.in_process_module(settings["verifier"]).warm_up()
+    registry.load_in_process_module(settings["verifier"]).warm_up()
 
 
-def _work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
+def _start_work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
     if settings["overlapping"]:
-        asyncio.run(work_overlapping(connection))
+        asyncio.run(run_overlapping_worker(connection))
     else:
-        work(connection, settings["verifier"])
+        run_worker(connection, settings["verifier"])
 
 
 def serve(
@@ -84,14 +84,14 @@ def serve(
         return {"pid": child}, []
 
     if settings["locked_up"]:  # its workers can start no processes
-        obey(control, fork)
+        handle_requests(control, fork)
         return
     process_limits.adopt_orphans()
-    own = process_limits.children()  # an imported module may have started some, which all workers share
+    own = process_limits.list_children()  # an imported module may have started some, which all workers share
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     process_limits.die_with_parent(signal.SIGTERM)  # SIGKILL would leave what its workers have started
     try:
-        obey(control, fork, lambda workers: process_limits.end_children(workers | own))
+        handle_requests(control, fork, lambda workers: process_limits.end_children(workers | own))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         process_limits.end_children()
@@ -120,7 +120,7 @@ def _become_worker(
         os._exit(status)
 
 
-def work(connection: socket.socket, verifier: str) -> None:
+def run_worker(connection: socket.socket, verifier: str) -> None:
     """Run a worker process: score each call on the socket, within its CPU time, until the socket is closed."""
     stream = connection.makefile("rwb")
     for calls, line in enumerate(stream):
@@ -129,13 +129,13 @@ def work(connection: socket.socket, verifier: str) -> None:
         try:
             answer = asdict(registry.judge(verifier, call["response"], call["ground_truth"], call["messages"]))
         except MemoryError as error:
-            answer = {RETIRED: True} if calls else asdict(registry.too_large(error))
+            answer = {RETIRED: True} if calls else asdict(registry.score_too_large(error))
         signal.setitimer(signal.ITIMER_PROF, 0)
         stream.write(json.dumps(answer).encode() + b"\n")
         stream.flush()
 
 
-async def work_overlapping(connection: socket.socket) -> None:
+async def run_overlapping_worker(connection: socket.socket) -> None:
     """Run a worker process of `async def` reward functions: score each call on the socket while others wait."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=LINE_BYTES)
     async with asyncio.TaskGroup() as calls:  # a MemoryError of one call ends it
@@ -163,14 +163,14 @@ async def _answer(call: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(call["wall_seconds"]):
             score = await functions.judge_overlapping(call["response"], call["ground_truth"], call["messages"])
     except TimeoutError:
-        score = Score.unjudged(CannotJudge(waited(call["wall_seconds"]), timed_out=True))
+        score = Score.from_error(CannotJudge(describe_timeout(call["wall_seconds"]), timed_out=True))
     except CannotJudge as reason:
-        score = Score.unjudged(reason)
+        score = Score.from_error(reason)
     answer = {"number": call["number"], "score": None if score is None else asdict(score)}
     writer.write(json.dumps(answer).encode() + b"\n")
     await writer.drain()
 
 
-def waited(wall_seconds: float) -> str:
+def describe_timeout(wall_seconds: float) -> str:
     """Return the reason why a call that reached its wall time limit has no score."""
     return f"the judgement did not end in {wall_seconds:g} s, most of which it waited"

@@ -10,7 +10,7 @@ as much, behind all calls with smaller budgets:
 
 A slow call then waits only for hanging calls that are at its own budget, not for all of their time. In return, a
 hanging call costs up to two thirds more than its limit. (Multilevel feedback queues: Corbató et al., 1962,
-https://doi.org/10.1145/1460833.1460871.) The workers may be processes (`verifier_processes`) or sandboxes
+https://doi.org/10.1145/1460833.1460871.) The workers may be processes (`make_verifier_processes`) or sandboxes
 (`code.programs`).
 """
 
@@ -40,7 +40,7 @@ class WorkerLost(Exception):  # noqa: N818 - named after the event
     """A worker has ended during a call."""
 
 
-def cpu_budgets(first: float, limit: float) -> Iterator[float]:
+def generate_cpu_budgets(first: float, limit: float) -> Iterator[float]:
     """Yield the budgets of one call in seconds, in order; the last one is its limit."""
     budget = first
     while budget < limit / 2:  # the last budget must be much larger than the one before
@@ -68,7 +68,7 @@ class WorkerQueues(Generic[Workers]):
             limit: CPU seconds of its last budget.
             make: returns the workers of a queue, given how many calls run at the same time, and their niceness.
         """
-        self._first, *self._further = cpu_budgets(first, limit)
+        self._first, *self._further = generate_cpu_budgets(first, limit)
         slow = (processes + 1) // 2
         self._fast_slots, self._slow_slots = PrioritySemaphore(processes), PrioritySemaphore(slow)
         self.workers = (make(processes, 0), make(slow, SLOW_NICE))

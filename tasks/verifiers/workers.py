@@ -84,7 +84,7 @@ class Workers:
         self.name = name
         self._program = program
         self._settings = {"memory_mib": memory_mib, "locked_up": locked_up, **(settings or {"verifier": name})}
-        self._variables = _variables(locked_up, nltk_data)
+        self._variables = _build_environment(locked_up, nltk_data)
         self._server: ForkServer | None = None
         self._one_at_a_time = asyncio.Lock()
         self._closing: set[asyncio.Task[tuple[int, bool]]] = set()
@@ -109,7 +109,7 @@ class Workers:
                 async with self._one_at_a_time:
                     server = await self._started()
                     try:
-                        answer, _ = await _order(server, order, [theirs.fileno()], ANSWER_SECONDS)
+                        answer, _ = await _send_order(server, order, [theirs.fileno()], ANSWER_SECONDS)
                     except ForkServerLost as error:
                         logger.warning("the fork server of %s workers %s", self.name, error)
                         continue
@@ -132,7 +132,7 @@ class Workers:
         with suppress(ForkServerLost):
             if worker.server is self._server:
                 order = {"end": worker.pid, "patience": patience}
-                answer, _ = await _order(worker.server, order, (), ANSWER_SECONDS)
+                answer, _ = await _send_order(worker.server, order, (), ANSWER_SECONDS)
                 return int(answer["status"]), bool(answer["killed"])
         return -9, False
 
@@ -168,7 +168,7 @@ class Workers:
         self._server = ForkServer(command, self._variables, end_seconds=end_seconds)
         began = time.monotonic()
         try:
-            await _order(self._server, self._settings, (), START_SECONDS)
+            await _send_order(self._server, self._settings, (), START_SECONDS)
         except ForkServerLost:
             late = time.monotonic() - began >= START_SECONDS
             fault = f"takes longer to start than {START_SECONDS:g} s" if late else "ends as it starts: see stderr"
@@ -187,7 +187,7 @@ class Workers:
             self._server = None
 
 
-async def _order(
+async def _send_order(
     server: ForkServer, order: Mapping[str, Any], descriptors: Sequence[int], seconds: float
 ) -> tuple[dict[str, Any], list[int]]:
     """Send a request in a thread, so that a hanging server does not block the event loop.
@@ -206,7 +206,7 @@ async def _order(
         raise
 
 
-def _variables(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
+def _build_environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
     """Return the environment variables of the fork server: what Python and NLTK need, or a copy of this one."""
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
     if nltk_data is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.failures import one_line
 from tasks.view import viewer
-from tasks.view.environment import environment
+from tasks.view.environment import ensure_environment
 from tasks.view.responses import find_responses
 from tasks.view.selection import select
 
@@ -50,9 +50,9 @@ def _write(tables: Mapping[str, Path], folder: Path) -> list[str]:
             os.symlink(path.resolve(), run / f"{name}.parquet")
         responses = find_responses(run)
         chosen = select(responses)
-        made = environment(logger.info)
+        made = ensure_environment(logger.info)
         viewer.write_logs(made, responses, chosen.logs, logs, lambda path, count: None)
-        viewer.bundle(made, logs, folder)
+        viewer.write_bundle(made, logs, folder)
     return [
         f"{chosen.counts}. A file server shows them: python -m http.server",
         *(f"Left out: {message}" for message in chosen.left_out),

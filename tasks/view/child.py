@@ -72,7 +72,7 @@ class PromptTables:
         return self._tables[table].slice(row, 1).to_pylist()[0]
 
 
-def samples_of(
+def make_samples(
     log: Mapping[str, Any], prompts: PromptTables, spreads: Mapping[int, float], cache: dict[tuple[str, int], pa.Table]
 ) -> Iterator[dict[str, Any]]:
     """Yield the samples of a log, as `tasks.view.mapping` makes them, group by group.
@@ -90,7 +90,7 @@ def samples_of(
         identity = prompt_id if prompt_id not in taken else f"{prompt_id}-{group}"
         taken.add(identity)
         if log["kind"] == "flipped":
-            yield from _flipped(log["sides"], members, prompt, identity)
+            yield from _make_flipped(log["sides"], members, prompt, identity)
             continue
         for epoch, row in enumerate(sorted(members, key=lambda row: row["sample"]), 1):
             if spreads.get(row.get("group", -1)) is not None:
@@ -98,7 +98,7 @@ def samples_of(
             yield mapping.sample(row, prompt, identity, epoch)
 
 
-def _flipped(
+def _make_flipped(
     sides: Sequence[str], members: Sequence[dict[str, Any]], prompt: Mapping[str, Any] | None, identity: str
 ) -> Iterator[dict[str, Any]]:
     by_policy = {
@@ -107,7 +107,7 @@ def _flipped(
     }
     for number in range(max(map(len, by_policy.values()))):
         pair = [(policy, rows[number] if number < len(rows) else None) for policy, rows in by_policy.items()]
-        yield mapping.flipped(pair, prompt, identity, number + 1)
+        yield mapping.make_flipped_sample(pair, prompt, identity, number + 1)
 
 
 class LogWriter:
@@ -130,20 +130,20 @@ class LogWriter:
         """
         api, created = self._log, (self._began + timedelta(seconds=number)).isoformat()
         identity = hashlib.sha256(about["path"].encode()).hexdigest()[:22]
-        means, epochs = mapping.means(samples), max((one["epoch"] for one in samples), default=1)
+        means, epochs = mapping.compute_means(samples), max((one["epoch"] for one in samples), default=1)
         prompts = len({one["id"] for one in samples})
         log = api.EvalLog(
             status="success",
             eval=api.EvalSpec(
                 created=created,
-                task=mapping.plain(about["task"]),
+                task=mapping.make_plain(about["task"]),
                 task_id=identity,
                 eval_id=identity,
                 run_id=hashlib.sha256(self._run.encode()).hexdigest()[:22],
-                dataset=api.EvalDataset(name=mapping.plain(about["task"]), samples=prompts),
-                model=mapping.plain(about["model"]),
+                dataset=api.EvalDataset(name=mapping.make_plain(about["task"]), samples=prompts),
+                model=mapping.make_plain(about["model"]),
                 config=api.EvalConfig(epochs=epochs),
-                metadata=mapping.plain({"run": self._run, **about["metadata"]}),
+                metadata=mapping.make_plain({"run": self._run, **about["metadata"]}),
                 # Prompts and responses are untrusted: without this, the viewer renders their markdown and links.
                 viewer=self._viewer.ViewerConfig(trust_content=False),
             ),
@@ -162,7 +162,7 @@ class LogWriter:
                 ],
             ),
             stats=api.EvalStats(started_at=created, completed_at=created),
-            samples=[self._sample(one, mapping.plain(about["model"])) for one in samples],
+            samples=[self._sample(one, mapping.make_plain(about["model"])) for one in samples],
         )
         path = self._folder / about["path"]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,17 +203,17 @@ class LogWriter:
 def write_logs(request: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Write the logs of a request. Yield the path of each and its number of responses."""
     cache: dict[tuple[str, int], pa.Table] = {}
-    prompts = PromptTables(request["prompts"], _prompt_ids(request["logs"]))
-    spreads = _spreads(request["ledger"])
+    prompts = PromptTables(request["prompts"], _collect_prompt_ids(request["logs"]))
+    spreads = _read_spreads(request["ledger"])
     writer = LogWriter(Path(request["folder"]), request["run"], len(request["logs"]))
     # The viewer lists the newest file first.
     for number, log in enumerate(reversed(request["logs"])):
-        samples = list(samples_of(log, prompts, spreads, cache))
+        samples = list(make_samples(log, prompts, spreads, cache))
         writer.write(log, samples, number)
         yield log["path"], len(samples)
 
 
-def _prompt_ids(logs: Sequence[Mapping[str, Any]]) -> pa.Array:
+def _collect_prompt_ids(logs: Sequence[Mapping[str, Any]]) -> pa.Array:
     """Return the ids of the prompts of all logs."""
     wanted: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for log in logs:
@@ -227,7 +227,7 @@ def _prompt_ids(logs: Sequence[Mapping[str, Any]]) -> pa.Array:
     return pa.array(sorted(ids), pa.string())
 
 
-def _spreads(ledger: str | None) -> dict[int, float]:
+def _read_spreads(ledger: str | None) -> dict[int, float]:
     """Return the standard deviation of the advantages of each group, if there is a ledger."""
     spreads: dict[int, float] = {}
     for _, table in read_columns(Path(ledger), ["group", "advantage_spread"]) if ledger else ():

@@ -44,7 +44,7 @@ def is_made(folder: Path) -> bool:
     return (folder / "bin" / "inspect").is_file() and (folder / "bin" / "python").exists()
 
 
-def environment(say: Callable[[str], None]) -> Path:
+def ensure_environment(say: Callable[[str], None]) -> Path:
     """Return the folder of Inspect's environment, and make it if there is none.
 
     Args:

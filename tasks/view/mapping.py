@@ -33,14 +33,14 @@ MOST_LEVELS = 32
 Values = dict[str, Any]
 
 
-def plain(value: Any) -> Any:
+def make_plain(value: Any) -> Any:
     """Return a JSON value whose texts can be encoded as UTF-8: a surrogate, which JSON may contain, is escaped."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
-        return {plain(str(key)): plain(item) for key, item in value.items()}
+        return {make_plain(str(key)): make_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [make_plain(item) for item in value]
     return value
 
 
@@ -53,31 +53,31 @@ def sample(row: Mapping[str, Any], prompt: Mapping[str, Any] | None, identity: s
         identity: the sample's id, the same for all responses of a group.
         epoch: the number of the response in its group, from 1.
     """
-    answered = _answered(row, prompt)
+    answered = _build_answer(row, prompt)
     restarts = [number for number, message in enumerate(answered) if message.get("restarted")]
-    scores = dict(_scores(row))
-    return plain(
+    scores = dict(_list_scores(row))
+    return make_plain(
         {
             "id": identity,
             "epoch": epoch,
-            "input": _asked(row, prompt),
-            "target": _target(prompt),
-            "messages": [*_asked(row, prompt), *answered],
+            "input": _build_input(row, prompt),
+            "target": _format_target(prompt),
+            "messages": [*_build_input(row, prompt), *answered],
             "tokens": row["num_tokens"],
             "scores": scores,
             "error": None if scores else row.get("error") or row.get("detail") or "this response was not scored",
             "metadata": {
                 **({"outcome": row["fate"]} if "fate" in row else {}),
                 **{name: row[name] for name in (*TRAINING_METADATA, *OTHER_METADATA) if row.get(name) is not None},
-                **_about(prompt),
-                **({"environment": _json(row["outcome"])} if row.get("outcome") else {}),
+                **_describe_prompt(prompt),
+                **({"environment": _parse_json(row["outcome"])} if row.get("outcome") else {}),
                 **({"conversation begins again at turns": restarts} if restarts else {}),
             },
         }
     )
 
 
-def flipped(
+def make_flipped_sample(
     sides: Sequence[tuple[str, Mapping[str, Any] | None]],
     prompt: Mapping[str, Any] | None,
     identity: str,
@@ -92,15 +92,15 @@ def flipped(
         epoch: the number of the responses, from 1.
     """
     rows = [(policy, row) for policy, row in sides if row is not None]
-    return plain(
+    return make_plain(
         {
             "id": identity,
             "epoch": epoch,
-            "input": _asked(rows[0][1], prompt),
-            "target": _target(prompt),
+            "input": _build_input(rows[0][1], prompt),
+            "target": _format_target(prompt),
             "messages": [
-                *_asked(rows[0][1], prompt),
-                *(message | {"policy": policy} for policy, row in rows for message in _answered(row, prompt)),
+                *_build_input(rows[0][1], prompt),
+                *(message | {"policy": policy} for policy, row in rows for message in _build_answer(row, prompt)),
             ],
             "tokens": sum(row["num_tokens"] for _, row in rows),
             # The viewer lists the first score: that of the policy which is compared with the other.
@@ -114,12 +114,12 @@ def flipped(
                 if row["passed"] is not None
             },
             "error": None,
-            "metadata": {"prompt_id": rows[0][1]["prompt_id"], **_about(prompt)},
+            "metadata": {"prompt_id": rows[0][1]["prompt_id"], **_describe_prompt(prompt)},
         }
     )
 
 
-def means(samples: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+def compute_means(samples: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
     """Return the mean of each score of samples and the number of samples that have it, with `passed` as 0 or 1.
 
     The names have the order of the sample with the most scores.
@@ -133,25 +133,25 @@ def means(samples: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
     return {name: (total / count, count) for name, (total, count) in totals.items()}
 
 
-def _asked(row: Mapping[str, Any], prompt: Mapping[str, Any] | None) -> list[Values]:
+def _build_input(row: Mapping[str, Any], prompt: Mapping[str, Any] | None) -> list[Values]:
     if prompt is None:
-        return [_message("user", f"(the prompt {row['prompt_id']} is in no table of this run)")]
-    return [_message(turn["role"], turn["content"]) for turn in prompt["messages"]]
+        return [_make_message("user", f"(the prompt {row['prompt_id']} is in no table of this run)")]
+    return [_make_message(turn["role"], turn["content"]) for turn in prompt["messages"]]
 
 
-def _answered(row: Mapping[str, Any], prompt: Mapping[str, Any] | None) -> list[Values]:
+def _build_answer(row: Mapping[str, Any], prompt: Mapping[str, Any] | None) -> list[Values]:
     """Return the messages after the prompt: a response, or the turns of an episode with their tool calls."""
     turns = row.get("turns")
     if not turns:
-        return [_message("assistant", row["response"])]
-    pattern = _pattern(prompt)
+        return [_make_message("assistant", row["response"])]
+    pattern = _make_pattern(prompt)
     messages, waiting = [], []
     for number, turn in enumerate(turns):
-        message = _message(turn["role"], turn["content"])
+        message = _make_message(turn["role"], turn["content"])
         if turn["anew"] and not (number and turns[number - 1]["anew"]):
             message["restarted"] = True
         if turn["sampled"]:
-            waiting = list(_calls(turn["content"], pattern, number))
+            waiting = list(_parse_calls(turn["content"], pattern, number))
             message["calls"] = list(waiting)
         elif message["role"] == "tool" and waiting:
             message["answers"] = waiting.pop(0)
@@ -159,17 +159,17 @@ def _answered(row: Mapping[str, Any], prompt: Mapping[str, Any] | None) -> list[
     return messages
 
 
-def _message(role: str, content: str) -> Values:
+def _make_message(role: str, content: str) -> Values:
     return {"role": role if role in ROLES else "user", "said_by": role, "content": content}
 
 
-def _calls(text: str, pattern: re.Pattern[str], turn: int) -> Iterator[Values]:
+def _parse_calls(text: str, pattern: re.Pattern[str], turn: int) -> Iterator[Values]:
     """Yield the tool calls in a turn. A call that is not an object with a name has the name `(unreadable)`."""
     for number, match in enumerate(pattern.findall(text)):
-        call = _json(match)
+        call = _parse_json(match)
         name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
         if isinstance(arguments, str):
-            arguments = _json(arguments)
+            arguments = _parse_json(arguments)
         yield {
             "id": f"call-{turn}-{number}",
             "name": name if isinstance(name, str) and name else "(unreadable)",
@@ -183,13 +183,13 @@ def _is_shallow(value: Any, levels: int = MOST_LEVELS) -> bool:
     return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
 
 
-def _pattern(prompt: Mapping[str, Any] | None) -> re.Pattern[str]:
-    environment = _json(prompt["environment"]) if prompt and prompt.get("environment") else None
+def _make_pattern(prompt: Mapping[str, Any] | None) -> re.Pattern[str]:
+    environment = _parse_json(prompt["environment"]) if prompt and prompt.get("environment") else None
     own = environment.get("tool_pattern") if isinstance(environment, dict) else None
     return re.compile(own or HERMES, re.DOTALL)
 
 
-def _scores(row: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
+def _list_scores(row: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     """Yield the score, the verdict and each reward of a response by name. A response without a score has none."""
     if row["score"] is None:
         return
@@ -197,31 +197,31 @@ def _scores(row: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     yield "score", {"value": row["score"], "answer": row.get("answer"), "explanation": reason}
     if row["passed"] is not None:
         yield "passed", {"value": VERDICTS[row["passed"]], "answer": row.get("answer"), "explanation": reason}
-    for name, value in _rewards(row["rewards"]):
+    for name, value in _list_rewards(row["rewards"]):
         if value is not None:
             taken = name in ("score", "passed")
             yield f"reward_{name}" if taken else name, {"value": value, "answer": None, "explanation": ""}
 
 
-def _rewards(rewards: Iterable[Any] | None) -> Iterator[tuple[str, float | None]]:
+def _list_rewards(rewards: Iterable[Any] | None) -> Iterator[tuple[str, float | None]]:
     """Yield rewards by name: pairs in training's tables, and mappings in others."""
     for part in rewards or ():
         yield (part["name"], part["value"]) if isinstance(part, Mapping) else (part[0], part[1])
 
 
-def _about(prompt: Mapping[str, Any] | None) -> Values:
+def _describe_prompt(prompt: Mapping[str, Any] | None) -> Values:
     if prompt is None:
         return {}
-    columns = _json(prompt.get("metadata") or "{}")
+    columns = _parse_json(prompt.get("metadata") or "{}")
     return {name: prompt[name] for name in PROMPT_METADATA} | ({"columns": columns} if columns else {})
 
 
-def _target(prompt: Mapping[str, Any] | None) -> str:
-    truth = "" if prompt is None else _json(prompt["ground_truth"])
+def _format_target(prompt: Mapping[str, Any] | None) -> str:
+    truth = "" if prompt is None else _parse_json(prompt["ground_truth"])
     return truth if isinstance(truth, str) or prompt is None else str(prompt["ground_truth"])
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Return the value of a JSON text, or the text itself if it is none."""
     try:
         return json.loads(text)

@@ -81,7 +81,7 @@ def find_responses(run: Path) -> ResponseTables:
     tables.ledger = path if (path := run / "ledger.parquet").is_file() else None
     tables.difficulty = path if (path := run / "rollouts.parquet").is_file() else None
     tables.evaluation = path if (path := run / "evaluation_rollouts.parquet").is_file() else None
-    address = _address(run)
+    address = _find_address(run)
     for folder in (run / FETCHED, run / "rollouts", Path(address)) if address else (run / FETCHED, run / "rollouts"):
         tables.training = tables.training or sorted(folder.glob("*.parquet"))
     if address and not tables.training:
@@ -92,7 +92,7 @@ def find_responses(run: Path) -> ResponseTables:
     return tables
 
 
-def _address(run: Path) -> str:
+def _find_address(run: Path) -> str:
     """Return the address of training's responses in a run's summary, or an empty text."""
     path = run / "summary.json"
     return str(json.loads(path.read_text()).get(RESPONSES) or "") if path.is_file() else ""
@@ -119,10 +119,10 @@ def read_rows(part: Rows, cache: dict[tuple[str, int], pa.Table]) -> list[dict[s
     if key not in cache:
         cache.clear()
         with pq.ParquetFile(part.file) as file:
-            cache[key] = file.read_row_group(part.row_group, columns=_without_tokens(file.schema))
+            cache[key] = file.read_row_group(part.row_group, columns=_drop_token_columns(file.schema))
     return cache[key].take(pa.array(part.rows, pa.int64())).to_pylist()
 
 
-def _without_tokens(schema: pq.ParquetSchema) -> list[str]:
+def _drop_token_columns(schema: pq.ParquetSchema) -> list[str]:
     paths = [schema.column(number).path for number in range(len(schema))]
     return [path for path in paths if not TOKENS.intersection(path.split("."))]

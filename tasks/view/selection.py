@@ -78,7 +78,7 @@ class Log:
         """The number of responses."""
         return sum(len(part.rows) for part in self.rows)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the log as JSON values for `tasks.view.child`."""
         return asdict(self)
 
@@ -141,20 +141,20 @@ def _add_training(
         if tables.elsewhere:
             chosen.left_out.append(f"the responses of training are in {tables.elsewhere}, not on this machine")
         return
-    logs = _training_responses(tables.training)
+    logs = _read_training_responses(tables.training)
     outcomes = {fate for _, fate in logs}
     if outcome is not None and outcome not in outcomes:
-        raise ViewError(f"--outcome {outcome}: no group of this run has it{_near(outcome, outcomes)}")
+        raise ViewError(f"--outcome {outcome}: no group of this run has it{_describe_near(outcome, outcomes)}")
     taken = {step for step, fate in logs if fate == "trained"}
     sizes: defaultdict[int, int] = defaultdict(int)
     for (step, fate), responses in sorted(logs.items()):
         sizes[step] += len(responses) if outcome in (None, fate) else 0
-    wanted = _some_steps(chosen, sizes, most) if steps is None else _within(steps, list(sizes), taken)
+    wanted = _choose_steps(chosen, sizes, most) if steps is None else _select_range(steps, list(sizes), taken)
     for step in reversed(wanted):
         for fate in sorted(outcomes if outcome is None else {outcome}):
             if of_log := logs.get((step, fate)):
-                chosen.logs += _parts(
-                    f"training/step-{step:05d}-{_safe(fate)}",
+                chosen.logs += _split_log(
+                    f"training/step-{step:05d}-{_make_safe(fate)}",
                     kind="training",
                     task=f"step {step:05d} {fate}",
                     model="training",
@@ -163,17 +163,17 @@ def _add_training(
                 )
 
 
-def _some_steps(chosen: Selection, sizes: Mapping[int, int], most: int) -> list[int]:
+def _choose_steps(chosen: Selection, sizes: Mapping[int, int], most: int) -> list[int]:
     """Return some of the steps, and add to `chosen` how many are left out. `sizes` has their responses."""
     known = [step for step, size in sizes.items() if size]
-    wanted = _evenly(known, sum(sizes.values()), most)
+    wanted = _pick_evenly(known, sum(sizes.values()), most)
     if left := len(known) - len(wanted):
         some = ", ".join(map(str, wanted[:STEPS_NAMED])) + (", ..." if len(wanted) > STEPS_NAMED else "")
         chosen.left_out.append(f"{left:,} of {len(known):,} steps ({some} are shown; --step A:B shows others)")
     return wanted
 
 
-def _within(steps: tuple[int, int], known: Sequence[int], taken: Set[int]) -> list[int]:
+def _select_range(steps: tuple[int, int], known: Sequence[int], taken: Set[int]) -> list[int]:
     """Return the known steps of a range. If there are none, the error names the nearest up to the last that was taken.
 
     Groups that no step took have the number after it if the weights of the last step sampled them.
@@ -192,7 +192,7 @@ def _within(steps: tuple[int, int], known: Sequence[int], taken: Set[int]) -> li
     return wanted
 
 
-def _training_responses(files: Iterable[Path]) -> dict[tuple[int, str], list[Response]]:
+def _read_training_responses(files: Iterable[Path]) -> dict[tuple[int, str], list[Response]]:
     """Return the responses by step and outcome. A group that no step took has the step of its newest weights."""
     logs: defaultdict[tuple[int, str], list[Response]] = defaultdict(list)
     names = ["group", "prompt_id", "step", "fate", "last_version", "num_tokens"]
@@ -210,7 +210,7 @@ def _training_responses(files: Iterable[Path]) -> dict[tuple[int, str], list[Res
     return dict(logs)
 
 
-def _evenly(steps: Sequence[int], responses: int, most: int) -> list[int]:
+def _pick_evenly(steps: Sequence[int], responses: int, most: int) -> list[int]:
     """Return steps at equal distances, the first and the last among them, so that about `most` responses are shown."""
     count = max(2, len(steps) * most // max(responses, 1))
     if count >= len(steps):
@@ -223,18 +223,20 @@ def _add_evaluation(chosen: Selection, tables: ResponseTables, benchmark: str | 
         if benchmark is not None:
             raise ViewError(f"{tables.run} has no evaluation, so that --benchmark {benchmark} shows nothing")
         return
-    answered, verdicts = _evaluation_responses(tables.evaluation)
+    answered, verdicts = _read_evaluation_responses(tables.evaluation)
     benchmarks = list(dict.fromkeys(of for of, _ in answered))
     if benchmark is not None and benchmark not in benchmarks:
-        raise ViewError(f"--benchmark {benchmark}: this run has none of this name{_near(benchmark, benchmarks)}")
+        raise ViewError(
+            f"--benchmark {benchmark}: this run has none of this name{_describe_near(benchmark, benchmarks)}"
+        )
     shown = benchmarks if benchmark is None else [benchmark]
     logs = {key: responses for key, responses in answered.items() if key[0] in shown}
-    intervals = _intervals(tables)
-    share = _share(logs.values(), most if benchmark is None else None)
+    intervals = _read_intervals(tables)
+    share = _compute_share(logs.values(), most if benchmark is None else None)
     for (of, policy), responses in logs.items():
-        some = _first_groups(responses, share)
-        chosen.logs += _parts(
-            f"evaluation/{_safe(of)}-{_safe(policy)}",
+        some = _take_first_groups(responses, share)
+        chosen.logs += _split_log(
+            f"evaluation/{_make_safe(of)}-{_make_safe(policy)}",
             kind="evaluation",
             task=of,
             model=policy,
@@ -246,11 +248,11 @@ def _add_evaluation(chosen: Selection, tables: ResponseTables, benchmark: str | 
                 f"{left:,} of {len(responses):,} responses of {policy} to {of} (--benchmark {of} shows all)"
             )
     for of in shown:
-        for baseline, policy in _pairs(tables, [policy for known, policy in answered if known == of]):
+        for baseline, policy in _list_pairs(tables, [policy for known, policy in answered if known == of]):
             _add_flipped(chosen, of, (baseline, policy), answered, verdicts)
 
 
-def _evaluation_responses(path: Path) -> tuple[dict[Asked, list[Response]], dict[Asked, dict[str, list[bool]]]]:
+def _read_evaluation_responses(path: Path) -> tuple[dict[Asked, list[Response]], dict[Asked, dict[str, list[bool]]]]:
     """Return the responses, and the verdicts by prompt, by benchmark and policy."""
     answered: defaultdict[Asked, list[Response]] = defaultdict(list)
     verdicts: defaultdict[Asked, dict[str, list[bool]]] = defaultdict(dict)
@@ -286,8 +288,8 @@ def _add_flipped(
             chosen.left_out.append(f"{len(changed) - MOST_FLIPPED:,} questions of {of} that became {name}")
         if responses:
             # Rows of both policies to a question have to be in one part: they are divided by question.
-            chosen.logs += _parts(
-                f"flipped/{_safe(of)}-{name}-{_safe(pair[1])}-vs-{_safe(pair[0])}",
+            chosen.logs += _split_log(
+                f"flipped/{_make_safe(of)}-{name}-{_make_safe(pair[1])}-vs-{_make_safe(pair[0])}",
                 kind="flipped",
                 task=f"flipped {of}: {name}",
                 model=f"{pair[1]} vs {pair[0]}",
@@ -297,7 +299,7 @@ def _add_flipped(
             )
 
 
-def _pairs(tables: ResponseTables, policies: Sequence[str]) -> list[tuple[str, str]]:
+def _list_pairs(tables: ResponseTables, policies: Sequence[str]) -> list[tuple[str, str]]:
     """Return the policies that the evaluation compares, each after its baseline."""
     path = tables.run / "evaluation.parquet"
     if not path.is_file():
@@ -311,7 +313,7 @@ def _pairs(tables: ResponseTables, policies: Sequence[str]) -> list[tuple[str, s
     return list(pairs)
 
 
-def _intervals(tables: ResponseTables) -> dict[Asked, list[dict[str, Any]]]:
+def _read_intervals(tables: ResponseTables) -> dict[Asked, list[dict[str, Any]]]:
     """Return the rows of `EVALUATION` on a benchmark's policy: metrics with the bounds of their intervals."""
     path = tables.run / "evaluation.parquet"
     intervals: defaultdict[Asked, list[dict[str, Any]]] = defaultdict(list)
@@ -333,11 +335,11 @@ def _add_difficulty(chosen: Selection, tables: ResponseTables, most: int) -> Non
         columns = (table.column(name).to_pylist() for name in names)
         for at, (policy, prompt_id, tokens) in enumerate(zip(*columns, strict=True)):
             answered[policy].append(Response(str(tables.difficulty), number, at, prompt_id, prompt_id, tokens))
-    share = _share(answered.values(), most)
+    share = _compute_share(answered.values(), most)
     for policy, responses in answered.items():
-        some = _first_groups(responses, share)
-        chosen.logs += _parts(
-            f"difficulty/{_safe(policy)}",
+        some = _take_first_groups(responses, share)
+        chosen.logs += _split_log(
+            f"difficulty/{_make_safe(policy)}",
             kind="difficulty",
             task="difficulty",
             model=policy,
@@ -348,13 +350,13 @@ def _add_difficulty(chosen: Selection, tables: ResponseTables, most: int) -> Non
             chosen.left_out.append(f"{left:,} of {len(responses):,} responses of difficulty")
 
 
-def _share(logs: Iterable[Sequence[Response]], most: int | None) -> int | None:
+def _compute_share(logs: Iterable[Sequence[Response]], most: int | None) -> int | None:
     """Return the maximum number of responses of each log, so that all have about `most`."""
     sizes = [len(responses) for responses in logs]
     return None if most is None or sum(sizes) <= most else max(1, most // len(sizes))
 
 
-def _first_groups(responses: Sequence[Response], most: int | None) -> Sequence[Response]:
+def _take_first_groups(responses: Sequence[Response], most: int | None) -> Sequence[Response]:
     """Return the responses to the first prompts, as many as have at most about `most` responses together."""
     if most is None or len(responses) <= most:
         return responses
@@ -371,7 +373,7 @@ def _first_groups(responses: Sequence[Response], most: int | None) -> Sequence[R
     return [response for response in responses if response.group in prompts]
 
 
-def _parts(path: str, responses: Sequence[Response], task: str, **about: Any) -> Iterator[Log]:
+def _split_log(path: str, responses: Sequence[Response], task: str, **about: Any) -> Iterator[Log]:
     """Yield the log, or several logs of parts of its responses. ResponseTables of a group stay together."""
     by_group: defaultdict[int | str, list[Response]] = defaultdict(list)
     for response in responses:
@@ -389,17 +391,17 @@ def _parts(path: str, responses: Sequence[Response], task: str, **about: Any) ->
     for number, part in enumerate(parts, 1):
         ending = f"-{number:03d}" if len(parts) > 1 else ""
         of = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
-        yield Log(f"{path}{ending}.eval", task=f"{task}{of}", rows=list(_rows(part)), **about)
+        yield Log(f"{path}{ending}.eval", task=f"{task}{of}", rows=list(_make_rows(part)), **about)
 
 
-def _rows(responses: Iterable[Response]) -> Iterator[Rows]:
+def _make_rows(responses: Iterable[Response]) -> Iterator[Rows]:
     ordered = sorted(responses, key=lambda response: (response.file, response.row_group, response.row))
     for (file, row_group), members in groupby(ordered, key=lambda response: (response.file, response.row_group)):
         yield Rows(file, row_group, [response.row for response in members])
 
 
 def _name_apart(logs: Iterable[Log]) -> None:
-    """Add a number to the paths of logs that have the path of an earlier one: `_safe` makes some names equal."""
+    """Add a number to the paths of logs that have the path of an earlier one: `_make_safe` makes some names equal."""
     taken: set[str] = set()
     for log in logs:
         stem, number = log.path.removesuffix(".eval"), 2
@@ -409,12 +411,12 @@ def _name_apart(logs: Iterable[Log]) -> None:
         taken.add(log.path.lower())
 
 
-def _safe(name: str) -> str:
+def _make_safe(name: str) -> str:
     """Return a name as a part of a file's name."""
     return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip(".") or "_"
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def _describe_near(name: str, known: Iterable[str]) -> str:
     """Return the known name that is meant, or some of the known names."""
     names = sorted(known)
     return close_match(name, names) or f"; there are: {', '.join(islice(names, 20)) or 'none'}"

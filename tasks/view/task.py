@@ -7,7 +7,7 @@ from pathlib import Path
 from flytekit import Resources
 
 from images import DATA
-from tasks.flyte.stages import Folder, Parquet, local, output_folder, scratch, stage
+from tasks.flyte.stages import Folder, Parquet, make_output_folder, make_scratch_path, stage, to_local
 from tasks.view.bundle import NOT_WANTED, README
 
 
@@ -23,18 +23,18 @@ def bundle_responses(evaluation: Parquet, prompts: Parquet, rollouts: Parquet) -
     from tasks.view.bundle import write_bundle
 
     tables: dict[str, Path] = {
-        "evaluation": local(evaluation),
-        "evaluation_prompts": local(prompts),
-        "evaluation_rollouts": local(rollouts),
+        "evaluation": to_local(evaluation),
+        "evaluation_prompts": to_local(prompts),
+        "evaluation_rollouts": to_local(rollouts),
     }
-    folder = scratch("view")
+    folder = make_scratch_path("view")
     write_bundle(tables, folder)
-    return output_folder(folder)
+    return make_output_folder(folder)
 
 
 def empty_view() -> Folder:
     """Return the folder of a run whose evaluation file does not set `view`."""
-    folder = scratch("view")
+    folder = make_scratch_path("view")
     folder.mkdir()
     (folder / README).write_text(NOT_WANTED + "\n")
-    return output_folder(folder)
+    return make_output_folder(folder)

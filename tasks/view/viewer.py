@@ -54,13 +54,13 @@ def write_logs(
         "folder": str(folder.resolve()),
         "prompts": [str(path.resolve()) for path in tables.prompts],
         "ledger": tables.ledger and str(tables.ledger.resolve()),
-        "logs": [log.as_json() for log in logs],
+        "logs": [log.to_json() for log in logs],
     }
     with tempfile.TemporaryDirectory() as scratch, Path(scratch, "errors.txt").open("w+") as errors:
         asked = Path(scratch, "request.json")
         asked.write_text(json.dumps(request))
-        command = [*_program(environment, "child"), str(asked)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=_variables()) as child:  # noqa: S603
+        command = [*_build_command(environment, "child"), str(asked)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=_make_env()) as child:  # noqa: S603
             assert child.stdout is not None
             for line in child.stdout:
                 wrote(*json.loads(line))
@@ -81,7 +81,7 @@ def check_replaceable(folder: Path) -> None:
         raise ViewError(f"--bundle {folder}: the folder contains something else; name an empty or a new one")
 
 
-def bundle(environment: Path, logs: Path, folder: Path) -> None:
+def write_bundle(environment: Path, logs: Path, folder: Path) -> None:
     """Write a static copy of the viewer and the logs to `folder`, which any file server can show.
 
     Opened as a file, its page says that it needs one.
@@ -100,7 +100,7 @@ def bundle(environment: Path, logs: Path, folder: Path) -> None:
         "--output-dir",
         str(folder),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_variables())  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_make_env())  # noqa: S603
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ViewError(f"--bundle {folder}: Inspect cannot write it: {lines[-1]}")
@@ -111,7 +111,7 @@ def bundle(environment: Path, logs: Path, folder: Path) -> None:
     page.write_text(text.replace(APP, APP.replace("><", f">{NOTICE}<")))
 
 
-def free_port(wanted: int | None) -> int:
+def find_free_port(wanted: int | None) -> int:
     """Return the port to listen on: `wanted`, or the first free port from `PORT` on if it is None.
 
     Raises:
@@ -141,13 +141,13 @@ def serve(environment: Path, logs: Path, port: int) -> None:
     Raises:
         ViewError: the viewer ended.
     """
-    command = [*_program(environment, "server"), str(os.getpid()), str(environment / "bin" / "inspect")]
+    command = [*_build_command(environment, "server"), str(os.getpid()), str(environment / "bin" / "inspect")]
     command += ["view", "start", "--log-dir", str(logs), "--recursive"]
     command += ["--host", HOST, "--port", str(port), "--no-trust-content", "--display", "none", "--log-level", "error"]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt, so that callers remove their logs
     with tempfile.TemporaryDirectory() as own:
         # Inspect notes the process of each port in this folder, and would end an earlier one, whatever it is by now.
-        variables = _variables() | {"XDG_DATA_HOME": own}
+        variables = _make_env() | {"XDG_DATA_HOME": own}
         with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL) as child:  # noqa: S603
             try:
                 status = child.wait()
@@ -157,12 +157,12 @@ def serve(environment: Path, logs: Path, port: int) -> None:
     raise ViewError(f"the viewer on port {port} ended with status {status}")
 
 
-def _program(environment: Path, module: str) -> list[str]:
+def _build_command(environment: Path, module: str) -> list[str]:
     """Return the command that runs `main` of a module of `tasks.view` in Inspect's environment, without arguments."""
     root = Path(tasks.__path__[0]).parent
     return [str(environment / "bin" / "python"), "-c", START.format(module=module), str(root)]
 
 
-def _variables() -> dict[str, str]:
+def _make_env() -> dict[str, str]:
     """Return the variables of Inspect's processes. Keys of services, which it would never need, are not among them."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ}

@@ -38,7 +38,7 @@ from flytekit.models.literals import Literal
 from flytekit.remote import FlyteRemote
 from flytekit.tools.translator import Options
 
-from tasks.inputs.files import quickstart
+from tasks.inputs.files import load_quickstart
 from tasks.mixing.spec import MixtureSpec
 from tasks.tables.schemas import StageSummary
 from tests.paths import ROOT
@@ -81,7 +81,7 @@ class Backend:
 
     def start(self, seed: int, raw_data: str | None = None):
         """Launches a short run; `raw_data` is where its files go."""
-        data, training, evaluation = quickstart()
+        data, training, evaluation = load_quickstart()
         training = training.model_copy(update={"steps": 4, "checkpoint_every": 1, "seed": seed})
         options = Options(raw_output_data_config=RawOutputDataConfig(raw_data) if raw_data else None)
         plan = self.remote.fetch_launch_plan(name=WORKFLOW, version=self.version)

@@ -24,11 +24,11 @@ def share(folder: Path) -> dict[str, float]:
 
     Each batch is trained on three times: alone, while a checkpoint is written, and after one has been written.
     """
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
     from tasks.training.learner.packing import pack
     from tasks.training.learner.rank import LearnerRank
 
-    config = quickstart()[1].run
+    config = load_quickstart()[1].run
     rank = LearnerRank(config, str(inputs.model(folder)))
     rank.setup(0, 1, rank.address())
     learner = rank.trainer

@@ -19,7 +19,7 @@ import numpy as np
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.planning.simulated_actors import ChanceJudge, ClockActor, ClockLearner, EngineClock, drawn_lengths
+from tasks.planning.simulated_actors import ChanceJudge, ClockActor, ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import EnoughError, play
 from tasks.training.groups.group import Prompt
 from tasks.training.options.run import TrainingConfig
@@ -95,7 +95,7 @@ def measure(in_flight: int, actors: int = ACTORS, clock: Callable[[], float] = t
         }
     )
     chance = random.Random(0)
-    lengths = drawn_lengths(chance, TOKENS, LONGEST)
+    lengths = make_length_sampler(chance, TOKENS, LONGEST)
     prompt = [0] * 256
     prompts = [
         Prompt(str(number), "math", [], "math", None if chance.random() < ZERO_VARIANCE else "1", prompt)

@@ -101,7 +101,7 @@ def stages(folder: Path) -> dict[str, float]:
 
 def _sourced(folder: Path, name: str) -> Any:
     from tasks.flyte.stages import config_digest
-    from tasks.sourcing.loaders import fingerprinted
+    from tasks.sourcing.loaders import add_fingerprint
     from tasks.sourcing.spec import SourceBatch, SourceSpec
     from tasks.sourcing.task import source_prompts
 
@@ -112,7 +112,7 @@ def _sourced(folder: Path, name: str) -> Any:
         "loader": {"kind": "jsonl", "path": str(folder / f"{name}.jsonl")},
         "columns": {"prompt": "question", "ground_truth": "answer"},
     }
-    batch = SourceBatch(sources=[fingerprinted(SourceSpec.model_validate(source))])
+    batch = SourceBatch(sources=[add_fingerprint(SourceSpec.model_validate(source))])
     return source_prompts(batch=batch, content=config_digest(batch), max_prompt_chars=8000)
 
 

@@ -179,12 +179,12 @@ async def measured(load: Load, model: Path) -> dict[str, float]:
     """Start the engine and the player, and measure."""
     from transformers import AutoTokenizer
 
-    from tasks.generation.engine import running_engine
+    from tasks.generation.engine import run_engine
     from tasks.verifiers.config import EnvironmentsConfig
 
     config = EngineConfig(max_model_len=CONTEXT, max_num_seqs=SEQUENCES, cpu_threads=1)
-    player = EpisodePlayer.of_model(model, {}, EnvironmentsConfig(processes=load.count))
-    async with running_engine(model, config) as engine:
+    player = EpisodePlayer.from_model(model, {}, EnvironmentsConfig(processes=load.count))
+    async with run_engine(model, config) as engine:
         core = next(each for each in psutil.Process().children(recursive=True) if role(each) == "vLLM's engine core")
 
         async def generate(token_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:

@@ -40,9 +40,9 @@ def questions() -> dict[str, pa.Table]:
 
 def engine() -> EngineConfig:
     """The quickstart's engine of the evaluation."""
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
 
-    return quickstart()[2].engine
+    return load_quickstart()[2].engine
 
 
 def stage(folder: Path) -> dict[str, float]:
@@ -56,7 +56,7 @@ def stage(folder: Path) -> dict[str, float]:
     rows, files = tempfile.mkdtemp(dir=folder), fsspec.filesystem("file")
     workloads = [
         Workload(
-            table, sampling, RolloutCache.at(files, rows, "bench", engine(), sampling, JudgedBy(DEFAULTS, "")), name
+            table, sampling, RolloutCache.open(files, rows, "bench", engine(), sampling, JudgedBy(DEFAULTS, "")), name
         )
         for (name, table), (_, sampling) in zip(questions().items(), SAMPLING.values(), strict=True)
     ]
@@ -69,26 +69,26 @@ def bare(folder: Path) -> dict[str, float]:
     from vllm import LLM
     from vllm.inputs import TokensPrompt
 
-    from tasks.generation.engine_sampling import sampling_parameters
-    from tasks.generation.engine_variables import engine_variables
+    from tasks.generation.engine_sampling import build_sampling_parameters
+    from tasks.generation.engine_variables import set_engine_variables
     from tasks.generation.interface import sample_seed
     from tasks.machine import precision
     from tasks.machine.resources import has_gpu
-    from tasks.rollouts.sampling_loop import tokenise
+    from tasks.rollouts.sampling_loop import tokenize_prompts
     from tasks.tables.schemas import messages_key
 
     model, config = inputs.model(folder), engine()
     prompts, parameters = [], []
     for table, (_, sampling) in zip(questions().values(), SAMPLING.values(), strict=True):
         rows = table.to_pylist()
-        for row, ids in zip(rows, tokenise(rows, model, sampling), strict=True):
+        for row, ids in zip(rows, tokenize_prompts(rows, model, sampling), strict=True):
             for sample in range(sampling.samples):
                 seed = sample_seed(sampling.seed or 0, messages_key(row["messages"]), sample)
                 prompts.append(TokensPrompt(prompt_token_ids=ids))
-                parameters.append(sampling_parameters(sampling, seed=seed, with_logprobs=False))
+                parameters.append(build_sampling_parameters(sampling, seed=seed, with_logprobs=False))
     # As in `tasks.generation.engine_start`: without a GPU prompts are computed whole.
     whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
-    with engine_variables(config, tempfile.mkdtemp(dir=folder)):
+    with set_engine_variables(config, tempfile.mkdtemp(dir=folder)):
         llm = LLM(
             str(model),
             dtype=precision.resolve(config.dtype, gpu=has_gpu()),

@@ -20,16 +20,16 @@ UPDATES = 7
 
 def stage(folder: Path) -> dict[str, float]:
     """The difficulty stage: generation, judging, tables, and what is kept of them."""
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
     from tasks.rollouts.judged_by import JudgedBy
     from tasks.rollouts.rollout_cache import RolloutCache
     from tasks.rollouts.sample_and_score import sample_and_score
     from tasks.rollouts.sampling_loop import Workload
     from tasks.verifiers.config import DEFAULTS
 
-    spec = quickstart()[0].difficulty
+    spec = load_quickstart()[0].difficulty
     rows = tempfile.mkdtemp(dir=folder)
-    cache = RolloutCache.at(
+    cache = RolloutCache.open(
         fsspec.filesystem("file"), rows, "bench", spec.engine, spec.sampling, JudgedBy(DEFAULTS, "")
     )
     done = sample_and_score(
@@ -49,10 +49,10 @@ def bare(folder: Path) -> dict[str, float]:
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
 
-    from tasks.generation.engine import running_engine
-    from tasks.inputs.files import quickstart
+    from tasks.generation.engine import run_engine
+    from tasks.inputs.files import load_quickstart
 
-    spec = quickstart()[0].difficulty
+    spec = load_quickstart()[0].difficulty
     tokenizer = AutoTokenizer.from_pretrained(inputs.model(folder))
     chats = inputs.prompts().slice(0, PROMPTS)["messages"].to_pylist()
     ids = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
@@ -61,7 +61,7 @@ def bare(folder: Path) -> dict[str, float]:
     )
 
     async def run() -> float:
-        async with running_engine(inputs.model(folder), spec.engine) as engine:
+        async with run_engine(inputs.model(folder), spec.engine) as engine:
 
             async def one(number: int, prompt: list[int]) -> int:
                 async for output in engine._llm.generate(
@@ -89,12 +89,12 @@ def update_undigested(folder: Path) -> dict[str, float]:
 def update(folder: Path) -> dict[str, float]:
     """In-flight weight updates while 64 sequences are being generated."""
     from tasks.generation.config import EngineConfig, SamplingConfig
-    from tasks.generation.engine import running_engine
+    from tasks.generation.engine import run_engine
 
     async def run() -> list[tuple[float, float]]:
         config = EngineConfig(max_model_len=512)
         weights = inputs.model(folder) / "model.safetensors"
-        async with running_engine(inputs.model(folder), config, updatable=True) as engine:
+        async with run_engine(inputs.model(folder), config, updatable=True) as engine:
             sampling = SamplingConfig(max_tokens=300)
             busy = [asyncio.create_task(engine.generate([1, 5, 6, 7], sampling)) for _ in range(64)]
             timings = []

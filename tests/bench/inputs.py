@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.generation.models import ModelSpec, prepare_model
-from tasks.inputs.files import quickstart
+from tasks.inputs.files import load_quickstart
 from tasks.machine import precision
 from tasks.mixing.mix import mix
 from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing.prompts import build_prompts
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import GRADED, MIXTURE, canonical_json
 
 
@@ -24,7 +24,7 @@ def model(folder: Path) -> Path:
 
 def prompts() -> pa.Table:
     """The quickstart's prompts."""
-    data, *_ = quickstart()
+    data, *_ = load_quickstart()
     return pa.concat_tables([build_prompts(source, data.max_prompt_chars).prompts for source in data.sources])
 
 
@@ -56,5 +56,5 @@ def mixture(folder: Path) -> Path:
         "mean_tokens": 40.0,
     }
     rows = [row | constants for row in table.to_pylist()]
-    mixed = mix(table_from_rows(rows, GRADED, "benchmark"), MixtureSpec())
+    mixed = mix(build_table(rows, GRADED, "benchmark"), MixtureSpec())
     return write_table(folder / "mixture.parquet", mixed.train, MIXTURE)

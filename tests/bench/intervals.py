@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 
 from tasks.statistics.assumptions import CORRELATION, RATE, SHARED
-from tasks.statistics.intervals import planned_gain
+from tasks.statistics.intervals import plan_gain
 from tests.statistics.populations import (
     CORRELATIONS,
     GAINS,
@@ -92,7 +92,7 @@ def of_power() -> dict[str, float]:
     print(HEAD)
     shares = []
     for prompts, samples in product(PROMPTS, SAMPLES):
-        gain = planned_gain(prompts, samples, RATE, CORRELATION, SHARED)
+        gain = plan_gain(prompts, samples, RATE, CORRELATION, SHARED)
         # Half of the gain below the rate, half above it; a redrawn prompt has uncorrelated chances.
         cell = Cell(prompts, samples, RATE - gain / 2, CORRELATION, gain, redrawn=1 - SHARED)
         found = examine(cell, DRAWS)

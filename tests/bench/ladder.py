@@ -28,12 +28,18 @@ from safetensors.torch import load_file
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.planning.ladder import LONGEST, MEAN_TOKENS, rungs
-from tasks.planning.simulated_actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths, mean_context
+from tasks.planning.ladder import LONGEST, MEAN_TOKENS, build_rung_options
+from tasks.planning.simulated_actors import (
+    ChanceJudge,
+    ClockLearner,
+    EngineClock,
+    estimate_mean_context,
+    make_length_sampler,
+)
 from tasks.planning.simulated_run import Workload, simulate
 from tasks.records.checkpoint import Checkpoints
 from tasks.records.ledger import Ledger
-from tasks.storage.tensor_digest import contents_of
+from tasks.storage.tensor_digest import compute_contents
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.control.collaborators import Collaborators
@@ -66,7 +72,7 @@ class DrawingActor(ActorProcess):
         super().__init__(model, config)
         self._draws = seed is not None
         chance = random.Random(seed)
-        self._draw = drawn_lengths(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE)
+        self._draw = make_length_sampler(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE)
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         """See `ActorProcess`."""
@@ -81,7 +87,7 @@ class WritingLearner(ClockLearner):
     def __init__(self, weights: Path) -> None:
         super().__init__(LEARNER_TOKENS_PER_SECOND)
         self._weights = weights
-        self._contents = contents_of(load_file(weights))
+        self._contents = compute_contents(load_file(weights))
 
     async def write_weights(self, path: Path) -> WrittenWeights:
         """See `Learner`."""
@@ -133,12 +139,12 @@ def actor_maker(model: Path, config: TrainingConfig, *, draws: bool = True) -> C
 
 def lengths(seed: int = 0) -> Callable[[], int]:
     """Draws the lengths of a simulated rung."""
-    return drawn_lengths(random.Random(seed), MEAN_TOKENS / SCALE, LONGEST // SCALE)
+    return make_length_sampler(random.Random(seed), MEAN_TOKENS / SCALE, LONGEST // SCALE)
 
 
 def typical_length() -> int:
     """Tokens of the response that a sequence in flight belongs to, on average: long ones are in flight for longer."""
-    return round(2 * mean_context(lengths()))
+    return round(2 * estimate_mean_context(lengths()))
 
 
 async def curve(model: Path) -> tuple[dict[int, float], float]:
@@ -208,7 +214,7 @@ def ladder(folder: Path) -> dict[str, Any]:
     each, once = np.polyfit(list(seconds), list(seconds.values()), 1)
     clock = EngineClock(float(once), max(float(each), 0.0), SEQUENCES, update_seconds=update)
     found: dict[str, Any] = {"update": update} | {f"curve/{count}": value for count, value in seconds.items()}
-    for name, options in rungs(BATCH, WIDE, STEPS).items():
+    for name, options in build_rung_options(BATCH, WIDE, STEPS).items():
         config = config_of(options)
         with tempfile.TemporaryDirectory() as run, contextlib.redirect_stdout(sys.stderr):
             real = of_second_half(asyncio.run(measured(config, model, Path(run))))

@@ -52,11 +52,11 @@ def compare(folder: Path) -> dict[str, float]:
     """Steps with prompts shared and apart, and the model's forward and backward alone, take turns on each batch."""
     import torch
 
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
     from tasks.training.learner.policy import Policy
     from tasks.training.learner.rank import LearnerRank
 
-    config = quickstart()[1].run
+    config = load_quickstart()[1].run
     model = inputs.model(folder)
     rank = LearnerRank(config, str(model))
     rank.setup(0, 1, rank.address())
@@ -133,11 +133,11 @@ def trl(folder: Path) -> dict[str, float]:
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
 
     path = inputs.model(folder)
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-    given = list(itertools.islice(batches(folder, quickstart()[1].run), 1 + TRL_STEPS))
+    given = list(itertools.islice(batches(folder, load_quickstart()[1].run), 1 + TRL_STEPS))
     size = GROUPS * SAMPLES // ACCUMULATED
     times = [time.perf_counter()]
 

@@ -44,7 +44,7 @@ NAMES = {"ours": "rlvr-flyte", "trl": "TRL GRPOTrainer"}
 def prompts() -> Path:
     """The mixture: the quickstart's prompts, but chat, with pass rates under 62.5%; some are kept out of training."""
     from tasks.difficulty.grading import grade, select
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
     from tasks.mixing.mix import mix
     from tasks.mixing.spec import MixtureSpec
     from tasks.rollouts.judged_by import JudgedBy
@@ -58,11 +58,11 @@ def prompts() -> Path:
     path = FOLDER / "mixture.parquet"
     if path.exists():
         return path
-    spec, all_prompts = quickstart()[0].difficulty, inputs.prompts()
+    spec, all_prompts = load_quickstart()[0].difficulty, inputs.prompts()
     all_prompts = all_prompts.filter(
         pc.not_equal(all_prompts.column("domain"), "chat")
     )  # a judge would be a third party
-    cache = RolloutCache.at(
+    cache = RolloutCache.open(
         fsspec.filesystem("file"), str(FOLDER / "rollouts"), "bench", spec.engine, spec.sampling, JudgedBy(DEFAULTS, "")
     )
     done = sample_and_score(
@@ -78,12 +78,12 @@ def prompts() -> Path:
 
 def config() -> Any:
     """The quickstart recipe, without an end, with its policies on the way and prompts kept out."""
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
 
-    recipe = quickstart()[1].run.model_dump()
+    recipe = load_quickstart()[1].run.model_dump()
     more = {"steps": MOST, "export_every": 1, "checkpoint_every": MOST}
     validation = {"every": MOST, "prompts": HELD_OUT}  # which prompts they are; they are answered afterwards
-    return type(quickstart()[1].run).model_validate({**recipe, **more, "validation": validation})
+    return type(load_quickstart()[1].run).model_validate({**recipe, **more, "validation": validation})
 
 
 def split() -> tuple[list[Any], list[Any]]:
@@ -202,7 +202,7 @@ def trl(seconds: float, turn: int) -> dict[str, float]:
 def answered(policies: Sequence[str]) -> dict[str, list[float]]:
     """Pass rates of the held-out prompts, by policy; the same seeds for all of them."""
     from tasks.generation.config import EngineConfig, SamplingConfig
-    from tasks.generation.engine import running_engine
+    from tasks.generation.engine import run_engine
     from tasks.generation.interface import sample_seed
     from tasks.training.groups.group import Prompt
     from tasks.verifiers import VerifiersConfig, open_pool
@@ -214,7 +214,7 @@ def answered(policies: Sequence[str]) -> dict[str, list[float]]:
         found = {}
         names = sorted({prompt.verifier for prompt in held_out})
         with open_pool(1, VerifiersConfig(), names) as pool:
-            async with running_engine(inputs.model(FOLDER), EngineConfig(max_model_len=512), updatable=True) as engine:
+            async with run_engine(inputs.model(FOLDER), EngineConfig(max_model_len=512), updatable=True) as engine:
 
                 async def one(prompt: Prompt, sample: int) -> bool:
                     seed = sample_seed(0, prompt.prompt_id, sample)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.tables.parquet import read_batches, read_table, table_from_rows, write_batches, write_table
+from tasks.tables.parquet import build_table, read_batches, read_table, write_batches, write_table
 from tasks.tables.schemas import AFTER, BEFORE, EVALUATION_ROLLOUTS, GRADED, HELDOUT, VERDICTS
 from tests.reporting.synthetic_run import report_inputs
 
@@ -53,7 +53,7 @@ def heldout(count: int) -> pa.Table:
         }
         for number in range(count)
     ]
-    return table_from_rows(rows, GRADED, "heldout")
+    return build_table(rows, GRADED, "heldout")
 
 
 def rollouts(prompts: pa.Table, skill: float, generator: np.random.Generator) -> Iterator[pa.Table]:
@@ -97,7 +97,7 @@ def timed(found: dict[str, float], name: str) -> Iterator[None]:
 def main(count: int, folder: Path) -> dict[str, float]:
     """Compare two policies with `count` rollouts in all, from file to tables and report."""
     from tasks.evaluation.comparison import compare
-    from tasks.reporting.heldout_rollouts import heldout_rollouts
+    from tasks.reporting.heldout_rollouts import select_heldout_rollouts
     from tasks.reporting.page import render
 
     generator = np.random.default_rng(7)
@@ -132,7 +132,7 @@ def main(count: int, folder: Path) -> dict[str, float]:
         }
         evaluation = compare(answered, tables, BEFORE)
     with timed(found, "render"):
-        before, after = heldout_rollouts(read_batches(everything, EVALUATION_ROLLOUTS))
+        before, after = select_heldout_rollouts(read_batches(everything, EVALUATION_ROLLOUTS))
         inputs = replace(others, heldout=tables[HELDOUT], evaluation=evaluation.table, before=before, after=after)
         report = render(inputs)
     megabytes = {"report_mb": len(report.encode()) / 1e6}

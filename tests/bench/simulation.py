@@ -7,8 +7,8 @@ import logging
 import random
 import sys
 
-from tasks.planning.ladder import ladder
-from tasks.planning.simulated_actors import ClockLearner, EngineClock, drawn_lengths
+from tasks.planning.ladder import build_ladder
+from tasks.planning.simulated_actors import ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import Workload, simulate
 from tasks.training.options.run import TrainingConfig
 
@@ -18,7 +18,7 @@ SHARES = (0.3, 0.5, 0.7)
 
 def rungs() -> dict[str, float]:
     """Trained tokens/s and window of each rung, and the learner's idle share on the last."""
-    found = ladder()
+    found = build_ladder()
     idle = found[-1].simulated.learner_idle
     windows = {f"{rung.name}/window": rung.window for rung in found}
     return {**{rung.name: rung.simulated.trained_tokens_per_second for rung in found}, **windows, "idle": idle}
@@ -44,7 +44,7 @@ def _generated(share: float, name: str) -> float:
             **how[name],
         }
     )
-    workload = Workload(drawn_lengths(chance, 500, 2000), zero_variance=share)
+    workload = Workload(make_length_sampler(chance, 500, 2000), zero_variance=share)
     found = simulate(config, EngineClock(0.01, max_num_seqs=16), ClockLearner(1e9), workload)
     return found.tokens_per_second / found.trained_tokens_per_second
 

@@ -20,11 +20,13 @@ def ours(folder: Path) -> dict[str, float]:
     import ray
 
     from tasks.generation.config import SamplingConfig
-    from tasks.inputs.files import quickstart
+    from tasks.inputs.files import load_quickstart
     from tasks.training.run import RunInputs, train
 
     more = {"steps": STEPS, "groups_per_step": 8, "checkpoint_every": STEPS}
-    config = quickstart()[1].run.model_copy(update={**more, "sampling": SamplingConfig(samples=8, max_tokens=TOKENS)})
+    config = load_quickstart()[1].run.model_copy(
+        update={**more, "sampling": SamplingConfig(samples=8, max_tokens=TOKENS)}
+    )
     ray.init(include_dashboard=False)
     rows: list[dict[str, float]] = []
     run_folder = folder / f"run-{time.time():.0f}"

@@ -5,4 +5,4 @@ from tasks.generation.weight_transfer import WorkerExtension
 
 __all__ = ["WorkerExtension"]
 
-weight_transfer._digested = lambda file, _: ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+weight_transfer._read_tensors = lambda file, _: ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118

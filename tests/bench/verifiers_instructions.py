@@ -62,7 +62,7 @@ def timings() -> dict[str, list[float]]:
     """Milliseconds of single judgements, by constraint."""
     rows = ifbench()
     texts = responses(rows)
-    truths = {name: asked for name, asked in ground_truths(rows).items() if not needs.missing(name)}
+    truths = {name: asked for name, asked in ground_truths(rows).items() if not needs.find_missing(name)}
     instructions.warm_up()
     taken: dict[str, list[float]] = {}
     for name, asked in sorted(truths.items()):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tasks.tables.parquet import read_batches, write_batches
 from tasks.tables.schemas import EVALUATION_PROMPTS, EVALUATION_ROLLOUTS, HELDOUT
 from tasks.view import viewer
-from tasks.view.environment import environment
+from tasks.view.environment import ensure_environment
 from tasks.view.responses import find_responses
 from tasks.view.selection import select
 
@@ -80,7 +80,7 @@ def spent() -> float:
 
 def main(count: int, words: int, folder: Path) -> dict[str, float]:
     """Write `count` responses of `words` words as JSON Lines, and as logs."""
-    made = environment(print)
+    made = ensure_environment(print)
     write_batches(folder / "evaluation_prompts.parquet", [prompts(count // SAMPLES)], EVALUATION_PROMPTS)
     table = write_batches(folder / "evaluation_rollouts.parquet", rollouts(count, words), EVALUATION_ROLLOUTS)
     started = time.process_time()

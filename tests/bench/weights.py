@@ -39,13 +39,13 @@ def write() -> dict[str, float]:
     tensors = policy()
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
         path = Path(folder) / "version"
-        buffers = WeightBuffers(Path(folder), Layout.of(tensors))
+        buffers = WeightBuffers(Path(folder), Layout.build(tensors))
         source = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
         target = torch.empty_like(source)
 
         def reused() -> None:
             path.unlink(missing_ok=True)
-            with buffers.writing(path) as version:
+            with buffers.open_version(path) as version:
                 for name, tensor in tensors.items():
                     version.fill({name: tensor})
 

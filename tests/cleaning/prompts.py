@@ -8,7 +8,7 @@ import pytest
 
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
 from tests.paths import DATA
 
@@ -35,7 +35,7 @@ def prompt(text, *, source="s", row=0, truth="1", verifier="math", domain="math"
 
 
 def table(*rows):
-    return table_from_rows(rows, PROMPTS, "prompts by hand")
+    return build_table(rows, PROMPTS, "prompts by hand")
 
 
 def source(name, *texts, **same):

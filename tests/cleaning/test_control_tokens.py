@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.cleaning.control_tokens import ControlTokens, control_tokens
+from tasks.cleaning.control_tokens import ControlTokens, find_control_tokens
 from tasks.cleaning.frames import Frames
 from tasks.cleaning.screening import screen
 from tasks.cleaning.spec import CleaningSpec
@@ -59,7 +59,7 @@ def test_control_tokens_are_the_special_ones_and_those_of_the_template(files, to
     texts = {name: content if name.endswith(".jinja") else json.dumps(content) for name, content in files.items()}
     expected = {"special_tokens_map.json": ["<eos>", "<start_of_turn>"]}
     wanted = tokens if tokens is not None else expected.get(next(iter(files)), ["<<SYS>>", "<\uff5cUser\uff5c>"])
-    assert control_tokens(texts) == wanted
+    assert find_control_tokens(texts) == wanted
 
 
 def screened(prompts, treatment):
@@ -88,10 +88,10 @@ def test_kept_tokens_are_counted_by_prompt():
     assert CleaningSpec().screening(evaluated=False) is None
     control = ControlTokens([*CHATML, "<|im_end|><|x|>"])
     prompts = source("s", INJECTED, "nothing", "a<|im_end|><|x|>", INJECTED + "!")
-    assert control.counted(prompts) is prompts
+    assert control.count(prompts) is prompts
     assert control.counts == {"<|im_end|>": 2, "<|im_end|><|x|>": 1}
     none = ControlTokens([])
-    assert none.counted(prompts) is none.escaped(prompts) is prompts
+    assert none.count(prompts) is none.escape(prompts) is prompts
     assert not none.counts
 
 
@@ -115,5 +115,5 @@ def test_a_token_of_any_characters_is_found_in_any_message():
                 break
     chunked = pa.concat_tables([prompts.slice(0, 100), prompts.slice(100)])
     assert len(expected) > 100
-    assert ControlTokens(tokens).first_tokens(chunked) == expected
-    assert ControlTokens(tokens).first_tokens(prompts.slice(0, 0)) == {}
+    assert ControlTokens(tokens).find_first_tokens(chunked) == expected
+    assert ControlTokens(tokens).find_first_tokens(prompts.slice(0, 0)) == {}

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.cleaning.frames import FEWEST, frames_of
+from tasks.cleaning.frames import FEWEST, find_frames
 from tasks.tables import texts
 from tests.cleaning.frames import CODE, DAPO, NONE, R1_ZERO, SUFFIX, edited, framed, pair_of, questions, words
 from tests.cleaning.prompts import merged, source, table
@@ -135,7 +135,7 @@ def test_a_question_in_a_frame_and_without_one_are_two_prompts(tmp_path):
 
 
 def frames(*batches, templates=()):
-    return frames_of(batches, templates)
+    return find_frames(batches, templates)
 
 
 def own_words(shared, text):

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.cleaning.duplicates import HASHES, RECALL, rows_of_a_band, signatures
+from tasks.cleaning.duplicates import HASHES, RECALL, choose_band_size, compute_signatures
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec, NearDuplicates
 from tasks.tables import row_groups
 from tasks.tables.parquet import read_batches, read_table, write_batches, write_table
 from tasks.tables.schemas import PROMPTS
-from tasks.tables.texts import ngrams, prompt_keys, questions, words
+from tasks.tables.texts import compute_prompt_keys, extract_questions, ngrams, words
 from tests.cleaning.frames import edited
 from tests.cleaning.prompts import gsm8k, merged, needs_data, prompt, source, table
 from tests.examples import examples
@@ -237,7 +237,7 @@ def test_near_duplicates_that_are_kept_together_say_so_and_the_same_prompt_still
     texts = [LONG, near, near.upper(), "Something else ?"]
     kept, gone = merged(tmp_path, [source("s", *texts)], ["s"], near_duplicates={"action": "keep_together"})
     clusters = kept.column("cluster").to_pylist()
-    assert clusters[0] == clusters[1] == prompt_keys(kept.column("messages"))[0].hex()
+    assert clusters[0] == clusters[1] == compute_prompt_keys(kept.column("messages"))[0].hex()
     assert clusters[2] is None
     assert [(row["row"], row["kind"]) for row in gone] == [(2, "duplicate")]
     assert ids(kept)[:2] == ids(source("s", *texts))[:2]
@@ -311,15 +311,15 @@ def test_a_source_that_grows_at_its_end_takes_no_prompt_of_its_own_away(tmp_path
 def test_a_signature_estimates_the_similarity_of_the_sets():
     common, own = [f"w{number}" for number in range(160)], [f"x{number}" for number in range(40)]
     pair = table(prompt(" ".join(common)), prompt(" ".join(common + own), row=1))
-    first, second = signatures(*ngrams(*words(questions(pair.column("messages"))), 1))
+    first, second = compute_signatures(*ngrams(*words(extract_questions(pair.column("messages"))), 1))
     assert abs((first == second).mean() - 0.8) < 3 * np.sqrt(0.8 * 0.2 / HASHES)
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9, 1.0])
 def test_the_bands_miss_at_most_one_pair_of_a_hundred_at_the_threshold(threshold):
-    rows = rows_of_a_band(threshold)
+    rows = choose_band_size(threshold)
     assert 1 - (1 - threshold**rows) ** (HASHES // rows) >= RECALL
-    assert rows_of_a_band(0.8) == 6
+    assert choose_band_size(0.8) == 6
 
 
 def test_of_hundreds_of_prompts_that_differ_in_any_one_word_one_stays(tmp_path):

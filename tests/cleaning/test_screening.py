@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.cleaning import contamination
-from tasks.cleaning.contamination import Questions, overlap_counts
-from tasks.cleaning.frames import Frames, frames_of
+from tasks.cleaning.contamination import Questions, count_overlaps
+from tasks.cleaning.frames import Frames, find_frames
 from tasks.cleaning.screening import screen
 from tasks.cleaning.spec import CleaningSpec, Contamination, Filters
 from tasks.config.loading import SpecError
@@ -25,7 +25,7 @@ def screened(prompts, questions=NONE, *, batches=1, overlap=0.5, **filters):
     size = -(-prompts.num_rows // batches)
     parts = [prompts.slice(start, size) for start in range(0, prompts.num_rows, size)]
     screening = spec.screening(evaluated=True)
-    found = list(screen(parts, questions, screening, frames_of([*parts, questions])))
+    found = list(screen(parts, questions, screening, find_frames([*parts, questions])))
     return pa.concat_tables([kept for kept, _ in found]), [row for _, gone in found for row in gone.to_pylist()]
 
 
@@ -59,11 +59,11 @@ def test_prompts_that_hold_a_benchmarks_question_are_counted_by_source():
         source("a", f"Solve this. {QUESTION}", "Count to nine ."),
         source("b", QUESTION, f"Again: {QUESTION}"),
     ]
-    assert overlap_counts(batches, questions, Contamination(), frames_of([*batches, questions])) == {
+    assert count_overlaps(batches, questions, Contamination(), find_frames([*batches, questions])) == {
         ("planes", "a"): 1,
         ("planes", "b"): 2,
     }
-    assert not overlap_counts(batches, NONE, Contamination(), Frames())
+    assert not count_overlaps(batches, NONE, Contamination(), Frames())
 
 
 def test_words_that_stand_apart_are_no_contamination():
@@ -95,7 +95,7 @@ def test_a_system_message_contaminates_nothing():
 @needs_data
 def test_gsm8ks_training_questions_that_hold_a_test_question_are_three():
     train, test = gsm8k("train"), gsm8k("test")
-    found = list(Questions(test, Contamination(), frames_of([test])).overlaps(train))
+    found = list(Questions(test, Contamination(), find_frames([test])).find_overlaps(train))
     texts = [train.column("messages")[each.row].as_py()[0]["content"] for each in found]
     assert [" ".join(text.split()[:4]) for text in texts] == [
         "Bella bought stamps at",
@@ -208,7 +208,7 @@ def test_the_template_of_a_source_is_no_part_of_a_question():
     prompts, question = source("s", before + "Sort the list." + after), source("e", before + "Print a word." + after)
     spec = CleaningSpec().screening(evaluated=True)
     for templates, gone in (([], 1), ([f"{before}{{prompt}}{after}"], 0)):
-        frames = frames_of([prompts, question], templates)
+        frames = find_frames([prompts, question], templates)
         assert [len(aside) for _, aside in screen([prompts], question, spec, frames)] == [gone]
 
 
@@ -225,7 +225,7 @@ def test_text_that_all_prompts_and_questions_share_costs_little():
     prompts = source("s", *framed(questions(1024, 30), SUFFIX))
     asked = source("e", *framed(questions(1319, 40, 7), SUFFIX))
     tracemalloc.start()
-    counts = overlap_counts([prompts], asked, Contamination(), frames_of([prompts, asked]))
+    counts = count_overlaps([prompts], asked, Contamination(), find_frames([prompts, asked]))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert counts == {}
@@ -237,5 +237,5 @@ def test_pairs_that_share_runs_are_compared_in_parts(monkeypatch, pairs):
     monkeypatch.setattr(contamination, "PAIRS", pairs)
     own = questions(30, 12)
     asked = source("e", *(f"{one} {other}" for one, other in zip(own[:20], own[10:], strict=True)))
-    found = Questions(asked, Contamination(overlap=0.4), frames_of([asked])).overlaps(source("s", *own))
+    found = Questions(asked, Contamination(overlap=0.4), find_frames([asked])).find_overlaps(source("s", *own))
     assert [(each.row, each.share) for each in found] == [(row, 0.5) for row in range(30)]

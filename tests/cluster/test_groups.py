@@ -4,10 +4,18 @@ import asyncio
 
 import pytest
 
-from tasks.cluster.placement import Node, decided, in_group, lack, lack_of_shared, plan, rank_resources
+from tasks.cluster.placement import (
+    Node,
+    describe_lack,
+    describe_shared_lack,
+    limit_to_group,
+    make_rank_resources,
+    plan,
+    resolve_auto_placement,
+)
 from tasks.cluster.processes import ResourceError, RunProcesses, check_resources
 from tasks.machine.groups import ACTORS, LEARNER, OF_A_MACHINE, RESOURCES, are_grouped
-from tasks.machine.resources import free_resources
+from tasks.machine.resources import describe_free_resources
 from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.config import VerifiersConfig
@@ -38,43 +46,45 @@ def machine(name, group, gpus, cpus):
 
 
 def shared(*, ranks):
-    return decided(config(ranks=ranks, count=ranks, span=1).model_copy(update={"placement": "shared"}), gpus=ranks)
+    return resolve_auto_placement(
+        config(ranks=ranks, count=ranks, span=1).model_copy(update={"placement": "shared"}), gpus=ranks
+    )
 
 
 def test_nodes_without_a_groups_resource_are_asked_for_none():
     nodes = [Node("head", {"CPU": 4.0}), Node("n0", {"GPU": 8.0, "CPU": 64.0})]
-    assert in_group({"GPU": 1}, LEARNER, nodes) == {"GPU": 1}
-    assert rank_resources(config(ranks=1, count=1, span=1), nodes, gpu=True) == {"GPU": 1, "CPU": 1}
+    assert limit_to_group({"GPU": 1}, LEARNER, nodes) == {"GPU": 1}
+    assert make_rank_resources(config(ranks=1, count=1, span=1), nodes, gpu=True) == {"GPU": 1, "CPU": 1}
     [_, only] = machines(actors=[8])
-    assert in_group({"GPU": 1}, LEARNER, [only]) == {"GPU": 1}, "the only node has all processes"
+    assert limit_to_group({"GPU": 1}, LEARNER, [only]) == {"GPU": 1}, "the only node has all processes"
 
 
 def test_a_group_that_is_lost_is_asked_for_nevertheless():
     nodes = machines(actors=[8])
-    assert in_group({"GPU": 1}, LEARNER, nodes) == {"GPU": 1, "rlvr_learner": 0.001}
+    assert limit_to_group({"GPU": 1}, LEARNER, nodes) == {"GPU": 1, "rlvr_learner": 0.001}
     assert not are_grouped(node.free for node in machines())
 
 
 def test_ranks_and_engines_lie_on_machines_of_their_own_group():
     run = config(ranks=12, count=3, span=4)
-    assert lack(run, machines(learner=[8, 8], actors=[8, 8]), 3) == ""
+    assert describe_lack(run, machines(learner=[8, 8], actors=[8, 8]), 3) == ""
     planned = plan(run, machines(learner=[8, 8], actors=[8, 8]))
     assert planned.ranks == [8, 4]
     left = [(node.free.get(RESOURCES[LEARNER], 0) > 0, node.free["GPU"]) for node in planned.nodes[1:]]
     assert sorted(left) == [(False, 0), (False, 4), (True, 0), (True, 4)]
-    assert lack(run, machines(learner=[8, 8], actors=[8]), 3).startswith("actors.count = 3 engines of 4 GPUs")
-    assert lack(run, machines(learner=[8, 8], actors=[8]), 3).endswith(
+    assert describe_lack(run, machines(learner=[8, 8], actors=[8]), 3).startswith("actors.count = 3 engines of 4 GPUs")
+    assert describe_lack(run, machines(learner=[8, 8], actors=[8]), 3).endswith(
         ": 2 fit next to learner.ranks = 12; node n1 of the group learner has 4 GPUs and 60 CPUs free"
     )
 
 
 def test_a_lost_machine_is_waited_for_by_its_own_group():
     run = config(ranks=16, count=2, span=8)
-    need = lack(run, machines(learner=[8], actors=[8, 8, 8]), 2)
+    need = describe_lack(run, machines(learner=[8], actors=[8, 8, 8]), 2)
     assert "need 2 nodes, with 8 GPUs and 8 CPUs on each but perhaps the last: 1 fit; " in need
     assert need.count("of the group actors has 8 GPUs and 64 CPUs free") == 3
-    assert ": 0 fit; " in lack(run, machines(actors=[8, 8, 8, 8]), 2)
-    assert ": 1 fit next to learner.ranks = 16" in lack(run, machines(learner=[8, 8, 8], actors=[8]), 2)
+    assert ": 0 fit; " in describe_lack(run, machines(actors=[8, 8, 8, 8]), 2)
+    assert ": 1 fit next to learner.ranks = 16" in describe_lack(run, machines(learner=[8, 8, 8], actors=[8]), 2)
 
 
 def test_the_judge_lies_on_gpus_that_ranks_leave_and_else_with_the_actors():
@@ -82,17 +92,21 @@ def test_the_judge_lies_on_gpus_that_ranks_leave_and_else_with_the_actors():
     nodes = machines(learner=[8], actors=[8])
     assert plan(beside_ranks, nodes, 2).judge == LEARNER
     assert plan(beside_engines, nodes, 2).judge == ACTORS
-    assert lack(beside_ranks, nodes, 8, judge_gpus=2) == lack(beside_engines, nodes, 6, judge_gpus=2) == ""
-    assert ": 6 fit next to" in lack(config(ranks=8, count=7, span=1), nodes, 7, judge_gpus=2)
+    assert (
+        describe_lack(beside_ranks, nodes, 8, judge_gpus=2)
+        == describe_lack(beside_engines, nodes, 6, judge_gpus=2)
+        == ""
+    )
+    assert ": 6 fit next to" in describe_lack(config(ranks=8, count=7, span=1), nodes, 7, judge_gpus=2)
     assert plan(beside_engines, nodes).judge is None
 
 
 def test_what_shares_gpus_lies_on_machines_of_the_learner():
-    assert lack_of_shared(shared(ranks=16), machines(learner=[8, 8])) == ""
-    assert lack_of_shared(shared(ranks=16), machines(learner=[8], actors=[8])).endswith(": 8 fit")
-    assert lack_of_shared(shared(ranks=16), machines(learner=[8, 8], actors=[8]), judge_gpus=4) == ""
-    assert lack_of_shared(shared(ranks=12), machines(learner=[8, 8]), judge_gpus=2) == ""
-    assert "next to the 16 GPUs" in lack_of_shared(shared(ranks=16), machines(learner=[8, 8]), judge_gpus=4)
+    assert describe_shared_lack(shared(ranks=16), machines(learner=[8, 8])) == ""
+    assert describe_shared_lack(shared(ranks=16), machines(learner=[8], actors=[8])).endswith(": 8 fit")
+    assert describe_shared_lack(shared(ranks=16), machines(learner=[8, 8], actors=[8]), judge_gpus=4) == ""
+    assert describe_shared_lack(shared(ranks=12), machines(learner=[8, 8]), judge_gpus=2) == ""
+    assert "next to the 16 GPUs" in describe_shared_lack(shared(ranks=16), machines(learner=[8, 8]), judge_gpus=4)
 
 
 def test_without_gpus_a_group_that_is_too_small_is_named_before_the_run(monkeypatch):
@@ -121,11 +135,11 @@ def test_what_waits_is_told_how_many_machines_each_group_has(monkeypatch):
     total = {"CPU": 6.0, "GPU": 8.0, "rlvr_actors": 2.0}
     monkeypatch.setattr("ray.cluster_resources", lambda: total)
     monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 1.0, "rlvr_actors": 1.998})
-    assert asyncio.run(free_resources()) == (
+    assert asyncio.run(describe_free_resources()) == (
         "1 of 6 CPUs are free and 0 of 8 GPUs are free; machines by group: learner 0, actors 2"
     )
     del total["rlvr_actors"]
-    assert asyncio.run(free_resources()) == "1 of 6 CPUs are free and 0 of 8 GPUs are free"
+    assert asyncio.run(describe_free_resources()) == "1 of 6 CPUs are free and 0 of 8 GPUs are free"
 
 
 # In Ray
@@ -202,7 +216,7 @@ def test_each_lies_on_its_groups_machines_and_the_judge_where_it_is_planned(
     monkeypatch.setattr(processes, "RewardProcess", judge_stand_in())
     monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     run = config(ranks=ranks, count=count, span=1).model_copy(update={"placement": placement})
-    run = decided(run, 4 * GPUS)
+    run = resolve_auto_placement(run, 4 * GPUS)
     check_resources(run, judge_gpus=2)
     of_run = RunProcesses(run, tmp_path, tmp_path, 0, RelaysAtHome())
 
@@ -210,7 +224,7 @@ def test_each_lies_on_its_groups_machines_and_the_judge_where_it_is_planned(
         client = of_run.make_judge(JUDGED, [chat_prompt()])
         learner = of_run.make_learner()
         of_run.start_actors()
-        await of_run.engines_loaded()
+        await of_run.wait_until_engines_loaded()
         actors = [of_run.make_actor(index, 0) for index in range(count)]
         await learner.start()
         async with asyncio.timeout(120):
@@ -238,13 +252,13 @@ def test_bundles_of_a_lost_machine_wait_for_one_of_the_same_group(cluster, tmp_p
 
     run = config(ranks=2 * GPUS, count=1, span=GPUS)
     placement = Placement(run)
-    placement.of_rank(0)
+    placement.choose_rank_strategy(0)
     engine = placement.engine()
 
     async def begin():
-        with placement.learner_first():
+        with placement.keep_gpus_for_learner():
             await placement._learner.ready()
-        await engine.granted()
+        await engine.wait_until_granted()
 
     asyncio.run(asyncio.wait_for(begin(), 60))
     try:

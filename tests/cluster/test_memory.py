@@ -3,7 +3,7 @@
 import asyncio
 
 from tasks.cluster import memory
-from tasks.cluster.memory import killed_again
+from tasks.cluster.memory import wait_until_killed_again
 from tasks.machine.memory_limit import MemoryLimitError, MemoryWatch
 from tasks.planning.virtual_clock import run_in_virtual_time
 from tasks.training.options.run import TrainingConfig
@@ -36,7 +36,7 @@ async def ends_after(monkeypatch, *arguments):
     killing = Killing(*arguments)
     monkeypatch.setattr(memory, "watch", lambda: killing.watch)
     try:
-        await asyncio.wait_for(killed_again(killing, CONFIG), 5000)
+        await asyncio.wait_for(wait_until_killed_again(killing, CONFIG), 5000)
     except TimeoutError:
         return None
     except MemoryLimitError as error:

@@ -5,7 +5,7 @@ import asyncio
 import psutil
 import pytest
 
-from tasks.cluster.nodes import NodeLostError, this_node_lives
+from tasks.cluster.nodes import NodeLostError, wait_until_node_dies
 from tests.training.processes import role
 
 
@@ -18,7 +18,7 @@ def test_the_death_of_the_controllers_own_raylet_is_noticed_and_named():
     (raylet,) = (each for each in psutil.Process().children(recursive=True) if role(each) == "raylet")
 
     async def watched():
-        watch = asyncio.create_task(this_node_lives())
+        watch = asyncio.create_task(wait_until_node_dies())
         await asyncio.sleep(1)
         assert not watch.done()
         raylet.kill()

@@ -10,16 +10,16 @@ import pytest
 from tasks.cluster.placement import (
     Node,
     Placement,
-    decided,
-    engine_bundle,
-    gpu_of_cluster,
-    lack,
-    lack_of_shared,
+    describe_lack,
+    describe_shared_lack,
+    find_cluster_gpu,
+    make_engine_bundle,
+    make_rank_bundle,
+    make_shared_bundle,
     plan,
-    rank_bundle,
-    shared_bundle,
+    resolve_auto_placement,
 )
-from tasks.cluster.pods import controller_pod, ray_job
+from tasks.cluster.pods import build_controller_pod, ray_job
 from tasks.cluster.processes import ResourceError, RunProcesses, check_resources
 from tasks.config.loading import load_yaml, parse
 from tasks.generation.config import EngineConfig
@@ -62,39 +62,43 @@ def test_bundles_of_the_shipped_recipes(recipe, num_nodes, ranks, engine, engine
     planned = plan(training, nodes(*[8] * num_nodes))
     assert planned.ranks == ranks
     assert planned.engines == engines
-    assert rank_bundle(training.learner, 8) == {"GPU": 8, "CPU": 8}
-    assert engine_bundle(training.actors) == engine
+    assert make_rank_bundle(training.learner, 8) == {"GPU": 8, "CPU": 8}
+    assert make_engine_bundle(training.actors) == engine
     assert {node.free["GPU"] for node in planned.nodes if "GPU" in node.free} == {0.0}
-    assert lack(training, nodes(*[8] * num_nodes), engines) == ""
+    assert describe_lack(training, nodes(*[8] * num_nodes), engines) == ""
 
 
 def test_a_node_that_is_too_small_for_an_engine_is_named():
     run = config(ranks=64, count=20, span=8)
-    need = lack(run, nodes(*[8] * 27, 4), 20)
+    need = describe_lack(run, nodes(*[8] * 27, 4), 20)
     assert need == (
         "actors.count = 20 engines of 8 GPUs (actors.cpus = 1 each): 19 fit next to learner.ranks = 64; node n27 has 4 "
         "GPUs and 64 CPUs free"
     )
-    assert lack(run, nodes(*[8] * 27, 4), 19) == ""
+    assert describe_lack(run, nodes(*[8] * 27, 4), 19) == ""
 
 
 def test_totals_that_suffice_do_not_hide_that_no_node_holds_an_engine():
-    assert ": 0 fit next to" in lack(config(ranks=8, count=1, span=8), nodes(8, 4, 4), 1)
+    assert ": 0 fit next to" in describe_lack(config(ranks=8, count=1, span=8), nodes(8, 4, 4), 1)
 
 
 def test_a_learner_that_does_not_fit_is_named_with_its_nodes():
-    need = lack(config(ranks=24, count=1, span=1), nodes(8, 8, 4), 1)
+    need = describe_lack(config(ranks=24, count=1, span=1), nodes(8, 8, 4), 1)
     assert "learner.ranks = 24 (learner.cpus = 1 each) need 3 nodes, with 8 GPUs and 8 CPUs on each" in need
     assert need.endswith(": 2 fit; node n2 has 4 GPUs and 64 CPUs free")
-    assert ": 0 fit" in lack(config(ranks=8, count=1, span=1, cpus=16), nodes(8, 8), 1)  # 128 CPUs on a node of 64
+    assert ": 0 fit" in describe_lack(
+        config(ranks=8, count=1, span=1, cpus=16), nodes(8, 8), 1
+    )  # 128 CPUs on a node of 64
 
 
 def test_a_judge_that_the_run_serves_takes_its_gpus_from_one_node_before_engines_do():
     run = config(ranks=8, count=4, span=4)
-    assert lack(run, nodes(8, 8, 8), 4) == ""
-    assert ": 3 fit next to learner.ranks = 8" in lack(run, nodes(8, 8, 8), 4, judge_gpus=2)
-    assert lack(run, nodes(8, 8, 8, 8), 4, judge_gpus=2) == ""
-    assert lack(run, nodes(8, 4, 4), 1, judge_gpus=8).startswith("the judge that the run serves needs 8 GPUs of one")
+    assert describe_lack(run, nodes(8, 8, 8), 4) == ""
+    assert ": 3 fit next to learner.ranks = 8" in describe_lack(run, nodes(8, 8, 8), 4, judge_gpus=2)
+    assert describe_lack(run, nodes(8, 8, 8, 8), 4, judge_gpus=2) == ""
+    assert describe_lack(run, nodes(8, 4, 4), 1, judge_gpus=8).startswith(
+        "the judge that the run serves needs 8 GPUs of one"
+    )
 
 
 @pytest.mark.parametrize(("node", "workers"), [("a" * 56, None), (None, 16)])
@@ -205,13 +209,13 @@ def test_every_order_of_the_engines_fills_the_cluster(cluster):
         span = choose.choice([2, 4, 8])
         ranks = GPUS * choose.randint(1, NODES - 1)
         placement = Placement(config(ranks=ranks, count=(NODES * GPUS - ranks) // span, span=span))
-        placement.of_rank(0)
+        placement.choose_rank_strategy(0)
         engines = [placement.engine() for _ in range((NODES * GPUS - ranks) // span)]
 
         async def reserve(placement=placement, engines=engines, choose=choose):
-            with placement.learner_first():
+            with placement.keep_gpus_for_learner():
                 await placement._learner.ready()
-            await asyncio.gather(*(engine.granted() for engine in choose.sample(engines, len(engines))))
+            await asyncio.gather(*(engine.wait_until_granted() for engine in choose.sample(engines, len(engines))))
 
         try:
             asyncio.run(asyncio.wait_for(reserve(), 30))
@@ -393,21 +397,21 @@ def lose(cluster, node_id):
 def test_one_gpu_is_shared_where_both_would_need_two():
     run = config(ranks=1, count=1, span=1)
     assert run.gpus == 2
-    shared = decided(run, gpus=1)
+    shared = resolve_auto_placement(run, gpus=1)
     assert (shared.placement, shared.gpus) == ("shared", 1)
     assert shared.actors.engine.gpu_memory_utilization == 0.4
-    assert (shared.engine_share, shared.rank_share(80e9, 1e9)) == (0.4, pytest.approx(0.55))
+    assert (shared.engine_share, shared.compute_rank_share(80e9, 1e9)) == (0.4, pytest.approx(0.55))
     for gpus in (0, 2):  # none that could be shared, and enough
-        apart = decided(run, gpus)
+        apart = resolve_auto_placement(run, gpus)
         assert apart.placement == "apart"
         assert apart.actors.engine.gpu_memory_utilization == 0.9
-        assert (apart.engine_share, apart.rank_share(24e9, 1e9)) == (0.9, 1.0)
+        assert (apart.engine_share, apart.compute_rank_share(24e9, 1e9)) == (0.9, 1.0)
     full = config(ranks=1, count=1, span=1)
     full = full.model_copy(
         update={"actors": full.actors.model_copy(update={"engine": EngineConfig(gpu_memory_utilization=0.9)})}
     )
-    assert decided(full, gpus=1).placement == "apart"
-    assert decided(config(ranks=1, count=2, span=1), gpus=2).placement == "apart"
+    assert resolve_auto_placement(full, gpus=1).placement == "apart"
+    assert resolve_auto_placement(config(ranks=1, count=2, span=1), gpus=2).placement == "apart"
 
 
 @pytest.mark.parametrize(
@@ -420,7 +424,7 @@ def test_one_gpu_is_shared_where_both_would_need_two():
 )
 def test_two_contexts_and_the_largest_layer_are_reserved_on_a_shared_gpu(memory, layer, reserved):
     run = TrainingConfig(placement="shared", actors={"engine": {"gpu_memory_utilization": 0.35}})
-    assert run.rank_share(memory, layer) * memory == pytest.approx(0.65 * memory - reserved)
+    assert run.compute_rank_share(memory, layer) * memory == pytest.approx(0.65 * memory - reserved)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +463,7 @@ def test_turns_that_cannot_be_taken_are_refused(options, message):
 def test_turns_without_a_gpu_are_refused_in_the_file_and_on_a_machine(monkeypatch):
     with pytest.raises(ValueError, match=r"placement = time_shared: .* and cluster\.gpus_per_node is 0"):
         parse(Recipe, '{"extends": "quickstart", "placement": "time_shared", "cluster": {"gpus_per_node": 0}}')
-    run = decided(TrainingConfig(placement="time_shared"), gpus=0)
+    run = resolve_auto_placement(TrainingConfig(placement="time_shared"), gpus=0)
     assert run.placement == "time_shared"
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 64.0})
     with pytest.raises(
@@ -474,24 +478,24 @@ def test_the_former_name_of_time_sharing_is_refused_with_the_new_one():
 
 
 def test_in_turns_engine_and_rank_have_nearly_all_of_the_gpu():
-    run = decided(TrainingConfig(placement="time_shared"), gpus=1)
+    run = resolve_auto_placement(TrainingConfig(placement="time_shared"), gpus=1)
     assert (run.gpus, run.shares_gpus, run.takes_turns) == (1, True, True)
-    assert (run.engine_share, run.rank_share(24e9, 1e9)) == (0.9, 0.9)
+    assert (run.engine_share, run.compute_rank_share(24e9, 1e9)) == (0.9, 0.9)
     assert run.actors.engine.gpu_memory_utilization == 0.9
-    assert lack_of_shared(run, nodes(1)) == ""
-    assert lack_of_shared(run, nodes(0)).startswith("placement = time_shared: learner.ranks = 1")
+    assert describe_shared_lack(run, nodes(1)) == ""
+    assert describe_shared_lack(run, nodes(0)).startswith("placement = time_shared: learner.ranks = 1")
 
 
 def test_auto_takes_turns_where_they_alone_are_known_to_fit_and_logs_it(caplog):
     run, model = TrainingConfig(), KNOWN["Qwen2.5-1.5B"]
-    assert decided(run, 1, model, DATASHEETS["L40S"]).placement == "time_shared"
+    assert resolve_auto_placement(run, 1, model, DATASHEETS["L40S"]).placement == "time_shared"
     assert "do not fit on a GPU of 48 GB at the same time: they take turns (placement = time_shared)" in caplog.text
     caplog.clear()
-    assert decided(run, 1, model, DATASHEETS["H100"]).placement == "shared"  # both fit
-    assert decided(run, 1, model, DATASHEETS["L4"]).placement == "shared"  # nothing fits
-    assert decided(run, 1, model, None).placement == "shared"
-    assert decided(run, 2, model, DATASHEETS["L40S"]).placement == "apart"
-    assert decided(config(ranks=1, count=2, span=1), 2, model, DATASHEETS["L40S"]).placement == "apart"
+    assert resolve_auto_placement(run, 1, model, DATASHEETS["H100"]).placement == "shared"  # both fit
+    assert resolve_auto_placement(run, 1, model, DATASHEETS["L4"]).placement == "shared"  # nothing fits
+    assert resolve_auto_placement(run, 1, model, None).placement == "shared"
+    assert resolve_auto_placement(run, 2, model, DATASHEETS["L40S"]).placement == "apart"
+    assert resolve_auto_placement(config(ranks=1, count=2, span=1), 2, model, DATASHEETS["L40S"]).placement == "apart"
     assert not caplog.text
 
 
@@ -513,7 +517,7 @@ def test_the_gpu_of_a_cluster_is_known_by_the_name_that_ray_has_for_it(monkeypat
         for kind in kinds
     ]
     monkeypatch.setattr("ray.nodes", lambda: described)
-    gpu = gpu_of_cluster()
+    gpu = find_cluster_gpu()
     assert (gpu.memory if gpu else None) == memory
 
 
@@ -529,8 +533,8 @@ def test_the_gpu_of_a_cluster_is_known_by_the_name_that_ray_has_for_it(monkeypat
 def test_the_gpu_of_one_machine_is_known_by_the_name_that_its_driver_has(monkeypatch, names, memory):
     one = {"Alive": True, "NodeManagerAddress": "n", "Resources": {"GPU": 1.0, "accelerator_type:A100": 1.0}}
     monkeypatch.setattr("ray.nodes", lambda: [one])
-    monkeypatch.setattr("tasks.cluster.placement.names_of_gpus", lambda: names)
-    gpu = gpu_of_cluster()
+    monkeypatch.setattr("tasks.cluster.placement.list_gpu_names", lambda: names)
+    gpu = find_cluster_gpu()
     assert (gpu.memory if gpu else None) == memory
 
 
@@ -558,7 +562,7 @@ def test_the_first_engines_sleep_before_the_learner_starts_and_one_that_is_lost_
         of_run = RunProcesses.__new__(RunProcesses)
         of_run._config, of_run._shared = TrainingConfig(placement=placement), object()
         of_run._loading = dict(enumerate(actors))
-        asyncio.run(of_run.engines_loaded())
+        asyncio.run(of_run.wait_until_engines_loaded())
         return [actor.calls for actor in actors], list(of_run._loading)
 
     lost = ActorLostError("no GPU memory")
@@ -571,7 +575,7 @@ def test_the_first_engines_sleep_before_the_learner_starts_and_one_that_is_lost_
 
 def test_the_pod_of_shared_gpus_has_one_for_every_rank():
     recipe = load_yaml(Recipe, ROOT / "workflows" / "recipes" / "one_gpu.yaml")
-    assert controller_pod(recipe, recipe.cluster).gpus == 1
+    assert build_controller_pod(recipe, recipe.cluster).gpus == 1
     several = recipe.model_copy(
         update={
             "learner": recipe.learner.model_copy(update={"ranks": 16}),
@@ -583,10 +587,10 @@ def test_the_pod_of_shared_gpus_has_one_for_every_rank():
 
 
 def test_a_node_with_too_few_cores_for_a_rank_and_its_engine_is_no_place_for_both():
-    run = decided(config(ranks=3, count=3, span=1), gpus=3)
-    assert shared_bundle(run) == {"GPU": 1, "CPU": 2}
-    assert lack_of_shared(run, nodes(2, 1, cpus=4.0)) == ""
-    assert lack_of_shared(run, nodes(2, 1, cpus=3.0)).endswith("need 3 GPUs with 2 CPUs each: 2 fit")
+    run = resolve_auto_placement(config(ranks=3, count=3, span=1), gpus=3)
+    assert make_shared_bundle(run) == {"GPU": 1, "CPU": 2}
+    assert describe_shared_lack(run, nodes(2, 1, cpus=4.0)) == ""
+    assert describe_shared_lack(run, nodes(2, 1, cpus=3.0)).endswith("need 3 GPUs with 2 CPUs each: 2 fit")
 
 
 @pytest.mark.complete
@@ -601,13 +605,15 @@ def test_every_shared_gpu_has_one_rank_and_one_engine(cluster, tmp_path, monkeyp
     monkeypatch.setattr(processes, "LearnerRank", rank_stand_in())
     monkeypatch.setattr(processes, "ActorProcess", engine_stand_in())
     ranks = 2 * GPUS
-    run = decided(config(ranks=ranks, count=ranks, span=1).model_copy(update={"placement": "shared"}), NODES * GPUS)
+    run = resolve_auto_placement(
+        config(ranks=ranks, count=ranks, span=1).model_copy(update={"placement": "shared"}), NODES * GPUS
+    )
     check_resources(run)
     of_run = RunProcesses(run, tmp_path, tmp_path, 0, RelaysAtHome())
 
     async def begin():
         of_run.start_actors()
-        await of_run.engines_loaded()
+        await of_run.wait_until_engines_loaded()
         actors = [of_run.make_actor(index, 0) for index in range(ranks)]
         learner = of_run.make_learner()
         await learner.start()

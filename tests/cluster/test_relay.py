@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.cluster.relay import RelayProcess, blind_to, not_shared
+from tasks.cluster.relay import RelayProcess, find_blind_relays, make_not_shared_error
 from tests.training.hosts import Hosts, missing
 from tests.training.processes import SHARED
 from tests.training.relayed_hosts import PATIENCE_SECONDS, RelayedHosts
@@ -91,10 +91,10 @@ class Sees:
 def test_a_run_folder_that_a_node_with_ranks_does_not_see_is_an_error_that_names_both_ways_out(tmp_path, monkeypatch):
     monkeypatch.delenv("RLVR_RUNS", raising=False)
     here, blind, blind_too = Sees("10.0.0.1", True), Sees("10.0.0.3", False), Sees("10.0.0.2", False)
-    assert asyncio.run(blind_to(tmp_path, [here])) == []
-    assert asyncio.run(blind_to(tmp_path, [blind, here, blind_too])) == [blind, blind_too]
+    assert asyncio.run(find_blind_relays(tmp_path, [here])) == []
+    assert asyncio.run(find_blind_relays(tmp_path, [blind, here, blind_too])) == [blind, blind_too]
     assert list(tmp_path.iterdir()) == []
-    message = str(not_shared(tmp_path, [blind, blind_too]))
+    message = str(make_not_shared_error(tmp_path, [blind, blind_too]))
     for fact in (f"of which 10.0.0.2, 10.0.0.3 do not see {tmp_path}", "RLVR_RUNS", "s3://", "a folder", "not set"):
         assert fact in message
 

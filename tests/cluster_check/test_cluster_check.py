@@ -15,8 +15,8 @@ from tasks.cluster_check.network import Reduction
 from tasks.cluster_check.nodes import Disk, NodeFacts
 from tasks.cluster_check.services import HubName
 from tasks.config.loading import load_yaml, parse
-from tasks.gpu_check.results import Findings, SkippedError, carry_out, table
-from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
+from tasks.gpu_check.results import Findings, SkippedError, format_table, run_check
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, load_quickstart
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME
 from tests.paths import ROOT
 
@@ -36,7 +36,7 @@ OTHER = replace(NODE, name="node-b")
 
 def found(check, *arguments, **options):
     """The status and the sentence of a check."""
-    result = carry_out("a check", lambda findings: check(findings, *arguments, **options))
+    result = run_check("a check", lambda findings: check(findings, *arguments, **options))
     return result.status, result.reason
 
 
@@ -139,7 +139,7 @@ MACHINES = [HEAD, replace(NODE, name="run-learner-worker-a"), replace(NODE, name
 
 def disk_check(machines, *, limited=True, **changes):
     training = parse(Recipe, json.dumps({"extends": "olmo3_think_7b", "learner.zero_stage": 3, **changes}))
-    pods = checks.pods_on(machines, training.companion(DataFile), training)
+    pods = checks.list_pods(machines, training.load_companion(DataFile), training)
     return found(nodes.check_disk, machines, pods, limited=limited)
 
 
@@ -185,10 +185,10 @@ def test_a_model_of_unknown_size_is_skipped():
 
 
 def test_the_disk_of_a_folder_that_is_not_there_yet(tmp_path):
-    here = nodes.disk_of(tmp_path)
-    assert nodes.disk_of(tmp_path / "runs" / "a").device == here.device
+    here = nodes.measure_disk(tmp_path)
+    assert nodes.measure_disk(tmp_path / "runs" / "a").device == here.device
     assert here.free > 0
-    assert nodes.written_folders().keys() == disk.FOLDERS.keys()
+    assert nodes.list_written_folders().keys() == disk.FOLDERS.keys()
 
 
 # Sandbox
@@ -225,11 +225,11 @@ LOGS = {
 
 @pytest.mark.parametrize(("name", "log"), LOGS.items(), ids=LOGS)
 def test_the_network_is_the_slowest_in_nccls_log(name, log):
-    assert network.network_of(log) == name
+    assert network.find_network(log) == name
 
 
 def test_the_slowest_of_two_ranks_networks_counts():
-    assert network.network_of("\n".join((LOGS["NET/IB/GDRDMA"], "via NET/Socket/1"))) == "NET/Socket"
+    assert network.find_network("\n".join((LOGS["NET/IB/GDRDMA"], "via NET/Socket/1"))) == "NET/Socket"
 
 
 REDUCTION = Reduction(16, 2, 256 << 20, 0.01, "nccl", "NET/IB/GDRDMA")
@@ -265,13 +265,13 @@ def test_a_slow_network_is_a_fault():
 
 def test_ranks_fill_one_node_after_the_other():
     resources = {"a": {"CPU": 8}, "b": {"GPU": 2, "CPU": 8}, "c": {"GPU": 4, "CPU": 8}}
-    assert network.places_of(5, resources, gpus=True) == ["c"] * 4 + ["b"]
-    assert network.places_of(4, resources, gpus=False) == ["a", "b", "c", "a"]
+    assert network.choose_nodes(5, resources, gpus=True) == ["c"] * 4 + ["b"]
+    assert network.choose_nodes(4, resources, gpus=False) == ["a", "b", "c", "a"]
     for ranks, gpus in ((1, False), (7, True)):
         with pytest.raises(SkippedError):
-            network.places_of(ranks, resources, gpus=gpus)
+            network.choose_nodes(ranks, resources, gpus=gpus)
     resources["b"] |= {"rlvr_learner": 1}
-    assert network.places_of(2, resources, gpus=True) == ["b", "b"], "the learner's own machines"
+    assert network.choose_nodes(2, resources, gpus=True) == ["b", "b"], "the learner's own machines"
 
 
 # Storage
@@ -309,13 +309,13 @@ def test_storage_that_refuses_is_slow_or_changes_bytes_is_a_fault(tmp_path, monk
 
 def recipe(name):
     training = load_yaml(Recipe, RECIPES / f"{name}.yaml")
-    return training.companion(DataFile), training
+    return training.load_companion(DataFile), training
 
 
 def test_the_repositories_of_a_run_are_asked_for(monkeypatch):
-    names = services.hub_names(*recipe("olmo3_think_7b"))
+    names = services.list_hub_names(*recipe("olmo3_think_7b"))
     assert {"model", "dataset"} == {name.kind for name in names}
-    assert services.hub_names(*recipe("quickstart")) == []
+    assert services.list_hub_names(*recipe("quickstart")) == []
     assert found(services.check_hub, [])[0] == "skipped"
 
     def repo_info(_self, name, *, revision, repo_type, timeout):
@@ -342,8 +342,8 @@ def with_judge(url="https://judge.example/v1"):
 
 
 def test_secrets_that_options_name_must_be_set():
-    training = quickstart()[1].model_copy(update={"trackers": ["wandb"]})
-    needed = services.needed_secrets(with_judge(), training, "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge")
+    training = load_quickstart()[1].model_copy(update={"trackers": ["wandb"]})
+    needed = services.find_needed_secrets(with_judge(), training, "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge")
     assert set(needed) == {"HF_TOKEN", "JUDGE_KEY", "WANDB_API_KEY"}
     assert found(services.check_secrets, needed, dict.fromkeys(needed, "x")) == (
         "passed",
@@ -355,7 +355,7 @@ def test_secrets_that_options_name_must_be_set():
         "JUDGE_KEY (verifiers.judge.api_key_env) is not set here: name its secret in RLVR_SECRETS where you register. "
         "WANDB_API_KEY (trackers: wandb)"
     )
-    assert services.needed_secrets(*quickstart()[:2]) == {}
+    assert services.find_needed_secrets(*load_quickstart()[:2]) == {}
     assert found(services.check_secrets, {})[0] == "skipped"
 
 
@@ -416,10 +416,10 @@ def test_the_version_of_kuberay(tags, status, sentence):
 
 
 def test_needed_gpus_are_those_of_learner_engines_and_judge():
-    assert checks.needed_gpus(*recipe("quickstart")) == 0
-    assert checks.needed_gpus(*recipe("one_gpu")) == 1
+    assert checks.count_needed_gpus(*recipe("quickstart")) == 0
+    assert checks.count_needed_gpus(*recipe("one_gpu")) == 1
     data, training = recipe("olmo3_think_32b")
-    assert checks.needed_gpus(data, training) == 64 + 20 * 8 + data.verifiers.judge_gpus
+    assert checks.count_needed_gpus(data, training) == 64 + 20 * 8 + data.verifiers.judge_gpus
 
 
 def test_the_verdict_has_the_sentence_of_each_check_that_failed():
@@ -429,10 +429,10 @@ def test_the_verdict_has_the_sentence_of_each_check_that_failed():
     def bad(findings):
         findings.faults.append("The disk is full.")
 
-    results = checks.results_of([checks.carried_out({"network": good}), checks.carried_out({"storage": bad})])
-    assert "passed   network" in table(results)
-    assert "All is well." in table(results)
-    rows = checks.deck_rows(results)
+    results = checks.parse_results([checks.run_checks({"network": good}), checks.run_checks({"storage": bad})])
+    assert "passed   network" in format_table(results)
+    assert "All is well." in format_table(results)
+    rows = checks.make_deck_rows(results)
     assert [(row["check"], row["status"], row["result"]) for row in rows] == [
         ("network", "passed", "All is well."),
         ("storage", "failed", "The disk is full."),
@@ -443,11 +443,11 @@ def test_the_verdict_has_the_sentence_of_each_check_that_failed():
 
 
 def test_every_check_of_machines_and_pods_has_a_name():
-    data, training, _ = quickstart()
+    data, training, _ = load_quickstart()
     storage = (fsspec.filesystem("file"), "runs")
     names = [
-        *checks.machine_checks(data, training, [NODE], storage, on_this_machine=True),
-        *checks.pod_checks(data, training, NODE),
+        *checks.make_machine_checks(data, training, [NODE], storage, on_this_machine=True),
+        *checks.make_pod_checks(data, training, NODE),
     ]
     assert len(set(names)) == len(names) == 12
 

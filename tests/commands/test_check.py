@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tasks.commands.group import rlvr
 from tasks.config.loading import SpecError
-from tasks.inputs.checking import KINDS, kinds_of
+from tasks.inputs.checking import KINDS, find_kinds
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, ROOT
 
 pytestmark = pytest.mark.long
@@ -74,7 +74,7 @@ def test_every_file_that_ships_is_of_its_kind():
     assert folders.keys() == KINDS.keys()
     for kind, folder in folders.items():
         for path in folder.glob("*.yaml"):
-            assert kind in kinds_of(path), path
+            assert kind in find_kinds(path), path
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_recipe_that_only_names_its_files_is_a_recipe(folder, options, named):
 )
 def test_the_kind_of_a_file_is_that_of_the_options_that_its_keys_mean(tmp_path, options, kinds):
     write(tmp_path / "mine.yaml", **options)
-    assert kinds_of(tmp_path / "mine.yaml") == kinds
+    assert find_kinds(tmp_path / "mine.yaml") == kinds
 
 
 @pytest.mark.parametrize("name", ["quikstart", "nowhere.yaml"])

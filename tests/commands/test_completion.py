@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from tasks.commands.bash import END, UNFINISHED, OverridesInBash
-from tasks.commands.options import FOLDERS, options_of, shipped
+from tasks.commands.options import FOLDERS, list_options, list_shipped_names
 from tasks.inputs.experiments import ExperimentFile
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, Recipe
 from tasks.inputs.overrides import with_overrides
@@ -90,11 +90,11 @@ def test_the_folders_of_names_are_those_of_the_files():
         "evaluation": EVALUATIONS,
         "experiment": ExperimentFile.folder,
     } == FOLDERS
-    assert "olmo3_think_32b" in shipped("training")
+    assert "olmo3_think_32b" in list_shipped_names("training")
 
 
 def test_the_keys_that_are_offered_are_options_of_a_recipe():
-    options = options_of("training")
+    options = list_options("training")
     assert {name.partition(".")[0] for name in options} == Recipe.model_fields.keys() | {"extends"}
     chosen = [f"{name}={values[0]}" for name, values in options.items() if values and values[0] in ("false", "true")]
     assert len(chosen) > 10
@@ -146,4 +146,4 @@ def test_a_shell_gets_them_from_the_command(tmp_path):
     words = {"_RLVR_COMPLETE": "bash_complete", "COMP_WORDS": "rlvr plan ol", "COMP_CWORD": "2"}
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | words
     done = subprocess.run(RLVR, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == [f"plain,{name}" for name in shipped("training") if name.startswith("ol")]
+    assert done.stdout.split() == [f"plain,{name}" for name in list_shipped_names("training") if name.startswith("ol")]

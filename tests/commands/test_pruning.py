@@ -21,10 +21,10 @@ from tasks.commands.pruning import Plan
 from tasks.flyte import local_cache
 from tasks.flyte.local_cache import CacheError
 from tasks.flyte.local_run import LocalRun
-from tasks.flyte.stages import Parquet, scratch
+from tasks.flyte.stages import Parquet, make_scratch_path
 from tasks.records.ending import has_ended
 from tasks.storage.lease import RunInUseError
-from tasks.storage.outputs import alone, size_line, size_text
+from tasks.storage.outputs import describe_size, format_size, require_idle
 from tests.paths import ROOT
 
 DAY = 24 * 3600
@@ -36,7 +36,7 @@ COMPUTED = []
 @task(cache=Cache(version="1"))
 def computes(name: str) -> Parquet:
     COMPUTED.append(name)
-    path = scratch(f"{name}.parquet")
+    path = make_scratch_path(f"{name}.parquet")
     path.write_bytes(bytes(1000))
     return FlyteFile(str(path))
 
@@ -173,7 +173,7 @@ def process():
 
 
 AT_WORK = "from tasks.storage.outputs import at_work\nwith at_work()"
-LEASED = "from pathlib import Path\nfrom tasks.storage.lease import Lease\nwith Lease.of_folder(Path({!r}))"
+LEASED = "from pathlib import Path\nfrom tasks.storage.lease import Lease\nwith Lease.from_folder(Path({!r}))"
 
 
 @BOTH
@@ -323,8 +323,8 @@ def test_a_file_with_several_names_frees_nothing_until_the_last_goes(outputs):
         (folder / "policy" / "model.safetensors").unlink()
         os.link(weights, folder / "policy" / "model.safetensors")
     os.utime(weights)  # another run has read them by one of their names
-    assert "contain" in size_line()
-    assert "5.0 MB" in size_line()
+    assert "contain" in describe_size()
+    assert "5.0 MB" in describe_size()
     rows = table(prune())
     assert (rows["runs that have ended"], rows["in all"]) == ((1, "3.0 kB"), (2, "4.0 kB"))
     shutil.rmtree(latest)
@@ -429,7 +429,7 @@ def test_while_a_run_works_nothing_goes_and_its_end_in_any_way_frees_the_folders
 
 
 def test_a_run_that_starts_during_a_prune_waits_for_its_end_and_another_prune_is_refused(outputs, process):
-    with alone():
+    with require_idle():
         run = process(AT_WORK)
         assert "is being pruned: the run waits for that" in run.stderr.readline()
         with pytest.raises(RunInUseError, match=rf"process {os.getpid()} uses it"):
@@ -455,7 +455,7 @@ def test_a_run_whose_lease_a_process_has_stays(outputs, process):
 
 def test_a_run_that_another_machine_has_taken_up_since_it_was_planned_stays(outputs, process):
     ours, theirs, held = (ended(outputs, name) for name in ("aaaa", "bbbb", "cccc"))
-    with alone():
+    with require_idle():
         plan = Plan(time.time())
         (theirs / "ledger.parquet").unlink()
         assert process(LEASED.format(str(held))).stdout.readline() == "works\n"
@@ -506,7 +506,7 @@ def test_a_prune_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_an
         with monkeypatch.context() as patched:
             killed_at(patched, number)
             try:
-                with alone():
+                with require_idle():
                     Plan(time.time() - 7 * DAY).remove()
                 was_killed = False
             except KilledError:
@@ -547,4 +547,4 @@ def test_the_command_as_a_person_calls_it(outputs, process):
     [(0, "0 bytes"), (999, "999 bytes"), (3_940_000_000, "3.9 GB"), (12e6, "12 MB"), (5e12, "5,000 GB")],
 )
 def test_sizes_are_in_the_largest_unit(size, text):
-    assert size_text(size) == text
+    assert format_size(size) == text

@@ -8,7 +8,7 @@ from pydantic._internal import _docs_extraction, _fields
 
 import tasks.inputs.files
 import tasks.model_check.options  # noqa: F401
-from tasks.config.descriptions import of_options
+from tasks.config.descriptions import extract_docstrings
 from tasks.config.loading import Config
 from tests.paths import ROOT
 
@@ -23,11 +23,11 @@ def test_every_option_has_the_description_that_pydantic_finds():
     ours = [cls for cls in specifications() if cls.__module__.startswith("tasks.") and "[" not in cls.__name__]
     assert len(ours) > 50
     for cls in ours:
-        assert of_options(cls) == _docs_extraction.extract_docstrings_from_cls(cls, use_inspect=True), cls
+        assert extract_docstrings(cls) == _docs_extraction.extract_docstrings_from_cls(cls, use_inspect=True), cls
 
 
 def test_pydantic_calls_it():
-    assert _fields.extract_docstrings_from_cls is of_options
+    assert _fields.extract_docstrings_from_cls is extract_docstrings
 
 
 def test_a_class_within_a_function_has_its_descriptions_as_well():

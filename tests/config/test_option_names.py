@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.config.loading import SpecError, load_yaml
-from tasks.config.option_names import ELSEWHERE, OF_TRL, nested_options
+from tasks.config.option_names import ELSEWHERE, OF_TRL, list_nested_options
 from tasks.inputs.files import DataFile, Recipe
 
 
@@ -52,7 +52,7 @@ def test_options_that_a_file_lacks_are_not_suggested(tmp_path):
 
 
 def test_every_suggested_option_exists():
-    options = set(nested_options(Recipe))
+    options = set(list_nested_options(Recipe))
     assert {name: option for name, option in ELSEWHERE.items() if option not in options} == {}
 
 

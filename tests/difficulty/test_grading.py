@@ -3,17 +3,17 @@
 import pyarrow as pa
 import pytest
 
-from tasks.difficulty.grading import GradingError, compare, grade, select, ungraded
+from tasks.difficulty.grading import GradingError, compare, fill_ungraded, grade, select
 from tasks.difficulty.spec import DifficultySpec
 from tasks.difficulty.stopping import Bounds
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, set_aside_row
 
 ALL_SAMPLED = SET_ASIDE.empty_table()
 
 
 def prompts(*names: str) -> pa.Table:
-    return table_from_rows(
+    return build_table(
         [
             {
                 "prompt_id": name,
@@ -34,7 +34,7 @@ def prompts(*names: str) -> pa.Table:
 
 
 def rollouts(**scores: list[float | None]) -> pa.Table:
-    return table_from_rows(
+    return build_table(
         [
             {
                 "prompt_id": name,
@@ -103,9 +103,7 @@ def test_rollouts_of_other_prompts_are_an_error():
 
 def test_a_prompt_that_was_set_aside_before_sampling_is_not_set_aside_again():
     too_long = set_aside_row("difficulty", "length", "s", 0, "too long", "b", prompt_id="b")
-    _, aside = grade(
-        prompts("a", "b", "c"), rollouts(a=[1.0]), table_from_rows([too_long], SET_ASIDE, "too long prompts")
-    )
+    _, aside = grade(prompts("a", "b", "c"), rollouts(a=[1.0]), build_table([too_long], SET_ASIDE, "too long prompts"))
     assert [(row["prompt_id"], row["kind"]) for row in aside.to_pylist()] == [("c", "unjudged")]
 
 
@@ -130,7 +128,7 @@ def test_a_mean_score_above_1_is_refused_and_no_bound_is_null(options):
 
 def test_without_a_filter_all_prompts_that_fit_are_kept_and_have_no_pass_rate():
     too_long = set_aside_row("difficulty", "length", "s", 0, "too long", "b", prompt_id="b")
-    table = ungraded(prompts("a", "b", "c"), table_from_rows([too_long], SET_ASIDE, "too long prompts"))
+    table = fill_ungraded(prompts("a", "b", "c"), build_table([too_long], SET_ASIDE, "too long prompts"))
     assert [(row["prompt_id"], row["pass_rate"], row["num_rollouts"]) for row in table.to_pylist()] == [
         ("a", None, None),
         ("c", None, None),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.difficulty.stopping import Bounds, remaining
+from tasks.difficulty.stopping import Bounds, count_remaining
 
 BOUNDS = Bounds()
 
@@ -14,7 +14,7 @@ BOUNDS = Bounds()
 def stopped(scores, samples=8, bounds=BOUNDS):
     """The scores that are drawn of those that all rollouts would have."""
     taken = 0
-    while count := remaining(scores[:taken], samples, bounds):
+    while count := count_remaining(scores[:taken], samples, bounds):
         taken += count
     return scores[:taken]
 
@@ -25,22 +25,22 @@ def mean(scores):
 
 
 def test_of_eight_at_62_percent_four_failures_or_five_passes_decide():
-    assert remaining([], 8, BOUNDS) == 4
-    assert remaining([0, 0, 0, 0], 8, BOUNDS) == 0
-    assert remaining([1, 1, 1, 1], 8, BOUNDS) == 1
-    assert remaining([1, 1, 1, 1, 1], 8, BOUNDS) == 0
-    assert remaining([1, 1, 0, 0], 8, BOUNDS) == 2
+    assert count_remaining([], 8, BOUNDS) == 4
+    assert count_remaining([0, 0, 0, 0], 8, BOUNDS) == 0
+    assert count_remaining([1, 1, 1, 1], 8, BOUNDS) == 1
+    assert count_remaining([1, 1, 1, 1, 1], 8, BOUNDS) == 0
+    assert count_remaining([1, 1, 0, 0], 8, BOUNDS) == 2
 
 
 def test_a_lower_bound_of_zero_waits_for_the_first_pass_of_what_fails():
     bounds = Bounds(min_mean_score=0.0)
-    assert remaining([0, 0, 0, 0], 8, bounds) == 1
-    assert remaining([0, 0, 0, 0, 1], 8, bounds) == 0
-    assert remaining([0] * 8, 8, bounds) == 0
+    assert count_remaining([0, 0, 0, 0], 8, bounds) == 1
+    assert count_remaining([0, 0, 0, 0, 1], 8, bounds) == 0
+    assert count_remaining([0] * 8, 8, bounds) == 0
 
 
 def test_without_an_upper_bound_only_the_lower_one_decides():
-    assert remaining([1], 8, Bounds(max_mean_score=None)) == 0
+    assert count_remaining([1], 8, Bounds(max_mean_score=None)) == 0
     bounds = Bounds(max_mean_score=None, min_mean_score=0.25)
     assert (bounds.keep(1.0), bounds.keep(0.25), str(bounds)) == (True, False, "above 25.0%")
     assert str(Bounds(max_mean_score=None)) == "of any value"

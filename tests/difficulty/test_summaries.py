@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tasks.difficulty.summaries import Totals, joined
-from tasks.tables.parquet import table_from_rows
+from tasks.difficulty.summaries import Totals, merge_summaries
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import ROLLOUTS, StageSummary
 
 
@@ -17,7 +17,7 @@ def part(*rows):
     columns = {"prompt_id": "p", "response": "x", "num_tokens": 1, "finish_reason": "stop", "policy": "initial"}
     names = ("score", "passed", "rewards", "error")
     listed = [{**columns, "sample": number, **dict(zip(names, row, strict=True))} for number, row in enumerate(rows)]
-    return table_from_rows(listed, ROLLOUTS, "rollouts")
+    return build_table(listed, ROLLOUTS, "rollouts")
 
 
 def test_totals_count_passes_points_and_each_reward_over_the_responses_to_which_it_applies():
@@ -26,7 +26,7 @@ def test_totals_count_passes_points_and_each_reward_over_the_responses_to_which_
         part((0.2, False, named(math=0.0, f=1.0), None), (None, None, None, "away")),
         part((1.0, True, named(math=1.0, f=None), None), (0.5, False, [], None)),
     ]
-    assert list(totals.counted(iter(parts))) == parts
+    assert list(totals.count(iter(parts))) == parts
     assert (totals.rollouts, totals.unjudged, totals.passed) == (4, 1, 1)
     facts = totals.facts()
     assert facts["pass_rate"] == pytest.approx(1 / 3)
@@ -48,7 +48,7 @@ def test_of_all_shards_calls_busy_time_and_cost_are_summed_and_the_longest_laten
         }
         return StageSummary("judging", datetime.now(UTC), 60.0, "", {"verifiers": figures}, gpus=2.0)
 
-    whole = joined([shard(2, 0.5, 10.0, 0.25), shard(3, 0.25, 20.0, 0.5)])
+    whole = merge_summaries([shard(2, 0.5, 10.0, 0.25), shard(3, 0.25, 20.0, 0.5)])
     assert whole.facts["verifiers"] == {
         "math/calls": 5,
         "math/p99_seconds": 0.5,

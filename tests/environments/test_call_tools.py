@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.environments.call_tools import call_tools
-from tasks.environments.tools import PATTERN, Toolbox, by_pattern
+from tasks.environments.tools import PATTERN, Toolbox, make_pattern_parser
 from tasks.verifiers.scores import CannotJudge
 from tests.environments.scripted import play
 from tests.environments.test_tools import tool, written
@@ -11,7 +11,7 @@ from tests.environments.test_tools import tool, written
 
 @pytest.fixture(scope="module")
 def tools():
-    return Toolbox([tool(name) for name in ("add", "look_up", "broken", "long")], by_pattern(PATTERN))
+    return Toolbox([tool(name) for name in ("add", "look_up", "broken", "long")], make_pattern_parser(PATTERN))
 
 
 def test_results_come_back_until_a_turn_calls_nothing(tools):

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tasks.config.loading import SpecError, load_yaml
-from tasks.environments.tools import described, toolbox
+from tasks.environments.tools import build_toolbox, describe_tool
 from tasks.inputs.files import DataFile
-from tasks.inputs.play_environment import episodes_of
+from tasks.inputs.play_environment import play_episodes
 from tasks.sourcing.environment_options import EnvironmentOptions
 from tests.environments.scripted import play as scripted
 from tests.environments.test_episode import Policy
@@ -83,7 +83,7 @@ def test_the_data_file_of_the_package_validates(tmp_path):
 
 def test_a_data_file_without_an_environment_has_nothing_to_play():
     with pytest.raises(SpecError, match="no source has an environment to play"):
-        episodes_of(load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml"), ["1"])
+        play_episodes(load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml"), ["1"])
 
 
 def test_the_tool_of_the_page_is_described_and_called(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_the_tool_of_the_page_is_described_and_called(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     line = re.search(r"^    environment: (\{name: call_tools.*\})$", PAGE, re.MULTILINE)[1]
     options = EnvironmentOptions.model_validate(yaml.safe_load(line))
-    box = toolbox([described(path) for path in options.tools], None, None, None)
+    box = build_toolbox([describe_tool(path) for path in options.tools], None, None, None)
     [call] = box.calls_in('<tool_call>{"name": "exchange", "arguments": {"amount": 2, "rate": 1.5}}</tool_call>')
     assert asyncio.run(box.result_of(call)) == "3.0"
 

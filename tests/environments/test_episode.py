@@ -10,7 +10,7 @@ from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
 from tasks.generation.config import SamplingConfig
 from tasks.generation.environment_spec import EnvironmentSpec
-from tasks.generation.episode_turns import turns_of
+from tasks.generation.episode_turns import make_turn_rows
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
@@ -165,7 +165,7 @@ def test_a_conversation_that_is_begun_anew_is_another_sequence(play, tokenizer):
     assert seen == whole == policy.asked[2][0]
     assert policy.asked[1][0] == second.context.tolist()
     assert completion.num_tokens == sum(turn.end - turn.start for turn in completion.turns)
-    rows = turns_of(completion)
+    rows = make_turn_rows(completion)
     assert [row["anew"] for row in rows] == [False, True, True, True, False, False, False]
     assert rows[3]["token_ids"] == second.context.tolist()
 
@@ -226,8 +226,8 @@ def test_an_environment_may_run_programs(play, tokenizer):
 @pytest.mark.parametrize(
     ("room", "services", "may_pass"),
     [
-        ("judged", Services(unjudged=Score.unjudged("the judge is away")), True),
-        ("judged", Services(unjudged=Score.unjudged("it raised", FunctionFailure("f", "it raised"))), False),
+        ("judged", Services(unjudged=Score.from_error("the judge is away")), True),
+        ("judged", Services(unjudged=Score.from_error("it raised", FunctionFailure("f", "it raised"))), False),
         ("tool", Services(unrun="the sandbox is away"), True),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from tasks.environments.conversation import ChatTemplate
 from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
-from tasks.environments.tools import described_methods
+from tasks.environments.tools import describe_methods
 from tasks.generation.config import SamplingConfig
 from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.verifiers.config import EnvironmentsConfig
@@ -92,7 +92,7 @@ def test_a_class_of_trl_is_rewarded_for_what_was_done_before_a_limit(play, token
         Policy(tokenizer, (call, "done")),
         module="tasks.environments.trl_environment",
         columns={"factory": path},
-        tools=described_methods(path),
+        tools=describe_methods(path),
         **options,
     )
     assert completion.end is not None, completion

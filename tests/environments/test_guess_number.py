@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tasks.environments.guess_number import guess_number, nearness
+from tasks.environments.guess_number import compute_nearness, guess_number
 from tests.environments.scripted import play
 
 
@@ -86,9 +86,9 @@ def test_a_miss_earns_nothing_unless_nearness_does():
 
 
 def test_the_nearest_miss_is_worth_less_than_half_of_a_hit():
-    assert nearness(4, 5, 9) == pytest.approx(4 / 9)
-    assert nearness(5 - 10**14, 5, 9) == 0.0
-    assert max(nearness(guess, 5, 9) for guess in range(-20, 30) if guess != 5) < 0.5
+    assert compute_nearness(4, 5, 9) == pytest.approx(4 / 9)
+    assert compute_nearness(5 - 10**14, 5, 9) == 0.0
+    assert max(compute_nearness(guess, 5, 9) for guess in range(-20, 30) if guess != 5) < 0.5
 
 
 @pytest.mark.parametrize("high", [1, 0])

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from tasks.environments.conversation import ChatTemplate
-from tasks.environments.interface import Prompt, encodable
-from tasks.generation.episode_turns import turns_of
+from tasks.environments.interface import Prompt, make_encodable
+from tasks.generation.episode_turns import make_turn_rows
 from tests.environments import templates
 from tests.environments.scripted import play as scripted
 from tests.environments.test_episode import Policy
@@ -35,8 +35,8 @@ def test_a_hostile_message_is_inserted_or_refused_in_a_sentence(play, what, role
         return
     assert completion.end.reward == 1.0
     [_, second, _] = completion.turns
-    assert second.inserted[0]["content"] == encodable(HOSTILE[what])
-    assert json.dumps(turns_of(completion), ensure_ascii=False).encode()
+    assert second.inserted[0]["content"] == make_encodable(HOSTILE[what])
+    assert json.dumps(make_turn_rows(completion), ensure_ascii=False).encode()
 
 
 def test_half_of_an_emoji_is_escaped_wherever_a_message_may_stand(play):
@@ -70,8 +70,8 @@ def test_a_hostile_turn_of_the_policy_reaches_environment_and_tables(play, what,
 
     completion = play("count", Hostile(tokenizer))
     assert completion.end.reward == 3.0
-    rows = turns_of(completion)
-    assert rows[0]["content"] == encodable(HOSTILE[what])
+    rows = make_turn_rows(completion)
+    assert rows[0]["content"] == make_encodable(HOSTILE[what])
 
 
 class Broken(ChatTemplate):
@@ -97,8 +97,8 @@ def test_a_message_that_the_template_leaves_out_is_a_failure_of_the_sample(play,
 
 def test_ten_megabytes_are_refused_by_their_characters_before_they_are_tokenised(play, monkeypatch):
     encoded = []
-    encode = ChatTemplate._encoded
-    monkeypatch.setattr(ChatTemplate, "_encoded", lambda self, text: encoded.append(len(text)) or encode(self, text))
+    encode = ChatTemplate._encode
+    monkeypatch.setattr(ChatTemplate, "_encode", lambda self, text: encoded.append(len(text)) or encode(self, text))
     completion = play("long_message", columns={"length": 10_000_000})
     assert completion.end[:2] == (0.5, True)
     assert completion.truncated

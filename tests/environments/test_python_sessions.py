@@ -7,8 +7,8 @@ import pytest
 from tasks.environments.python_tool import RUN_PROGRAM, python_tool
 from tasks.verifiers.code import SandboxError, open_sandbox
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.programs import execution_on
-from tasks.verifiers.code.running import Execution, shortened
+from tasks.verifiers.code.programs import execute_program
+from tasks.verifiers.code.running import Execution, keep_ends
 from tests.environments.scripted import play
 
 pytestmark = pytest.mark.long
@@ -32,8 +32,8 @@ def in_sandbox(sandbox):
 
     def contents(*texts, config=CONFIG, **options):
         async def run(program, output_chars):
-            done = execution_on(program, config, math.inf, sandbox)
-            return Execution(shortened(done.output, output_chars), done.ending, done.timed_out)
+            done = execute_program(program, config, math.inf, sandbox)
+            return Execution(keep_ends(done.output, output_chars), done.ending, done.timed_out)
 
         token = RUN_PROGRAM.set(run)
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.environments.python_tool import RUN_PROGRAM, python_tool, session, shown
+from tasks.environments.python_tool import RUN_PROGRAM, build_program, format_output, python_tool
 from tasks.verifiers.code.running import Execution
 from tests.environments.scripted import play
 
@@ -30,7 +30,7 @@ def test_output_comes_back_as_a_tool_turn_until_a_turn_has_no_code(ran):
     assert played.result is None  # so that the verifier judges the last turn
     assert played.inserted == [{"role": "tool", "content": "ok"}] * 2
     assert played.judged == []
-    assert ran == [(session([], "print(1)\n"), 2000), (session(["print(1)\n"], "print(2)\n"), 2000)]
+    assert ran == [(build_program([], "print(1)\n"), 2000), (build_program(["print(1)\n"], "print(2)\n"), 2000)]
 
 
 def test_code_of_the_last_permitted_turn_is_not_run(ran):
@@ -52,12 +52,12 @@ def test_code_of_the_last_permitted_turn_is_not_run(ran):
 )
 def test_the_code_of_a_turn_is_all_that_is_fenced_as_python(ran, text, codes):
     play(python_tool, [text, "done"])
-    assert [program for program, _ in ran] == [session([], code) for code in codes]
+    assert [program for program, _ in ran] == [build_program([], code) for code in codes]
 
 
 def test_a_pattern_of_ones_own_finds_the_code_and_a_role_may_be_the_users(ran):
     played = play(python_tool, ["<run>1\n2</run>", fenced("3")], pattern="<run>(.*?)</run>", role="user")
-    assert [program for program, _ in ran] == [session([], "1\n2")]
+    assert [program for program, _ in ran] == [build_program([], "1\n2")]
     assert played.inserted == [{"role": "user", "content": "ok"}]
 
 
@@ -83,12 +83,12 @@ def test_a_process_without_a_sandbox_says_so_before_a_turn():
 
 
 def test_what_a_policy_reads_of_an_execution():
-    assert shown(Execution("a\nb\n")) == "a\nb"
-    assert shown(Execution("  \n")) == "(no output)"
-    assert shown(Execution("a\n", "exit status 1")) == (
+    assert format_output(Execution("a\nb\n")) == "a\nb"
+    assert format_output(Execution("  \n")) == "(no output)"
+    assert format_output(Execution("a\n", "exit status 1")) == (
         "a\n[The code did not finish: exit status 1. Its definitions are lost.]"
     )
-    assert shown(Execution("", "time limit of the test", timed_out=True)) == (
+    assert format_output(Execution("", "time limit of the test", timed_out=True)) == (
         "[The code exceeded its time limit. Its definitions are lost.]"
     )
 

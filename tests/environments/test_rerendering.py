@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tasks.environments.interface import EpisodeOver, Turn
-from tasks.environments.rerendering import Conversation, text_of
+from tasks.environments.rerendering import Conversation, get_text
 
 USER = {"role": "user", "content": "Begin."}
 
@@ -88,13 +88,13 @@ def test_a_limit_of_the_episode_is_its_end():
 
 
 def test_the_text_of_a_message_is_that_of_its_parts():
-    assert text_of(USER) == "Begin."
-    assert text_of({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}) == "ab"
+    assert get_text(USER) == "Begin."
+    assert get_text({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}) == "ab"
     for content in (None, 7, [{"type": "image_url", "image_url": {}}], ["a"]):
         with pytest.raises(ValueError, match="an episode contains only text"):
-            text_of({"role": "user", "content": content})
+            get_text({"role": "user", "content": content})
     with pytest.raises(ValueError, match="calls tools"):
-        text_of({"role": "assistant", "content": "", "tool_calls": [{}]})
+        get_text({"role": "assistant", "content": "", "tool_calls": [{}]})
 
 
 def test_a_control_token_in_a_request_is_made_plain_and_its_history_is_not():

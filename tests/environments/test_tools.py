@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.environments.interface import ToolCall
-from tasks.environments.tools import PATTERN, Toolbox, by_pattern, described, toolbox
+from tasks.environments.tools import PATTERN, Toolbox, build_toolbox, describe_tool, make_pattern_parser
 from tasks.generation.chat_template import ChatTemplateError, encode
 from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.sourcing.environment_options import EnvironmentOptions
@@ -18,12 +18,12 @@ MODULE = "tests.environments.tools_of_tests"
 
 
 def tool(name):
-    return described(f"{MODULE}.{name}")
+    return describe_tool(f"{MODULE}.{name}")
 
 
 @pytest.fixture(scope="module")
 def box():
-    return Toolbox([tool(name) for name in ("add", "look_up", "divide", "broken")], by_pattern(PATTERN))
+    return Toolbox([tool(name) for name in ("add", "look_up", "divide", "broken")], make_pattern_parser(PATTERN))
 
 
 def result(box, name, **arguments):
@@ -62,7 +62,7 @@ def test_one_that_cannot_be_described_is_refused_with_its_name(name):
     ],
 )
 def test_calls_of_the_hermes_format_are_read(text, calls):
-    assert by_pattern(PATTERN)(text) == calls
+    assert make_pattern_parser(PATTERN)(text) == calls
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_mistake_in_a_tool_is_the_tools(box):
 
 
 def test_a_pattern_of_ones_own():
-    [call] = toolbox([tool("add")], None, r"CALL (\{.*?\}\}) END", None).calls_in(
+    [call] = build_toolbox([tool("add")], None, r"CALL (\{.*?\}\}) END", None).calls_in(
         'CALL {"name": "add", "arguments": {"a": 1, "b": 2}} END'
     )
     assert call == ToolCall("add", {"a": 1, "b": 2})
@@ -143,7 +143,7 @@ def test_options_that_cannot_be_meant_are_refused(options):
     ],
 )
 def test_parsers_of_vllm_read_the_models_own_format(tiny_model, parser, text):
-    tools = toolbox([tool("add")], parser, None, str(tiny_model))
+    tools = build_toolbox([tool("add")], parser, None, str(tiny_model))
     assert tools.calls_in(text) == [ToolCall("add", {"a": 1, "b": 2})]
     assert tools.calls_in("three") == []
 
@@ -164,7 +164,7 @@ def test_the_chat_template_describes_the_tools_in_the_prompt():
 @pytest.mark.long
 def test_a_parser_that_needs_tokens_of_another_model_says_so(tiny_model):
     with pytest.raises(RuntimeError, match="tool_parser: "):
-        toolbox([tool("add")], "llama3_json", None, str(tiny_model)).calls_in("three")
+        build_toolbox([tool("add")], "llama3_json", None, str(tiny_model)).calls_in("three")
 
 
 @pytest.mark.complete
@@ -181,7 +181,7 @@ def test_a_parser_that_needs_tokens_of_another_model_says_so(tiny_model):
     ],
 )
 def test_a_call_that_a_parser_of_vllm_cannot_read_is_answered_with_an_error(tiny_model, parser, text, problems):
-    box = toolbox([tool("add")], parser, None, str(tiny_model))
+    box = build_toolbox([tool("add")], parser, None, str(tiny_model))
     calls = box.calls_in(text)
     assert [call.problem.partition(":")[0] for call in calls] == problems
 
@@ -198,12 +198,12 @@ def test_a_call_that_a_parser_of_vllm_cannot_read_is_answered_with_an_error(tiny
     ],
 )
 def test_a_result_of_any_type_is_text(name, text):
-    box = toolbox([tool(name)], None, None, None)
+    box = build_toolbox([tool(name)], None, None, None)
     assert asyncio.run(box.result_of(ToolCall(name, {}))) == text
 
 
 def test_a_result_that_has_no_text_is_a_fault_with_the_tools_name():
-    box = toolbox([tool("unwritable")], None, None, None)
+    box = build_toolbox([tool("unwritable")], None, None, None)
     with pytest.raises(CannotJudge) as fault:
         asyncio.run(box.result_of(ToolCall("unwritable", {})))
     assert (

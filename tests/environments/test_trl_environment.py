@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.environments.tools import PATTERN, Toolbox, by_pattern, described_methods
+from tasks.environments.tools import PATTERN, Toolbox, describe_methods, make_pattern_parser
 from tasks.environments.trl_environment import trl_environment
 from tasks.verifiers.scores import CannotJudge
 from tests.environments.scripted import play
@@ -13,12 +13,12 @@ MODULE = "tests.environments.trl_classes"
 
 def playing(name, texts, **options):
     path = f"{MODULE}.{name}"
-    tools = Toolbox(described_methods(path), by_pattern(PATTERN))
+    tools = Toolbox(describe_methods(path), make_pattern_parser(PATTERN))
     return play(trl_environment, texts, tools=tools, factory=path, **options)
 
 
 def test_public_methods_are_tools_and_self_is_no_parameter():
-    schemas = [tool["schema"]["function"] for tool in described_methods(f"{MODULE}.Counter")]
+    schemas = [tool["schema"]["function"] for tool in describe_methods(f"{MODULE}.Counter")]
     assert [schema["name"] for schema in schemas] == ["add", "look"]
     assert list(schemas[0]["parameters"]["properties"]) == ["amount"]
 
@@ -50,4 +50,4 @@ def test_without_a_reward_of_its_own_the_verifier_judges():
 @pytest.mark.parametrize("name", ["WithoutReset", "WithoutTools", "missing"])
 def test_a_class_that_trl_would_not_take_is_refused(name):
     with pytest.raises(CannotJudge, match=name):
-        described_methods(f"{MODULE}.{name}")
+        describe_methods(f"{MODULE}.{name}")

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tasks.evaluation.answers import with_answers
+from tasks.evaluation.answers import add_answers
 from tasks.evaluation.comparison import compare
 from tasks.evaluation.spec import ComparedBenchmark
-from tasks.tables.parquet import table_from_rows, validate
+from tasks.tables.parquet import build_table, validate
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, ROLLOUTS
 from tasks.verifiers import mathematics, open_pool
 from tasks.verifiers.config import DEFAULTS
@@ -30,7 +30,7 @@ def prompts():
         }
         for row, (name, verifier) in enumerate(VERIFIERS.items())
     ]
-    return table_from_rows(rows, PROMPTS, "prompts")
+    return build_table(rows, PROMPTS, "prompts")
 
 
 def rollouts(prompt, *responses):
@@ -50,7 +50,7 @@ def rollouts(prompt, *responses):
         for sample, text in enumerate(responses)
         for right in [mathematics.judge(text, "1/2").passed]
     ]
-    return table_from_rows(rows, ROLLOUTS, "rollouts")
+    return build_table(rows, ROLLOUTS, "rollouts")
 
 
 HALVES = [r"\boxed{1/2}", r"so \boxed{0.5}", r"\boxed{2}", "I do not know", r"\boxed{\frac{4}{8}}", r"\boxed{2}"]
@@ -58,7 +58,7 @@ HALVES = [r"\boxed{1/2}", r"so \boxed{0.5}", r"\boxed{2}", "I do not know", r"\b
 
 @pytest.fixture(scope="module")
 def grouped():
-    return with_answers(
+    return add_answers(
         rollouts("half", *HALVES), prompts(), "quiz", grouped=True, open_pool=lambda: open_pool(1, DEFAULTS, ["math"])
     )
 
@@ -83,16 +83,16 @@ def test_majority_counts_equal_answers_together(grouped):
 
 @pytest.mark.long
 def test_only_math_has_answers_and_classes_only_where_they_are_asked_for():
-    table = with_answers(rollouts("words", "hello"), prompts(), "quiz")
+    table = add_answers(rollouts("words", "hello"), prompts(), "quiz")
     assert (table["answer"].null_count, table["answer_class"].null_count) == (1, 1)
-    table = with_answers(rollouts("half", r"\boxed{3}"), prompts(), "quiz")
+    table = add_answers(rollouts("half", r"\boxed{3}"), prompts(), "quiz")
     assert (table["answer"].to_pylist(), table["answer_class"].to_pylist()) == (["3"], [None])
 
 
 @pytest.mark.long
 def test_an_answer_within_thinking_is_none():
     thought = [r"<think>\boxed{1/2}", r"<think>\boxed{2}</think>\boxed{1/2}", r"\boxed{1/2}</think>"]
-    table = with_answers(rollouts("half", *thought), prompts(), "quiz")
+    table = add_answers(rollouts("half", *thought), prompts(), "quiz")
     assert table["answer"].to_pylist() == [None, "1/2", None]
     figures = {row["metric"]: row["value"] for row in compare({"p": table}, {"quiz": prompts()}, "p").table.to_pylist()}
     assert (figures["no_answer"], figures["pass_rate"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))

@@ -12,10 +12,10 @@ from tasks.evaluation.comparison import compare
 from tasks.evaluation.harness_spec import VERSION, HarnessBenchmark
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
-from tasks.inputs.evaluations import check_evaluation, with_digests
-from tasks.inputs.files import DataFile, EvaluationFile, quickstart
-from tasks.lineage.code_digest import distributions, reachable
-from tasks.reporting.sections import with_policy_names
+from tasks.inputs.evaluations import add_digests, check_evaluation
+from tasks.inputs.files import DataFile, EvaluationFile, load_quickstart
+from tasks.lineage.code_digest import find_distributions, find_reachable_modules
+from tasks.reporting.sections import add_policy_names
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS
 from tests.paths import ROOT
@@ -86,7 +86,7 @@ def choices(folder, **options):
 
 
 def asked(benchmark, policy):
-    return harness.ask(harness.request_of(benchmark, EngineConfig(dtype="float32"), policy, gpu=False)).documents
+    return harness.ask(harness.build_request(benchmark, EngineConfig(dtype="float32"), policy, gpu=False)).documents
 
 
 def likeliest(policy):
@@ -170,7 +170,7 @@ def test_a_length_of_the_benchmark_overrides_that_of_the_task_and_warnings_are_l
 ):
     options = {"tasks": ["our_words"], "metric": "exact_match", "filter": "word", "limit": 3}
     words = choices(folder, **options, gen_kwargs={"max_gen_toks": 9})
-    answered = harness.ask(harness.request_of(words, EngineConfig(dtype="float32"), tiny_model, gpu=False))
+    answered = harness.ask(harness.build_request(words, EngineConfig(dtype="float32"), tiny_model, gpu=False))
     assert [document["response"] for document in answered.documents] == list(islice(generated(tiny_model, 9), 3))
     assert any("'max_gen_toks': 9" in warning for warning in answered.warnings)
     assert "harness benchmark 'choices': lm-eval: generation_kwargs" in caplog.text
@@ -195,13 +195,13 @@ def test_thinking_that_is_not_closed_is_no_answer(response, thinks, value):
         "resps": [[response]],
         "exact_match": 1,
     }
-    document = harness_child._document("here", "task", sample, "exact_match", thinks=thinks)
+    document = harness_child._make_document("here", "task", sample, "exact_match", thinks=thinks)
     assert (document["value"], document["response"]) == (value, response)
 
 
 def test_each_warning_of_the_package_is_recorded_once():
     package = logging.getLogger("lm_eval")
-    with harness_child.recorded_warnings() as warnings:
+    with harness_child.record_warnings() as warnings:
         for _ in range(2):
             package.getChild("evaluator").warning("one\nof two")
         package.info("nothing")
@@ -220,10 +220,10 @@ def test_a_length_has_room_in_the_engine_and_one_name():
 
 
 def test_an_edit_of_a_verifier_does_not_run_the_package_again():
-    reached = reachable("tasks.evaluation.harness_task")
+    reached = find_reachable_modules("tasks.evaluation.harness_task")
     assert "tasks.evaluation.harness_child" in reached
     assert not [name for name in reached if name.startswith("tasks.verifiers")]
-    assert "vllm" in distributions("tasks.evaluation.harness_task")
+    assert "vllm" in find_distributions("tasks.evaluation.harness_task")
 
 
 @pytest.mark.complete
@@ -287,7 +287,7 @@ def test_the_version_is_that_of_the_extra():
 def test_a_policy_is_run_with_the_options_of_the_evaluations_engine():
     benchmark = HarnessBenchmark(name="mmlu", tasks=["mmlu"], chat_template=True)
     engine = EngineConfig(dtype="bfloat16", max_model_len=2048, tensor_parallel_size=2, vllm={"block_size": 32})
-    request = harness.request_of(benchmark, engine, "folder", gpu=True)
+    request = harness.build_request(benchmark, engine, "folder", gpu=True)
     assert (request["backend"], request["batch_size"], request["device"]) == ("vllm", "auto", "cuda")
     expected = {"pretrained": "folder", "dtype": "bfloat16", "max_model_len": 2048, "tensor_parallel_size": 2}
     assert expected.items() <= request["arguments"].items()
@@ -295,9 +295,9 @@ def test_a_policy_is_run_with_the_options_of_the_evaluations_engine():
     assert request["arguments"]["think_end_token"] == "</think>"  # noqa: S105 a token of text
     assert request["variables"] == {}
     first = engine.model_copy(update={"model_runner": "v1"})
-    assert harness.request_of(benchmark, first, "folder", gpu=True)["variables"] == {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    assert harness.build_request(benchmark, first, "folder", gpu=True)["variables"] == {"VLLM_USE_V2_MODEL_RUNNER": "0"}
     with_transformers = benchmark.model_copy(update={"backend": "hf", "chat_template": False})
-    arguments = harness.request_of(with_transformers, engine, "folder", gpu=False)["arguments"]
+    arguments = harness.build_request(with_transformers, engine, "folder", gpu=False)["arguments"]
     assert arguments == {"pretrained": "folder", "dtype": "bfloat16", "max_length": 2048}
 
 
@@ -307,12 +307,12 @@ def evaluation(**options):
 
 def test_a_folder_of_task_files_is_part_of_the_benchmark_by_its_content(folder, tmp_path):
     one = {"name": "ours", "tasks": ["our_choice"], "include_path": str(folder)}
-    [first] = with_digests(evaluation(harness=[one])).harness
+    [first] = add_digests(evaluation(harness=[one])).harness
     (folder / "words.yaml").write_text((folder / "words.yaml").read_text() + "# another\n")
-    [second] = with_digests(evaluation(harness=[one])).harness
+    [second] = add_digests(evaluation(harness=[one])).harness
     assert first.fingerprint != second.fingerprint
     with pytest.raises(SpecError, match=r"harness: 'ours': include_path = .*nowhere'?: no such folder"):
-        with_digests(evaluation(harness=[one | {"include_path": str(tmp_path / "nowhere")}]))
+        add_digests(evaluation(harness=[one | {"include_path": str(tmp_path / "nowhere")}]))
 
 
 def test_a_name_that_is_taken_is_one_sentence():
@@ -320,7 +320,7 @@ def test_a_name_that_is_taken_is_one_sentence():
     with pytest.raises(SpecError, match="the name 'mmlu' occurs twice"):
         evaluation(harness=[mmlu, mmlu])
     with pytest.raises(SpecError, match=r"'math' is a domain of .*: give the benchmark another name"):
-        check_evaluation(parse(DataFile, "gsm8k"), quickstart()[1], evaluation(harness=[mmlu | {"name": "math"}]))
+        check_evaluation(parse(DataFile, "gsm8k"), load_quickstart()[1], evaluation(harness=[mmlu | {"name": "math"}]))
     assert [one.name for one in evaluation(harness=[mmlu]).compared.benchmarks] == ["mmlu"]
 
 
@@ -334,7 +334,7 @@ def test_stages_of_the_harness_are_named_by_policy(summary_of):
         "harness: bbh",
         "comparison",
     ]
-    named = [one.stage for one in with_policy_names([summary_of(stage) for stage in stages], ["before", "after"])]
+    named = [one.stage for one in add_policy_names([summary_of(stage) for stage in stages], ["before", "after"])]
     assert named == [
         "evaluation: before",
         "evaluation: after",

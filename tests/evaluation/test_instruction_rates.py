@@ -6,7 +6,7 @@ import pytest
 
 from tasks.evaluation.comparison import compare
 from tasks.rollouts.rollout_cache import Verdict
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS
 from tasks.verifiers import instructions
 from tasks.verifiers.scores import Score
@@ -40,13 +40,13 @@ def prompts(mode):
         }
         for name in ASKED
     ]
-    return table_from_rows(rows, PROMPTS, "prompts")
+    return build_table(rows, PROMPTS, "prompts")
 
 
 def figures(mode="both", **responses):
     """Figures of one policy on a benchmark, by metric; a response of None could not be scored."""
     scores = {
-        (name, sample): Score.unjudged("away") if text is None else instructions.judge(text, truth(name, mode), None)
+        (name, sample): Score.from_error("away") if text is None else instructions.judge(text, truth(name, mode), None)
         for name, texts in responses.items()
         for sample, text in enumerate(texts)
     }
@@ -61,11 +61,11 @@ def figures(mode="both", **responses):
             "policy": "tuned",
             "answer": None,
             "answer_class": None,
-            **Verdict.of(score)._asdict(),
+            **Verdict.from_score(score)._asdict(),
         }
         for (name, sample), score in scores.items()
     ]
-    answered = {"tuned": table_from_rows(rows, EVALUATION_ROLLOUTS, "rollouts")}
+    answered = {"tuned": build_table(rows, EVALUATION_ROLLOUTS, "rollouts")}
     table = compare(answered, {"ifeval": prompts(mode)}, "tuned").table
     return {row["metric"]: row["value"] for row in table.to_pylist()}
 

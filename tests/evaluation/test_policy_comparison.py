@@ -8,8 +8,8 @@ import pytest
 
 from tasks.evaluation.comparison import Evaluation, compare
 from tasks.evaluation.spec import ComparedBenchmark
-from tasks.statistics.intervals import gain_between_runs
-from tasks.tables.parquet import table_from_rows, validate
+from tasks.statistics.intervals import estimate_run_gain
+from tasks.tables.parquet import build_table, validate
 from tasks.tables.schemas import EVALUATION, EVALUATION_ROLLOUTS, PROMPTS
 
 
@@ -28,7 +28,7 @@ def prompts(**domains: str) -> pa.Table:
         }
         for name, domain in domains.items()
     ]
-    return table_from_rows(rows, PROMPTS, "prompts")
+    return build_table(rows, PROMPTS, "prompts")
 
 
 def rollouts(
@@ -54,7 +54,7 @@ def rollouts(
         for name, listed in scores.items()
         for i, score in enumerate(listed)
     ]
-    return table_from_rows(rows, EVALUATION_ROLLOUTS, policy)
+    return build_table(rows, EVALUATION_ROLLOUTS, policy)
 
 
 def of_two(before: pa.Table, after: pa.Table, prompts: pa.Table) -> Evaluation:
@@ -321,7 +321,7 @@ def test_the_runs_of_a_policy_are_averaged_and_have_an_interval_between_runs():
     result = compare(runs, {"heldout": asked}, "old", runs=averaged)
     compared = result.comparisons["new", "old"]["all"]
     assert (compared.baseline_rate, compared.rate, compared.gain) == (3 / 8, 7 / 8, 4 / 8)
-    between = gain_between_runs(np.array([1 / 4, 2 / 4]), np.array([3 / 4, 4 / 4]))
+    between = estimate_run_gain(np.array([1 / 4, 2 / 4]), np.array([3 / 4, 4 / 4]))
     assert (compared.between_low, compared.between_high) == (between.low, between.high)
     assert {row["policy"] for row in result.table.to_pylist()} == {"old", "new"}
     single = compare(dict(list(runs.items())[1:3]), {"heldout": asked}, "old, run 2")

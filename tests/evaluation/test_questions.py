@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from tasks.commands.group import rlvr
-from tasks.evaluation.questions import Question, lines, questions
+from tasks.evaluation.questions import Question, format_question, read_questions
 from tasks.failures import MistakeError
-from tasks.tables.parquet import read_table, table_from_rows, write_table
+from tasks.tables.parquet import build_table, read_table, write_table
 from tasks.tables.schemas import EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
 from tests.evaluation.test_policy_comparison import rollouts
 from tests.excerpts.shown import HOSTILE, as_episodes, outcome
@@ -40,7 +40,7 @@ def run(tmp_path):
         ("evaluation_prompts", prompts, EVALUATION_PROMPTS),
         ("evaluation_rollouts", [row | {"policy": _policy(i)} for i, row in enumerate(answers)], EVALUATION_ROLLOUTS),
     ):
-        write_table(tmp_path / f"{name}.parquet", table_from_rows(rows, schema, name), schema)
+        write_table(tmp_path / f"{name}.parquet", build_table(rows, schema, name), schema)
     return tmp_path
 
 
@@ -49,10 +49,10 @@ def _policy(number):
 
 
 def test_a_question_flips_where_its_pass_rate_changes(run):
-    asked = questions(run, "quiz")
+    asked = read_questions(run, "quiz")
     pair = ("before", "after")
     assert [question.pass_rate("before") for question in asked] == pytest.approx([1 / 3, 1, 0])
-    assert [[question.flips(pair, flip) for question in asked] for flip in ("better", "worse", "any")] == [
+    assert [[question.has_flip(pair, flip) for question in asked] for flip in ("better", "worse", "any")] == [
         [True, False, False],
         [False, True, False],
         [True, True, False],
@@ -60,13 +60,13 @@ def test_a_question_flips_where_its_pass_rate_changes(run):
 
 
 def test_a_question_is_printed_with_the_commonest_verdict(run):
-    first, *_, last = questions(run, "quiz")
-    assert list(lines(first, ("before", "after"))) == [
+    first, *_, last = read_questions(run, "quiz")
+    assert list(format_question(first, ("before", "after"))) == [
         "a  quiz row 0  What is a?",
         "  before: 1 of 3 pass; sample 0 (expected 42): words",
         "  after: 2 of 3 pass; sample 0: words",
     ]
-    assert list(lines(last, ("after", "other"))) == [
+    assert list(format_question(last, ("after", "other"))) == [
         "c  quiz row 2  What is c?",
         "  after: no scored response (judge unreachable)",
         "  other: no scored response",
@@ -80,9 +80,9 @@ def shown(run, *options):
 
 
 def test_the_end_of_a_long_response_begins_with_a_word_and_says_that_it_is_an_end(run):
-    first, *_ = questions(run, "quiz")
+    first, *_ = read_questions(run, "quiz")
     row = first.responses["before"][0] | {"response": "egg " * 60 + "into"}
-    [_, line] = lines(Question(first.prompt, {"before": [row]}), ["before"])
+    [_, line] = format_question(Question(first.prompt, {"before": [row]}), ["before"])
     assert line == f"  before: 0 of 1 pass; sample 0 (expected 42): […] {'egg ' * 49}into"
 
 
@@ -91,7 +91,7 @@ def test_the_worst_responses_have_text_source_row_and_reason(run):
     rows = read_table(path, EVALUATION_ROLLOUTS).to_pylist()
     for number, row in enumerate(rows):
         row["response"] = f"line one\nsample {number}"
-    write_table(path, table_from_rows(rows, EVALUATION_ROLLOUTS, "rows"), EVALUATION_ROLLOUTS)
+    write_table(path, build_table(rows, EVALUATION_ROLLOUTS, "rows"), EVALUATION_ROLLOUTS)
     assert shown(run, "--worst", "2") == [
         "a  quiz row 0  What is a?",
         "  after: score 0; sample 2 (expected 42)",
@@ -128,7 +128,7 @@ def test_no_response_moves_the_cursor(run):
         row | {"response": HOSTILE, "answer": "\x1b[1m", "detail": "\x1b[3m" + "x" * 99}
         for row in read_table(path, EVALUATION_ROLLOUTS).to_pylist()
     ]
-    write_table(path, table_from_rows(rows, EVALUATION_ROLLOUTS, "rows"), EVALUATION_ROLLOUTS)
+    write_table(path, build_table(rows, EVALUATION_ROLLOUTS, "rows"), EVALUATION_ROLLOUTS)
     printed = shown(run)
     assert all(line.isprintable() for line in printed)
     reason = f"[3m{'x' * 76} […]"
@@ -140,6 +140,6 @@ def test_what_a_run_does_not_have_is_named(run, tmp_path):
     with pytest.raises(
         MistakeError, match=r"no benchmark is called 'quizz' \(did you mean 'quiz'\?\); there are: quiz"
     ):
-        questions(run, "quizz")
+        read_questions(run, "quizz")
     with pytest.raises(MistakeError, match=r"nowhere: no such folder"):
-        questions(tmp_path / "nowhere", "quiz")
+        read_questions(tmp_path / "nowhere", "quiz")

@@ -11,7 +11,7 @@ from tasks.commands.group import rlvr
 from tasks.evaluation.runs import compare_runs
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import EVALUATION, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
 from tests.evaluation.test_policy_comparison import prompts, rollouts
 
@@ -29,7 +29,7 @@ def written(tmp_path):
             ("evaluation_prompts", asked, EVALUATION_PROMPTS),
             ("evaluation_rollouts", answers, EVALUATION_ROLLOUTS),
         ):
-            write_table(folder / f"{table}.parquet", table_from_rows(rows, schema, table), schema)
+            write_table(folder / f"{table}.parquet", build_table(rows, schema, table), schema)
         (folder / "summary.json").write_text(json.dumps({"options": {"training": options or {}}}))
         return folder
 
@@ -73,7 +73,7 @@ def benchmark_run(tmp_path, name, scores, classes=(0, 0, 1), options=None):
         ("evaluation_prompts", asked, EVALUATION_PROMPTS),
         ("evaluation_rollouts", answers, EVALUATION_ROLLOUTS),
     ):
-        write_table(folder / f"{table}.parquet", table_from_rows(rows, schema, table), schema)
+        write_table(folder / f"{table}.parquet", build_table(rows, schema, table), schema)
     benchmarks = [ComparedBenchmark(name="sums", **options or {}).model_dump() | {"of_another_version": 1}]
     metadata = {"spec": {"benchmarks": {"benchmarks": benchmarks}}}
     write_table(folder / "evaluation.parquet", EVALUATION.empty_table(), EVALUATION, metadata)

@@ -4,7 +4,7 @@ import pytest
 
 from tasks.evaluation.comparison import compare
 from tasks.evaluation.spec import ComparedBenchmark
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS
 
 RIGHT, WRONG, OTHER, SILENT = 0, 1, 2, None
@@ -38,7 +38,7 @@ def rollouts(policy):
         for prompt, labels in ANSWERS[policy].items()
         for sample, label in enumerate(labels)
     ]
-    return table_from_rows(rows, EVALUATION_ROLLOUTS, policy)
+    return build_table(rows, EVALUATION_ROLLOUTS, policy)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def figures():
     ]
     table = compare(
         {policy: rollouts(policy) for policy in ANSWERS},
-        {"aime": table_from_rows(asked, PROMPTS, "prompts")},
+        {"aime": build_table(asked, PROMPTS, "prompts")},
         "before",
         [ComparedBenchmark(name="aime", majority=[16, 32])],
     ).table

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.evaluation.comparison import compare
 from tasks.tables.schemas import UNKNOWN_END
-from tasks.tables.truncation import truncation_warnings
+from tasks.tables.truncation import format_truncation_warnings
 from tests.evaluation.test_policy_comparison import prompts, rollouts
 
 NAMES = [f"p{number:02}" for number in range(20)]
@@ -31,27 +31,27 @@ def compared(**policies):
 def test_one_response_in_twenty_is_no_warning_and_two_are():
     one, two = ["length"], ["length"] * 2
     table = compared(before={"heldout": one, "exam": one}, after={"heldout": one, "exam": two})
-    [message] = truncation_warnings(table)
+    [message] = format_truncation_warnings(table)
     assert message.startswith("policy 'after': responses are cut off at max_tokens (exam 10.0%), ")
     assert "benchmark_sampling" in message
 
 
 def test_a_policy_has_one_message_with_all_that_it_was_asked():
     table = compared(one={"heldout": ["length"] * 20, "exam": ["length"] * 3}, two={"heldout": [], "exam": []})
-    [message] = truncation_warnings(table)
+    [message] = format_truncation_warnings(table)
     assert "(held out 100.0%, math 100.0%, exam 15.0%)" in message
 
 
 @pytest.mark.parametrize("end", ["stop", UNKNOWN_END])
 def test_responses_that_end_otherwise_or_no_one_knows_how_are_no_warning(end):
     ends = {"heldout": [end] * 20, "exam": [end] * 20}
-    assert truncation_warnings(compared(before=ends, after=ends)) == []
+    assert format_truncation_warnings(compared(before=ends, after=ends)) == []
 
 
 def test_a_protocol_for_policies_that_think_is_named_only_if_what_is_cut_off_has_one():
     cut, whole = ["length"] * 20, []
-    [message] = truncation_warnings(compared(before={"heldout": cut, "exam": cut, "gsm8k": whole}))
+    [message] = format_truncation_warnings(compared(before={"heldout": cut, "exam": cut, "gsm8k": whole}))
     assert "_olmo3" not in message
-    [message] = truncation_warnings(compared(before={"heldout": cut, "exam": cut, "gsm8k": cut}))
+    [message] = format_truncation_warnings(compared(before={"heldout": cut, "exam": cut, "gsm8k": cut}))
     assert "gsm8k_olmo3 instead" in message
     assert "exam_olmo3" not in message

@@ -9,9 +9,9 @@ from tasks.evaluation.comparison import compare
 from tasks.evaluation.win_rates import check_difficulties, read_length_control
 from tasks.failures import MistakeError
 from tasks.inputs.benchmarks import BenchmarkFile
-from tasks.inputs.evaluations import with_digests
+from tasks.inputs.evaluations import add_digests
 from tasks.inputs.files import EvaluationFile
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS
 
 ASKED = 40
@@ -39,7 +39,7 @@ def prompts():
         }
         for row in range(ASKED)
     ]
-    return table_from_rows(rows, PROMPTS, "prompts")
+    return build_table(rows, PROMPTS, "prompts")
 
 
 def rollouts(policy, answers):
@@ -64,7 +64,7 @@ def rollouts(policy, answers):
         }
         for row, (preference, characters) in enumerate(answers)
     ]
-    return table_from_rows(rows, EVALUATION_ROLLOUTS, policy)
+    return build_table(rows, EVALUATION_ROLLOUTS, policy)
 
 
 def figures(controls):
@@ -127,12 +127,12 @@ def test_the_file_is_part_of_the_benchmark_by_its_content(tmp_path):
     mine.write_text("extends: alpaca_eval_2\nname: mine\nlength_control: df_gamed.csv\n")
     options = {"extends": "quickstart", "benchmarks": [str(mine)], "engine.max_model_len": 4096}
     given = parse(EvaluationFile, json.dumps(options))
-    first = with_digests(given).compared
+    first = add_digests(given).compared
     data.write_text(file(difficulty=1.0))
-    assert first != with_digests(given).compared
+    assert first != add_digests(given).compared
     data.unlink()
     with pytest.raises(SpecError, match=r"benchmark 'mine': length_control = .*df_gamed.csv'?: no such file"):
-        with_digests(given)
+        add_digests(given)
 
 
 def test_length_is_controlled_where_answers_are_compared():

@@ -13,12 +13,12 @@ from tests.excerpts.shown import HOSTILE, columns, game, outcome, turn
 
 
 def shown(*guesses, finish_reason="stop", end=None, **given):
-    return ShownEpisode.of_row({**columns(*guesses, end=end), "finish_reason": finish_reason}, **given)
+    return ShownEpisode.from_row({**columns(*guesses, end=end), "finish_reason": finish_reason}, **given)
 
 
 @pytest.mark.parametrize("row", [{}, {"turns": None, "outcome": None}, {"turns": []}])
 def test_a_single_response_is_no_episode(row):
-    assert ShownEpisode.of_row({"response": "50", "finish_reason": "stop", **row}) is None
+    assert ShownEpisode.from_row({"response": "50", "finish_reason": "stop", **row}) is None
 
 
 def test_what_was_sampled_and_what_was_inserted_are_told_apart():
@@ -40,7 +40,7 @@ def test_what_was_sampled_and_what_was_inserted_are_told_apart():
 
 def test_a_conversation_that_begins_anew_is_marked_once():
     turns = [*game("50"), turn("system", "s", anew=True), turn("user", "u", anew=True), *game("75")]
-    episode = ShownEpisode.of_row({"turns": turns, "outcome": None, "finish_reason": "stop"})
+    episode = ShownEpisode.from_row({"turns": turns, "outcome": None, "finish_reason": "stop"})
     assert list(episode.lines())[:4] == ["▸ assistant: 50", "↺ system: s", "  user: u", "▸ assistant: 75"]
     assert episode.html.count("begins the conversation anew") == 1
 
@@ -68,14 +68,14 @@ def test_the_end_is_a_reward_a_failure_or_the_verifiers(end, finish_reason, verd
 def test_a_failure_before_the_first_turn_is_shown_as_tables_hold_it():
     end = EpisodeEnd(None, error="environment a.b raised KeyError", failure=FunctionFailure("a.b", "raised KeyError"))
     row = episode_columns(Completion("", [], [], "stop", [], end=end))
-    episode = ShownEpisode.of_row({**row, "finish_reason": "stop"})
+    episode = ShownEpisode.from_row({**row, "finish_reason": "stop"})
     assert episode.turns == ()
     assert list(episode.lines()) == ["■ no reward: environment a.b raised KeyError"]
 
 
 def test_hostile_turns_are_harmless():
     row = {"turns": [turn(HOSTILE, HOSTILE)], "outcome": outcome(None, error=HOSTILE), "finish_reason": "stop"}
-    episode = ShownEpisode.of_row(row)
+    episode = ShownEpisode.from_row(row)
     assert all(line.isprintable() for line in episode.lines())
     assert len(list(episode.lines())) == 2
     assert "<script>" not in episode.html
@@ -107,5 +107,5 @@ def test_long_turns_lose_their_middles_and_short_ones_nothing():
 
 def test_empty_turns_say_so():
     row = {"turns": game("", ""), "outcome": None, "finish_reason": "stop"}
-    assert next(ShownEpisode.of_row(row).lines()) == "▸ assistant: (empty)"
-    assert ShownEpisode.of_row(row).html.count("<pre>(empty)</pre>") == 2
+    assert next(ShownEpisode.from_row(row).lines()) == "▸ assistant: (empty)"
+    assert ShownEpisode.from_row(row).html.count("<pre>(empty)</pre>") == 2

@@ -10,9 +10,9 @@ from flytekit.tools.fast_registration import FastPackageOptions, download_distri
 from flytekit.tools.fast_registration import fast_package as send
 
 from tasks.flyte import patches
-from tasks.flyte.archive import ArchiveError, check_size, files_of
+from tasks.flyte.archive import ArchiveError, check_size, list_folder_files
 from tasks.flyte.ray_job import copy_code
-from tasks.sourcing.files import named_files
+from tasks.sourcing.files import list_files
 from tasks.sourcing.loader_specs import JsonlLoader
 from tests.paths import ROOT
 
@@ -72,7 +72,7 @@ def test_what_a_user_added_is_in_the_pod_and_on_the_other_nodes_of_a_cluster(pro
     assert SENT.keys() <= names(pod)
     assert not KEPT.keys() & names(pod)
     monkeypatch.chdir(pod)
-    [rows] = named_files(JsonlLoader(kind="jsonl", path="my_rows.jsonl"), "loader")
+    [rows] = list_files(JsonlLoader(kind="jsonl", path="my_rows.jsonl"), "loader")
     assert rows.filesystem.cat_file(rows.path).decode() == SENT["my_rows.jsonl"], "a source finds them in its pod"
     copy_code(pod, node)
     assert names(node) == SENT.keys()
@@ -80,7 +80,7 @@ def test_what_a_user_added_is_in_the_pod_and_on_the_other_nodes_of_a_cluster(pro
 
 
 def test_a_checkout_of_this_project_is_sent_without_its_tests_and_documents():
-    listed = {path.relative_to(ROOT).as_posix() for path in files_of(ROOT)}
+    listed = {path.relative_to(ROOT).as_posix() for path in list_folder_files(ROOT)}
     assert {"tasks/flyte/archive.py", "data_specs/quickstart.yaml", "workflows/rlvr.py"} <= listed
     assert not any(name.startswith((".venv/", "outputs/", ".git/")) for name in listed)
 
@@ -92,4 +92,4 @@ def test_an_archive_that_is_too_large_is_refused_with_its_largest_entries(tmp_pa
             file.truncate(size)
     largest = r"the largest are models/base \(60\.0 MB\), rows\.jsonl \(2\.0 MB\), my\.py"
     with pytest.raises(ArchiveError, match=rf"are 62\.0 MB, and at most 50 are sent; {largest}"):
-        check_size(tmp_path, files_of(tmp_path))
+        check_size(tmp_path, list_folder_files(tmp_path))

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 from flytekit.exceptions.user import FlyteValueException
 
-from tasks.flyte.backend import BackendError, backend_error, upload_error
+from tasks.flyte.backend import BackendError, convert_backend_error, upload_error
 from tests.flyte.admin_stand_in import admin
 
 AWAY = "dns:///127.0.0.1:1"
@@ -77,7 +77,7 @@ def raised(error, cause=None):
 
 def test_an_address_in_the_environment_is_named_by_its_variable(monkeypatch):
     monkeypatch.setenv("FLYTE_PLATFORM_URL", "flyte.example:443")
-    error = backend_error(raised(TimeoutError("x"), raised(BackendError("known"))))
+    error = convert_backend_error(raised(TimeoutError("x"), raised(BackendError("known"))))
     assert str(error) == "known"
     explained = upload_error(
         requests.exceptions.ConnectionError("x", request=requests.Request("PUT", "https://s3:9/b?key=1"))
@@ -88,5 +88,5 @@ def test_an_address_in_the_environment_is_named_by_its_variable(monkeypatch):
 
 
 def test_other_errors_are_not_the_backends():
-    assert backend_error(ValueError("a defect")) is None
+    assert convert_backend_error(ValueError("a defect")) is None
     assert upload_error(FlyteValueException("x", "is not a single file")) is None

@@ -12,7 +12,7 @@ from flytekit.core.type_engine import TypeEngine
 from google.protobuf.struct_pb2 import Struct
 
 from tasks.config.loading import load_yaml
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.user_modules import MODULES
 from tasks.lineage.user_code import user_code_digest
 from tasks.sourcing.loader_specs import JsonlLoader
@@ -82,7 +82,7 @@ def test_a_registered_launch_plan_takes_a_recipe_of_ones_own(registered, tmp_pat
 
 @pytest.mark.long
 def test_the_versions_of_the_users_modules_are_sent_with_the_execution(registered, tmp_path):
-    source = {**quickstart()[0].sources[0].model_dump(mode="json"), "transform": "data_specs.transforms.dapo"}
+    source = {**load_quickstart()[0].sources[0].model_dump(mode="json"), "transform": "data_specs.transforms.dapo"}
     data = tmp_path / "mine.yaml"
     data.write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
     done = run(registered, "launch", "rlvr_quickstart", "--data", str(data))
@@ -200,7 +200,7 @@ def ended(backend, folder):
         **{f"p/{path.relative_to(policy)}": path.read_bytes() for path in policy.rglob("*") if path.is_file()},
     }
     backend.files |= {f"{STORED}/{name}": content for name, content in files.items()}
-    data, training, evaluation = quickstart()
+    data, training, evaluation = load_quickstart()
     sent = SentFile(named="/home/me/*.jsonl", path="/home/me/a.jsonl", address="s3://b/1.jsonl", sha256="0" * 64)
     loader = JsonlLoader(kind="jsonl", path=[sent, sent.model_copy(update={"path": "/home/me/b.jsonl"})])
     source = data.sources[0].model_copy(update={"loader": loader, "name": "rows"})
@@ -241,9 +241,9 @@ def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_pa
     assert set(json.loads((folder / "policy" / MANIFEST).read_text())) == {"model.safetensors", "inner/a.json"}
     assert (tmp_path / "outputs" / "latest").resolve() == folder
     assert "mine" in (tmp_path / "outputs" / "index.html").read_text()
-    assert load_yaml(Recipe, folder / "training.yaml") == quickstart()[1].model_copy(update={"steps": 3})
+    assert load_yaml(Recipe, folder / "training.yaml") == load_quickstart()[1].model_copy(update={"steps": 3})
     data = load_yaml(DataFile, folder / "data.yaml")
-    assert data.sources[:-1] == quickstart()[0].sources
+    assert data.sources[:-1] == load_quickstart()[0].sources
     assert data.sources[-1].loader.path == ["/home/me/*.jsonl"], "the user's path, and not that of the copy"
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tasks.flyte.labels import LONGEST, fit, labels_of
+from tasks.flyte.labels import LONGEST, fit, make_labels
 from tasks.inputs.files import Recipe
 
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -20,5 +20,5 @@ def test_a_name_is_made_fit(name):
 def test_a_files_own_name_stands_before_the_one_that_the_recipe_has_and_one_without_letters_is_left_out():
     recipe = Recipe(data="gsm8k", evaluation="specs/my eval.yaml")
     given = {"training": "runs/mine.yaml", "data": "rows/other.yaml"}
-    assert labels_of(given, recipe) == {"recipe": "mine", "data": "other", "evaluation": "my-eval"}
-    assert labels_of({"training": "???.yaml", "spec": "mixture.yaml"}, None) == {}
+    assert make_labels(given, recipe) == {"recipe": "mine", "data": "other", "evaluation": "my-eval"}
+    assert make_labels({"training": "???.yaml", "spec": "mixture.yaml"}, None) == {}

@@ -9,9 +9,9 @@ from flytekit.core.data_persistence import FileAccessProvider
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.failures import cause_in_infrastructure
-from tasks.flyte.lost_outputs import WRITERS, LostOutputError, sentence
-from tasks.flyte.stages import Parquet, content_digest, footer, local, read_members
+from tasks.failures import find_infrastructure_cause
+from tasks.flyte.lost_outputs import WRITERS, LostOutputError, describe_lost_output
+from tasks.flyte.stages import Parquet, content_digest, read_footer, read_members, to_local
 from tests.object_store import object_store
 from tests.paths import ROOT
 
@@ -52,17 +52,17 @@ def composes(mixture: FlyteFile) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("opened", [local, content_digest, footer])
+@pytest.mark.parametrize("opened", [to_local, content_digest, read_footer])
 def test_a_file_that_is_gone_is_named_with_its_writer_and_the_command(bucket, opened):
     address = f"{bucket}/oz/{POD}/9f8e/mixture.parquet"
     with pytest.raises(LostOutputError) as raised:
         opened(given(address))
     text = str(raised.value)
-    assert text == sentence(address)
+    assert text == describe_lost_output(address)
     assert f"{address}, which pod {POD} wrote, is no longer on the storage" in text
     assert "`pyflyte run --remote --overwrite-cache tasks/mixing/task.py mix_prompts`" in text
     assert "\n" not in text
-    assert cause_in_infrastructure(raised.value) is None  # it comes back with every attempt
+    assert find_infrastructure_cause(raised.value) is None  # it comes back with every attempt
 
 
 @pytest.mark.long
@@ -81,7 +81,7 @@ def test_a_dynamic_task_that_passes_it_on_says_the_same(bucket):
     builder = context.with_serialization_settings(settings).with_execution_state(state)
     with FlyteContextManager.with_context(builder) as inside, pytest.raises(LostOutputError) as raised:
         composes.compile_into_workflow(inside, composes.task_function, mixture=given(address))
-    assert str(raised.value) == sentence(address)
+    assert str(raised.value) == describe_lost_output(address)
 
 
 def test_a_file_of_this_machine_is_not_an_output_that_is_gone(tmp_path):
@@ -97,4 +97,6 @@ def test_the_tasks_that_write_outputs_exist():
 
 
 def test_an_address_that_is_not_flytes_names_no_writer():
-    assert sentence("s3://mine/table.parquet").startswith("s3://mine/table.parquet is no longer on the storage")
+    assert describe_lost_output("s3://mine/table.parquet").startswith(
+        "s3://mine/table.parquet is no longer on the storage"
+    )

@@ -6,7 +6,7 @@ from flytekit import Secret
 from flytekit.clis.sdk_in_container.pyflyte import main
 
 from tasks.cleaning.task import merge_sources
-from tasks.flyte.registration import CODE, SECRETS, OtherCodeError, check_code, options
+from tasks.flyte.registration import CODE, SECRETS, OtherCodeError, check_code, make_options
 from tasks.lineage.code_digest import code_digest
 from tasks.storage.locations import RUNS
 from workflows.data import compose_data
@@ -30,25 +30,25 @@ def test_the_digest_of_the_code_is_in_the_environment_of_the_pod():
 
 def test_secrets_are_given_to_pods_as_environment_variables_by_name(monkeypatch):
     monkeypatch.setenv(SECRETS, "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge")
-    assert options(MODULE)["secret_requests"] == [
+    assert make_options(MODULE)["secret_requests"] == [
         Secret("rlvr", "hub", mount_requirement=Secret.MountType.ENV_VAR, env_var="HF_TOKEN"),
         Secret("rlvr", "judge", mount_requirement=Secret.MountType.ENV_VAR, env_var="JUDGE_KEY"),
     ]
     # A dynamic task declares in its pod what it starts, and so needs to know them there.
-    assert options(MODULE)["environment"][SECRETS] == "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge"
+    assert make_options(MODULE)["environment"][SECRETS] == "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge"
 
 
 def test_the_address_of_runs_reaches_pods_and_a_folder_of_this_machine_does_not(monkeypatch):
     monkeypatch.setenv(RUNS, "s3://bucket/runs")
-    assert options(MODULE)["environment"][RUNS] == "s3://bucket/runs"
+    assert make_options(MODULE)["environment"][RUNS] == "s3://bucket/runs"
     monkeypatch.setenv(RUNS, "/data/runs")
-    assert RUNS not in options(MODULE)["environment"]
+    assert RUNS not in make_options(MODULE)["environment"]
 
 
 def test_a_malformed_secret_is_named(monkeypatch):
     monkeypatch.setenv(SECRETS, "HF_TOKEN=hub")
     with pytest.raises(ValueError, match="RLVR_SECRETS: 'HF_TOKEN=hub' must be VARIABLE=GROUP/KEY"):
-        options(MODULE)
+        make_options(MODULE)
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from flytekit.models.literals import Blob, BlobMetadata, Literal, Scalar
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.flyte.stages import Folder, Parquet, content_digest, stored_digest
+from tasks.flyte.stages import Folder, Parquet, content_digest, read_stored_digest
 from tasks.tables.content_digest import ContentError, file_digest, seal, write_parquet
 from tests.object_store import object_store
 
@@ -122,8 +122,10 @@ def test_a_folder_without_a_manifest_is_known_by_its_checksums_wherever_it_lies_
         (tmp_path / name / "model").mkdir(parents=True)
         (tmp_path / name / "model" / "config").write_text(content)
         value, address = in_a_pod(storage, tmp_path / name / "model", Folder)
-        digests.append(stored_digest(value))
+        digests.append(read_stored_digest(value))
         assert not is_here(value)
-        assert stored_digest(FlyteDirectory(address)) == digests[-1]
+        assert read_stored_digest(FlyteDirectory(address)) == digests[-1]
     assert digests[0] == digests[1] != digests[2]
-    assert stored_digest(FlyteDirectory(str(tmp_path / "one" / "model"))) == file_digest(tmp_path / "one" / "model")
+    assert read_stored_digest(FlyteDirectory(str(tmp_path / "one" / "model"))) == file_digest(
+        tmp_path / "one" / "model"
+    )

@@ -14,7 +14,7 @@ from flytekit.clis.sdk_in_container.pyflyte import main
 from google.protobuf.json_format import MessageToDict
 
 from tasks.config.loading import load_yaml
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.tables.content_digest import file_digest, seal
 from tests.flyte.admin_stand_in import FILES, admin, as_json
 from tests.object_store import BUCKET, KEYS, object_store
@@ -77,7 +77,7 @@ def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
 @pytest.mark.long
 def test_a_module_that_is_not_sent_is_refused_before_anything_is_uploaded(backend, tmp_path):
     data = tmp_path / "my_data.yaml"
-    source = {**quickstart()[0].sources[0].model_dump(mode="json"), "transform": "nowhere.rows"}
+    source = {**load_quickstart()[0].sources[0].model_dump(mode="json"), "transform": "nowhere.rows"}
     data.write_text(yaml.safe_dump({"name": "mine", "sources": [source]}))
     command = ["--config", str(backend.config), "run", "--remote", "--copy", "all", "workflows/rlvr.py", "rlvr"]
     done = CliRunner().invoke(main, [*command, "--data", str(data)])
@@ -112,7 +112,7 @@ def test_rows_are_sent_once_and_a_folder_travels_with_the_code_or_is_refused(bac
 
 @pytest.mark.long
 def test_without_files_the_quickstart_is_launched(backend):
-    assert tuple(launch(backend).values()) == quickstart()
+    assert tuple(launch(backend).values()) == load_quickstart()
     [execution] = backend.executions
     assert set(execution.spec.labels.values.values()) == {"quickstart"}
     assert set(execution.spec.labels.values) == {"recipe", "data", "evaluation"}

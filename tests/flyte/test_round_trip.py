@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from tasks.config.fields import in_one_order
-from tasks.config.loading import SpecError, extended, load_yaml, read_yaml
+from tasks.config.fields import sort_keys
+from tasks.config.loading import SpecError, load_yaml, merge_extended, read_yaml
 from tasks.difficulty.spec import DifficultySpec, RolloutSpec
 from tasks.flyte.stages import config_digest
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.experiments import Experiment, ExperimentFile
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing.loader_specs import Loader
-from tasks.sourcing.loaders import batches, fingerprinted
+from tasks.sourcing.loaders import add_fingerprint, divide_into_batches
 from tasks.verifiers import VerifiersConfig
 
 TEMPLATE = {
@@ -34,8 +34,8 @@ CLUSTER = {"gpus_per_node": 4, "node": NODE, "head": {"interruptible": True, "te
 ROUNDS = {"kind": "dynamic"}
 FILES = [
     *((DataFile, read_yaml(path)) for path in sorted(DATA_SPECS.glob("*.yaml"))),
-    *((Recipe, extended(read_yaml(path), Recipe)) for path in sorted(RECIPES.glob("*.yaml"))),
-    *((EvaluationFile, extended(read_yaml(path), EvaluationFile)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
+    *((Recipe, merge_extended(read_yaml(path), Recipe)) for path in sorted(RECIPES.glob("*.yaml"))),
+    *((EvaluationFile, merge_extended(read_yaml(path), EvaluationFile)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
     (
         Recipe,
         {"lora": {"rank": 8, "alpha": 16}, "resampling": {"kind": "dynamic"}, "async_steps": 0, "cluster": CLUSTER},
@@ -99,7 +99,7 @@ def test_what_files_become_stays_the_same():
         if isinstance(spec, Recipe):
             assert through_flyte(spec.run) == spec.run
         if isinstance(spec, DataFile) and spec.name == "quickstart":
-            read = batches([fingerprinted(source) for source in spec.sources])
+            read = divide_into_batches([add_fingerprint(source) for source in spec.sources])
             assert [through_flyte(batch) for batch in read] == read
 
 
@@ -182,7 +182,7 @@ def test_integral_doubles_of_a_free_mapping_are_integers_and_no_others():
 
     assert repr(config(b=2.0, a=[1.0, 0.5])) == "{'a': [1, 0.5], 'b': 2}"
     assert repr(config(large=1e300)) == "{'large': 1e+300}", "no integer that a message holds"
-    assert in_one_order({"b": [{2: "x", "a": 1.0}]}) == {"b": [{2: "x", "a": 1}]}
+    assert sort_keys({"b": [{2: "x", "a": 1.0}]}) == {"b": [{2: "x", "a": 1}]}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_integral_doubles_of_a_free_mapping_are_integers_and_no_others():
     ],
 )
 def test_a_mistake_in_a_form_is_one_sentence_with_the_key(model, key, value):
-    literal = form(next(spec for spec in quickstart() if isinstance(spec, model)))
+    literal = form(next(spec for spec in load_quickstart() if isinstance(spec, model)))
     *path, last = key.split(".")
     inner = literal.scalar.generic
     for name in path:

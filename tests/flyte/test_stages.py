@@ -12,7 +12,7 @@ from flytekit.deck import DeckField
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
-from tasks.failures import InfrastructureError, MistakeError, sentence_on
+from tasks.failures import InfrastructureError, MistakeError, describe_error
 from tasks.flyte import stages
 from tasks.flyte.local_run import LocalRun
 from tasks.flyte.stages import show
@@ -83,7 +83,7 @@ def test_a_size_that_cannot_be_told_does_not_cost_the_run(outputs, monkeypatch):
     def fail():
         raise PermissionError
 
-    monkeypatch.setattr("tasks.flyte.local_run.size_line", fail)
+    monkeypatch.setattr("tasks.flyte.local_run.describe_size", fail)
     assert LocalRun(gives_one)() == "gives_one   3"
 
 
@@ -130,11 +130,11 @@ def test_a_stage_that_the_kernel_ends_for_memory_is_tried_again_once(monkeypatch
         raise failure
 
     with pytest.raises(FlyteRecoverableException) as raised:
-        stages._guarded(fails)()
+        stages._convert_failures(fails)()
     assert "memory" not in str(raised.value)
     group.count(1)
     with pytest.raises(kind, match=r"died: the kernel killed a process because of the memory limit of 14\.0 GiB"):
-        stages._guarded(fails)()
+        stages._convert_failures(fails)()
 
 
 @pytest.mark.parametrize(("attempt", "kind"), [("0", FlyteRecoverableException), ("1", MemoryLimitError)])
@@ -145,6 +145,6 @@ def test_a_stage_whose_engine_does_not_start_for_memory_is_tried_again_once(monk
         raise InfrastructureError("no actor is left") from ShortOfMemoryError("0.1 of 16 GiB are free")
 
     with pytest.raises(kind) as raised:
-        stages._guarded(fails)()
+        stages._convert_failures(fails)()
     again = "; this happened in two attempts" if attempt == "1" else ""
-    assert sentence_on(raised.value) == f"no actor is left: 0.1 of 16 GiB are free{again}"
+    assert describe_error(raised.value) == f"no actor is left: 0.1 of 16 GiB are free{again}"

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 
 from tasks.config.loading import SpecError
-from tasks.sourcing.files import files_at
-from tasks.storage.addresses import refused_credentials
+from tasks.sourcing.files import find_files
+from tasks.storage.addresses import convert_refused_credentials
 
 
 def pyflyte(*arguments):
@@ -69,11 +69,11 @@ def test_missing_credentials_are_a_users_error_in_every_stage():
     try:
         raise RuntimeError("flytekit's") from NoCredentialsError
     except RuntimeError as error:
-        explained = refused_credentials(error)
+        explained = convert_refused_credentials(error)
     assert "Unable to locate credentials; its credentials: s3: FLYTE_AWS_ENDPOINT" in str(explained)
-    assert refused_credentials(ValueError("another")) is None
+    assert convert_refused_credentials(ValueError("another")) is None
 
 
 def test_a_server_that_does_not_answer_is_told_from_a_file_that_is_not_there():
     with pytest.raises(SpecError, match=r"no such file: .*127\.0\.0\.1"):
-        files_at("http://127.0.0.1:9/rows.jsonl", "loader.path")
+        find_files("http://127.0.0.1:9/rows.jsonl", "loader.path")

@@ -7,8 +7,8 @@ from safetensors.torch import load_file
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
-from tasks.storage.tensor_digest import contents_of
-from tasks.training.learner.adapter import WEIGHTS, served_adapter
+from tasks.storage.tensor_digest import compute_contents
+from tasks.training.learner.adapter import WEIGHTS, describe_adapter
 from tasks.training.options.learner import LoraConfig
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
@@ -41,7 +41,7 @@ def policies(tiny_model, tmp_path_factory):
         trained = {name: tensor.detach() for name, tensor in tensors.items()}
         adapter.write_adapter(folder / "adapter", trained, config)
         whole = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-        whole.load_state_dict(adapter.merged(plain, trained, config))
+        whole.load_state_dict(adapter.merge_adapter(plain, trained, config))
         whole.save_pretrained(folder / "merged")
         return folder / "adapter", folder / "merged"
 
@@ -60,7 +60,7 @@ def engine(tiny_model, loop):
     from tasks.generation.engine import Engine
 
     options = EngineConfig(max_model_len=320, max_num_seqs=8, dtype="float32", cpu_threads=1)
-    adapter = served_adapter(tiny_model, LoraConfig(rank=RANK, alpha=6))
+    adapter = describe_adapter(tiny_model, LoraConfig(rank=RANK, alpha=6))
     engine = loop.run(Engine.start(tiny_model, options, updatable=True, adapter=adapter))
     yield engine
     engine.shutdown()
@@ -110,7 +110,7 @@ def test_an_adapter_is_replaced_in_mid_generation_and_every_token_knows_its_poli
 
     completions, update = loop.run(update_while_generating())
     assert 0 < update.pause_seconds <= update.total_seconds
-    assert update.contents == contents_of(load_file(policies[1][0] / WEIGHTS))
+    assert update.contents == compute_contents(load_file(policies[1][0] / WEIGHTS))
     by_versions = {tuple(span.version for span in completion.versions) for completion in completions}
     assert (1, 2) in by_versions
     assert by_versions <= {(1,), (1, 2), (2,)}
@@ -131,8 +131,8 @@ def test_an_adapter_that_cannot_be_loaded_is_an_error_and_hangs_no_request(engin
 
 
 def test_ranks_are_rounded_up_to_what_the_engine_reserves():
-    from tasks.generation.adapter import supported_rank
+    from tasks.generation.adapter import choose_rank
 
-    assert [supported_rank(rank) for rank in (1, 3, 8, 12, 500)] == [1, 8, 8, 16, 512]
+    assert [choose_rank(rank) for rank in (1, 3, 8, 12, 500)] == [1, 8, 8, 16, 512]
     with pytest.raises(ValueError, match="rank 513: vLLM serves up to 512"):
-        supported_rank(513)
+        choose_rank(513)

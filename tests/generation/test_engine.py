@@ -20,7 +20,7 @@ from tasks.generation.cache_memory import CacheMemory
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineOptionsError, RequestRefusedError, VersionSpan, sample_seed
 from tasks.machine.memory_limit import MemoryLimitError, ShortOfMemoryError
-from tasks.storage.tensor_digest import contents_of
+from tasks.storage.tensor_digest import compute_contents
 from tests.generation.conftest import CONTEXT
 from tests.tiny_model import build
 
@@ -173,7 +173,7 @@ def test_new_weights_arrive_in_mid_generation_and_every_token_knows_its_policy(e
     completions, update = loop.run(update_while_generating())
     assert len(completions) == 48
     assert 0 < update.pause_seconds <= update.total_seconds
-    assert update.contents == contents_of(load_file(Path(other_model) / "model.safetensors"))
+    assert update.contents == compute_contents(load_file(Path(other_model) / "model.safetensors"))
     for completion in completions:
         spans = completion.versions
         assert (spans[0].start, spans[-1].end) == (0, len(completion.token_ids))

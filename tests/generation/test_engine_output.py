@@ -19,7 +19,7 @@ def test_the_reason_is_awaited_where_the_engine_has_ended_before_it_is_printed(t
     path.touch()
 
     async def printed_later():
-        waiting = asyncio.create_task(EngineOutput(path).awaited_reason_or(DEAD))
+        waiting = asyncio.create_task(EngineOutput(path).wait_for_reason(DEAD))
         await asyncio.sleep(0.3)
         path.write_text("RuntimeError: head_dim=16 is not supported\n")
         return await waiting
@@ -28,7 +28,7 @@ def test_the_reason_is_awaited_where_the_engine_has_ended_before_it_is_printed(t
 
 
 def test_nothing_is_awaited_where_the_error_names_itself(tmp_path):
-    assert asyncio.run(EngineOutput(tmp_path / "none.txt").awaited_reason_or(ValueError("no room"))) == "no room"
+    assert asyncio.run(EngineOutput(tmp_path / "none.txt").wait_for_reason(ValueError("no room"))) == "no room"
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,21 @@ def test_a_refused_model_is_told_from_a_fault_of_the_machine(tmp_path, line, ref
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_the_signal_that_killed_an_engine_is_named_whatever_was_printed_before(tmp_path, name):
     output = EngineOutput(tmp_path / "output.txt")
-    with output.captured():
+    with output.capture():
         process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
         process.start()
     assert output.processes == [process]
     output._path.write_text("ValueError: an earlier one\n")
     os.kill(process.pid, signal.Signals[name])
     process.join()
-    assert re.fullmatch(rf"killed by {name} \(.*\)", output.reason_or(DEAD))
+    assert re.fullmatch(rf"killed by {name} \(.*\)", output.find_reason(DEAD))
     assert not output.names_refusal
 
 
 @pytest.mark.parametrize(("code", "told"), [(-4, "killed by SIGILL (Illegal instruction)"), (1, None)])
 def test_a_signal_during_the_start_is_read_from_vllms_error(tmp_path, code, told):
     error = RuntimeError(f"Engine core initialization failed. Failed core proc(s): {{'EngineCore': {code}}}")
-    assert EngineOutput(tmp_path / "none").reason_or(error) == (told or str(error))
+    assert EngineOutput(tmp_path / "none").find_reason(error) == (told or str(error))
     output = EngineOutput(tmp_path / "output.txt")
     output._path.write_text("ValueError: an earlier one\n")
-    assert output.names_mistake(error) == (told is None)
+    assert output.has_mistake(error) == (told is None)

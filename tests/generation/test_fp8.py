@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tasks.generation import weight_transfer
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.storage.tensor_digest import contents_of
+from tasks.storage.tensor_digest import compute_contents
 from tests.generation.conftest import CONTEXT
 from tests.tiny_model import build
 
@@ -61,7 +61,7 @@ def test_an_updated_engine_is_one_that_was_started_with_the_new_weights(tiny_mod
             engine.shutdown()
 
     before, update, completions, after = asyncio.run(in_mid_generation())
-    assert update.contents == contents_of(load_file(Path(other) / "model.safetensors"))
+    assert update.contents == compute_contents(load_file(Path(other) / "model.safetensors"))
     versions = {tuple(span.version for span in completion.versions) for completion in completions}
     assert (0, 1) in versions
     assert versions <= {(0,), (0, 1), (1,)}

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.rollouts.judging import Judging, by_whole_prompts
-from tasks.rollouts.rollout_cache import responses, verdict_number
+from tasks.rollouts.judging import Judging, collect_whole_prompts
+from tasks.rollouts.rollout_cache import compute_verdict_number, responses
 from tasks.rollouts.sampling_loop import Workload, sample
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import RESPONSES
 from tasks.verifiers import VerifiersConfig, open_pool
 from tests.rollouts.test_rollout_cache import CountingEngine
@@ -31,7 +31,7 @@ def answered(prompts, texts):
         for name in prompts["prompt_id"].to_pylist()
         for number, text in enumerate(texts)
     ]
-    return table_from_rows(rows, RESPONSES, "responses")
+    return build_table(rows, RESPONSES, "responses")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def pool():
 @pytest.fixture
 def judged(tmp_path, pool, monkeypatch):
     """Judge responses to prompts into one cache; return scores, and the number of those that were scored now."""
-    monkeypatch.setattr(Judging, "_opened_pool", lambda _: pool)
+    monkeypatch.setattr(Judging, "_get_pool", lambda _: pool)
 
     def judge(prompts, texts):
         with Judging(prompts, cache_in(tmp_path), CONFIG) as judging:
@@ -75,17 +75,17 @@ def test_prompts_of_both_kinds_are_judged_in_one_table(judged):
 def test_the_key_of_a_verdict_holds_all_responses_in_their_order(tmp_path):
     cache, [row] = cache_in(tmp_path), prompts(1).to_pylist()
     groups = (None, ["a", "b"], ["b", "a"], ["a"], ["a", "b", "b"], ["ab"])
-    assert len({cache.verdict_key(row, group) for group in groups}) == 6
-    assert [verdict_number("a", sample, ["a", "a"]) for sample in (0, 1)] == [0, 1]
-    assert verdict_number("a", 0) == verdict_number("a", 1) != verdict_number("b", 0)
+    assert len({cache.compute_verdict_key(row, group) for group in groups}) == 6
+    assert [compute_verdict_number("a", sample, ["a", "a"]) for sample in (0, 1)] == [0, 1]
+    assert compute_verdict_number("a", 0) == compute_verdict_number("a", 1) != compute_verdict_number("b", 0)
 
 
 def test_tables_are_divided_between_prompts():
     whole = answered(prompts(3), TEXTS)
-    parts = list(by_whole_prompts(whole.slice(start, 2) for start in range(0, whole.num_rows, 2)))
+    parts = list(collect_whole_prompts(whole.slice(start, 2) for start in range(0, whole.num_rows, 2)))
     assert pa.concat_tables(parts) == whole
     assert [part.num_rows for part in parts] == [3, 3, 3]
-    assert list(by_whole_prompts([whole.slice(0, 0)])) == []
+    assert list(collect_whole_prompts([whole.slice(0, 0)])) == []
 
 
 @pytest.mark.long
@@ -94,7 +94,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
     tiny_model, tmp_path, pool, monkeypatch, stops_early
 ):
     engine, rows = CountingEngine(), []
-    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", engine)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", engine)
     remaining = (lambda scores: 0 if scores else 1) if stops_early else None
     cache = cache_in(tmp_path)
     made = sample(
@@ -106,7 +106,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
         on_judged=rows.append,
     )
     assert (made.counts, len(engine.requests), len(rows)) == ([[3, 3]], 6, 6)
-    monkeypatch.setattr(Judging, "_opened_pool", lambda _: pytest.fail("verdicts are cached"))
+    monkeypatch.setattr(Judging, "_get_pool", lambda _: pytest.fail("verdicts are cached"))
     with Judging(prompts(), cache_in(tmp_path), CONFIG) as judging:
         cache.responses.find([])
         parts = [judging.rollouts(part, "initial") for part in responses(prompts(), [3, 3], cache)]
@@ -117,7 +117,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
 
 @pytest.mark.long
 def test_a_group_of_which_some_responses_are_cached_is_judged_with_them(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", CountingEngine())
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", CountingEngine())
     fewer = SAMPLING.model_copy(update={"samples": 2})
     for sampling, judged in ((fewer, 4), (SAMPLING, 6)):
         rows = []

@@ -10,7 +10,7 @@ from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.lineage import code_digest as digest
 from tasks.rollouts.jobs import Job
 from tasks.rollouts.judged_by import DISPATCH, MODULES, SEPARATE, JudgedBy
-from tasks.rollouts.response_identity import UNRELATED, generation_identity
+from tasks.rollouts.response_identity import UNRELATED, describe_generation
 from tasks.verifiers import VERIFIERS, VerifiersConfig
 from tasks.verifiers.config import CHAT
 from tests.paths import ROOT
@@ -44,15 +44,15 @@ def edit(tmp_path, monkeypatch):
     copy = tmp_path / "copy"
     for folder in ("tasks", "workflows", "images"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    read = digest._code.__wrapped__
+    read = digest._read_code.__wrapped__
 
     def code(module, *, whole):
-        key = (module, whole, digest._file(module).read_text())
+        key = (module, whole, digest._find_file(module).read_text())
         if key not in READ:
             READ[key] = read(module, whole=whole)
         return READ[key]
 
-    monkeypatch.setattr(digest, "_code", code)
+    monkeypatch.setattr(digest, "_read_code", code)
     cached = [value for value in vars(digest).values() if hasattr(value, "cache_clear")]
 
     def clear():
@@ -133,7 +133,7 @@ GREEDY = SamplingConfig(samples=1, temperature=0.0)
 
 
 def identity(sampling=GREEDY, **engine):
-    return generation_identity(EngineConfig.model_validate({"dtype": "float32"} | engine), sampling)
+    return describe_generation(EngineConfig.model_validate({"dtype": "float32"} | engine), sampling)
 
 
 def test_responses_depend_on_the_engine_that_generates_them(edit):
@@ -182,7 +182,7 @@ def test_episodes_depend_on_the_code_that_plays_them(edit, tmp_path):
     cache = cache_in(tmp_path)
 
     def keys():
-        return [cache._episode_key(episode(environment)) for environment in (ROOM, GUESS)]
+        return [cache._compute_episode_key(episode(environment)) for environment in (ROOM, GUESS)]
 
     first = keys()
     edit("tasks/verifiers/instructions/ifeval.py")
@@ -199,9 +199,9 @@ def test_the_seed_of_a_sample_depends_on_the_prompt_alone(edit, tmp_path):
 
     def seeds(asked):
         cache = cache_in(tmp_path, JudgedBy(VerifiersConfig(time_limit_seconds=len(asked["prompt_id"])), ""))
-        key = "k" if asked["environment"] is None else cache._episode_key(asked)
+        key = "k" if asked["environment"] is None else cache._compute_episode_key(asked)
         job = Job(0, asked, key, sampling, cache, None, set(), {})
-        return [job.seed_of(number) for number in range(2)]
+        return [job.compute_seed(number) for number in range(2)]
 
     plain, games = table("Play.").to_pylist()[0], [episode(GUESS, prompt_id=name) for name in ("p", "q")]
     before = [seeds(asked) for asked in (plain, *games)]

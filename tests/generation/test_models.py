@@ -18,7 +18,7 @@ from tasks.generation.models import (
     StoredFolder,
     prepare_model,
 )
-from tasks.storage.model_folder import weight_bytes
+from tasks.storage.model_folder import count_weight_bytes
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def spec(folder):
 def refused(folder):
     """The message with which the folder is refused, the same when checked and when prepared."""
     with pytest.raises(ModelError) as checked:
-        spec(folder).fingerprinted()
+        spec(folder).add_fingerprint()
     with pytest.raises(ModelError) as prepared:
         prepare_model(spec(folder), folder.parent / "prepared")
     assert str(checked.value) == str(prepared.value)
@@ -75,10 +75,10 @@ def test_a_usable_folder_is_copied_whole(tiny_model, tmp_path):
 
 
 def test_the_fingerprint_follows_the_content(folder):
-    before = spec(folder).fingerprinted().fingerprint
-    assert spec(folder).fingerprinted().fingerprint == before
+    before = spec(folder).add_fingerprint().fingerprint
+    assert spec(folder).add_fingerprint().fingerprint == before
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    assert spec(folder).fingerprinted().fingerprint != before
+    assert spec(folder).add_fingerprint().fingerprint != before
 
 
 def test_a_missing_folder_is_refused(tmp_path):
@@ -113,18 +113,18 @@ def test_a_chat_template_inside_the_tokenizers_config_does_as_well(folder):
     (folder / "chat_template.jinja").unlink()
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": "{{ messages }}"}))
-    assert spec(folder).fingerprinted().fingerprint
+    assert spec(folder).add_fingerprint().fingerprint
 
 
 def test_weights_that_a_folder_holds_twice_count_once(folder):
-    once = weight_bytes(folder)
+    once = count_weight_bytes(folder)
     shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
-    assert weight_bytes(folder) == once
+    assert count_weight_bytes(folder) == once
     shards = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     shutil.copy(folder / "consolidated.safetensors", folder / "model-00002-of-00002.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
-    assert weight_bytes(folder) == 2 * once
+    assert count_weight_bytes(folder) == 2 * once
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def package(tmp_path, monkeypatch):
 def test_a_packaged_file_is_found_without_importing_the_package(package):
     source = PackagedGguf(package=package, file="tiny.gguf")
     assert source.locate().read_bytes() == b"GGUF"
-    assert ModelSpec(source=source).fingerprinted().fingerprint
+    assert ModelSpec(source=source).add_fingerprint().fingerprint
     assert package not in sys.modules
 
 
@@ -154,7 +154,7 @@ def test_a_packaged_file_is_found_without_importing_the_package(package):
 )
 def test_a_missing_package_or_file_is_named(package, name, message):
     with pytest.raises(ModelError, match=message):
-        ModelSpec(source=PackagedGguf(package=name, file="other.gguf")).fingerprinted()
+        ModelSpec(source=PackagedGguf(package=name, file="other.gguf")).add_fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -210,10 +210,10 @@ def test_a_model_on_blob_storage_is_fetched_without_what_is_not_the_models(store
 def test_other_weights_at_the_same_address_are_another_model(stored):
     import fsspec
 
-    before = stored.fingerprinted()
-    assert stored.fingerprinted() == before
+    before = stored.add_fingerprint()
+    assert stored.add_fingerprint() == before
     fsspec.filesystem("memory").pipe_file("/bucket/policy/model.safetensors", b"other")
-    assert stored.fingerprinted() != before
+    assert stored.add_fingerprint() != before
 
 
 @pytest.mark.parametrize(
@@ -225,4 +225,4 @@ def test_other_weights_at_the_same_address_are_another_model(stored):
 )
 def test_an_address_without_a_model_is_a_sentence(address, sentence):
     with pytest.raises(ModelError, match=sentence):
-        ModelSpec(source=StoredFolder(address=address)).fingerprinted()
+        ModelSpec(source=StoredFolder(address=address)).add_fingerprint()

@@ -205,12 +205,12 @@ def test_arguments_of_vllm_reach_it(engine, loop):
 
 @pytest.mark.long
 def test_a_budget_of_thinking_reaches_vllms_parameters_and_not_the_policys_in_training():
-    from tasks.generation.engine_sampling import sampling_parameters
+    from tasks.generation.engine_sampling import build_sampling_parameters
     from tasks.generation.interface import EngineOptionsError
 
     def budget(tokens):
         sampling = SamplingConfig(max_tokens=8, vllm={"thinking_token_budget": tokens})
-        return sampling_parameters(sampling, seed=0, with_logprobs=False).thinking_token_budget
+        return build_sampling_parameters(sampling, seed=0, with_logprobs=False).thinking_token_budget
 
     assert budget(4) == 4
     with pytest.raises(EngineOptionsError, match=r"sampling.vllm = .*thinking_token_budget"):

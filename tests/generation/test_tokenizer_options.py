@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from tasks.config.loading import SpecError, load_yaml
 from tasks.generation.models import ModelSpec, prepare_model
-from tasks.generation.tokenizer_options import CHAT_TEMPLATES, change_loaded, name_of_template
-from tasks.inputs.environments import template_of
+from tasks.generation.tokenizer_options import CHAT_TEMPLATES, change_loaded, find_template_name
+from tasks.inputs.environments import load_template
 from tasks.inputs.files import EvaluationFile, Recipe
 from tasks.storage.model_folder import ModelError
 from tasks.training.learner.weight_files import copy_all_but_weights
@@ -99,8 +99,8 @@ def test_the_recipes_template_is_the_only_one_of_the_folder(model, tmp_path):
 def test_a_base_model_without_a_template_needs_one(model, tmp_path):
     (model / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match=r"add chat_template\.jinja to the folder, or give model\.chat_template"):
-        spec(model).fingerprinted()
-    assert rendered(prepare_model(spec(model, chat_template="r1").fingerprinted(), tmp_path / "prepared"))
+        spec(model).add_fingerprint()
+    assert rendered(prepare_model(spec(model, chat_template="r1").add_fingerprint(), tmp_path / "prepared"))
 
 
 def test_a_file_beside_the_recipe_is_read_with_it(tmp_path):
@@ -108,7 +108,7 @@ def test_a_file_beside_the_recipe_is_read_with_it(tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: quickstart\nmodel: {chat_template: mine.jinja}\n")
     text = load_yaml(Recipe, tmp_path / "mine.yaml").model.chat_template
     assert text == "{{ messages[0]['content'] }} ->"
-    assert name_of_template(text) == "the recipe's own"
+    assert find_template_name(text) == "the recipe's own"
     assert ModelSpec(chat_template=text).chat_template == text, "a spec that is read again keeps its text"
 
 
@@ -138,11 +138,11 @@ def test_a_template_that_fails_on_a_message_is_refused_before_the_first_rollout(
     with pytest.raises(ModelError, match="chat_template: it fails on a message of a user: "):
         prepare_model(broken, tmp_path / "prepared")
     with pytest.raises(ModelError, match="chat_template: it fails on a message of a user: "):
-        template_of(broken, {})
+        load_template(broken, {})
 
 
 def test_episodes_are_checked_with_the_recipes_template_before_a_run(model):
-    template = template_of(spec(model, chat_template="r1"), {})
+    template = load_template(spec(model, chat_template="r1"), {})
     assert template.begun(ONE_QUESTION, []) == AutoTokenizer.from_pretrained(model).encode(SOURCES["r1"])
 
 

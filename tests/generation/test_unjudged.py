@@ -11,7 +11,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.rollouts.judging import Judging, UnjudgedError
 from tasks.rollouts.rollout_cache import RolloutCache
 from tasks.rollouts.sampling_loop import Workload, sample
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import RESPONSES, messages_key
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.function_watch import FAILURES, RewardFunctionError, RewardServiceError
@@ -42,14 +42,14 @@ def written(tmp_path, monkeypatch):
 
 def judged(folder, prompts, *texts, max_unjudged=0.1):
     """Judge these responses to each of the prompts."""
-    cache = RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", ENGINE, SAMPLING, JUDGED_BY)
+    cache = RolloutCache.open(fsspec.filesystem("file"), str(folder / "cache"), "policy", ENGINE, SAMPLING, JUDGED_BY)
     rows = [
         {"prompt_id": name, "sample": number, "response": text, "num_tokens": 1, "finish_reason": "stop"}
         for name in prompts["prompt_id"].to_pylist()
         for number, text in enumerate(texts)
     ]
     with Judging(prompts, cache, CONFIG) as judging:
-        rollouts = judging.rollouts(table_from_rows(rows, RESPONSES, "responses"), "initial")
+        rollouts = judging.rollouts(build_table(rows, RESPONSES, "responses"), "initial")
         judging.check_share(max_unjudged)
     return rollouts, judging
 
@@ -74,10 +74,12 @@ def test_sampling_ends_before_all_rollouts_are_paid_unless_judging_may_try_again
     tiny_model, tmp_path, written, monkeypatch, kind, ends
 ):
     engine = CountingEngine()
-    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", engine)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", engine)
     table = prompts(written(f"def f(completions, **_):\n    raise {kind}('x')\n"), "f", count=50)
     options = ENGINE.model_copy(update={"max_num_seqs": 4})
-    cache = RolloutCache.at(fsspec.filesystem("file"), str(tmp_path / "cache"), "policy", options, SAMPLING, JUDGED_BY)
+    cache = RolloutCache.open(
+        fsspec.filesystem("file"), str(tmp_path / "cache"), "policy", options, SAMPLING, JUDGED_BY
+    )
     with pytest.raises(RewardFunctionError, match="raised KeyError") if ends else nullcontext():
         sample([Workload(table, SAMPLING, cache)], tiny_model, options, verifiers=CONFIG)
     assert len(engine.requests) < 100 if ends else len(engine.requests) == 200

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tasks.generation import vllm_arguments, vllm_names
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine_variables import engine_variables
+from tasks.generation.engine_variables import set_engine_variables
 from tests.generation.conftest import BATCHED_TOKENS
 
 
@@ -95,7 +95,7 @@ def test_the_model_runner_of_the_options_is_vllms(runner, chosen):
     """It is in the environment while an engine's processes start, and in that of no other child."""
     from vllm import envs
 
-    with engine_variables(EngineConfig(model_runner=runner), "sockets"):
+    with set_engine_variables(EngineConfig(model_runner=runner), "sockets"):
         assert envs.VLLM_USE_V2_MODEL_RUNNER is chosen
     assert "VLLM_USE_V2_MODEL_RUNNER" not in os.environ
 

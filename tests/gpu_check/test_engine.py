@@ -10,7 +10,7 @@ from tasks.generation.engine import Engine
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.gpu_check import engine
 from tasks.gpu_check.bare_engine import BareEngine
-from tasks.gpu_check.results import Findings, carry_out
+from tasks.gpu_check.results import Findings, run_check
 from tasks.gpu_check.sizes import TINY, save_random_model
 
 
@@ -26,7 +26,7 @@ def check(tmp_path, monkeypatch):
 @pytest.mark.engine
 @pytest.mark.complete
 def test_an_engine_on_cpus_passes(check):
-    result = carry_out("engine", check)
+    result = run_check("engine", check)
     assert result.status == "passed", result
     figures = result.figures
     for update in range(1, engine.UPDATES + 1):
@@ -88,7 +88,7 @@ def completion(*spans, tokens):
     ],
 )
 def test_spans_of_versions_add_up(spans, fault):
-    message = engine.fault_of_spans(completion(*spans, tokens=4), version=2)
+    message = engine.find_span_fault(completion(*spans, tokens=4), version=2)
     assert message is None if fault is None else fault in message
 
 

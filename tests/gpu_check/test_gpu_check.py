@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tasks.gpu_check import learning, values, weights
-from tasks.gpu_check.results import Findings, SkippedError, carry_out, table
+from tasks.gpu_check.results import Findings, SkippedError, format_table, run_check
 from tasks.gpu_check.sizes import FULL, TINY
-from tasks.planning.measured import measured_rates
-from tasks.storage.tensor_digest import contents_of
+from tasks.planning.measured import read_measured_rates
+from tasks.storage.tensor_digest import compute_contents
 from tasks.training.learner.attention import packed_attention
 from tasks.training.learner.logprobs import token_logprobs
 from tests.paths import ROOT
@@ -58,18 +58,18 @@ def test_an_error_is_one_row_and_leaves_the_figures():
         findings.figures["step, s"] = 2.5
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 9 GiB")
 
-    result = carry_out("training", runs_out_of_memory)
+    result = run_check("training", runs_out_of_memory)
     assert result.status == "failed"
     assert result.reason == "OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB"
     assert result.figures == {"step, s": 2.5}
-    assert "2.5" in table([result])
+    assert "2.5" in format_table([result])
 
 
 def test_a_check_that_cannot_run_is_no_fault():
     def no_gpu(findings):
         raise SkippedError("there is no GPU.")
 
-    assert carry_out("FP8", no_gpu).status == "skipped"
+    assert run_check("FP8", no_gpu).status == "skipped"
 
 
 def test_attention_with_a_window_too_long_by_one_token_is_a_fault(monkeypatch):
@@ -97,14 +97,14 @@ def test_a_wrong_temperature_is_a_fault(monkeypatch):
 
 
 def test_the_rates_of_weights_are_those_that_a_plan_reads(tmp_path):
-    result = carry_out("weights", lambda findings: weights.check_weights(findings, TINY, CPU, torch.float32))
+    result = run_check("weights", lambda findings: weights.check_weights(findings, TINY, CPU, torch.float32))
     assert (result.status, result.reason) == ("passed", "")
     for way in ("GPU to memory", "memory to GPU"):
         for kind in ("registered", "not registered"):
             assert result.figures[f"{way}, {kind}, GB/s"] > 0
     file = tmp_path / "gpu.json"
     file.write_text(json.dumps({"machine": {"gpu": "none"}, "checks": [dataclasses.asdict(result)]}))
-    rates = measured_rates(file)
+    rates = read_measured_rates(file)
     assert (rates.write, rates.load) == (
         result.figures["learner to file, GB/s"] * 1e9,
         result.figures["file to engine, GB/s"] * 1e9,
@@ -112,7 +112,9 @@ def test_the_rates_of_weights_are_those_that_a_plan_reads(tmp_path):
 
 
 def test_a_file_with_other_weights_is_a_fault(monkeypatch):
-    monkeypatch.setattr(weights, "contents_of", lambda tensors: contents_of(tensors | {"another": torch.ones(1)}))
+    monkeypatch.setattr(
+        weights, "compute_contents", lambda tensors: compute_contents(tensors | {"another": torch.ones(1)})
+    )
     findings = Findings()
     weights.check_weights(findings, TINY, CPU, torch.float32)
     assert findings.faults == ["A file contains other weights than were written."]
@@ -120,7 +122,7 @@ def test_a_file_with_other_weights_is_a_fault(monkeypatch):
 
 def test_a_machine_with_too_little_shared_memory_is_skipped(monkeypatch):
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    result = carry_out("weights", lambda findings: weights.check_weights(findings, TINY, CPU, torch.float32))
+    result = run_check("weights", lambda findings: weights.check_weights(findings, TINY, CPU, torch.float32))
     assert result.status == "skipped"
 
 
@@ -145,12 +147,12 @@ def test_dense_attention_by_hand():
     query = key = torch.zeros(1, 1, 4, 2)
     value = torch.arange(4.0).expand(1, 1, 2, 4).transpose(2, 3)
     positions = torch.tensor([0, 1, 2, 0])
-    out = values.dense_attention(query, key, value, positions, 1.0, None)
+    out = values.compute_dense_attention(query, key, value, positions, 1.0, None)
     assert out[0, :, 0, 0].tolist() == [0, 0.5, 1, 3]
-    out = values.dense_attention(query, key, value, positions, 1.0, 2)
+    out = values.compute_dense_attention(query, key, value, positions, 1.0, 2)
     assert out[0, :, 0, 0].tolist() == [0, 0.5, 1.5, 3]
 
 
 def test_figures_are_json():
-    result = carry_out("sizes", lambda findings: findings.figures.update(seconds=1.0, name="a"))
+    result = run_check("sizes", lambda findings: findings.figures.update(seconds=1.0, name="a"))
     assert json.loads(json.dumps(dataclasses.asdict(result)))["figures"] == {"seconds": 1.0, "name": "a"}

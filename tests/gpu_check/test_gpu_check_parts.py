@@ -10,12 +10,12 @@ import torch
 from tasks.config.loading import SpecError
 from tasks.failures import MistakeError
 from tasks.gpu_check import launching, page
-from tasks.gpu_check.imports import last_line
-from tasks.gpu_check.launching import launch, machine_facts, results_of, write_all
+from tasks.gpu_check.imports import run_for_last_line
+from tasks.gpu_check.launching import collect_machine_facts, launch, read_results, write_all
 from tasks.gpu_check.learning import LearnerChecks
 from tasks.gpu_check.part import UNFINISHED, PartTask, run_part
 from tasks.gpu_check.parts import PARTS, VARIANTS, selected, variant_check
-from tasks.gpu_check.results import Result, SkippedError, carry_out
+from tasks.gpu_check.results import Result, SkippedError, run_check
 from tasks.gpu_check.rewards import share_of_ones
 from tasks.gpu_check.sizes import FULL, TINY
 from tasks.gpu_check.variants import VariantChecks
@@ -74,8 +74,8 @@ def test_an_unknown_name_on_the_command_line_is_an_error_without_a_traceback():
 def test_a_variant_that_cannot_run_here_is_skipped(tmp_path, monkeypatch, name, reason):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr("shutil.which", lambda _: None)
-    check = VariantChecks(TINY, tmp_path, LearnerChecks(TINY, tmp_path)).check_of(name)
-    result = carry_out(name, check)
+    check = VariantChecks(TINY, tmp_path, LearnerChecks(TINY, tmp_path)).make_check(name)
+    result = run_check(name, check)
     assert (result.status, result.reason) == ("skipped", reason)
 
 
@@ -94,7 +94,7 @@ def test_a_python_without_torch_is_one_sentence(tmp_path, monkeypatch):
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(MistakeError, match=r"torch does not load in .*python, .*: ModuleNotFoundError: No module"):
-        machine_facts()
+        collect_machine_facts()
 
 
 def test_every_check_has_one_name():
@@ -132,7 +132,7 @@ def test_what_a_stopped_part_has_measured_stays(tmp_path):
     task = task_of(tmp_path)
     rows = [Result("attention", "passed", 1.0, {"a": 1}, ""), Result("policy", "failed", 0.0, {"b": 2}, UNFINISHED)]
     task.results.write_text(json.dumps([vars(row) for row in rows]))
-    results = results_of(task, "The part was stopped.")
+    results = read_results(task, "The part was stopped.")
     assert [(one.name, one.status, one.reason) for one in results] == [
         ("attention", "passed", ""),
         ("policy", "failed", "The part was stopped."),
@@ -142,7 +142,7 @@ def test_what_a_stopped_part_has_measured_stays(tmp_path):
 
 
 def test_a_part_that_ends_before_its_first_check_has_failed(tmp_path):
-    results = results_of(task_of(tmp_path), "The process was killed by SIGSEGV.")
+    results = read_results(task_of(tmp_path), "The process was killed by SIGSEGV.")
     assert [one.status for one in results] == ["failed", "skipped", "skipped"]
     assert results[0].reason == "The process was killed by SIGSEGV."
 
@@ -179,7 +179,7 @@ def test_a_part_that_takes_too_long_is_killed_with_its_children(tmp_path):
     ],
 )
 def test_a_library_that_does_not_load_is_a_reason(program, expected):
-    assert last_line((program,), 60) == expected
+    assert run_for_last_line((program,), 60) == expected
 
 
 def test_the_reward_is_the_share_of_ones():
@@ -235,9 +235,9 @@ def test_a_page_without_markers_and_results_without_a_gpu_are_refused(tmp_path):
     with pytest.raises(MistakeError, match="must contain the lines"):
         page.write_page(results_file(tmp_path), tmp_path / "page.md")
     with pytest.raises(MistakeError, match="measured without a GPU"):
-        page.page_table(results_file(tmp_path, "none"))
+        page.format_page_table(results_file(tmp_path, "none"))
     with pytest.raises(MistakeError, match="must be a file that make gpu-check"):
-        page.page_table(tmp_path / "page.md")
+        page.format_page_table(tmp_path / "page.md")
 
 
 def test_the_summary_names_what_did_not_pass():

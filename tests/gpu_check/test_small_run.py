@@ -31,7 +31,7 @@ def test_the_files_of_a_run_are_valid(tmp_path, monkeypatch, gpu):
 
 def test_a_mixture_has_all_prompts_and_their_reward(tmp_path):
     rows = read_table(small_run.write_mixture(tmp_path / "mixture.parquet"), MIXTURE).to_pylist()
-    assert [row["messages"][0]["content"] for row in rows] == small_run.prompt_texts()
+    assert [row["messages"][0]["content"] for row in rows] == small_run.make_prompt_texts()
     assert len({row["prompt_id"] for row in rows}) == len(rows) == 32
     check_ground_truth(json.loads(rows[0]["ground_truth"]))
 
@@ -44,7 +44,7 @@ def test_the_tokenizer_has_the_characters_of_all_prompts_and_words_by_their_ids(
     save_tokenizer(tmp_path / "model", TINY.model.vocabulary)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert len(tokenizer) == TINY.model.vocabulary
-    for text in small_run.prompt_texts():
+    for text in small_run.make_prompt_texts():
         assert tokenizer.decode(tokenizer(text).input_ids) == text
     assert tokenizer.convert_ids_to_tokens([0, 7, TINY.model.vocabulary - 1]) == ["w0", "w7", END]
     assert tokenizer.decode([1, 2, 41]) == "w1w2w41"

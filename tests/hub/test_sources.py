@@ -4,10 +4,10 @@ import pytest
 
 from tasks.config.loading import SpecError, load_yaml
 from tasks.generation.models import ModelError, ModelSpec, prepare_model
-from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
-from tasks.inputs.fingerprints import fingerprinted_model
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, load_quickstart
+from tasks.inputs.fingerprints import fingerprint_model
 from tasks.inputs.preflight import check
-from tasks.sourcing.loaders import open_rows, pinned
+from tasks.sourcing.loaders import open_rows, pin
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 from tests.hub.fixture import stand_in_hub  # noqa: F401 - a fixture
@@ -22,7 +22,7 @@ def shipped(file, name):
 
 
 def prompts_of(source):
-    return build_prompts(pinned(source), 8000)
+    return build_prompts(pin(source), 8000)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def omega(**loader):
 
 @pytest.mark.long
 def test_one_entry_reads_all_configurations():
-    source = pinned(omega())
+    source = pin(omega())
     assert source.loader.config == sorted(OMEGA_SETTINGS)
     columns = build_prompts(source, 8000).prompts.column("metadata").to_pylist()
     assert len(columns) == 5 * len(OMEGA_SETTINGS)
@@ -78,24 +78,24 @@ def test_one_entry_reads_all_configurations():
 
 @pytest.mark.long
 def test_patterns_choose_among_configurations_and_a_column_names_them():
-    source = pinned(omega(config=["arithmetic_*", "algebra_*"], config_column="part"))
+    source = pin(omega(config=["arithmetic_*", "algebra_*"], config_column="part"))
     parts = [row.content["part"] for row in open_rows(source)]
     assert parts == ["arithmetic_gcd"] * 5 + ["algebra_func_area"] * 5 + ["algebra_linear_equation"] * 5
     with pytest.raises(SpecError, match=r"config = 'geometry_\*': .* has no such configuration; it has algebra_func"):
-        pinned(omega(config=["arithmetic_*", "geometry_*"]))
+        pin(omega(config=["arithmetic_*", "geometry_*"]))
 
 
 def test_a_set_that_was_renamed_is_found_under_its_former_name():
     source = shipped("gsm8k", "gsm8k")
     former = source.loader.model_copy(update={"dataset": "gsm8k", "revision": "main"})
-    assert pinned(source.model_copy(update={"loader": former})).loader.revision == source.loader.revision
+    assert pin(source.model_copy(update={"loader": former})).loader.revision == source.loader.revision
 
 
 def test_a_gated_set_is_one_sentence():
     loader = {"kind": "huggingface", "dataset": "someone/gated", "revision": "main"}
     source = SourceSpec.model_validate({"name": "src", "domain": "math", "verifier": "math", "loader": loader})
     with pytest.raises(SpecError, match=r"source 'src': loader: .*someone/gated is gated: ask for access"):
-        list(open_rows(pinned(source)))
+        list(open_rows(pin(source)))
 
 
 def one_and_nemotron(**changes):
@@ -109,8 +109,8 @@ def one_and_nemotron(**changes):
 
 
 def test_a_source_without_a_column_is_named_with_the_option_that_leaves_it_out(monkeypatch):
-    monkeypatch.setattr("tasks.inputs.preflight.fingerprinted_model", lambda spec: spec)
-    files = quickstart()
+    monkeypatch.setattr("tasks.inputs.preflight.fingerprint_model", lambda spec: spec)
+    files = load_quickstart()
     data = one_and_nemotron(difficulty=None)
     with pytest.raises(SpecError, match=r"'nemotron-code': .*no column 'test_cases'.*; leave_out: \[nemotron-code\]"):
         check(data, *files[1:])
@@ -121,8 +121,8 @@ def test_a_source_without_a_column_is_named_with_the_option_that_leaves_it_out(m
 def test_a_model_of_which_a_branch_alone_has_weights_is_read_from_that_branch(tmp_path):
     spec = load_yaml(Recipe, RECIPES / "grpo.yaml").model
     assert spec.source.revision == "refs/pr/2"
-    found = fingerprinted_model(spec)
-    assert found.source.revision == fingerprinted_model(found).source.revision
+    found = fingerprint_model(spec)
+    assert found.source.revision == fingerprint_model(found).source.revision
     with pytest.raises(ModelError, match=r"no chat template"):  # all files are there, and have nearly no content
         prepare_model(found, tmp_path / "branch")
     assert (tmp_path / "branch" / "model.safetensors").exists()
@@ -133,4 +133,4 @@ def test_a_model_of_which_a_branch_alone_has_weights_is_read_from_that_branch(tm
 
 def test_a_model_without_a_tokenizer_json_is_listed_with_its_commit():
     spec = ModelSpec.model_validate({"source": {"kind": "hub", "name": "someone/qwen2-tiny", "revision": "main"}})
-    assert len(fingerprinted_model(spec).source.revision) == 40
+    assert len(fingerprint_model(spec).source.revision) == 40

@@ -8,9 +8,9 @@ import pytest
 
 from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.evaluation.per_prompt import Asked
-from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
+from tasks.inputs.benchmarks import BenchmarkFile, find_benchmark
 from tasks.inputs.evaluations import check_evaluation
-from tasks.inputs.files import DataFile, EvaluationFile, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, load_quickstart
 from tasks.inputs.json_schema import json_schema
 from tasks.sourcing.loaders import check
 from tasks.sourcing.prompts import build_prompts
@@ -51,7 +51,7 @@ def test_the_source_has_the_benchmarks_name_and_reads_beside_the_file(tmp_path):
 def test_a_benchmark_extends_one_that_ships_under_a_name_of_its_own():
     mine = parse(BenchmarkFile, '{"extends": "gsm8k", "name": "mine", "source.limit": 10, "sampling": {"samples": 8}}')
     assert (mine.source.name, mine.source.limit, mine.sampling.max_tokens) == ("mine", 10, 1024)
-    assert mine.source.columns == benchmark_called("gsm8k").source.columns
+    assert mine.source.columns == find_benchmark("gsm8k").source.columns
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_a_benchmark_without_a_row_is_one_sentence(tmp_path):
 @pytest.mark.parametrize(("rows", "usable", "is_short"), [(None, 1, False), (1, 1, False), (2, 1, True), (1, 2, True)])
 def test_a_count_other_than_the_cards_is_one_sentence(tmp_path, rows, usable, is_short):
     benchmark = load_yaml(BenchmarkFile, written(tmp_path, rows=rows))
-    assert bool(benchmark.compared.shortfall(usable)) == is_short
+    assert bool(benchmark.compared.describe_shortfall(usable)) == is_short
     part = benchmark.model_copy(update={"source": benchmark.source.model_copy(update={"limit": 1})})
-    assert part.compared.shortfall(usable) is None
+    assert part.compared.describe_shortfall(usable) is None
 
 
 def test_the_name_of_a_benchmark_stands_for_its_questions():
@@ -149,7 +149,7 @@ def test_the_name_of_a_benchmark_stands_for_its_questions():
     gsm8k, humaneval = named
     assert (gsm8k.name, gsm8k.prompt, gsm8k.loader.split) == ("gsm8k-test", "question", "test")
     assert humaneval.source.transform == "data_specs.transforms.checked_function"
-    assert humaneval.source.loader == benchmark_called("humaneval").source.loader
+    assert humaneval.source.loader == find_benchmark("humaneval").source.loader
 
 
 def test_the_path_of_a_benchmark_is_relative_to_the_data_file(tmp_path):
@@ -203,7 +203,7 @@ def test_an_editor_takes_names_of_benchmarks_and_parts_of_a_source(model, conten
 
 @pytest.mark.parametrize("where", ["benchmark", "held-out", "environment"])
 def test_several_greedy_responses_are_the_same_and_refused_unless_an_environment_differs(tmp_path, where):
-    data, training, _ = quickstart()
+    data, training, _ = load_quickstart()
     greedy = {"samples": 20, "max_tokens": 99, "temperature": 0}
     options = {"extends": "quickstart"}
     if where == "benchmark":

@@ -92,7 +92,7 @@ def test_validation_while_training_has_the_same_option():
 @pytest.mark.parametrize("name", ["domains", "start", "updates"])
 def test_experiments_with_a_policy_that_thinks_evaluate_it_as_olmo_3_is_evaluated(name):
     experiment = parse(ExperimentFile, name)
-    files = experiment.files_of(next(iter(experiment.variants)))
+    files = experiment.build_variant(next(iter(experiment.variants)))
     assert files.training.data == "dolci_think_rl_7b"
     for benchmark in (*files.evaluation.benchmarks, *files.training.benchmarks):
         assert benchmark.name.endswith("-olmo3")

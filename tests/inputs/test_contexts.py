@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tasks.config.loading import SpecError, parse
-from tasks.inputs.contexts import check_contexts, longest_sequence
+from tasks.inputs.contexts import check_contexts, find_longest_sequence
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tests.hub.cards import qwen_without_tokenizer_json
 from tests.hub.fixture import stand_in_hub  # noqa: F401 - a fixture
@@ -27,7 +27,7 @@ YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 
     ],
 )
 def test_the_longest_sequence_is_the_most_that_any_reading_of_a_configuration_gives(configuration, longest):
-    assert longest_sequence(configuration) == longest
+    assert find_longest_sequence(configuration) == longest
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 import pytest
 
 from tasks.config.loading import parse
-from tasks.inputs.detectable_gains import detectable_gains
+from tasks.inputs.detectable_gains import format_detectable_gains
 from tasks.inputs.files import DataFile, EvaluationFile
-from tasks.statistics.assumptions import detectable_by_plan
+from tasks.statistics.assumptions import estimate_detectable_gain
 
 
 def rows(data, evaluation):
-    table = detectable_gains(parse(DataFile, data), parse(EvaluationFile, evaluation))
+    table = format_detectable_gains(parse(DataFile, data), parse(EvaluationFile, evaluation))
     return {" ".join(cells[:-3]): cells[-3:] for cells in map(str.split, table.splitlines()[2:])}
 
 
@@ -28,7 +28,7 @@ def with_benchmarks(tmp_path, text):
 def test_each_benchmark_has_the_gain_that_its_questions_and_samples_detect(tmp_path):
     found = rows(with_heldout(tmp_path, 50), with_benchmarks(tmp_path, "benchmarks: [aime_2024, math_500]"))
     samples = parse(EvaluationFile, "quickstart").sampling.samples
-    aime_points, math_points = (f"{100 * detectable_by_plan(*asked):.1f}" for asked in ((30, 32), (500, 1)))
+    aime_points, math_points = (f"{100 * estimate_detectable_gain(*asked):.1f}" for asked in ((30, 32), (500, 1)))
     assert found["held-out prompts"][:2] == [f"{20 + 6 + 4 + 50}", f"{samples}"], "three domains have their own number"
     [aime] = [cells for name, cells in found.items() if name.startswith("aime")]
     [mathematics] = [cells for name, cells in found.items() if name.startswith("math")]

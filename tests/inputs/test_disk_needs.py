@@ -9,10 +9,10 @@ import pytest
 from tasks.cluster import disk
 from tasks.cluster.disk import StoredModels
 from tasks.config.loading import SpecError, load_yaml, parse
-from tasks.inputs.disk_needs import check_disk, pod_needs, stored_models
-from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe, quickstart
-from tasks.inputs.pod_table import pod_table
-from tasks.inputs.stage_pods import pods_of_run
+from tasks.inputs.disk_needs import check_disk, estimate_pod_needs, measure_stored_models
+from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe, load_quickstart
+from tasks.inputs.pod_table import format_pod_table
+from tasks.inputs.stage_pods import list_run_pods
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.kubernetes.pods import PodConfig
 from tasks.training.options.run import TrainingConfig
@@ -45,11 +45,11 @@ ZERO_3 = {"learner.zero_stage": 3}
 
 def files(recipe, **changes):
     training = parse(Recipe, json.dumps({"extends": recipe, **changes}))
-    return training.companion(DataFile), training, training.companion(EvaluationFile)
+    return training.load_companion(DataFile), training, training.load_companion(EvaluationFile)
 
 
 def needs(recipe, **changes):
-    return {pod.name: pod.need for pod in pod_needs(*files(recipe, **changes))}
+    return {pod.name: pod.need for pod in estimate_pod_needs(*files(recipe, **changes))}
 
 
 def sizes(items):
@@ -59,7 +59,7 @@ def sizes(items):
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_pod_of_a_recipe_that_loads_a_model_requests_disk(path):
     training = load_yaml(Recipe, path)
-    requests = pods_of_run(training.companion(DataFile), training, training.companion(EvaluationFile))
+    requests = list_run_pods(training.load_companion(DataFile), training, training.load_companion(EvaluationFile))
     assert {request.name.rpartition(": ")[2]: request.pod.disk_gib for request in requests} == DISKS[path.stem]
 
 
@@ -100,8 +100,8 @@ def test_an_adapters_parameters_by_hand():
     shape = KNOWN["SmolLM2-135M"]  # 30 layers of 576, 9 heads of 64 and 3 of keys, an MLP of 1536
     config = TrainingConfig.model_validate({"lora": {"rank": 4, "alpha": 8}})
     attention = 2 * (576 + 576) + 2 * (576 + 192)
-    assert StoredModels.of(shape, config).trained == 4 * 30 * (attention + 3 * (576 + 1536))
-    assert StoredModels.of(shape, TrainingConfig()).trained == shape.parameters
+    assert StoredModels.from_model(shape, config).trained == 4 * 30 * (attention + 3 * (576 + 1536))
+    assert StoredModels.from_model(shape, TrainingConfig()).trained == shape.parameters
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def training(**options):
 )
 def test_a_checkpoint_has_the_bytes_that_were_measured(options, bytes_a_parameter):
     """12.01, 14.01, 16.01 and 18.01 bytes a parameter were measured on a model of 8 million."""
-    items = sizes(disk.one_pod(training(**options), BILLION, gpus=True).run)
+    items = sizes(disk.estimate_one_pod(training(**options), BILLION, gpus=True).run)
     assert items["4 checkpoints"] == round(4 * bytes_a_parameter * G, 1)
 
 
 def test_a_checkpoint_of_an_adapter_has_the_adapter_alone():
     adapter = StoredModels(10**9, 10**7)
     lora = training(lora={"rank": 8, "alpha": 8})
-    assert sizes(disk.one_pod(lora, adapter, gpus=True).run) == {
+    assert sizes(disk.estimate_one_pod(lora, adapter, gpus=True).run) == {
         "model": round(2 * G, 1),
         "4 checkpoints": round(4 * 14 * G / 100, 1),
         "a policy": round(2 * G, 1),
@@ -164,14 +164,14 @@ def test_a_checkpoint_of_an_adapter_has_the_adapter_alone():
 
 
 def test_a_short_run_takes_fewer_checkpoints():
-    assert "a checkpoint" in sizes(disk.one_pod(training(steps=9), BILLION, gpus=True).run)
-    assert "3 checkpoints" in sizes(disk.one_pod(training(steps=25), BILLION, gpus=True).run)
-    assert "2 parts of checkpoints" in sizes(disk.learner_machine(training(steps=20), BILLION, 1).run)
+    assert "a checkpoint" in sizes(disk.estimate_one_pod(training(steps=9), BILLION, gpus=True).run)
+    assert "3 checkpoints" in sizes(disk.estimate_one_pod(training(steps=25), BILLION, gpus=True).run)
+    assert "2 parts of checkpoints" in sizes(disk.estimate_learner_machine(training(steps=20), BILLION, 1).run)
 
 
 def test_the_node_of_rank_0_has_the_weights_beside_its_share():
     two_nodes = training(learner={"ranks": 16})
-    machine = disk.learner_machine(two_nodes, BILLION, 8)
+    machine = disk.estimate_learner_machine(two_nodes, BILLION, 8)
     assert sizes(machine.run)["3 parts of checkpoints"] == round(3 * (2 + 12 / 2) * G, 1)
 
 
@@ -183,18 +183,18 @@ def test_exported_and_validated_policies_stay():
 
 
 def test_a_judge_of_the_hub_is_downloaded_to_the_pods_that_serve_it():
-    data, training, _ = quickstart()
+    data, training, _ = load_quickstart()
     hub = {"judge": data.verifiers.judge.model_copy(update={"model": "Qwen/Qwen2.5-7B-Instruct"})}
     judged = data.model_copy(update={"verifiers": data.verifiers.model_copy(update=hub)})
-    assert stored_models(training, judged).judge_gib == pytest.approx(2 * KNOWN["Qwen2.5-7B"].parameters / GIB)
-    assert stored_models(training, data).judge_gib == 0, "the initial model is there already"
+    assert measure_stored_models(training, judged).judge_gib == pytest.approx(2 * KNOWN["Qwen2.5-7B"].parameters / GIB)
+    assert measure_stored_models(training, data).judge_gib == 0, "the initial model is there already"
 
 
 def test_models_of_unknown_shape_leave_it_to_the_cluster():
     source = {"kind": "hub", "name": "a/b", "revision": "c"}
     changed = files("quickstart", **{"model.source": source})
-    assert list(pod_needs(*changed)) == []
-    assert {request.pod.disk_gib for request in pods_of_run(*changed)} == {None}
+    assert list(estimate_pod_needs(*changed)) == []
+    assert {request.pod.disk_gib for request in list_run_pods(*changed)} == {None}
 
 
 # Volumes
@@ -231,13 +231,13 @@ OF_RUNS = {"4 checkpoints", "5 policies"}
 )
 def test_what_lies_on_a_volume_is_no_part_of_the_pods_disk(given, gone):
     need = needs("one_gpu")["training"]
-    assert set(sizes(need.run)) - set(sizes(need.without_volumes(given).run)) == gone
-    assert need.without_volumes("by-name") == need
+    assert set(sizes(need.run)) - set(sizes(need.drop_volumes(given).run)) == gone
+    assert need.drop_volumes("by-name") == need
 
 
 def test_a_pod_with_a_volume_for_runs_requests_less():
     node = {"template": template("/shared", ("RLVR_RUNS", "/shared/runs"))}
-    pods = {pod.name: pod.pod for pod in pods_of_run(*files("one_gpu", **{"cluster.node": node}))}
+    pods = {pod.name: pod.pod for pod in list_run_pods(*files("one_gpu", **{"cluster.node": node}))}
     assert pods["training"].disk_gib == 20 + ceil(2 * QWEN_05B / GIB)
 
 
@@ -275,7 +275,7 @@ def test_pods_without_gpus_are_checked_too(recipe, option, value):
 
 
 def test_pods_of_difficulty_and_evaluation_are_checked():
-    data, training, evaluation = quickstart()
+    data, training, evaluation = load_quickstart()
     small = PodConfig(disk_gib=5)
     rollouts = {"difficulty": data.difficulty.model_copy(update={"pod": small})}
     with pytest.raises(SpecError, match=r"^difficulty: .* difficulty\.pod\.disk_gib is 5: give at least 6"):
@@ -312,7 +312,7 @@ def test_a_run_that_other_ranks_could_not_resume_is_warned_of(caplog):
 
 
 def test_the_table_of_pods_names_what_each_requests():
-    lines = pod_table(pods_of_run(*files("olmo3_think_7b", **ZERO_3))).splitlines()
+    lines = format_pod_table(list_run_pods(*files("olmo3_think_7b", **ZERO_3))).splitlines()
     assert lines[0].split()[4:] == ["number", "cores", "memory", "disk", SHARED_MEMORY, "GPUs"]
     by_name = {line[:20].strip(): line[20:].split() for line in lines[1:]}
     assert by_name["training: learner"] == ["2", "64", "512", "GiB", "170", "GiB", "64", "GiB", "8"]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from tasks.config.loading import SpecError
 from tasks.environments.conversation import ChatTemplate
 from tasks.generation.models import LocalFolder, ModelSpec
-from tasks.inputs.environments import check_environment, template_of
+from tasks.inputs.environments import check_environment, load_template
 from tasks.inputs.files import DataFile
 from tasks.sourcing import loaders
 from tests.environments import templates
@@ -74,8 +74,8 @@ def test_a_message_that_the_policys_template_leaves_out_is_refused(check):
 
 def test_only_a_tokenizer_that_is_at_hand_is_loaded(tiny_model):
     folder = ModelSpec(source=LocalFolder(path=str(tiny_model)))
-    assert template_of(folder, {}).control_tokens == ["<|im_end|>", "<|im_start|>", "<|pad|>"]
-    assert template_of(ModelSpec(), {}) is None
+    assert load_template(folder, {}).control_tokens == ["<|im_end|>", "<|im_start|>", "<|pad|>"]
+    assert load_template(ModelSpec(), {}) is None
 
 
 def test_a_name_that_is_nearly_right_is_refused_with_a_hint(check):

@@ -44,4 +44,4 @@ def test_the_check_of_files_says_what_a_run_here_would_lack(without_extra):
 
 
 def test_an_environment_that_has_all_lacks_nothing():
-    assert installed.missing_packages(ModelSpec()) == []
+    assert installed.find_missing_packages(ModelSpec()) == []

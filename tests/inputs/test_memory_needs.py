@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tasks.config.loading import SpecError, load_yaml, parse
-from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
-from tasks.inputs.memory_needs import RAYS_SHARE, check_memory, training_needs
+from tasks.inputs.files import RECIPES, DataFile, Recipe, load_quickstart
+from tasks.inputs.memory_needs import RAYS_SHARE, check_memory, estimate_training_needs
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.kubernetes.pods import PodConfig
 from tasks.machine import precision
@@ -22,14 +22,14 @@ TOLERANCE = 0.1
 
 
 def needs(dtype="float32", **recipe):
-    data, _, _ = quickstart()
-    return training_needs(data, parse(Recipe, json.dumps({"extends": "quickstart", **recipe})), dtype=dtype)
+    data, _, _ = load_quickstart()
+    return estimate_training_needs(data, parse(Recipe, json.dumps({"extends": "quickstart", **recipe})), dtype=dtype)
 
 
 def refused(*, data=None, on_this_machine=False, machine=None, dtype="float32", **recipe):
     with pytest.raises(SpecError) as raised:
         check_memory(
-            data or quickstart()[0],
+            data or load_quickstart()[0],
             parse(Recipe, json.dumps({"extends": "quickstart", **recipe})),
             on_this_machine=on_this_machine,
             machine=machine,
@@ -63,18 +63,18 @@ def test_each_option_that_the_sentence_names_makes_a_process_smaller():
 
 
 def test_a_judge_counts_where_training_serves_it():
-    data, training, _ = quickstart()
+    data, training, _ = load_quickstart()
 
     def judged(**update):
         changed = data.model_copy(update={"verifiers": data.verifiers.model_copy(update=update)})
-        return training_needs(changed, training, dtype="float32").get("judge's engine")
+        return estimate_training_needs(changed, training, dtype="float32").get("judge's engine")
 
     judge = data.verifiers.judge
     assert judged(judge=judge.model_copy(update={"url": "http://judge:8000/v1"})) is None
     large_cache = judge.server.model_copy(update={"cpu_kv_cache_gib": 2})
     assert judged(judge=judge.model_copy(update={"server": large_cache})) == pytest.approx(1.1 + 0.5 + 2, abs=0.1)
     no_chat = DataFile.model_validate(data.model_dump() | {"leave_out": ["small-talk"]})
-    assert "judge's engine" not in training_needs(no_chat, training, dtype="float32")
+    assert "judge's engine" not in estimate_training_needs(no_chat, training, dtype="float32")
 
 
 def test_a_pod_that_is_too_small_is_refused_in_one_sentence():
@@ -89,13 +89,13 @@ def test_a_pod_that_is_too_small_is_refused_in_one_sentence():
 
 
 def test_the_quickstarts_own_pod_holds_it():
-    data, training, _ = quickstart()
+    data, training, _ = load_quickstart()
     check_memory(data, training, on_this_machine=False, dtype="float32")
 
 
 def test_machines_with_gpus_and_models_of_unknown_shape_are_not_judged():
     small = {"cpu": 2, "memory_gib": 1}
-    data, _, _ = quickstart()
+    data, _, _ = load_quickstart()
     for recipe in (
         {"cluster": {"gpus_per_node": 8, "node": small}},
         {
@@ -111,7 +111,7 @@ def test_machines_with_gpus_and_models_of_unknown_shape_are_not_judged():
 def test_a_machine_of_ones_own_is_refused_where_it_surely_does_not_suffice(tmp_path, gib, is_refused):
     group = Group(tmp_path, 2)
     group.limit_to(gib * GIB)
-    data, training, _ = quickstart()
+    data, training, _ = load_quickstart()
     if is_refused:
         assert f"this machine has {gib:.1f}: train on a larger one" in refused(
             on_this_machine=True, machine=group.read()
@@ -130,7 +130,7 @@ def test_the_processors_type_is_read_without_torch(tmp_path, flags, fast):
 
 
 def test_a_head_that_cannot_hold_the_steps_between_two_checkpoints_is_refused():
-    data = quickstart()[0]
+    data = load_quickstart()[0]
     recipe = load_yaml(Recipe, RECIPES / "dapo_qwen25_32b.yaml")
     check_memory(data, recipe, on_this_machine=False)
     head = recipe.cluster.model_copy(update={"head": PodConfig(memory_gib=32)})

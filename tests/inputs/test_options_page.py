@@ -10,7 +10,7 @@ from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.json_schema import FILES, json_schema
-from tasks.inputs.options_page import Examples, page, sections, write
+from tasks.inputs.options_page import Examples, list_sections, page, write
 from tasks.training.options.run import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT
@@ -33,11 +33,11 @@ def test_every_option_of_a_file_is_on_its_page(name):
 
 
 def test_every_configuration_that_a_stage_takes_is_on_a_page():
-    documented = {section.model for root in FILES.values() for section in sections(root)}
+    documented = {section.model for root in FILES.values() for section in list_sections(root)}
     taken = {
         section.model
         for root in (RolloutSpec, EvaluationSpec, TrainingConfig, VerifiersConfig)
-        for section in sections(root)
+        for section in list_sections(root)
     }
     # Two are put together from options of difficulty, and the files hold all options of training, validation and
     # evaluation.

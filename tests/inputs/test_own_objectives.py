@@ -5,12 +5,12 @@ import json
 import pytest
 
 from tasks.config.loading import SpecError, load_yaml, result_options
-from tasks.flyte.archive import sent_files
+from tasks.flyte.archive import collect_sent_files
 from tasks.inputs.experiments import Experiment, Variant
-from tasks.inputs.files import Recipe, quickstart
-from tasks.inputs.own_objectives import check_own_functions, lacking_digests
-from tasks.inputs.pinning import check_pinned, fingerprinted_recipe
-from tasks.inputs.user_modules import MODULES, check_registered, check_sent, digests_of, modules_of
+from tasks.inputs.files import Recipe, load_quickstart
+from tasks.inputs.own_objectives import check_own_functions, find_lacking_digests
+from tasks.inputs.pinning import check_pinned, fingerprint_recipe
+from tasks.inputs.user_modules import MODULES, check_registered, check_sent, compute_digests, list_modules
 from tasks.model_check.options import CheckedOptions
 from tasks.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS
@@ -57,41 +57,45 @@ def test_changed_code_changes_the_keys_of_training_and_of_the_model_check(recipe
     root, mine = project
 
     def keys():
-        pinned = fingerprinted_recipe(recipe)
-        assert not any(lacking_digests(pinned).values())
+        pinned = fingerprint_recipe(recipe)
+        assert not any(find_lacking_digests(pinned).values())
         run = run_name("model", "mixture", pinned.run, DEFAULTS)
-        return run, json.dumps(result_options(pinned.run)), json.dumps(result_options(CheckedOptions.of(pinned)))
+        return (
+            run,
+            json.dumps(result_options(pinned.run)),
+            json.dumps(result_options(CheckedOptions.from_config(pinned))),
+        )
 
     first = keys()
     assert keys() == first
     (root / mine / "helpers.py").write_text("factor = 2.0  # imported by the loss\n")
     assert all(changed != before for changed, before in zip(keys(), first, strict=True))
-    without = quickstart()[1]
-    assert fingerprinted_recipe(without) == without
+    without = load_quickstart()[1]
+    assert fingerprint_recipe(without) == without
 
 
 def test_a_part_that_is_started_without_digests_is_refused(recipe):
     with pytest.raises(SpecError, match=r"objective\.surrogate\.function has no digest of its content"):
-        check_pinned("workflows/training.py train", DEFAULTS, others=lacking_digests(recipe))
-    check_pinned("workflows/training.py train", DEFAULTS, others=lacking_digests(fingerprinted_recipe(recipe)))
+        check_pinned("workflows/training.py train", DEFAULTS, others=find_lacking_digests(recipe))
+    check_pinned("workflows/training.py train", DEFAULTS, others=find_lacking_digests(fingerprint_recipe(recipe)))
 
 
 def test_the_modules_are_sent_and_must_be_registered(recipe, project, monkeypatch):  # noqa: F811
     root, mine = project
-    assert modules_of([recipe]) == {f"{mine}.objective"}
-    data, _, evaluation = quickstart()
+    assert list_modules([recipe]) == {f"{mine}.objective"}
+    data, _, evaluation = load_quickstart()
     variant = Variant(data=data, training=recipe, evaluation=evaluation)
     experiment = Experiment(name="e", baseline="one", variants={"one": variant, "two": variant})
-    assert f"{mine}.objective" in modules_of([experiment])
-    check_sent(sent_files(root), [recipe], whole=True)
-    monkeypatch.setenv(MODULES, json.dumps(digests_of([recipe])))
+    assert f"{mine}.objective" in list_modules([experiment])
+    check_sent(collect_sent_files(root), [recipe], whole=True)
+    monkeypatch.setenv(MODULES, json.dumps(compute_digests([recipe])))
     check_registered()
     (root / mine / "helpers.py").write_text("factor = 3.0\n")
     with pytest.raises(SpecError, match=rf"module {mine}\.objective is registered in another version"):
         check_registered()
     (root / ".gitignore").write_text(f"{mine}/helpers.py\n")
     with pytest.raises(SpecError, match=rf"module {mine}\.(objective|helpers) is not sent"):
-        check_sent(sent_files(root), [recipe], whole=True)
+        check_sent(collect_sent_files(root), [recipe], whole=True)
 
 
 @pytest.mark.parametrize(

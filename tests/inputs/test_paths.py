@@ -2,10 +2,10 @@
 
 import pytest
 
-from tasks.config.loading import SpecError, file_called, load_yaml, parse
-from tasks.flyte.archive import sent_files
+from tasks.config.loading import SpecError, find_file, load_yaml, parse
+from tasks.flyte.archive import collect_sent_files
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe
-from tasks.inputs.user_modules import check_sent, modules_of
+from tasks.inputs.user_modules import check_sent, list_modules
 from tasks.verifiers.functions import judge
 
 DATA = """
@@ -53,7 +53,7 @@ def test_a_file_that_extends_another_has_paths_of_both(mine):
     assert recipe.data == "mine/recipes/../data.yaml"
     assert recipe.evaluation == "mine/recipes/own.yaml"
     assert recipe.model.source.path == "mine/recipes/../model"
-    assert recipe.companion(DataFile).name == "mine"
+    assert recipe.load_companion(DataFile).name == "mine"
 
 
 def test_a_file_in_the_working_directory_alone_is_named_with_the_path_to_write(mine, tmp_path):
@@ -68,12 +68,12 @@ def test_a_file_in_the_working_directory_alone_is_named_with_the_path_to_write(m
 
 def test_text_on_the_command_line_is_relative_to_the_working_directory(mine):
     recipe = parse(Recipe, "{extends: quickstart, data: mine/data.yaml}")
-    assert recipe.companion(DataFile).sources[0].loader.path == "mine/rows.jsonl"
+    assert recipe.load_companion(DataFile).sources[0].loader.path == "mine/rows.jsonl"
 
 
 @pytest.mark.parametrize(("model", "folder"), [(DataFile, DATA_SPECS), (Recipe, RECIPES)])
 def test_a_name_is_that_of_a_file_that_ships(model, folder):
-    assert file_called("quickstart", model) == folder / "quickstart.yaml"
+    assert find_file("quickstart", model) == folder / "quickstart.yaml"
     assert parse(model, "quickstart") == load_yaml(model, folder / "quickstart.yaml")
     with pytest.raises(SpecError, match=r"^quickstrat: no such file \(did you mean 'quickstart'\?\); a path that ends"):
         parse(model, "quickstrat")
@@ -141,8 +141,8 @@ def test_such_code_is_sent_to_a_cluster_and_called(code, tmp_path, monkeypatch):
     data = load_yaml(DataFile, "mine/data.yaml")
     source = data.sources[0].model_copy(update={"rewards": data.sources[0].rewards[:1]})
     data = data.model_copy(update={"sources": [source]})
-    assert modules_of([data]) == {"mine.belohnung", "mine.split"}
-    check_sent(sent_files(tmp_path), [data], whole=True)
+    assert list_modules([data]) == {"mine.belohnung", "mine.split"}
+    check_sent(collect_sent_files(tmp_path), [data], whole=True)
     truth = {"function": source.rewards[0].function, "columns": {}}
     assert judge("text", truth, None).value == 1.0
 

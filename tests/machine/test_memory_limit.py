@@ -58,7 +58,7 @@ class Group:
         (self.folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in self.members))
 
     def read(self):
-        return MemoryLimit.of_this_process(self.mounts, self.processes)
+        return MemoryLimit.from_this_process(self.mounts, self.processes)
 
 
 @pytest.fixture(params=FILES)
@@ -79,15 +79,15 @@ def training(group):
 def test_a_kill_is_named_with_its_process_the_limit_and_the_option(group, caplog):
     training(group)
     watch = MemoryWatch(group.read())
-    assert (watch.recent(), watch.report(), watch.kills) == ("", "", 0)
+    assert (watch.describe_recent(), watch.report(), watch.kills) == ("", "", 0)
     group.kill(12)
     group.count(1)
-    assert watch.recent() == (
+    assert watch.describe_recent() == (
         "the kernel killed a process (learner rank 6.1 GiB) because of the memory limit of 14.0 GiB; the largest "
         "processes were learner rank 6.1 GiB, engine 2.7 GiB, tasks.training 2.5 GiB, judge's server 1.9 GiB; lower "
         "learner.micro_batch_tokens, or raise memory_gib of the pod"
     )
-    assert (watch.report(), watch.kills) == (watch.recent(), 1)
+    assert (watch.report(), watch.kills) == (watch.describe_recent(), 1)
     assert [record.message for record in caplog.records] == [watch.report()]
 
 
@@ -99,21 +99,22 @@ def test_a_kill_below_the_limit_is_put_down_to_the_machine(group):
     group.kill(12)
     group.count(1)
     assert (
-        "killed a process (learner rank 6.1 GiB) because of the machine's memory, which is used up; " in watch.recent()
+        "killed a process (learner rank 6.1 GiB) because of the machine's memory, which is used up; "
+        in watch.describe_recent()
     )
-    assert watch.recent().endswith("or close other programs")
+    assert watch.describe_recent().endswith("or close other programs")
 
 
 def test_what_was_lost_just_after_a_kill_is_put_down_to_it(group, monkeypatch):
     training(group)
     watch = MemoryWatch(group.read())
     monkeypatch.setattr(memory_limit, "watch", lambda: watch)
-    assert memory_limit.with_cause("a rank was lost") == "a rank was lost"
+    assert memory_limit.add_cause("a rank was lost") == "a rank was lost"
     group.kill(12)
     group.count(1)
-    assert memory_limit.with_cause("a rank was lost") == f"a rank was lost: {watch.report()}"
+    assert memory_limit.add_cause("a rank was lost") == f"a rank was lost: {watch.report()}"
     monkeypatch.setattr(memory_limit, "RECENT_SECONDS", 0)
-    assert memory_limit.with_cause("a rank was lost") == "a rank was lost"
+    assert memory_limit.add_cause("a rank was lost") == "a rank was lost"
 
 
 def test_a_kill_on_another_node_has_its_limit_and_its_processes(group, tmp_path):
@@ -130,13 +131,13 @@ def test_a_kill_on_another_node_has_its_limit_and_its_processes(group, tmp_path)
     after = other.read().read()
     for _ in range(2):  # a process that is started again reads the same counter
         watch.see(after, "10.0.0.3")
-    assert watch.recent("10.0.0.3") == (
+    assert watch.describe_recent("10.0.0.3") == (
         "the kernel killed a process (learner rank 10.2 GiB) because of the memory limit of 11.0 GiB of node 10.0.0.3; "
         "the largest processes were learner rank 10.2 GiB; lower learner.micro_batch_tokens, or raise memory_gib of "
         "the pod"
     )
-    assert (watch.recent(), watch.recent("10.0.0.4"), watch.kills) == ("", "", 1)
-    assert watch.report() == watch.recent("10.0.0.3")
+    assert (watch.describe_recent(), watch.describe_recent("10.0.0.4"), watch.kills) == ("", "", 1)
+    assert watch.report() == watch.describe_recent("10.0.0.3")
 
 
 def test_a_process_that_does_not_start_is_told_of_with_the_limit_and_what_the_others_have(group):
@@ -159,7 +160,7 @@ def test_files_that_the_kernel_would_drop_are_counted(group):
 def test_kills_before_the_watch_began_do_not_count(group):
     group.count(3)
     watch = MemoryWatch(group.read())
-    assert (watch.recent(), watch.kills) == ("", 0)
+    assert (watch.describe_recent(), watch.kills) == ("", 0)
     group.count(5)
     assert watch.report().startswith("the kernel killed a process because of")
     assert watch.kills == 1, "both at one time, by one peak"
@@ -179,8 +180,8 @@ def test_without_a_limit_the_machines_memory_is_the_bound(group, text):
     assert group.read().limit() is None
     assert group.read().available() == 32 * GIB
     group.count(1)
-    assert "because of the machine's memory, which is used up" in watch.recent()
-    assert watch.recent().endswith("or close other programs")
+    assert "because of the machine's memory, which is used up" in watch.describe_recent()
+    assert watch.describe_recent().endswith("or close other programs")
 
 
 def test_a_container_sees_its_own_group_alone(tmp_path):
@@ -192,7 +193,7 @@ def test_a_container_sees_its_own_group_alone(tmp_path):
 
 
 def test_a_system_without_control_groups_has_no_limit_and_no_kills(tmp_path):
-    limit = MemoryLimit.of_this_process(tmp_path / "nothing", tmp_path)
+    limit = MemoryLimit.from_this_process(tmp_path / "nothing", tmp_path)
     assert (limit.limit(), limit.kills(), limit.sizes()) == (None, 0, {})
 
 
@@ -205,7 +206,7 @@ from tasks.machine.memory_limit import MemoryLimit, MemoryWatch
 program = "held = bytearray(120 * 2**20); print(flush=True); input(); held = held * 9"
 child = subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1)
 child.stdout.readline()
-watch = MemoryWatch(MemoryLimit.of_this_process())
+watch = MemoryWatch(MemoryLimit.from_this_process())
 child.stdin.write(b"\\n")
 child.stdin.close()
 print(json.dumps([child.wait(), watch.recent(), watch.kills]))
@@ -214,7 +215,7 @@ print(json.dumps([child.wait(), watch.recent(), watch.kills]))
 
 @pytest.mark.long
 def test_the_kernels_own_kill_is_named():
-    own = MemoryLimit.of_this_process()
+    own = MemoryLimit.from_this_process()
     folder = own.folder / f"rlvr-test-{os.getpid()}"
     try:
         folder.mkdir()

@@ -11,7 +11,7 @@ import torch
 from tasks.failures import MistakeError
 from tasks.machine import precision
 from tasks.training.options.run import TrainingConfig
-from tasks.training.run import with_types
+from tasks.training.run import resolve_types
 
 
 def processor(monkeypatch, supported=None, rates=None):
@@ -19,7 +19,7 @@ def processor(monkeypatch, supported=None, rates=None):
     asked = SimpleNamespace() if supported is None else SimpleNamespace(_is_mkldnn_bf16_supported=lambda: supported)
     monkeypatch.delenv(precision.CPU_DTYPE, raising=False)
     monkeypatch.setattr(torch.ops, "mkldnn", asked)
-    monkeypatch.setattr(precision, "product_rate", lambda dtype, seconds: rates[dtype])
+    monkeypatch.setattr(precision, "measure_product_rate", lambda dtype, seconds: rates[dtype])
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,18 @@ def test_under_avx2_alone_float32_is_used():
 
 
 def test_a_product_has_a_rate_in_both_types():
-    assert min(precision.product_rate(dtype, seconds=0.01) for dtype in ("bfloat16", "float32")) > 1e6
+    assert min(precision.measure_product_rate(dtype, seconds=0.01) for dtype in ("bfloat16", "float32")) > 1e6
 
 
 def test_learner_and_engines_of_a_run_get_one_decision_and_it_is_said_once(monkeypatch, capsys):
     processor(monkeypatch, supported=False)
-    run = with_types(TrainingConfig(), learner="auto", gpu=False)
+    run = resolve_types(TrainingConfig(), learner="auto", gpu=False)
     assert (run.learner.dtype, run.actors.engine.dtype) == ("float32", "float32")
     assert capsys.readouterr().err == "this processor computes bfloat16 slowly: float32 is used\n"
 
 
 def test_a_run_goes_on_in_the_type_of_its_checkpoint(monkeypatch, capsys):
     processor(monkeypatch, supported=True)
-    run = with_types(TrainingConfig(), learner="float32", gpu=False)
+    run = resolve_types(TrainingConfig(), learner="float32", gpu=False)
     assert (run.learner.dtype, run.actors.engine.dtype) == ("float32", "bfloat16")
     assert not capsys.readouterr().err

@@ -79,10 +79,10 @@ def meter(clock):
 def test_the_time_left_is_the_work_left_at_the_rate_since_the_first_unit(meter, clock):
     clock[0] += 120  # an engine starts
     meter.advance()
-    assert (meter.seconds_left(), meter.speed()) == (None, "")
+    assert (meter.estimate_seconds_left(), meter.speed()) == (None, "")
     clock[0] += 180
     meter.advance(2)  # 2 steps in 180 s are 90 s a step, and 11 are left: 990 s
-    assert meter.seconds_left() == pytest.approx(990)
+    assert meter.estimate_seconds_left() == pytest.approx(990)
     assert meter.line() == "training: steps: 3/14, 0:05:00 so far, 0.7/min, 0:16:30 left of this stage"
     clock[0] += 3300
     meter.advance(11, note="mean score 0.42")
@@ -96,16 +96,16 @@ def test_no_time_is_given_before_a_minute_was_measured(clock):
     meter.advance(10)
     clock[0] += 59
     meter.advance(100)
-    assert (meter.seconds_left(), meter.speed()) == (None, "1.7/s")
+    assert (meter.estimate_seconds_left(), meter.speed()) == (None, "1.7/s")
     clock[0] += 1
-    assert meter.seconds_left() == pytest.approx(370 * 60 / 100)
+    assert meter.estimate_seconds_left() == pytest.approx(370 * 60 / 100)
 
 
 def test_work_of_an_earlier_attempt_is_not_this_ones_speed(meter, clock):
     meter.advance(done=11)  # 10 steps were done before
     clock[0] += 120
     meter.advance()
-    assert meter.seconds_left() == pytest.approx(2 * 120)
+    assert meter.estimate_seconds_left() == pytest.approx(2 * 120)
 
 
 def test_a_stage_that_is_resumed_begins_at_the_units_that_are_done(meter, clock):

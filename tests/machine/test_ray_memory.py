@@ -58,7 +58,7 @@ class Nodes:
 @pytest.fixture
 def watch(monkeypatch, tmp_path):
     """A watch of a machine without a limit and processes; Ray knows two nodes and `kills`, a set that tests fill."""
-    watch = MemoryWatch(MemoryLimit.of_this_process(tmp_path, tmp_path))
+    watch = MemoryWatch(MemoryLimit.from_this_process(tmp_path, tmp_path))
     watch.rays = set()
     monkeypatch.setattr(ray_memory, "watch", lambda: watch)
     monkeypatch.setattr(ray_memory, "_ask_ray", lambda: ({"a": OWN, "b": OTHER}, "a", watch.rays))
@@ -66,14 +66,14 @@ def watch(monkeypatch, tmp_path):
 
 
 def rank(gib):
-    return {30: Process.of("ray::LearnerRank.once", gib)}
+    return {30: Process.from_command("ray::LearnerRank.once", gib)}
 
 
 def test_rays_text_suffices_where_the_process_of_the_readings_is_killed_as_well(watch):
     async def lost():
         memory = RayMemory(Nodes(None))
         await memory.look()
-        reasons = {await memory.reason_of(RuntimeError(TEXT.format(OTHER, 7))) for _ in range(2)}
+        reasons = {await memory.find_reason(RuntimeError(TEXT.format(OTHER, 7))) for _ in range(2)}
         watch.rays = {TEXT.format(OTHER, 7)}  # the table has what the call has told
         await memory.look()
         return reasons
@@ -84,7 +84,7 @@ def test_rays_text_suffices_where_the_process_of_the_readings_is_killed_as_well(
         "10.0.0.3; the largest processes were learner rank 9.5 GiB, engine 0.9 GiB, engine's actor 0.5 GiB; lower "
         "learner.micro_batch_tokens, or raise memory_gib of the pod"
     )
-    assert (watch.kills, watch.report(), watch.recent()) == (1, reason, "")
+    assert (watch.kills, watch.report(), watch.describe_recent()) == (1, reason, "")
 
 
 def test_kills_that_no_call_tells_of_are_counted_and_those_before_the_run_are_not(watch):
@@ -98,18 +98,20 @@ def test_kills_that_no_call_tells_of_are_counted_and_those_before_the_run_are_no
 
     asyncio.run(looks())
     assert watch.kills == 2
-    assert watch.recent().startswith("Ray killed 2 processes (learner rank 9.5 GiB, relay 0.1 GiB) because of the mach")
-    assert "of node 10.0.0.3; the largest processes were learner rank 9.5 GiB; lower" in watch.recent(OTHER)
+    assert watch.describe_recent().startswith(
+        "Ray killed 2 processes (learner rank 9.5 GiB, relay 0.1 GiB) because of the mach"
+    )
+    assert "of node 10.0.0.3; the largest processes were learner rank 9.5 GiB; lower" in watch.describe_recent(OTHER)
 
 
 def test_a_process_that_the_kernel_killed_on_another_node_is_looked_for_there(watch):
     async def lost():
         memory = RayMemory(Nodes(Reading(11 * GIB, rank(9.0)), Reading(11 * GIB, rank(9.7)), Reading(11 * GIB, {}, 1)))
         await memory.look()
-        elsewhere = await memory.reason_of(RuntimeError(DIED.format(OWN)))
-        without = await memory.reason_of(RuntimeError("The actor is unavailable"))
-        before = await memory.reason_of(RuntimeError(DIED.format(OTHER)))
-        return elsewhere, without, before, await memory.reason_of(RuntimeError(DIED.format(OTHER)))
+        elsewhere = await memory.find_reason(RuntimeError(DIED.format(OWN)))
+        without = await memory.find_reason(RuntimeError("The actor is unavailable"))
+        before = await memory.find_reason(RuntimeError(DIED.format(OTHER)))
+        return elsewhere, without, before, await memory.find_reason(RuntimeError(DIED.format(OTHER)))
 
     *others, reason = asyncio.run(lost())
     assert [other.split(".")[0] for other in others] == [
@@ -138,11 +140,11 @@ def test_a_node_that_is_cut_off_is_asked_once_and_its_answer_counts_when_it_come
         memory = RayMemory(node)
         for _ in range(3):
             await memory.look()
-        assert (node.asked, watch.reading(OTHER)) == (1, None)
+        assert (node.asked, watch.find_reading(OTHER)) == (1, None)
         back.set()
         await asyncio.sleep(0)
         await memory.look()
-        assert (node.asked, watch.reading(OTHER).limit) == (2, 11 * GIB)
+        assert (node.asked, watch.find_reading(OTHER).limit) == (2, 11 * GIB)
 
     back = asyncio.Event()
     asyncio.run(looks())
@@ -153,7 +155,7 @@ def test_a_node_that_is_cut_off_is_asked_once_and_its_answer_counts_when_it_come
 def test_a_real_kill_by_rays_monitor_is_the_reason_of_the_loss_and_is_counted_once(monkeypatch):
     import ray
 
-    watch = MemoryWatch(MemoryLimit.of_this_process())
+    watch = MemoryWatch(MemoryLimit.from_this_process())
     for module in (memory_limit, ray_memory):
         monkeypatch.setattr(module, "watch", lambda: watch)
 
@@ -166,7 +168,7 @@ def test_a_real_kill_by_rays_monitor_is_the_reason_of_the_loss_and_is_counted_on
         rank = ray.remote(LearnerRank).options(num_cpus=0, **options).remote()
         with pytest.raises(ray.exceptions.RayError) as raised:
             await rank.work.remote()
-        return await memory.reason_of(raised.value)
+        return await memory.find_reason(raised.value)
 
     async def run():
         await memory.look()

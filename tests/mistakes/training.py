@@ -50,12 +50,12 @@ def mixture_of(content, role="user"):
     """A step that writes another mixture, of one prompt."""
 
     def prepare(here, model, mixture):
-        from tasks.tables.parquet import read_table, table_from_rows, write_table
+        from tasks.tables.parquet import build_table, read_table, write_table
         from tasks.tables.schemas import MIXTURE
 
         rows = read_table(mixture, MIXTURE).to_pylist()
         rows[0]["messages"] = [{"role": role, "content": content}, *rows[0]["messages"]][: 2 if role != "user" else 1]
-        write_table(here / "other.parquet", table_from_rows(rows, MIXTURE, "mixture"), MIXTURE)
+        write_table(here / "other.parquet", build_table(rows, MIXTURE, "mixture"), MIXTURE)
         shutil.copytree(model, here / "model")
         if role == "system":
             path = here / "model" / "chat_template.jinja"

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tasks.mixing.limits import limited
+from tasks.mixing.limits import apply_limits
 from tasks.mixing.spec import Limits
 from tasks.sourcing.loaders import Row, sample
 
@@ -19,7 +19,7 @@ def limits(**counts):
 
 
 def test_of_more_prompts_those_stay_whose_rows_come_first_in_the_sample():
-    left, short = limited(table(many=range(50), other=range(5)), limits(many=10))
+    left, short = apply_limits(table(many=range(50), other=range(5)), limits(many=10))
     stayed = [row["row"] for row in left.to_pylist() if row["source"] == "many"]
     assert sorted(stayed) == sorted(row.index for row in sample((Row(i, {}) for i in range(50)), 10, 7))
     assert stayed == sorted(stayed)
@@ -28,11 +28,11 @@ def test_of_more_prompts_those_stay_whose_rows_come_first_in_the_sample():
 
 
 def test_a_source_that_does_not_reach_its_limit_is_named_with_both_numbers():
-    left, short = limited(table(few=range(3)), limits(few=10, gone=2))
+    left, short = apply_limits(table(few=range(3)), limits(few=10, gone=2))
     assert left.num_rows == 3
     assert short == {"few": (3, 10), "gone": (0, 2)}
 
 
 def test_without_limits_nothing_changes():
     prompts = table(some=range(3))
-    assert limited(prompts, Limits()) == (prompts, {})
+    assert apply_limits(prompts, Limits()) == (prompts, {})

@@ -14,12 +14,12 @@ from tasks.config.loading import SpecError, explain
 from tasks.mixing.mix import check, left_over, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
-from tasks.mixing.task import _left_over
+from tasks.mixing.task import _describe_left_over
 from tasks.tables import parquet
 from tasks.tables.content_digest import file_digest
-from tasks.tables.parquet import TableError, table_from_rows, write_table
+from tasks.tables.parquet import TableError, build_table, write_table
 from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, prompt_id
-from tasks.tables.texts import prompt_keys
+from tasks.tables.texts import compute_prompt_keys
 from tests.examples import examples
 
 
@@ -47,7 +47,7 @@ def graded(sizes):
                         "mean_tokens": 10.0,
                     }
                 )
-    return table_from_rows(rows, GRADED, "test")
+    return build_table(rows, GRADED, "test")
 
 
 def run(sizes, **spec):
@@ -198,7 +198,7 @@ def with_levels(sizes):
     kept = [
         row | {"metadata": json.dumps({"columns": {"level": level}})} for row, level in zip(rows, levels, strict=True)
     ]
-    return pa.concat_tables([table_from_rows(kept, GRADED, "test"), graded({"math": {"gsm": 40}})])
+    return pa.concat_tables([build_table(kept, GRADED, "test"), graded({"math": {"gsm": 40}})])
 
 
 def level(row):
@@ -386,7 +386,7 @@ def with_texts(source, *texts, cluster=None):
         }
         for row, text in zip(table.to_pylist(), texts, strict=True)
     ]
-    return table_from_rows(rows, GRADED, "test")
+    return build_table(rows, GRADED, "test")
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -452,15 +452,15 @@ def test_near_duplicates_that_cleaning_keeps_together_are_on_one_side():
 
 def test_the_first_of_those_that_are_alike_stays_on_its_side_when_another_joins_it():
     alone = with_texts("gsm", *(f"Take {number}." for number in range(40)))
-    keys = prompt_keys(alone.column("messages"))
+    keys = compute_prompt_keys(alone.column("messages"))
     joined = [row | {"cluster": key.hex()} for row, key in zip(alone.to_pylist(), keys, strict=True)]
-    before, after = (run(table, heldout=0.5) for table in (alone, table_from_rows(joined, GRADED, "test")))
+    before, after = (run(table, heldout=0.5) for table in (alone, build_table(joined, GRADED, "test")))
     assert set(column(before.heldout, "prompt_id")) == set(column(after.heldout, "prompt_id"))
 
 
 def test_a_column_of_the_users_that_is_called_cluster_decides_nothing():
     rows = [row | {"metadata": '{"columns":{"cluster":"x"}}'} for row in graded(SIZES).to_pylist()]
-    table = table_from_rows(rows, GRADED, "test")
+    table = build_table(rows, GRADED, "test")
     assert column(run(table, heldout=9).heldout, "prompt_id") == column(run(SIZES, heldout=9).heldout, "prompt_id")
 
 
@@ -497,6 +497,6 @@ def test_what_a_share_leaves_over_is_counted_by_source_and_what_is_like_a_held_o
 
 
 def test_a_headline_names_the_sources_that_leave_most_over():
-    assert _left_over({}) == ""
-    assert _left_over({"csv": 1094, "pq": 3}) == "; left over: 1,094 of csv, 3 of pq"
-    assert _left_over(dict.fromkeys("abcde", 1)) == "; left over: 1 of a, 1 of b, 1 of c and 2 more sources"
+    assert _describe_left_over({}) == ""
+    assert _describe_left_over({"csv": 1094, "pq": 3}) == "; left over: 1,094 of csv, 3 of pq"
+    assert _describe_left_over(dict.fromkeys("abcde", 1)) == "; left over: 1 of a, 1 of b, 1 of c and 2 more sources"

@@ -15,7 +15,7 @@ from tasks.generation import adapter, weight_transfer
 
 OLD = re.compile(os.environ["RLVR_OLD"])
 SHARE = float(os.environ["RLVR_OLD_SHARE"])
-_digested = weight_transfer._digested
+_digested = weight_transfer._read_tensors
 _load = adapter._from_lora_tensors
 _before = {}
 
@@ -50,5 +50,5 @@ def _load_adapter(*, tensors, **options):
 
 receive = weight_transfer.SafetensorsWeightTransferEngine.receive_weights
 weight_transfer.SafetensorsWeightTransferEngine.receive_weights = _receive
-weight_transfer._digested = lambda file, digest: ((name, _mixed(name, t)) for name, t in _digested(file, digest))
+weight_transfer._read_tensors = lambda file, digest: ((name, _mixed(name, t)) for name, t in _digested(file, digest))
 adapter._from_lora_tensors = _load_adapter

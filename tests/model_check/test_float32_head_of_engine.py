@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine import Engine
 from tasks.model_check.check import check_model
-from tasks.model_check.engine import sampled_responses
+from tasks.model_check.engine import sample_responses
 from tasks.model_check.learner import LearnerCheck
 from tasks.model_check.options import CheckedOptions
 from tests.tiny_model import build
@@ -34,7 +34,7 @@ def silent(tmp_path_factory):
 async def sampled(folder, head_dtype):
     engine = await Engine.start(folder, EngineConfig(**ENGINE), head_dtype=head_dtype)
     try:
-        return await sampled_responses(engine, [[first, 7, 8, 9] for first in range(10, 74)])
+        return await sample_responses(engine, [[first, 7, 8, 9] for first in range(10, 74)])
     finally:
         engine.shutdown()
 

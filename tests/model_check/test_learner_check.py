@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from tasks.commands.group import rlvr
 from tasks.model_check import check
-from tasks.model_check.comparison import FLOAT32, TIMES_PLAIN, ModelCheckError, apart
+from tasks.model_check.comparison import FLOAT32, TIMES_PLAIN, ModelCheckError, compute_difference
 from tasks.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.model_check.options import CheckedOptions
 from tasks.storage.model_folder import ModelError
@@ -37,7 +37,7 @@ def check_of(folder, longest=256, tokens=TOKENS, **options):
 
 @pytest.mark.parametrize(("dtype", "comparisons"), [("float32", 3), ("bfloat16", 4)])
 def test_each_comparison_has_a_line_when_it_begins_with_its_number(folder, monkeypatch, capsys, dtype, comparisons):
-    monkeypatch.setattr(check, "text_tokens", lambda _: TOKENS)
+    monkeypatch.setattr(check, "tokenize_text", lambda _: TOKENS)
     figures = check.check_model(folder("llama"), CheckedOptions(learner=LearnerConfig(dtype=dtype)), engine=False)
     assert len(figures) == comparisons
     lines = [line for line in capsys.readouterr().err.splitlines() if "comparison" in line]
@@ -139,7 +139,9 @@ def test_a_head_in_float32_is_more_exact_than_one_in_16_bits(folder):
         check = check_of(folder("phi"), dtype="bfloat16", head_dtype=head_dtype)
         sequences = check.sequences()
         exact = check.exact(sequences)
-        errors[head_dtype] = [apart(values, exact) for values in (check.logprobs(sequences), check.plain(sequences))]
+        errors[head_dtype] = [
+            compute_difference(values, exact) for values in (check.logprobs(sequences), check.plain(sequences))
+        ]
     assert all(ours < theirs for ours, theirs in zip(errors["float32"], errors["model"], strict=True))
 
 
@@ -297,7 +299,7 @@ def test_the_weights_of_before_the_update_come_back_for_the_length_of_a_block(fo
     before = check.tensors()
     check.check()
     after = check.tensors()
-    with check.initial_weights():
+    with check.restore_initial_weights():
         assert all(torch.equal(before[name], tensor) for name, tensor in check.tensors().items())
     assert all(torch.equal(after[name], tensor) for name, tensor in check.tensors().items())
     assert not any(torch.equal(before[name], tensor) for name, tensor in after.items())

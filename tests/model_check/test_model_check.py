@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.generation.engine import running_engine
+from tasks.generation.engine import run_engine
 from tasks.generation.interface import EngineOptionsError, WeightsNotTakenError
 from tasks.machine.resources import has_gpu
 from tasks.model_check.check import check_model
@@ -123,7 +123,7 @@ def test_a_tensor_that_arrives_nowhere_is_an_error_by_its_name(tmp_path, left_ou
     save_file(tensors, tmp_path / "update.safetensors")
 
     async def update():
-        async with running_engine(folder, options_of("float32").engine, updatable=True) as engine:
+        async with run_engine(folder, options_of("float32").engine, updatable=True) as engine:
             await engine.update_weights(tmp_path / "update.safetensors", 1)
 
     with pytest.raises(WeightsNotTakenError, match=f"weight update 1: the engine {fault} .*experts"):

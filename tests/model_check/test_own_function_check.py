@@ -14,7 +14,7 @@ OWN = "tests.training.own_objective."
 
 def check(**objective):
     config = TrainingConfig.model_validate({"objective": objective})
-    check_own_functions(CheckedOptions.of(config))
+    check_own_functions(CheckedOptions.from_config(config))
 
 
 def test_functions_that_repeat_built_in_ones_pass():
@@ -145,4 +145,4 @@ def test_the_check_of_a_model_begins_with_the_functions(tmp_path):
 
     config = TrainingConfig.model_validate({"objective": {"surrogate": {"function": f"{__name__}.one_term"}}})
     with pytest.raises(OwnFunctionError, match="one_term"):
-        check_model(tmp_path / "no-model", CheckedOptions.of(config))
+        check_model(tmp_path / "no-model", CheckedOptions.from_config(config))

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tasks.model_check.comparison import ModelCheckError
-from tasks.model_check.engine import EMBEDDING, HEAD, EngineComparison, prompts_for
-from tasks.model_check.forward import as_it_is
-from tasks.model_check.groups import LAYER, groups_of
+from tasks.model_check.engine import EMBEDDING, HEAD, EngineComparison, make_prompts
+from tasks.model_check.forward import restore_own_functions
+from tasks.model_check.groups import LAYER, split_into_groups
 from tasks.model_check.learner import LearnerCheck
-from tasks.model_check.renewal import correlation, least_correlation, old_group
+from tasks.model_check.renewal import compute_correlation, compute_least_correlation, find_old_group
 from tasks.training.learner.packing import Sequence
 from tasks.training.options.learner import LoraConfig
 from tests.model_check.families import TOKENS, build
@@ -37,14 +37,14 @@ class Scripted:
     def __init__(self, folder, family, lora):
         self.check = LearnerCheck(build(folder, family), TOKENS, dtype="bfloat16", longest=256, lora=lora)
         self.check.check()
-        self.tensors = dict(self.check._trained())
-        self.sampled = self._sample(prompts_for(self.check, "bfloat16")[3:], 16)
+        self.tensors = dict(self.check._list_trained())
+        self.sampled = self._sample(make_prompts(self.check, "bfloat16")[3:], 16)
         self.exact = torch.cat(self.check.exact(self.sampled))
         self.changes = EngineComparison(self.check, "bfloat16").changes(self.sampled, self.exact)
 
     def _sample(self, prompts, tokens):
         ids, draws = torch.tensor(prompts), torch.Generator().manual_seed(0)
-        with torch.no_grad(), as_it_is(self.check.policy.model) as model:
+        with torch.no_grad(), restore_own_functions(self.check.policy.model) as model:
             for _ in range(tokens):
                 probabilities = model(ids, use_cache=False).logits[:, -1].float().softmax(-1)
                 ids = torch.cat([ids, torch.multinomial(probabilities, 1, generator=draws)], dim=1)
@@ -79,7 +79,7 @@ class Scripted:
             return (torch.cat(self.check.plain(self.sampled)) - self.exact).numpy()
 
     def found(self, names, share):
-        return old_group(self.errors(names, share), self.changes)
+        return find_old_group(self.errors(names, share), self.changes)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_one_side_of_a_tied_embedding_is_found(engine, head, group, share):
     stand_in = engine("tied")
     with stand_in.keeping_tied(share, head=head):
         errors = (torch.cat(stand_in.check.plain(stand_in.sampled)) - stand_in.exact).numpy()
-    assert old_group(errors, stand_in.changes) == group
+    assert find_old_group(errors, stand_in.changes) == group
     assert engine("dense").check.tied is None
 
 
@@ -140,8 +140,8 @@ def test_rounding_alone_is_like_no_group(engine, model):
     stand_in = engine(model)
     errors = stand_in.errors([], FULL)
     assert np.abs(errors).max() > 0
-    correlations = [correlation(errors, change) for change in stand_in.changes.values()]
-    assert max(correlations) < 0.8 * least_correlation(len(errors))
+    correlations = [compute_correlation(errors, change) for change in stand_in.changes.values()]
+    assert max(correlations) < 0.8 * compute_least_correlation(len(errors))
 
 
 @pytest.mark.parametrize(("model", "group"), [("tied", "model.embed_tokens"), ("dense", "norms and biases")])
@@ -159,12 +159,12 @@ def test_an_engine_with_old_tensors_is_refused_by_their_group(engine, model, gro
 
 def test_values_that_are_all_equal_or_too_few_go_with_nothing():
     many = np.arange(100, dtype=np.float32)
-    assert correlation(many, many) == pytest.approx(1)
-    assert correlation(many, np.zeros(100, np.float32)) == correlation(many[:1], many[:1]) == 0.0
-    assert old_group(many, {"a": np.zeros(100, np.float32), "b": many}) == "b"
-    assert old_group(many[:30], {"b": many[:30]}) is None  # six deviations of 30 tokens are more than 1
-    assert old_group(many, {}) is None
-    assert old_group(many[:0], {"b": many[:0]}) is None
+    assert compute_correlation(many, many) == pytest.approx(1)
+    assert compute_correlation(many, np.zeros(100, np.float32)) == compute_correlation(many[:1], many[:1]) == 0.0
+    assert find_old_group(many, {"a": np.zeros(100, np.float32), "b": many}) == "b"
+    assert find_old_group(many[:30], {"b": many[:30]}) is None  # six deviations of 30 tokens are more than 1
+    assert find_old_group(many, {}) is None
+    assert find_old_group(many[:0], {"b": many[:0]}) is None
 
 
 def test_tensors_are_grouped_by_kind_and_by_blocks_of_layers():
@@ -178,7 +178,7 @@ def test_tensors_are_grouped_by_kind_and_by_blocks_of_layers():
         **{f"model.layers.{i}.mlp.experts.gate_up_proj": matrix for i in range(30)},
         **{f"model.layers.{i}.mlp.gate.weight": matrix for i in range(30)},
     }
-    groups = groups_of(tensors)
+    groups = split_into_groups(tensors)
     assert [name for name in groups if "layer" not in name] == [
         *("model.embed_tokens", "model.norm", "lm_head", "self_attn", "norms and biases", "experts", "mlp")
     ]
@@ -187,4 +187,4 @@ def test_tensors_are_grouped_by_kind_and_by_blocks_of_layers():
     assert blocks[0] == "layers 0 to 3"
     assert blocks[-1] == "layers 28 to 29"
     assert sum(len(groups[name]) for name in blocks) == 4 * 30
-    assert list(groups_of({"model.layers.0.mlp.up_proj.weight": matrix})) == ["mlp"]
+    assert list(split_into_groups({"model.layers.0.mlp.up_proj.weight": matrix})) == ["mlp"]

@@ -15,16 +15,16 @@ from tasks.commands.group import rlvr
 from tasks.config.loading import load_yaml
 from tasks.inputs.files import RECIPES, Recipe
 from tasks.inputs.overrides import with_overrides
-from tasks.planning.measured import MeasuredError, WeightRates, measured_rates
-from tasks.planning.plan import Machines, Plan, Prompts, _engine, best_split, plan
+from tasks.planning.measured import MeasuredError, WeightRates, read_measured_rates
+from tasks.planning.plan import Machines, Plan, Prompts, _estimate_engine, find_best_split, plan
 from tasks.planning.plan_table import PUBLISHED
-from tasks.planning.simulated_actors import mean_context
-from tasks.statistics.assumptions import detectable_by_plan
+from tasks.planning.simulated_actors import estimate_mean_context
+from tasks.statistics.assumptions import estimate_detectable_gain
 from tasks.training.options.learner import DenseAttentionError
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing import roofline
-from tasks.training.sizing.gpu_memory_fit import PlanError, fitting, with_adapter
-from tasks.training.sizing.rank_memory import learner_memory, rank_memory
+from tasks.training.sizing.gpu_memory_fit import PlanError, find_fitting_placements, set_adapter
+from tasks.training.sizing.rank_memory import estimate_learner_memory, estimate_rank_memory
 from tasks.training.sizing.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
 
@@ -76,7 +76,7 @@ def test_a_batch_reads_the_experts_that_its_sequences_choose_by_hand():
     assert MIXTURE.read_parameters(500) == pytest.approx(MIXTURE.parameters)
     base, _ = roofline.decode_seconds(MIXTURE, H100, gpus=1, context=0, efficiency=1.0, sequences=2)
     assert base == pytest.approx(2 * MIXTURE.read_parameters(2) / 3350e9)
-    rate = roofline.model_bandwidth_utilization(2 / base, MIXTURE, H100, gpus=1, sequences=2, context=0)
+    rate = roofline.compute_bandwidth_utilization(2 / base, MIXTURE, H100, gpus=1, sequences=2, context=0)
     assert rate == pytest.approx(1)
 
 
@@ -152,7 +152,7 @@ MIXTRAL = {
 )
 def test_parameters_of_mixtures_are_those_of_their_cards(config, billions, active):
     """Those of all experts, and those that are active, which some cards count without an embedding."""
-    model = Architecture.of(config)
+    model = Architecture.from_config(config)
     assert model.parameters / 1e9 == pytest.approx(billions, abs=0.05)
     embedding = model.vocabulary * model.hidden / 1e9
     assert model.active_parameters / 1e9 - embedding <= active + 0.05
@@ -162,7 +162,7 @@ def test_parameters_of_mixtures_are_those_of_their_cards(config, billions, activ
 def test_the_mixture_of_a_recipe_has_its_published_shape():
     """The card of Qwen3-30B-A3B: 30.5 billion parameters, 29.9 without embeddings, 3.3 active."""
     model = KNOWN["Qwen3-30B-A3B"]
-    assert model == Architecture.of(QWEN3_MOE)
+    assert model == Architecture.from_config(QWEN3_MOE)
     assert model.parameters == 30_532_122_624
     assert (model.parameters - 2 * model.vocabulary * model.hidden) / 1e9 == pytest.approx(29.9, abs=0.05)
     assert model.active_parameters == 3_353_032_704
@@ -170,8 +170,8 @@ def test_the_mixture_of_a_recipe_has_its_published_shape():
 
 def test_layers_with_and_without_experts_are_counted():
     config = {**QWEN3_MOE, "decoder_sparse_step": 2, "mlp_only_layers": [1, 2]}
-    assert Architecture.of(config).experts.layers == 24 - 1  # of layers 1, 3, 5, ... 47
-    assert Architecture.of({**DEEPSEEK_MOE, "first_k_dense_replace": 3}).experts.layers == 25
+    assert Architecture.from_config(config).experts.layers == 24 - 1  # of layers 1, 3, 5, ... 47
+    assert Architecture.from_config({**DEEPSEEK_MOE, "first_k_dense_replace": 3}).experts.layers == 25
 
 
 @pytest.mark.parametrize(
@@ -181,19 +181,19 @@ def test_layers_with_and_without_experts_are_counted():
 def test_other_kinds_of_models_are_refused(other, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**DEEPSEEK_MOE, **other}))
     with pytest.raises(ShapeError, match=next(iter(other))):
-        roofline.architecture({}, tmp_path / "config.json")
+        roofline.read_architecture({}, tmp_path / "config.json")
 
 
 def test_the_cache_of_a_token_by_hand():
-    assert TINY.kv_cache(1) == 2 * 2 * 1 * 2 * 2  # keys and values, layers, heads, their size, bytes
+    assert TINY.compute_kv_cache_bytes(1) == 2 * 2 * 1 * 2 * 2  # keys and values, layers, heads, their size, bytes
 
 
 def test_layers_with_a_window_keep_and_read_no_more_than_it_holds():
     """Olmo 3: every fourth layer attends to all, the others to 4,096 tokens."""
     model = KNOWN["Olmo-3-32B"]
-    assert model.kv_cache(4096) == 4096 * model.kv_cache(1)
+    assert model.compute_kv_cache_bytes(4096) == 4096 * model.compute_kv_cache_bytes(1)
     layer = 2 * 8 * 128 * 2  # keys and values, heads, their size, bytes
-    assert model.kv_cache(32_768) == layer * (16 * 32_768 + 48 * 4096)
+    assert model.compute_kv_cache_bytes(32_768) == layer * (16 * 32_768 + 48 * 4096)
     assert model.forward_flops(32_768) == 2 * model.parameters + 4 * 40 * 128 * (16 * 32_768 + 48 * 4096)
 
 
@@ -206,7 +206,7 @@ def memory(**changes):
         "checkpointing": True,
         "reference": False,
     }
-    return rank_memory(KNOWN["Qwen2.5-7B"], **{**options, **changes})
+    return estimate_rank_memory(KNOWN["Qwen2.5-7B"], **{**options, **changes})
 
 
 def test_each_stage_of_zero_shards_what_the_last_did_and_more():
@@ -239,7 +239,7 @@ def test_activations_of_layers_that_are_not_recomputed_by_hand():
     assert memory().total < second.total < third.total < memory(checkpointing=False).total
     options = {"ranks": 1, "zero_stage": 1, "micro_batch_tokens": 100, "logprob_chunk_tokens": 1, "reference": False}
     dense, mixed = 22 * 4 + 8 * 8, (22 * 4 + 8 * 13 + 2 * 4 * 4, 8 * 4 + 6 * 13 + 2 * 4 * 4)
-    computed = rank_memory(MIXTURE, checkpointing=True, checkpoint_every_n_layers=2, **options)
+    computed = estimate_rank_memory(MIXTURE, checkpointing=True, checkpoint_every_n_layers=2, **options)
     assert computed.activations == 100 * (2 * 2 * 4 + 0 * dense + mixed[0] + sum(mixed))  # of 3 layers, the second
 
 
@@ -257,9 +257,9 @@ def test_under_zero_3_the_reference_is_sharded_and_parameters_are_gathered():
 def test_activations_of_a_mixture_by_hand():
     options = {"ranks": 1, "zero_stage": 1, "micro_batch_tokens": 100, "logprob_chunk_tokens": 1, "reference": False}
     dense, mixed = (22 * 4 + 8 * 8, 8 * 4 + 6 * 8), (22 * 4 + 8 * 13 + 2 * 4 * 4, 8 * 4 + 6 * 13 + 2 * 4 * 4)
-    computed = rank_memory(MIXTURE, checkpointing=True, **options)
+    computed = estimate_rank_memory(MIXTURE, checkpointing=True, **options)
     assert computed.activations == 100 * (3 * 2 * 4 + sum(mixed))  # the larger layer is computed again
-    computed = rank_memory(MIXTURE, checkpointing=False, **options)
+    computed = estimate_rank_memory(MIXTURE, checkpointing=False, **options)
     assert computed.activations == 100 * (dense[0] + 2 * mixed[0] + mixed[1])
     assert computed.optimizer == 12 * MIXTURE.parameters
 
@@ -284,10 +284,10 @@ def test_a_recipe_offloads_by_its_own_options_and_by_deepspeeds():
     options = {"ranks": 2, "zero_stage": 3, "gradient_checkpointing": True, "offload_activations": True}
     config = TrainingConfig(learner={**options, "deepspeed": keys})
     model = KNOWN["Qwen2.5-1.5B"]
-    computed = learner_memory(model, config)
+    computed = estimate_learner_memory(model, config)
     assert (computed.optimizer, computed.gathered) == (0, 6e8)
     assert computed.offloaded > 8 * model.parameters
-    assert learner_memory(model, config, gpu=False).offloaded == 0
+    assert estimate_learner_memory(model, config, gpu=False).offloaded == 0
     with pytest.raises(PlanError, match=r"Way out: lora, .* \{offload_optimizer: \{device: cpu\}\}"):
         planned("learner.ranks=8")
     assert "offloaded" not in computed.uses
@@ -300,7 +300,7 @@ def test_a_recipe_offloads_by_its_own_options_and_by_deepspeeds():
 def test_memory_is_what_one_gpu_had_at_its_peak(measured, tokens, changes):
     """Of Qwen2.5-1.5B's shape on an NVIDIA H200, torch 2.11, GB; its adapter of rank 16 is in the last one."""
     options = {"ranks": 1, "zero_stage": 2, "logprob_chunk_tokens": 1024, "checkpointing": True, "reference": False}
-    computed = rank_memory(KNOWN["Qwen2.5-1.5B"], micro_batch_tokens=tokens, **(options | changes))
+    computed = estimate_rank_memory(KNOWN["Qwen2.5-1.5B"], micro_batch_tokens=tokens, **(options | changes))
     assert computed.total / 1e9 == pytest.approx(measured, rel=0.02)
 
 
@@ -308,36 +308,38 @@ def test_decoding_reads_the_weights_once_a_step_and_a_cache_for_each_sequence():
     model = KNOWN["Qwen2.5-7B"]
     base, each = roofline.decode_seconds(model, H100, gpus=2, context=1000, efficiency=0.5, sequences=1)
     assert base == pytest.approx(2 * model.parameters / 3350e9)
-    assert each == pytest.approx(model.kv_cache(1000) / 3350e9)
+    assert each == pytest.approx(model.compute_kv_cache_bytes(1000) / 3350e9)
 
 
 def test_utilisation_is_one_where_nothing_is_lost():
     model = KNOWN["Qwen2.5-7B"]
     base, each = roofline.decode_seconds(model, H100, gpus=1, context=5000, efficiency=1.0, sequences=16)
     rate = 16 / (base + 16 * each)
-    found = roofline.model_bandwidth_utilization(rate, model, H100, gpus=1, sequences=16, context=5000)
+    found = roofline.compute_bandwidth_utilization(rate, model, H100, gpus=1, sequences=16, context=5000)
     assert found == pytest.approx(1)
-    learned = roofline.learner_tokens_per_second(model, H100, ranks=8, context=1000, checkpointing=False, mfu=1.0)
-    found = roofline.model_flops_utilization(learned, model, H100, gpus=8, context=1000, training=True)
+    learned = roofline.estimate_learner_tokens_per_second(
+        model, H100, ranks=8, context=1000, checkpointing=False, mfu=1.0
+    )
+    found = roofline.compute_flops_utilization(learned, model, H100, gpus=8, context=1000, training=True)
     assert found == pytest.approx(1)
 
 
 def test_utilisation_by_hand():
     model = KNOWN["Qwen2.5-7B"]
     # 2 x 7.616e9 operations a token, 1,000 tokens/s, of 989e12
-    assert roofline.model_flops_utilization(1000, model, H100, gpus=1, context=0) == pytest.approx(0.0154, abs=1e-4)
+    assert roofline.compute_flops_utilization(1000, model, H100, gpus=1, context=0) == pytest.approx(0.0154, abs=1e-4)
     # 10 steps/s of 15.23 GB, of 3,350 GB/s
-    found = roofline.model_bandwidth_utilization(100, model, H100, gpus=1, sequences=10, context=0)
+    found = roofline.compute_bandwidth_utilization(100, model, H100, gpus=1, sequences=10, context=0)
     assert found == pytest.approx(0.0455, abs=1e-4)
     # of training 3 times as many, and 4 x 28 layers x 28 heads x 128 units = 401,408 for each token attended to
-    found = roofline.model_flops_utilization(1000, model, H100, gpus=2, context=10_000, training=True)
+    found = roofline.compute_flops_utilization(1000, model, H100, gpus=2, context=10_000, training=True)
     assert found == pytest.approx(3 * (2 * 7_615_616_512 + 4_014_080_000) * 1000 / (2 * 989e12))
 
 
 def test_an_adapter_needs_no_gradient_of_frozen_weights():
     model = KNOWN["Qwen2.5-7B"]
     mfu = [
-        roofline.model_flops_utilization(1000, model, H100, gpus=1, context=0, training=True, frozen=frozen)
+        roofline.compute_flops_utilization(1000, model, H100, gpus=1, context=0, training=True, frozen=frozen)
         for frozen in (False, True)
     ]
     assert mfu[1] / mfu[0] == pytest.approx(2 / 3)
@@ -345,13 +347,13 @@ def test_an_adapter_needs_no_gradient_of_frozen_weights():
 
 def test_the_tokens_before_a_responses_token_by_hand():
     # of 1 token after 10, and of 3 after 2: 10, 2, 3, 4
-    assert roofline.tokens_before([(10, 1), (2, 3)]) == 19 / 4
+    assert roofline.compute_tokens_before([(10, 1), (2, 3)]) == 19 / 4
 
 
 def test_the_context_of_a_sequence_in_flight_by_hand():
-    assert mean_context(itertools.cycle([8]).__next__) == 4  # halfway, on average
+    assert estimate_mean_context(itertools.cycle([8]).__next__) == 4  # halfway, on average
     # Of 1 and 3 tokens: three quarters of those in flight are the longer ones, 1.5 into them, the others 0.5
-    assert mean_context(itertools.cycle([1, 3]).__next__) == 0.75 * 1.5 + 0.25 * 0.5
+    assert estimate_mean_context(itertools.cycle([1, 3]).__next__) == 0.75 * 1.5 + 0.25 * 0.5
 
 
 # Shapes
@@ -359,7 +361,7 @@ def test_the_context_of_a_sequence_in_flight_by_hand():
 
 def test_a_shape_comes_from_the_models_name_or_its_config(tmp_path):
     hub = {"kind": "hub", "name": "allenai/Olmo-3-32B-Think-DPO"}
-    assert roofline.architecture(hub, None) == KNOWN["Olmo-3-32B"]
+    assert roofline.read_architecture(hub, None) == KNOWN["Olmo-3-32B"]
     config = {
         "model_type": "qwen2",
         "num_hidden_layers": 28,
@@ -371,19 +373,19 @@ def test_a_shape_comes_from_the_models_name_or_its_config(tmp_path):
         "tie_word_embeddings": False,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert roofline.architecture({}, tmp_path / "config.json") == KNOWN["Qwen2.5-7B"]
+    assert roofline.read_architecture({}, tmp_path / "config.json") == KNOWN["Qwen2.5-7B"]
     with pytest.raises(ShapeError, match=r"the shape of unheard-of is not known: give its config\.json by --config"):
-        roofline.architecture({"kind": "hub", "name": "someone/unheard-of"}, None)
+        roofline.read_architecture({"kind": "hub", "name": "someone/unheard-of"}, None)
     olmo = {**config, "sliding_window": 4096, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
-    found = Architecture.of(olmo)
+    found = Architecture.from_config(olmo)
     assert (found.window, found.full_layers) == (4096, 1)
-    assert Architecture.of({**olmo, "use_sliding_window": False}).window is None
+    assert Architecture.from_config({**olmo, "use_sliding_window": False}).window is None
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_experts": 128}))
     with pytest.raises(ShapeError, match=r"is not the config\.json .*: KeyError\('num_experts_per_tok'\)"):
-        roofline.architecture({}, tmp_path / "config.json")
+        roofline.read_architecture({}, tmp_path / "config.json")
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     with pytest.raises(ShapeError, match=r"is not the config\.json of a decoder that can be planned: KeyError"):
-        roofline.architecture({}, tmp_path / "config.json")
+        roofline.read_architecture({}, tmp_path / "config.json")
 
 
 # Plans
@@ -441,7 +443,7 @@ def test_the_papers_machines_wait_as_the_paper_says_if_three_quarters_of_the_gro
 @pytest.mark.long
 def test_the_best_split_is_better_than_the_recipes_own():
     small = ("groups_per_step=16",)
-    own, best = planned(*small), best_split(olmo(*small), KNOWN["Olmo-3-32B"], Machines(H100), 28)
+    own, best = planned(*small), find_best_split(olmo(*small), KNOWN["Olmo-3-32B"], Machines(H100), 28)
     assert best.simulated.step_seconds <= own.simulated.step_seconds
     assert best.nodes <= 28
 
@@ -490,14 +492,14 @@ def test_what_cannot_work_is_refused_with_the_way_out(overrides, message):
 def test_the_mixture_fits_the_machines_that_its_recipe_names():
     def mixture(*overrides):
         recipe = with_overrides("prorl_v2_1_moe", ("groups_per_step=4", *overrides))
-        model = roofline.architecture(recipe.model.source.model_dump(), None)
+        model = roofline.read_architecture(recipe.model.source.model_dump(), None)
         return plan(recipe.run, model, Machines(H100, recipe.cluster.gpus_per_node))
 
     computed = mixture()
     assert (computed.nodes, computed.gpus) == (3, 24)
     assert computed.learner.total < computed.learner_room
     assert computed.weights == 2 * 30_532_122_624  # all experts, on each engine
-    assert computed.kv_room > 128 * KNOWN["Qwen3-30B-A3B"].kv_cache(1024)  # as many as an engine may run
+    assert computed.kv_room > 128 * KNOWN["Qwen3-30B-A3B"].compute_kv_cache_bytes(1024)  # as many as an engine may run
     with pytest.raises(PlanError, match=r"a learner rank needs 87 GB and has 72: the most, 46 GB, is for optimizer"):
         mixture("learner.ranks=8")
     with pytest.raises(PlanError, match=r"in addition to the weights of 61 GB"):
@@ -514,7 +516,7 @@ def test_rows_that_would_have_a_dense_mask_on_gpus_are_refused():
 def test_nodes_that_hold_no_engine_are_refused():
     machines = Machines(H100, gpus_per_node=4)
     with pytest.raises(PlanError, match="an engine needs 8 GPUs, and 1 nodes have 4"):
-        best_split(olmo(), KNOWN["Olmo-3-32B"], machines, 2)
+        find_best_split(olmo(), KNOWN["Olmo-3-32B"], machines, 2)
 
 
 def test_a_mean_beyond_the_limit_is_refused():
@@ -557,9 +559,9 @@ def test_an_engine_pauses_for_the_share_of_the_weights_that_each_of_its_gpus_loa
     weights = 2 * KNOWN["Olmo-3-32B"].parameters
     assert weights == pytest.approx(64.5e9, rel=0.001)
     model, machines = KNOWN["Olmo-3-32B"], Machines(H100, weights=WeightRates(5e9, 2e9))
-    assert _engine(olmo(), model, machines, Prompts())[1].update_seconds == pytest.approx(4.03, rel=0.001)
+    assert _estimate_engine(olmo(), model, machines, Prompts())[1].update_seconds == pytest.approx(4.03, rel=0.001)
     halves = olmo("actors.engine.tensor_parallel_size=4", "actors.engine.vllm={data_parallel_size: 2}")
-    assert _engine(halves, model, machines, Prompts())[1].update_seconds == pytest.approx(8.06, rel=0.001)
+    assert _estimate_engine(halves, model, machines, Prompts())[1].update_seconds == pytest.approx(8.06, rel=0.001)
 
 
 def gpu_check(path, **figures):
@@ -588,9 +590,9 @@ def test_a_file_without_measured_rates_is_named(tmp_path, content):
     file = tmp_path / "gpu.json"
     file.write_text(content)
     with pytest.raises(MeasuredError, match=r"gpu\.json has no rates of weights .* `make gpu-check JSON=file`"):
-        measured_rates(file)
+        read_measured_rates(file)
     with pytest.raises(MeasuredError, match="learner to file"):  # the check was skipped
-        measured_rates(gpu_check(file))
+        read_measured_rates(gpu_check(file))
 
 
 @pytest.mark.long
@@ -644,7 +646,7 @@ def test_a_plan_of_a_recipe_that_prints_completions_prints_none():
 
 def test_a_plan_has_the_smallest_gain_that_the_evaluation_detects():
     done = CliRunner().invoke(rlvr, ["plan", "quickstart"])
-    points = 100 * detectable_by_plan(20 + 6 + 4, 4)
+    points = 100 * estimate_detectable_gain(20 + 6 + 4, 4)
     assert done.output.splitlines()[-1].split() == ["held-out", "prompts", "30", "4", f"{points:.1f}"]
 
 
@@ -678,7 +680,7 @@ def test_on_a_shared_gpu_both_fit_into_their_shares_at_half_their_pace():
     with pytest.raises(PlanError, match=f"a learner rank needs 29 GB and has 12: .* {fit}"):
         plan(recipe, KNOWN["Qwen2.5-1.5B"], machines)
     with pytest.raises(PlanError, match="nothing to split"):
-        best_split(recipe, model, machines, nodes=4)
+        find_best_split(recipe, model, machines, nodes=4)
 
 
 def test_in_turns_both_have_nearly_all_of_the_gpu_at_their_own_pace_and_move_in_between():
@@ -699,7 +701,7 @@ def test_in_turns_both_have_nearly_all_of_the_gpu_at_their_own_pace_and_move_in_
     assert planned.simulated.learner_idle + planned.simulated.actors_idle > 1
     assert planned.simulated.staleness <= 1
     with pytest.raises(PlanError, match="nothing to split"):
-        best_split(recipe, model, machines, nodes=4)
+        find_best_split(recipe, model, machines, nodes=4)
 
 
 @pytest.mark.parametrize(
@@ -716,18 +718,21 @@ def test_in_turns_both_have_nearly_all_of_the_gpu_at_their_own_pace_and_move_in_
     ],
 )
 def test_placements_that_fit_by_hand(name, gpu, lora, placements):
-    recipe = with_adapter(load_yaml(Recipe, RECIPES / "one_gpu.yaml"), lora=lora)
+    recipe = set_adapter(load_yaml(Recipe, RECIPES / "one_gpu.yaml"), lora=lora)
     apart = recipe.model_copy(update={"placement": "apart"})  # whose share of the engine is none of the others'
     engine = apart.actors.engine.model_copy(update={"gpu_memory_utilization": None})
     apart = apart.model_copy(update={"actors": apart.actors.model_copy(update={"engine": engine})})
-    assert fitting(apart, KNOWN[name], GPUS[gpu]) == placements
+    assert find_fitting_placements(apart, KNOWN[name], GPUS[gpu]) == placements
 
 
 def test_turns_do_not_fit_with_sharded_weights_nor_where_an_engine_has_several_gpus():
     model = KNOWN["Qwen2.5-0.5B"]
-    assert fitting(with_overrides("one_gpu", ("learner.zero_stage=3",)).run, model, H100) == ["apart", "shared"]
+    assert find_fitting_placements(with_overrides("one_gpu", ("learner.zero_stage=3",)).run, model, H100) == [
+        "apart",
+        "shared",
+    ]
     several = with_overrides("one_gpu", ("placement=auto", "actors.count=2")).run
-    assert fitting(several, model, H100) == ["apart"]
+    assert find_fitting_placements(several, model, H100) == ["apart"]
 
 
 @pytest.mark.long

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3MoeConfig
 from tasks.training.learner import attention, varlen
 from tasks.training.learner.logits import Blocks
 from tasks.training.learner.logprobs import token_logprobs
-from tasks.training.learner.policy import attention_for
+from tasks.training.learner.policy import register_attention
 from tasks.training.learner.varlen import Bounds
-from tasks.training.sizing.rank_memory import rank_memory
+from tasks.training.sizing.rank_memory import estimate_rank_memory
 from tasks.training.sizing.roofline import Architecture, Experts
 
 DENSE = Architecture(16, 2048, 8192, 16, 4, 128, 32_768, attention_bias=True)
@@ -47,7 +47,7 @@ def policy(shape, checkpointing, every_n_layers=1):
         config = Qwen3MoeConfig(**sizes, **mixture, moe_intermediate_size=shape.experts.intermediate)
     else:
         config = Qwen2Config(**sizes)
-    assert attention_for(torch.bfloat16) == attention.NAME  # and transformers knows both
+    assert register_attention(torch.bfloat16) == attention.NAME  # and transformers knows both
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=varlen.NAME)
     assert sum(parameter.numel() for parameter in model.parameters()) == shape.parameters
     if checkpointing:
@@ -106,7 +106,7 @@ def test_memory_is_that_of_a_step(monkeypatch, shape, tokens, checkpointing, eve
         other = policy(shape, checkpointing=False) if reference else None
         step(model, tokens, 1024, other)
     [measured] = [sizes["Total"] for sizes in memory.get_tracker_snapshot("peak").values()]
-    computed = rank_memory(
+    computed = estimate_rank_memory(
         shape,
         ranks=1,
         zero_stage=2,

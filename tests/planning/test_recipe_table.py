@@ -4,7 +4,7 @@ import pytest
 
 from tasks.config.loading import load_yaml
 from tasks.inputs.files import RECIPES, Recipe
-from tasks.planning.recipe_table import HEAD, placed, recipe_row
+from tasks.planning.recipe_table import HEAD, describe_pods, format_recipe_row
 from tests.paths import ROOT
 
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
@@ -22,14 +22,14 @@ def test_every_recipe_has_a_row():
 
 
 def test_where_recipes_are_placed():
-    assert placed(recipe("quickstart"), 0) == "one, without GPUs"
-    assert placed(recipe("axolotl_lora"), 0) == "one, of 2 GPUs"
-    assert placed(recipe("olmo3_think_32b"), 0) == "a head, and of 8 GPUs each: 8 of learner, 20 of actors"
+    assert describe_pods(recipe("quickstart"), 0) == "one, without GPUs"
+    assert describe_pods(recipe("axolotl_lora"), 0) == "one, of 2 GPUs"
+    assert describe_pods(recipe("olmo3_think_32b"), 0) == "a head, and of 8 GPUs each: 8 of learner, 20 of actors"
 
 
 @pytest.mark.complete
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_is_what_plan_computes(name):
-    row = recipe_row(name, recipe(name))
+    row = format_recipe_row(name, recipe(name))
     assert row in PAGE, f"rlvr recipes {name}: {row}"

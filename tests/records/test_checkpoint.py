@@ -8,7 +8,7 @@ import pytest
 from tasks.records.checkpoint import Checkpoints, is_due
 from tasks.records.identity import run_setup
 from tasks.records.run_state import FORMAT, RunState
-from tasks.records.saved_groups import groups_table
+from tasks.records.saved_groups import make_groups_table
 from tasks.training.options.run import TrainingConfig
 from tests.training.stand_ins import RecordingLearner
 
@@ -25,14 +25,14 @@ class LearnerKilledWhileSaving(RecordingLearner):
 
 
 def state(version):
-    return RunState.beginning(run_setup(TrainingConfig())).model_copy(update={"version": version})
+    return RunState.begin(run_setup(TrainingConfig())).model_copy(update={"version": version})
 
 
 def save(checkpoints, version, learner=None):
     learner = learner or RecordingLearner(version=version)
 
     async def main():
-        begun = await checkpoints.begin(state(version), groups_table([]), learner)
+        begun = await checkpoints.begin(state(version), make_groups_table([]), learner)
         await checkpoints.settle(await checkpoints.complete(begun))
 
     asyncio.run(main())
@@ -41,9 +41,9 @@ def save(checkpoints, version, learner=None):
 def test_a_checkpoint_holds_the_state_and_the_learner(tmp_path):
     announced = []
     checkpoints = Checkpoints(tmp_path / "run", announced.append)
-    assert checkpoints.newest() is None
+    assert checkpoints.find_newest() is None
     save(checkpoints, 3)
-    newest = checkpoints.newest()
+    newest = checkpoints.find_newest()
     assert announced == [newest]
     assert RunState.read(newest) == state(3)
     assert json.loads((newest / "learner" / "learner.json").read_text()) == 3
@@ -54,7 +54,7 @@ def test_only_the_newest_two_stay(tmp_path):
     for version in (1, 2, 9, 10):
         save(checkpoints, version)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000009", "step_00000010"]
-    assert checkpoints.newest().name == "step_00000010"
+    assert checkpoints.find_newest().name == "step_00000010"
 
 
 def test_the_newest_of_those_that_can_be_gone_back_to_stays_until_the_next_one(tmp_path):
@@ -108,8 +108,8 @@ def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path):
     save(checkpoints, 1)
     with pytest.raises(KilledError):
         save(checkpoints, 2, LearnerKilledWhileSaving())
-    assert checkpoints.newest().name == "step_00000001"
-    assert Checkpoints(tmp_path).newest().name == "step_00000001"
+    assert checkpoints.find_newest().name == "step_00000001"
+    assert Checkpoints(tmp_path).find_newest().name == "step_00000001"
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]  # the half one is cleaned away
 
 
@@ -124,7 +124,7 @@ def test_a_kill_between_the_last_byte_and_the_name_leaves_the_previous_checkpoin
     with pytest.raises(KilledError):
         save(checkpoints, 2)
     monkeypatch.undo()
-    assert Checkpoints(tmp_path).newest().name == "step_00000001"
+    assert Checkpoints(tmp_path).find_newest().name == "step_00000001"
 
 
 def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path, monkeypatch):
@@ -149,24 +149,24 @@ def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path, monkeypatch):
 def test_a_damaged_state_is_one_error_that_names_the_checkpoint(tmp_path, damage):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)
-    state = checkpoints.newest() / "state.json"
+    state = checkpoints.find_newest() / "state.json"
     state.unlink() if damage is None else state.write_text(damage)
     with pytest.raises(ValueError, match=r"checkpoint .*step_00000001: state.json cannot be read"):
-        RunState.read(checkpoints.newest())
+        RunState.read(checkpoints.find_newest())
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", f'{{"format": {FORMAT}, "version": 3}}'])
 def test_a_state_without_its_parts_is_the_same_error(tmp_path, content):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)
-    (checkpoints.newest() / "state.json").write_text(content)
+    (checkpoints.find_newest() / "state.json").write_text(content)
     with pytest.raises(ValueError, match=r"step_00000001: state.json"):
-        RunState.read(checkpoints.newest())
+        RunState.read(checkpoints.find_newest())
 
 
 def test_a_state_is_of_the_moment_at_which_it_was_taken():
     prompts = {"visits": {"solved": {"p1": 1}}}
-    state = RunState.beginning(run_setup(TrainingConfig())).model_dump() | {"prompts": prompts}
+    state = RunState.begin(run_setup(TrainingConfig())).model_dump() | {"prompts": prompts}
     taken = RunState(**state)
     prompts["visits"]["solved"]["p1"] = 2
     assert taken.prompts == {"visits": {"solved": {"p1": 1}}}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.records.identity import check_fits, needs_conversion, run_name, run_setup
+from tasks.records.identity import check_fits, run_name, run_setup, should_convert
 from tasks.records.run_state import FORMAT, OtherRunError, RunState
 from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
@@ -35,7 +35,7 @@ def test_the_number_of_steps_counts_where_the_learning_rate_depends_on_it():
 
 
 def state(version=7, **made):
-    beginning = RunState.beginning(run_setup(TrainingConfig()))
+    beginning = RunState.begin(run_setup(TrainingConfig()))
     return beginning.model_copy(update={"version": version, **made})
 
 
@@ -62,7 +62,7 @@ def test_what_a_run_cannot_go_on_from_is_named_with_the_way_out(before, message)
 def test_what_other_ranks_saved_is_converted(changed, expected):
     config = TrainingConfig(steps=20)
     check_fits(state(**changed), config, CHECKPOINT)
-    assert needs_conversion(state(**changed), config) == expected
+    assert should_convert(state(**changed), config) == expected
 
 
 def test_a_run_goes_on_under_other_code_and_says_so(caplog):

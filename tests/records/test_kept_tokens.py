@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tasks.cluster.disk import StoredModels, head, one_pod
+from tasks.cluster.disk import StoredModels, estimate_one_pod, head
 from tasks.config.loading import SpecError, parse
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
@@ -108,7 +108,7 @@ def test_tokens_of_an_episode_are_those_of_all_turns(tmp_path):
 def test_an_episode_that_was_begun_anew_has_the_values_of_all_its_sequences():
     """Each sequence has a context of its own; their tokens follow one another in a row of the table."""
     [prompt] = prompts(1)
-    judged = Group.of(7, prompt, 2, sampled_at=0.0, policy_version=0)
+    judged = Group.create(7, prompt, 2, sampled_at=0.0, policy_version=0)
     turns = (EpisodeTurn(0, 3, "a"), EpisodeTurn(5, 7, "b"), EpisodeTurn(7, 9, "c", (), np.array([4, 5], np.int32)))
     for sample, score in zip(judged.samples, (1.0, 0.0), strict=True):
         ids = np.arange(10, 19, dtype=np.int32)
@@ -122,7 +122,7 @@ def test_an_episode_that_was_begun_anew_has_the_values_of_all_its_sequences():
             return StepReport({"num_tokens": 1.0, "learn_seconds": 1.0}, values)
 
     learner, options = ByToken(), config(keep_tokens=1)
-    batch = [JudgedGroup.of(judged, ShapingConfig(), finished_at=1.0)]
+    batch = [JudgedGroup.from_group(judged, ShapingConfig(), finished_at=1.0)]
     trained = asyncio.run(train_batch(batch, 0, 1e-6, learner, options, advantages))
     assert learner.numbers == [0, 1, 2, 3]
     for tokens, sign in zip(trained.tokens[7], (1, -1), strict=True):
@@ -175,7 +175,7 @@ def test_the_disk_of_the_controllers_pod_has_room_for_them():
     sized = config(keep_tokens=0.5, steps=100, groups_per_step=64, sampling={"samples": 16, "max_tokens": 800})
     models = StoredModels(10**9, 10**9)
     expected = 0.5 * 100 * 64 * 16 * 800 * 12.125 / 2**30
-    for need in (head(sized, models), one_pod(sized, models, gpus=True)):
+    for need in (head(sized, models), estimate_one_pod(sized, models, gpus=True)):
         [item] = [item for item in need.run if item.name == "kept tokens"]
         assert item.gib == pytest.approx(expected)
         assert item.folder == "runs"

@@ -14,13 +14,13 @@ from tests.training.stand_ins import prompts
 
 
 def group(number, *spans):
-    group = Group.of(number, PROMPT, len(spans), sampled_at=1.5, policy_version=4)
+    group = Group.create(number, PROMPT, len(spans), sampled_at=1.5, policy_version=4)
     for sample, (version, length) in zip(group.samples, spans, strict=True):
         span = VersionSpan(version, 0, length)
         sample.actor = 1
         sample.completion = Completion("x" * length, [7] * length, [-0.5] * length, "stop", [span])
         sample.score = Score.binary(length > 2, "")
-    return JudgedGroup.of(group, ShapingConfig(), finished_at=2.5)
+    return JudgedGroup.from_group(group, ShapingConfig(), finished_at=2.5)
 
 
 @pytest.fixture

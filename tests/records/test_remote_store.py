@@ -20,7 +20,7 @@ from tasks.records.identity import run_setup
 from tasks.records.remote_store import RunStore
 from tasks.records.run_state import RunState
 from tasks.storage.lease import RunInUseError
-from tasks.storage.locations import RESPONSE_LIST, address_of
+from tasks.storage.locations import RESPONSE_LIST, resolve_address
 from tasks.training.options.run import TrainingConfig
 from tests.object_store import BUCKET, KEYS, object_store
 
@@ -83,7 +83,7 @@ def take_checkpoint(folder, version, learner=b"weights"):
             file.write(f"before {version}\n")
             lengths[key] = file.tell()
             file.write(f"after {version}\n")
-    beginning = RunState.beginning(run_setup(TrainingConfig()))
+    beginning = RunState.begin(run_setup(TrainingConfig()))
     beginning.model_copy(update={**lengths, "version": version}).write(checkpoint)
     return checkpoint
 
@@ -118,7 +118,7 @@ def test_an_empty_machine_gets_what_the_checkpoint_knew(bucket, machines):
     assert restored(bucket, second) is None
     save(bucket, first, 1, 2)
     assert restored(bucket, second) == 2
-    newest = Checkpoints(second / "checkpoints").newest()
+    newest = Checkpoints(second / "checkpoints").find_newest()
     assert (newest / "learner" / "rank_0").read_bytes() == b"weights"
     assert (second / "ledger.jsonl").read_text() == "before 1\nafter 1\nbefore 2\n"
     assert (second / "metrics.jsonl").read_text() == "before 1\nafter 1\nbefore 2\n"
@@ -308,16 +308,16 @@ def test_of_a_run_that_has_ended_the_last_checkpoint_stays_alone(bucket, machine
 
 def test_executions_and_attempts_share_the_place_of_a_run(monkeypatch):
     monkeypatch.delenv("RLVR_RUNS", raising=False)
-    places = {address_of("abc", f"s3://bucket/{each}/") for each in ("x1/f3a-n0-0", "x1/f3a-n0-1", "zz/g88-n0-0")}
+    places = {resolve_address("abc", f"s3://bucket/{each}/") for each in ("x1/f3a-n0-0", "x1/f3a-n0-1", "zz/g88-n0-0")}
     assert places == {"s3://bucket/rlvr-runs/abc"}
-    assert address_of("abc", "/home/raw/") is None
+    assert resolve_address("abc", "/home/raw/") is None
     monkeypatch.setenv("RLVR_RUNS", "gs://mine/runs/")
-    assert address_of("abc", "s3://bucket/x1/") == "gs://mine/runs/abc"
+    assert resolve_address("abc", "s3://bucket/x1/") == "gs://mine/runs/abc"
     monkeypatch.setenv("RLVR_RUNS", str(os.sep))
-    assert address_of("abc", "s3://bucket/x1/") is None
+    assert resolve_address("abc", "s3://bucket/x1/") is None
     monkeypatch.setenv("RLVR_RUNS", "file:///data/runs")
     with pytest.raises(ValueError, match="RLVR_RUNS = file:///data/runs: a folder is given by its path"):
-        address_of("abc", "s3://bucket/x1/")
+        resolve_address("abc", "s3://bucket/x1/")
 
 
 def test_looking_for_a_run_touches_nothing_that_another_writes(bucket, machines):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
-from tasks.records.saved_groups import SAVED_GROUPS, groups_table, load_groups
+from tasks.records.saved_groups import SAVED_GROUPS, load_groups, make_groups_table
 from tasks.tables.parquet import TableError, write_table
 from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.options.objective import ShapingConfig
@@ -23,7 +23,7 @@ SCORE = Score(1.0, True, "as asked", rewards=REWARDS)
 
 def group(number, *samples):
     """A group of samples given as (completion, score)."""
-    group = Group.of(number, BY_ID["p2"], len(samples), sampled_at=1.5, policy_version=1)
+    group = Group.create(number, BY_ID["p2"], len(samples), sampled_at=1.5, policy_version=1)
     for sample, (completion, score) in zip(group.samples, samples, strict=True):
         sample.completion, sample.score, sample.actor = completion, score, 3
         sample.stage = Stage.JUDGED if score else Stage.JUDGING if completion else Stage.GENERATING
@@ -31,16 +31,16 @@ def group(number, *samples):
 
 
 def saved(folder, *groups):
-    write_table(folder / "groups.parquet", groups_table(groups), SAVED_GROUPS)
+    write_table(folder / "groups.parquet", make_groups_table(groups), SAVED_GROUPS)
     return folder / "groups.parquet"
 
 
 def test_a_ready_group_comes_back_as_it_was(tmp_path):
-    samples = [(COMPLETION, SCORE), (COMPLETION, Score.unjudged("no verdict")), (COMPLETION, Score.binary(False, ""))]
-    before = JudgedGroup.of(group(7, *samples), ShapingConfig(), finished_at=2.5)
+    samples = [(COMPLETION, SCORE), (COMPLETION, Score.from_error("no verdict")), (COMPLETION, Score.binary(False, ""))]
+    before = JudgedGroup.from_group(group(7, *samples), ShapingConfig(), finished_at=2.5)
     [after], in_flight = load_groups(saved(tmp_path, before), BY_ID, ShapingConfig())
     assert not in_flight
-    assert groups_table([after]).equals(groups_table([before]))
+    assert make_groups_table([after]).equals(make_groups_table([before]))
     assert [contents(each) for each in after.completions] == [contents(COMPLETION)] * 2
     for name in ("scores", "passed", "unjudged", "finished_at"):
         assert getattr(after, name) == getattr(before, name), name

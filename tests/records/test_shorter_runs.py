@@ -12,12 +12,12 @@ import pytest
 from tasks.records import shorter_runs
 from tasks.records.checkpoint import Checkpoints
 from tasks.records.ending import end
-from tasks.records.run_storage import attached
-from tasks.records.shorter_runs import location_of_run
+from tasks.records.run_storage import open_run_storage
+from tasks.records.shorter_runs import find_run_location
 from tasks.storage.lease import Lease, RunInUseError
 from tasks.training.control.validation import split_validation
 from tasks.training.learner.checkpoint_shards import LearnerShards
-from tasks.training.run_attempt import reported
+from tasks.training.run_attempt import print_attempt
 from tests.object_store import BUCKET, object_store
 from tests.records.test_remote_store import connect
 from tests.training.stand_ins import RecordingLearner, Run, config, prompts
@@ -43,7 +43,7 @@ class Machine:
     lines: list[str] = field(default_factory=list)
 
     def location(self, options):
-        return location_of_run("abc", options, "", lambda _: connect(self.bucket))
+        return find_run_location("abc", options, "", lambda _: connect(self.bucket))
 
     @contextmanager
     def holding(self, options):
@@ -51,8 +51,10 @@ class Machine:
         location = self.location(options)
         self.capsys.readouterr()
         with (
-            attached(location.folder, location.address, lambda _: connect(self.bucket), 4, location.begin) as held,
-            reported(location.folder, options, lambda *_, **__: None),
+            open_run_storage(
+                location.folder, location.address, lambda _: connect(self.bucket), 4, location.begin
+            ) as held,
+            print_attempt(location.folder, options, lambda *_, **__: None),
         ):
             self.lines = self.capsys.readouterr().err.splitlines()
             yield location, held
@@ -289,7 +291,7 @@ def test_a_copy_that_is_killed_at_any_file_does_not_count_and_is_made_by_the_nex
                 with machine.holding(recipe(4)):
                     break
             except KilledError:
-                assert Checkpoints.newest_in(machine.runs / "abc-4" / "checkpoints") is None
+                assert Checkpoints.find_newest_below(machine.runs / "abc-4" / "checkpoints") is None
         number += 1
     assert len(copies) == number - 1 == FILES
     check_first_four_steps(machine.train(4), rows, ledger)
@@ -321,7 +323,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_none(machine, monkey
 
 def test_a_shorter_run_needs_its_own_lease_and_not_that_of_the_longer_one(machine):
     killed_after_eight_steps(machine)
-    with Lease.of_folder(machine.runs / "abc"):
+    with Lease.from_folder(machine.runs / "abc"):
         with pytest.raises(RunInUseError):
             machine.train(10)
         with machine.holding(recipe(4)), pytest.raises(RunInUseError, match=r"abc-4/lease\.json"):
@@ -346,7 +348,7 @@ class UploadingLearner(RecordingLearner):
 
     async def load(self, folder):
         parts = LearnerShards.read(folder)
-        assert self.storage.lack(parts) == ""
+        assert self.storage.find_missing(parts) == ""
         self.storage.fetch(parts.upload, folder / "fetched", parts.files)
         self.version = json.loads((folder / "fetched" / "rank_0").read_text())
 

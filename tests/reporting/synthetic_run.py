@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tasks.reporting import lineage
 from tasks.reporting.page import ReportInputs
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import (
     EVALUATION,
     GRADED,
@@ -74,7 +74,7 @@ def rollouts(prompts: list[dict[str, Any]], policy: str, skill: float, generator
                     "policy": policy,
                 }
             )
-    return table_from_rows(rows, ROLLOUTS, policy)
+    return build_table(rows, ROLLOUTS, policy)
 
 
 def evaluation(benchmarks: tuple[str, ...] = ("all", "math", "precise_if")) -> pa.Table:
@@ -104,7 +104,7 @@ def evaluation(benchmarks: tuple[str, ...] = ("all", "math", "precise_if")) -> p
             (("before", None), ("after", None), ("after", "before")), estimates, strict=True
         )
     ]
-    return table_from_rows(rows, EVALUATION, "evaluation")
+    return build_table(rows, EVALUATION, "evaluation")
 
 
 def metrics(steps: int, generator: np.random.Generator) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def ledger(prompts: list[dict[str, Any]], generator: np.random.Generator) -> pa.
         }
         for number, (prompt, fate) in enumerate(zip(prompts, fates, strict=True))
     ]
-    return table_from_rows(rows, LEDGER, "ledger")
+    return build_table(rows, LEDGER, "ledger")
 
 
 def summaries() -> list[StageSummary]:
@@ -245,11 +245,11 @@ def report_inputs(*, per_source: int = 60, steps: int = 14) -> ReportInputs:
         spec_yaml="sources:\n  - name: products\n    domain: math\n    limit: 400\n",
         evaluation_yaml="sampling:\n  samples: 4\n",
         training_yaml="steps: 14\nlearning_rate: 1.0e-5\ngroups_per_step: 8\n",
-        set_aside=table_from_rows(set_aside, SET_ASIDE, "set_aside"),
-        graded=table_from_rows(rows, GRADED, "graded"),
+        set_aside=build_table(set_aside, SET_ASIDE, "set_aside"),
+        graded=build_table(rows, GRADED, "graded"),
         max_mean_score=THRESHOLD,
-        mixture=table_from_rows([row | {"repeat": 0, "order": i} for i, row in enumerate(train)], MIXTURE, "mixture"),
-        heldout=table_from_rows(heldout, GRADED, "heldout"),
+        mixture=build_table([row | {"repeat": 0, "order": i} for i, row in enumerate(train)], MIXTURE, "mixture"),
+        heldout=build_table(heldout, GRADED, "heldout"),
         metrics=metrics(steps, generator),
         ledger=ledger(train, generator),
         evaluation=evaluation(),

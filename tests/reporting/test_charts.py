@@ -5,15 +5,24 @@ import re
 
 import pytest
 
-from tasks.charts import Series, Stack, curves, deck, histogram, mean_scores, shares, training_curves
-from tasks.charts.panels import first_bin_from, thinned
+from tasks.charts import (
+    Series,
+    Stack,
+    add_styles,
+    draw_curves,
+    draw_histogram,
+    draw_shares,
+    draw_training_curves,
+    mean_scores,
+)
+from tasks.charts.panels import find_first_bin, thin_points
 from tasks.reporting.page import render
 from tests.reporting.synthetic_run import report_inputs
 
 
 @pytest.mark.long
 def test_training_curves_name_what_no_step_recorded():
-    fragment = training_curves([{"step": 1, "reward": 0.1, "reward/math": 0.2}, {"step": 2, "reward": 0.4}])
+    fragment = draw_training_curves([{"step": 1, "reward": 0.1, "reward/math": 0.2}, {"step": 2, "reward": 0.4}])
     assert fragment.count("<svg") == 1
     assert "all domains: from 0.1 at 1 to 0.4 at 2" in fragment
     assert "math: from 0.2 at 1 to 0.2 at 1" in fragment
@@ -30,7 +39,7 @@ def test_validation_has_its_benchmarks_at_its_versions_and_the_reward_at_every_s
         {"step": 2, "reward": 0.2, "validation/version": 0, "validation/score": 0.3, aime: 0.05},
         {"step": 3, "reward": 0.4, "validation/version": 2, "validation/score": 0.5, aime: 0.25},
     ]
-    fragment = training_curves(rows)
+    fragment = draw_training_curves(rows)
     assert "score: from 0.3 at 0 to 0.5 at 2" in fragment
     assert "aime: from 0.05 at 0 to 0.25 at 2" in fragment
     assert "reward in training: from 0.1 at 1 to 0.4 at 3" in fragment
@@ -38,15 +47,15 @@ def test_validation_has_its_benchmarks_at_its_versions_and_the_reward_at_every_s
 
 def test_the_reward_of_the_only_domain_is_drawn_once():
     rows = [{"step": step, "reward": 0.1 * step, "reward/math": 0.1 * step} for step in (1, 2)]
-    fragment = training_curves(rows)
+    fragment = draw_training_curves(rows)
     assert "all domains: from 0.1 at 1 to 0.2 at 2" in fragment
     assert "math" not in fragment.partition("Not recorded")[0]
-    assert "math: from" in training_curves([rows[0], {**rows[1], "reward/math": 0.3}])
+    assert "math: from" in draw_training_curves([rows[0], {**rows[1], "reward/math": 0.3}])
 
 
 def test_rewards_have_a_curve_each_by_name_and_none_for_their_spread():
     steps = [{"step": step, "reward": 0.5, "rewards/mine.f/mean": -1.5, "rewards/mine.f/std": 0.1} for step in (1, 2)]
-    fragment = training_curves(steps)
+    fragment = draw_training_curves(steps)
     assert "mine.f: from -1.5 at 1 to -1.5 at 2" in fragment
     assert "from 0.1 at" not in fragment
 
@@ -55,17 +64,17 @@ def test_validations_stand_at_the_version_that_was_validated():
     rows = [{"step": step, "reward": 0.5} for step in range(6)]
     rows[3] |= {"validation/version": 2.0, "validation/score": 0.25}
     rows[5] |= {"validation/version": 6.0, "validation/score": 0.75}
-    assert "score: from 0.25 at 2 to 0.75 at 6" in training_curves(rows)
+    assert "score: from 0.25 at 2 to 0.75 at 6" in draw_training_curves(rows)
 
 
 def test_a_deck_carries_the_style():
-    assert deck(training_curves([])).startswith("<style>")
+    assert add_styles(draw_training_curves([])).startswith("<style>")
 
 
 def test_gaps_stay_gaps():
     points = [(1, 1.0), (2, math.nan), (3, 2.0)]
-    assert "from 1 at 1 to 2 at 3" in curves("Loss", "nats", [Series("loss", points, "after")])
-    assert "nothing was recorded" in curves("Loss", "nats", [Series("loss", [(1, math.nan)], "after")])
+    assert "from 1 at 1 to 2 at 3" in draw_curves("Loss", "nats", [Series("loss", points, "after")])
+    assert "nothing was recorded" in draw_curves("Loss", "nats", [Series("loss", [(1, math.nan)], "after")])
 
 
 def test_mean_scores_split_at_the_threshold():
@@ -82,18 +91,18 @@ def test_mean_scores_split_at_the_threshold():
     [(0.625, 8, 5), (0.625, 4, 3), (0.625, 16, 10), (0.7, 10, 7), (1.0, 4, 4), (0.1, 3, 1)],
 )
 def test_the_line_stands_before_the_first_bar_of_dropped_prompts(rate, samples, first):
-    assert first_bin_from(rate, samples) == first
+    assert find_first_bin(rate, samples) == first
     assert [passed for passed in range(samples + 1) if passed / samples < rate] == list(range(first))
 
 
 def test_colours_are_themed_with_a_fallback():
-    fragment = shares("Parts", "prompts", ["a"], [Stack("one", [1.0], "blue"), Stack("two", [2.0], "orange")])
+    fragment = draw_shares("Parts", "prompts", ["a"], [Stack("one", [1.0], "blue"), Stack("two", [2.0], "orange")])
     assert "var(--chart-blue,#" in fragment
     assert "a: one 1, two 2" in fragment
 
 
 def test_labels_are_text_not_markup_or_formulas():
-    fragment = histogram("<b>", "prompts", ["$a$", "<i>"], [Stack("s", [1, 2], "blue")], x_label="x")
+    fragment = draw_histogram("<b>", "prompts", ["$a$", "<i>"], [Stack("s", [1, 2], "blue")], x_label="x")
     assert "<b>" not in fragment
     assert "<i>" not in fragment.replace('<i style="background', "")
     assert "$a$" in fragment
@@ -102,11 +111,11 @@ def test_labels_are_text_not_markup_or_formulas():
 def test_a_long_curve_keeps_its_extremes_and_its_ends():
     points = [(float(i), 0.0) for i in range(20_000)]
     points[777], points[15_000], points[123] = (777.0, 9.0), (15_000.0, -9.0), (123.0, math.nan)
-    thin = thinned(points)
+    thin = thin_points(points)
     assert len(thin) <= 302
     assert {points[0], points[-1], points[777], points[15_000]} <= set(thin)
     assert thin == sorted(thin)
-    assert thinned(points[:300]) == points[:300]
+    assert thin_points(points[:300]) == points[:300]
 
 
 @pytest.mark.complete
@@ -118,7 +127,7 @@ def test_the_page_of_20_000_steps_stays_under_a_megabyte():
 
 def test_the_labels_of_an_axis_differ_where_its_values_hardly_do():
     points = [(1, 0.9998), (2, 1.0009), (3, 1.0004)]
-    fragment = curves("Importance weight", "mean", [Series("weight", points, "after")], from_zero=False)
+    fragment = draw_curves("Importance weight", "mean", [Series("weight", points, "after")], from_zero=False)
     labels = re.findall(r">(1(?:\.\d+)?|0\.9\d+)</text>", fragment)
     assert len(labels) > 3
     assert len(set(labels) - {"1"}) >= len(labels) - 2, labels  # the step 1 as well

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from tasks.reporting import experiment
-from tasks.reporting.experiment import final_rows, lines
-from tasks.tables.parquet import table_from_rows
+from tasks.reporting.experiment import format_lines, make_final_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import EVALUATION
-from tasks.tables.single_domain import without_repeats
+from tasks.tables.single_domain import drop_repeats
 
 VARIANTS = {
     "slow": {"training": {"steps": 4, "optimizer": {"learning_rate": 0.1}}},
@@ -25,7 +25,7 @@ def figure(policy, value, baseline=None, metric="pass_rate"):
 
 
 def table(*rows):
-    return table_from_rows(rows, EVALUATION, "made up")
+    return build_table(rows, EVALUATION, "made up")
 
 
 TABLE = table(
@@ -113,7 +113,7 @@ def test_names_that_a_user_gives_are_escaped():
 
 
 def test_a_benchmark_has_a_row_and_the_baseline_no_difference():
-    (row,) = final_rows(TABLE, [COMPARED])
+    (row,) = make_final_rows(TABLE, [COMPARED])
     assert row["n"] == 40
     assert {name: sorted(figures) for name, figures in row["policies"].items()} == {
         "slow": ["rate"],
@@ -123,11 +123,11 @@ def test_a_benchmark_has_a_row_and_the_baseline_no_difference():
 
 def test_a_line_has_both_rates_and_the_corrected_p_value():
     compared = {**COMPARED, "benchmark": "all"}
-    assert lines([compared]) == [
+    assert format_lines([compared]) == [
         "held out: fast 70.0%, slow 50.0%, +20.0 points (+10.0 to +30.0, 95%), p = 0.02, 1,200 prompts, "
         "which detect 14.0 points or more"
     ]
-    [line] = lines([{**compared, "between_low": -0.05, "between_high": 0.45}])
+    [line] = format_lines([{**compared, "between_low": -0.05, "between_high": 0.45}])
     assert "+20.0 points (+10.0 to +30.0, 95%) over prompts, (-5.0 to +45.0, 95%) over runs, p = 0.02" in line
 
 
@@ -177,7 +177,7 @@ def test_a_step_without_a_reward_is_a_gap_and_a_version_without_validation_is_no
     monkeypatch.setattr(experiment.charts, "curves", lambda title, _, series, **__: drawn.update({title: series}) or "")
     rows = metrics(0.5)
     del rows[1]["reward"]
-    experiment._charts({"slow": [rows]})
+    experiment._draw_charts({"slow": [rows]})
     [(first, gap, last)] = [one.points for one in drawn["Reward in training"]]
     assert (first, gap[0], last) == ((1.0, 0.1), 2.0, (3.0, 0.7))
     assert math.isnan(gap[1])
@@ -187,7 +187,7 @@ def test_a_step_without_a_reward_is_a_gap_and_a_version_without_validation_is_no
 def test_the_range_of_several_runs_has_the_gap_of_their_curve():
     first, second = metrics(0.5), metrics(0.7)
     del first[1]["reward"]
-    drawn = "".join(experiment._charts({"slow": [first, second]}))
+    drawn = "".join(experiment._draw_charts({"slow": [first, second]}))
     assert drawn.count("<svg") >= 2, "it can be drawn"
 
 
@@ -195,7 +195,7 @@ def test_a_domain_that_has_all_prompts_is_shown_once():
     def rows(benchmark):
         return [{**figure(name, value), "benchmark": benchmark} for name, value in (("slow", 0.5), ("fast", 0.7))]
 
-    only = without_repeats(table(*rows("all"), *rows("math"), figure("slow", 0.1), figure("fast", 0.1)))
-    assert [row["benchmark"] for row in final_rows(only, [])] == ["all", "sums"]
+    only = drop_repeats(table(*rows("all"), *rows("math"), figure("slow", 0.1), figure("fast", 0.1)))
+    assert [row["benchmark"] for row in make_final_rows(only, [])] == ["all", "sums"]
     two = table(*rows("all"), *rows("math"), *rows("code"))
-    assert without_repeats(two) == two, "neither of two domains has all prompts"
+    assert drop_repeats(two) == two, "neither of two domains has all prompts"

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import yaml
 
 from tasks.lineage.code_digest import code_digest
-from tasks.lineage.differences import differences
+from tasks.lineage.differences import find_differences
 from tasks.lineage.provenance import made_from
 from tasks.machine.image import image
 from tasks.reporting.index import write_index
-from tasks.reporting.lineage import Output, images, model_card, rows, without_folders
+from tasks.reporting.lineage import Output, drop_folders, images, render_model_card, rows
 from tasks.tables.schemas import StageSummary
 
 KEPT, MIXTURE = "a" * 64, "b" * 64
@@ -46,7 +46,7 @@ FILES = {"data": "name: x\n", "training": "steps: 3\n", "evaluation": "engine: {
 
 
 def test_the_card_has_the_front_matter_that_the_hub_reads():
-    card = model_card("title", "allenai/Olmo-3-7B@main", "18.2% -> 28.6%", FILES, {"mine.f"})
+    card = render_model_card("title", "allenai/Olmo-3-7B@main", "18.2% -> 28.6%", FILES, {"mine.f"})
     front = yaml.safe_load(card.split("---")[1])
     assert front["base_model"] == "allenai/Olmo-3-7B"
     assert front["library_name"] == "transformers"
@@ -55,7 +55,7 @@ def test_the_card_has_the_front_matter_that_the_hub_reads():
     assert "--data data.yaml --training training.yaml --evaluation evaluation.yaml\n" in card
     assert "in a checkout of rlvr-flyte and with the code of `mine.f`:\n" in card
     assert "**Licence.** That of the initial checkpoint" in card
-    assert "base_model" not in model_card("title", "SmolLM2-135M-Instruct", "", {})
+    assert "base_model" not in render_model_card("title", "SmolLM2-135M-Instruct", "", {})
 
 
 def test_the_card_names_files_without_the_folders_of_this_machine(tmp_path):
@@ -63,7 +63,7 @@ def test_the_card_names_files_without_the_folders_of_this_machine(tmp_path):
     options = {
         "sources": [{"loader": {"path": str(tmp_path / "rows.jsonl")}, "columns": {"template": "/think {prompt}"}}]
     }
-    assert without_folders(options) == {
+    assert drop_folders(options) == {
         "sources": [{"loader": {"path": "rows.jsonl"}, "columns": {"template": "/think {prompt}"}}]
     }
 
@@ -102,7 +102,7 @@ def test_the_index_has_the_options_in_which_runs_differ(tmp_path):
     (tmp_path / "d").mkdir()
     part = {"title": "mine", "part": "train", "seconds": 3.0, "options": {"training": {"steps": 4}}}
     (tmp_path / "d" / "summary.json").write_text(json.dumps(part))
-    assert differences([*runs.values(), part["options"]]) == [
+    assert find_differences([*runs.values(), part["options"]]) == [
         ["training.steps = 4", "training.lora.rank = 8", "data.sources.sums.limit = 20"],
         ["training.steps = 6", "training.lora.rank = 8", "data.sources.sums.limit = 20"],
         ["training.steps = default", "training.lora.rank = 8", "data.sources.sums.limit = 9"],
@@ -122,7 +122,7 @@ def test_a_part_that_only_some_runs_have_is_one_line_and_is_compared_between_tho
         {"evaluation": {}, "training": {"steps": 1}},
         {"training": {"steps": 1}},
     ]
-    assert differences(runs) == [
+    assert find_differences(runs) == [
         [
             "evaluation.benchmarks.mine = given",
             "evaluation.benchmarks.other = given",
@@ -140,12 +140,12 @@ def test_a_part_that_only_some_runs_have_is_one_line_and_is_compared_between_tho
 
 def test_an_option_of_a_part_is_compared_between_the_runs_that_have_the_part():
     with_part = [{"evaluation": {"benchmarks": [{"name": "mine", "margin": margin}]}} for margin in (0.1, 0.2)]
-    assert differences([*with_part, {"evaluation": {}}]) == [
+    assert find_differences([*with_part, {"evaluation": {}}]) == [
         ["evaluation.benchmarks.mine = given", "evaluation.benchmarks.mine.margin = 0.1"],
         ["evaluation.benchmarks.mine = given", "evaluation.benchmarks.mine.margin = 0.2"],
         ["evaluation.benchmarks.mine = not given"],
     ]
-    assert differences(with_part) == [
+    assert find_differences(with_part) == [
         ["evaluation.benchmarks.mine.margin = 0.1"],
         ["evaluation.benchmarks.mine.margin = 0.2"],
     ]
@@ -153,9 +153,9 @@ def test_an_option_of_a_part_is_compared_between_the_runs_that_have_the_part():
 
 def test_two_spellings_of_a_path_are_no_difference():
     paths = ["/home/me/mine/other/../rows.csv", "/home/me/./mine/rows.csv"]
-    assert differences([{"data": {"path": path, "paths": [path]}} for path in paths]) == [[], []]
+    assert find_differences([{"data": {"path": path, "paths": [path]}} for path in paths]) == [[], []]
     texts = ["a ratio: 1/2", "https://example.org/a/../b"]
-    assert differences([{"data": {"text": text}} for text in texts]) == [
+    assert find_differences([{"data": {"text": text}} for text in texts]) == [
         ['data.text = "a ratio: 1/2"'],
         ['data.text = "https://example.org/a/../b"'],
     ]

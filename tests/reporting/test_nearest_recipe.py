@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tasks.config.loading import load_yaml
-from tasks.inputs.files import RECIPES, Recipe, quickstart
+from tasks.inputs.files import RECIPES, Recipe, load_quickstart
 from tasks.inputs.minimal_options import written_options
 from tasks.reporting.index import write_index
-from tasks.reporting.nearest_recipe import nearest_recipe, origin_json
+from tasks.reporting.nearest_recipe import find_nearest_recipe, make_origin_json
 
 pytestmark = pytest.mark.long  # it reads every recipe
 
@@ -19,25 +19,25 @@ def written(recipe, **changes):
 
 def test_a_recipe_that_ships_is_its_own():
     for path in RECIPES.glob("*.yaml"):
-        assert nearest_recipe(written_options(load_yaml(Recipe, path))) == (path.stem, [])
+        assert find_nearest_recipe(written_options(load_yaml(Recipe, path))) == (path.stem, [])
 
 
 def test_what_was_overridden_is_named_with_its_value():
-    quick = quickstart()[1]
+    quick = load_quickstart()[1]
     usual = Recipe.model_fields["checkpoint_every"].default
     options = written(quick, steps=3, data="mine.yaml", seed=quick.seed + 1, checkpoint_every=usual)
-    nearest, overridden = nearest_recipe(options)
+    nearest, overridden = find_nearest_recipe(options)
     assert nearest == "quickstart"
     assert sorted(overridden) == ["checkpoint_every = default", f"seed = {quick.seed + 1}", "steps = 3"]
     olmo = load_yaml(Recipe, RECIPES / "olmo3_think_7b.yaml")
-    assert nearest_recipe(written(olmo, steps=3)) == ("olmo3_think_7b", ["steps = 3"])
+    assert find_nearest_recipe(written(olmo, steps=3)) == ("olmo3_think_7b", ["steps = 3"])
 
 
 def test_the_index_names_model_recipe_and_what_was_overridden(tmp_path):
-    quick = quickstart()[1]
+    quick = load_quickstart()[1]
     for name, steps in (("a", quick.steps), ("b", 3)):
         (tmp_path / name).mkdir()
-        summary = origin_json(quick.model, written(quick, steps=steps)) | {"seconds": 1.0, "title": "sums"}
+        summary = make_origin_json(quick.model, written(quick, steps=steps)) | {"seconds": 1.0, "title": "sums"}
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
     many = {"seconds": 1.0, "recipe": "grpo", "overridden": [f"<{i}> = 1" for i in range(10)]}
     (tmp_path / "c").mkdir()

@@ -12,10 +12,10 @@ import pytest
 from tasks.reporting import sections
 from tasks.reporting.formats import shorten
 from tasks.reporting.page import ReportInputs, render
-from tasks.reporting.page_templates import templates
-from tasks.reporting.reward_means import reward_means
-from tasks.reporting.sample_responses import samples
-from tasks.tables.parquet import TableError, table_from_rows
+from tasks.reporting.page_templates import load_templates
+from tasks.reporting.reward_means import compute_reward_means
+from tasks.reporting.sample_responses import choose_samples
+from tasks.tables.parquet import TableError, build_table
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, set_aside_row
 from tests.excerpts.shown import as_episodes
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
@@ -140,8 +140,8 @@ def test_hostile_text_is_escaped_everywhere(inputs):
             inputs,
             title=hostile,
             spec_yaml=hostile,
-            after=table_from_rows(rollouts, ROLLOUTS, "after"),
-            set_aside=table_from_rows(set_aside, SET_ASIDE, "set_aside"),
+            after=build_table(rollouts, ROLLOUTS, "after"),
+            set_aside=build_table(set_aside, SET_ASIDE, "set_aside"),
             metrics=[metric],
             lineage={hostile: hostile},
         )
@@ -156,7 +156,7 @@ def test_hostile_text_is_escaped_everywhere(inputs):
 )
 def test_any_text_of_a_model_makes_a_page_that_can_be_written(inputs, text):
     rollouts = [row | {"response": text, "detail": text} for row in inputs.after.to_pylist()[:4]]
-    page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
+    page = render(dataclasses.replace(inputs, after=build_table(rollouts, ROLLOUTS, "after")))
     assert len(page.encode()) < 10_000_000
     Page(page)
 
@@ -164,7 +164,7 @@ def test_any_text_of_a_model_makes_a_page_that_can_be_written(inputs, text):
 @pytest.mark.long
 def test_a_sample_has_the_reason_of_the_verifier_and_the_page_names_the_commands(inputs):
     rollouts = [row | {"detail": f"reason <{row['sample']}>"} for row in inputs.after.to_pylist()]
-    page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
+    page = render(dataclasses.replace(inputs, after=build_table(rollouts, ROLLOUTS, "after")))
     shown = [int(number) for number in re.findall(r"verifier: reason &lt;(\d+)&gt;", page)]
     samples = page[page.index('id="samples"') :]
     assert shown == [int(number) for number in re.findall(r"<b>after</b>[^·]*· shown: sample (\d+)", samples)] != []
@@ -195,7 +195,7 @@ def test_unjudged_completions_are_counted_and_not_shown(inputs):
         "error": "judge unreachable",
         "response": "never judged",
     }
-    page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
+    page = render(dataclasses.replace(inputs, after=build_table(rollouts, ROLLOUTS, "after")))
     assert "0 completions before, 1 after" in page
     assert "never judged" not in page
 
@@ -252,7 +252,7 @@ def test_a_run_without_a_difficulty_filter_drops_nothing_as_too_easy(inputs):
     tables = {name: unmeasured(getattr(inputs, name)) for name in ("graded", "mixture", "heldout")}
     page = render(dataclasses.replace(inputs, max_mean_score=None, **tables))
     assert "No difficulty was measured." in page
-    total = sections.funnels(inputs.set_aside, tables["graded"], tables["mixture"], tables["heldout"], None)[-1]
+    total = sections.count_funnels(inputs.set_aside, tables["graded"], tables["mixture"], tables["heldout"], None)[-1]
     assert (total.too_easy, total.too_hard, total.selected) == (0, 0, inputs.graded.num_rows)
 
 
@@ -261,7 +261,7 @@ def test_both_figures_and_every_reward_are_on_the_page_by_name(inputs):
     page = render(dataclasses.replace(inputs, metrics=metrics))
     assert "Held-out pass rate" in page
     assert "Held-out mean score, which counts partial scores and every reward: 30.1% → 49.8%" in page
-    rows = {row["name"]: row for row in reward_means(inputs.summaries, inputs.before, inputs.after, metrics)}
+    rows = {row["name"]: row for row in compute_reward_means(inputs.summaries, inputs.before, inputs.after, metrics)}
     assert rows.keys() == {"math", "rewards.in_tags"}
     assert rows["rewards.in_tags"]["after"] == 1.0
     assert (rows["math"]["first_step"], rows["math"]["last_step"], rows["math"]["difficulty"]) == (0.125, 0.125, None)
@@ -286,7 +286,7 @@ def test_a_table_of_another_schema_is_named(inputs):
 
 
 def test_funnels_account_for_every_row(inputs):
-    *sources, total = sections.funnels(
+    *sources, total = sections.count_funnels(
         inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score
     )
     assert total.rows == inputs.graded.num_rows + inputs.set_aside.num_rows
@@ -305,7 +305,7 @@ def test_rejections_show_the_most_frequent_reason_with_its_first_row(inputs):
 
 
 def test_samples_are_chosen_by_rule(inputs):
-    chosen = samples(inputs.before, inputs.after, inputs.heldout)
+    chosen = choose_samples(inputs.before, inputs.after, inputs.heldout)
     gains = [sample["gain"] for sample in chosen]
     assert [sample["verdict"] for sample in chosen[:3]] == ["improved"] * 3
     assert {sample["prompt"]["domain"] for sample in chosen[:2]} == {"math", "precise_if"}
@@ -314,13 +314,15 @@ def test_samples_are_chosen_by_rule(inputs):
     assert len(worse) <= 1
     assert all(sample["gain"] < 0 for sample in worse)
     shuffle = np.random.default_rng(1).permutation
-    again = samples(*(table.take(shuffle(table.num_rows)) for table in (inputs.before, inputs.after, inputs.heldout)))
+    again = choose_samples(
+        *(table.take(shuffle(table.num_rows)) for table in (inputs.before, inputs.after, inputs.heldout))
+    )
     assert again == chosen
 
 
 def test_samples_show_the_turns_of_episodes(inputs):
-    template = templates().get_template("samples.html.j2")
-    chosen = samples(inputs.before, as_episodes(inputs.after, "50", "75"), inputs.heldout)
+    template = load_templates().get_template("samples.html.j2")
+    chosen = choose_samples(inputs.before, as_episodes(inputs.after, "50", "75"), inputs.heldout)
     shown = template.render(samples=chosen)
     assert shown.count('<ol class="episode">') == shown.count("<pre>Higher.</pre>") == len(chosen) > 0
     assert shown.count("<pre>The answer is ") == len(chosen)  # single responses of the initial checkpoint
@@ -340,7 +342,7 @@ def test_of_pass_at_k_the_page_shows_powers_of_two_and_the_largest():
         for benchmark, most in sizes.items()
         if not metric.startswith("pass@") or int(metric.removeprefix("pass@")) <= most
     ]
-    shown = {name: [row["metric"] for row in sections.shown(rows) if row["benchmark"] == name] for name in sizes}
+    shown = {name: [row["metric"] for row in sections.select_shown(rows) if row["benchmark"] == name] for name in sizes}
     assert shown["all"] == ["pass_rate", "pass@2", "pass@4", "pass@8", "pass@16", "pass@32", "rewards/pass@3"]
     assert shown["code"] == ["pass_rate", "pass@2", "pass@4", "pass@6", "rewards/pass@3"]
 

@@ -14,7 +14,7 @@ from tasks.charts import decks
 from tasks.commands.diff import diff
 from tasks.reporting import experiment, page
 from tasks.reporting.index import write_index
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import EVALUATION, MIXTURE
 from tests import browser
 from tests.mixing.test_mix import SIZES, run
@@ -70,7 +70,7 @@ def _write_experiment(path):
     rewards = [figure(name, 0.25, metric="rewards/tidy") for name in VARIANTS]
     runs = {name: [metrics(5, np.random.default_rng(1))] for name in VARIANTS}
     reports = {"slow": [f"../../{RUN}/report.html"], "fast": [f"../../{OTHER}/report.html"]}
-    table = table_from_rows([*rates, *rewards], EVALUATION, "made up")
+    table = build_table([*rates, *rewards], EVALUATION, "made up")
     summaries = {name: [{"cost": COST}] for name in VARIANTS}
     compared = [COMPARED, {**COMPARED, "benchmark": "all"}]
     path.write_text(experiment.render("rates", VARIANTS, runs, table, compared, summaries, reports))

@@ -8,8 +8,8 @@ import pytest
 
 from tasks.config.loading import load_yaml
 from tasks.flyte.local_run import PartRun
-from tasks.inputs.files import DataFile, quickstart
-from tasks.reporting.parts import carried, publish, responses_of
+from tasks.inputs.files import DataFile, load_quickstart
+from tasks.reporting.parts import collect_carried, find_responses, publish
 
 TABLES = (
     "prompts",
@@ -39,7 +39,7 @@ def run(tmp_path):
 
 
 def names(given, *made):
-    return set(carried(given, {name: Path(f"{name}.parquet") for name in made}))
+    return set(collect_carried(given, {name: Path(f"{name}.parquet") for name in made}))
 
 
 def test_after_data_there_is_the_model_and_nothing_of_the_old_tables(run):
@@ -64,7 +64,7 @@ def test_an_input_of_the_users_own_is_taken_by_the_name_of_the_result_and_no_oth
     own = tmp_path / "checkpoint.5"
     own.mkdir()
     given = {"model": own, "graded": run / "graded.parquet", "batch": tmp_path / "rows.parquet"}
-    taken = carried(given, {"mixture": Path("mixture.parquet")})
+    taken = collect_carried(given, {"mixture": Path("mixture.parquet")})
     assert taken["model"] == own
     assert "rows.parquet" not in taken
     assert "policy" not in taken
@@ -82,16 +82,16 @@ def test_the_files_of_a_part_are_in_its_folder(tmp_path, monkeypatch):
         files={"page": tmp_path / "page.html"},
         summaries=[],
         values={},
-        specs={"data": quickstart()[0]},
+        specs={"data": load_quickstart()[0]},
     )
     publish(part)
-    assert load_yaml(DataFile, tmp_path / "outputs" / "latest" / "data.yaml") == quickstart()[0]
+    assert load_yaml(DataFile, tmp_path / "outputs" / "latest" / "data.yaml") == load_quickstart()[0]
 
 
 def test_the_address_of_trainings_responses_is_taken_over_with_the_ledger(run):
     (run / "ledger.parquet").touch()
     (run / "summary.json").write_text(json.dumps({"responses": "outputs/runs/abc/rollouts"}))
-    assert responses_of({"ledger.parquet": run / "ledger.parquet"}) == {"responses": "outputs/runs/abc/rollouts"}
-    assert responses_of({"model": run / "model"}) == {}
+    assert find_responses({"ledger.parquet": run / "ledger.parquet"}) == {"responses": "outputs/runs/abc/rollouts"}
+    assert find_responses({"model": run / "model"}) == {}
     (run / "summary.json").write_text("{}")
-    assert responses_of({"ledger.parquet": run / "ledger.parquet"}) == {}
+    assert find_responses({"ledger.parquet": run / "ledger.parquet"}) == {}

@@ -4,13 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks.reporting.publication import new_run
+from tasks.reporting.publication import publish_run
 
 BEGAN = datetime(2026, 11, 23, 9, 30, tzinfo=UTC)
 
 
 def publish(outputs, text, began=BEGAN):
-    with new_run(outputs, began, text * 8) as (folder, final):
+    with publish_run(outputs, began, text * 8) as (folder, final):
         (folder / "page").write_text(text)
     return final
 
@@ -26,7 +26,7 @@ def test_a_run_has_a_folder_of_its_own_and_latest_is_the_newest(tmp_path):
 
 def test_a_run_that_fails_leaves_nothing_and_the_link_as_it_was(tmp_path):
     first = publish(tmp_path, "a")
-    with pytest.raises(IsADirectoryError), new_run(tmp_path, BEGAN, "b" * 8) as (folder, _):
+    with pytest.raises(IsADirectoryError), publish_run(tmp_path, BEGAN, "b" * 8) as (folder, _):
         folder.write_text("a folder is no file")
     assert {path.name for path in tmp_path.iterdir()} == {first.name, "latest"}
     assert (tmp_path / "latest" / "page").read_text() == "a"

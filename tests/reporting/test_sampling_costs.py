@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tasks.reporting.page import render
-from tasks.reporting.sampling_costs import sampling_costs
+from tasks.reporting.sampling_costs import compute_sampling_costs
 from tasks.tables.schemas import StageSummary
 from tests.reporting.reader import Reader
 from tests.reporting.synthetic_run import report_inputs
@@ -42,7 +42,7 @@ SUMMARIES = [
 
 def test_the_price_is_that_of_the_engines_seconds_on_its_gpus():
     """180 s of 2 GPUs are 0.1 GPU hours, and 36 s are 0.02."""
-    rows = sampling_costs(SUMMARIES, "this", 3.0)
+    rows = compute_sampling_costs(SUMMARIES, "this", 3.0)
     assert [(row["benchmark"], row["policy"], row["price"], row["origin"]) for row in rows] == [
         ("heldout", "before", pytest.approx(0.15), "this run"),
         ("heldout", "after", pytest.approx(0.3), "an earlier run"),
@@ -52,8 +52,11 @@ def test_the_price_is_that_of_the_engines_seconds_on_its_gpus():
 
 
 def test_without_gpus_or_their_price_there_is_no_price():
-    assert {row["price"] for row in sampling_costs(SUMMARIES)} == {None}
-    assert sampling_costs([evaluation("before", took("heldout", 100, 90.0), gpus=0.0)], "this", 3.0)[0]["price"] is None
+    assert {row["price"] for row in compute_sampling_costs(SUMMARIES)} == {None}
+    assert (
+        compute_sampling_costs([evaluation("before", took("heldout", 100, 90.0), gpus=0.0)], "this", 3.0)[0]["price"]
+        is None
+    )
 
 
 @pytest.mark.long

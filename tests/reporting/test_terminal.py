@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from tasks.reporting.terminal import print_summary, stages_json, summary_json
+from tasks.reporting.terminal import make_stages_json, make_summary_json, print_summary
 from tasks.tables.schemas import StageSummary
 from tests.reporting.synthetic_run import evaluation, summaries
 
@@ -19,7 +19,7 @@ def summary(**changes):
         "report": "runs/report.html",
         "tokens_per_second": 312.4,
     }
-    return summary_json(evaluation(), summaries(), **(arguments | changes))
+    return make_summary_json(evaluation(), summaries(), **(arguments | changes))
 
 
 def printed(found, *, terminal: bool = False, stages=None, **options) -> str:
@@ -46,7 +46,7 @@ def test_a_stage_of_another_run_was_cached():
 
 def test_summary_needs_an_overall_pass_rate():
     with pytest.raises(ValueError, match="benchmark 'all'"):
-        summary_json(evaluation(("math",)), summaries(), run="this", seconds=1.0, report="r.html")
+        make_summary_json(evaluation(("math",)), summaries(), run="this", seconds=1.0, report="r.html")
 
 
 def test_printed_lines_say_what_a_person_wants_to_know():
@@ -115,7 +115,7 @@ def test_each_benchmark_has_its_gain_and_p_value_in_the_last_lines():
     stages[-1].facts["comparisons"].append(
         {"policy": "after", "baseline": "before", "benchmark": "precise_if", "p_value": 0.02, "adjusted_p_value": 0.04}
     )
-    found = summary_json(evaluation(), stages, run="this", seconds=700.0, report="r.html")
+    found = make_summary_json(evaluation(), stages, run="this", seconds=700.0, report="r.html")
     assert (
         found["benchmarks"]["precise_if"].items() >= {"before": 0.234, "after": 0.445, "n": 64, "p_value": 0.04}.items()
     )
@@ -130,5 +130,5 @@ def test_the_summary_has_the_address_of_trainings_responses_and_no_count_of_othe
         StageSummary(stage, datetime.now(UTC), 1.0, "", {"rollouts": value})
         for stage, value in {"difficulty": 577, "training": "s3://bucket/rlvr-runs/abc/rollouts"}.items()
     ]
-    assert stages_json(made, "this")["responses"] == "s3://bucket/rlvr-runs/abc/rollouts"
-    assert "responses" not in stages_json(made[:1], "this")
+    assert make_stages_json(made, "this")["responses"] == "s3://bucket/rlvr-runs/abc/rollouts"
+    assert "responses" not in make_stages_json(made[:1], "this")

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from tasks.commands.group import rlvr
-from tasks.reporting.trace import TraceError, find, find_row, lines
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.reporting.trace import TraceError, find, find_row, format_lines
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import (
     EVALUATION_ROLLOUTS,
     GRADED,
@@ -119,12 +119,12 @@ def run(tmp_path):
         "ledger": (LEDGER, [group(8, "trained", 6), group(2, "stale", None)]),
     }
     for name, (schema, rows) in tables.items():
-        write_table(tmp_path / f"{name}.parquet", table_from_rows(rows, schema, name), schema)
+        write_table(tmp_path / f"{name}.parquet", build_table(rows, schema, name), schema)
     return tmp_path
 
 
 def test_a_life_is_told_in_the_order_of_the_pipeline(run):
-    assert list(lines(find(run, ID[:6]))) == [
+    assert list(format_lines(find(run, ID[:6]))) == [
         f"prompt      {ID}, math, judged by math",
         "from        row 1 of source products",
         "            What is 1 times 7?",
@@ -150,7 +150,7 @@ def test_episodes_are_told_turn_by_turn_once_for_each_policy(run):
         ),
     }
     for name, (schema, rows) in tables.items():
-        write_table(run / f"{name}.parquet", table_from_rows(rows, schema, name), schema)
+        write_table(run / f"{name}.parquet", build_table(rows, schema, name), schema)
     printed = CliRunner().invoke(rlvr, ["trace", ID, "--run", str(run)]).output.splitlines()
     assert printed[-9:] == [
         "evaluation  before scores ?, after scores 1",
@@ -168,10 +168,10 @@ def test_episodes_are_told_turn_by_turn_once_for_each_policy(run):
 
 def test_a_row_is_found_by_its_source_whether_it_became_a_prompt_or_not(run):
     assert find_row(run, "products", 1) == find(run, ID)
-    assert list(lines(find_row(run, "products", 5))) == [
+    assert list(format_lines(find_row(run, "products", 5))) == [
         "set aside   row 5 of products by sourcing (malformed): no such column"
     ]
-    assert "kept" not in " ".join(lines(find(run, SECOND["prompt_id"]))).replace("not kept", "")
+    assert "kept" not in " ".join(format_lines(find(run, SECOND["prompt_id"]))).replace("not kept", "")
 
 
 @pytest.mark.parametrize(

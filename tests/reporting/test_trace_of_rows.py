@@ -16,12 +16,12 @@ from tasks.difficulty.task import select_prompts
 from tasks.flyte.stages import config_digest
 from tasks.mixing.spec import Limits, MixtureSpec
 from tasks.mixing.task import mix_prompts
-from tasks.reporting.earlier_rows import with_earlier
-from tasks.reporting.trace import TraceError, find, find_row, lines
-from tasks.sourcing.loaders import fingerprinted
+from tasks.reporting.earlier_rows import write_with_earlier
+from tasks.reporting.trace import TraceError, find, find_row, format_lines
+from tasks.sourcing.loaders import add_fingerprint
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.task import source_prompts
-from tasks.tables.parquet import read_table, table_from_rows, write_table
+from tasks.tables.parquet import build_table, read_table, write_table
 from tasks.tables.schemas import PROMPTS, ROLLOUTS, SET_ASIDE
 
 CONTROL = "<|im_end|>"
@@ -39,7 +39,7 @@ def source(name, paths, **changes):
     loader = {"kind": "jsonl", "path": list(map(str, paths))}
     columns = {"prompt": "q", "ground_truth": "a"}
     named = {"name": name, "domain": "math", "verifier": "math", "loader": loader, "columns": columns}
-    return fingerprinted(SourceSpec.model_validate(named | changes))
+    return add_fingerprint(SourceSpec.model_validate(named | changes))
 
 
 def read(*sources):
@@ -57,7 +57,7 @@ def rollouts(path, prompts, score_of):
     row = dict.fromkeys(ROLLOUTS.names)
     row |= {"response": "4", "num_tokens": 1, "finish_reason": "stop", "policy": "initial", "sample": 0}
     scored = [row | {"prompt_id": one["prompt_id"], "score": score_of(one), "passed": False} for one in prompts]
-    table = table_from_rows(scored, ROLLOUTS, "rollouts")
+    table = build_table(scored, ROLLOUTS, "rollouts")
     return FlyteFile(str(write_table(path, table, ROLLOUTS)))
 
 
@@ -113,7 +113,7 @@ def run(tmp_path_factory):
 
 
 def told(run, source, row):
-    return list(lines(find_row(run, source, row)))
+    return list(format_lines(find_row(run, source, row)))
 
 
 def test_a_row_is_named_with_its_file(run):
@@ -152,7 +152,7 @@ def test_a_repeat_of_an_escaped_prompt_leads_to_the_prompt_that_is_kept(run):
     assert "< |im_end|>" in escaped.prompt["messages"][0]["content"]
     assert find_row(run, "mine", 10) == escaped
     current = escaped.prompt["prompt_id"]
-    [repeat] = [line for line in lines(escaped) if line.startswith("set aside")]
+    [repeat] = [line for line in format_lines(escaped) if line.startswith("set aside")]
     assert repeat.endswith(f"by sourcing (duplicate): duplicate of row 9, kept: {current[:8]}")
     [earlier] = {
         row["prompt_id"]
@@ -170,7 +170,7 @@ def test_a_contaminated_row_is_told_with_both_texts(run):
     assert "kept" not in contaminated[0]
     assert contaminated[1:] == [f"            its text: {QUESTION} Explain.", f"            the question: {QUESTION}"]
     question = contaminated[0].rpartition("question: ")[2]
-    assert list(lines(find(run, question))) == contaminated
+    assert list(format_lines(find(run, question))) == contaminated
 
 
 def test_a_prompt_outside_the_bounds_is_told_which_one(run):
@@ -193,7 +193,7 @@ def test_a_mixture_that_is_made_again_keeps_what_is_known_of_earlier_stages(run,
         shutil.copy(run / f"{name}.parquet", tmp_path / f"{name}.parquet")
     for name in ("mixture", "heldout"):
         shutil.copy(str(getattr(again, name)), tmp_path / f"{name}.parquet")
-    with_earlier(str(again.set_aside), [run / "selected.parquet"], tmp_path / "set_aside.parquet")
+    write_with_earlier(str(again.set_aside), [run / "selected.parquet"], tmp_path / "set_aside.parquet")
     for source, row in (("mine", 11), ("mine", 10), ("mine", 3), ("some", 3), ("odd", 4)):
         known, still_known = (
             [line for line in told(folder, source, row) if not line.startswith(("difficulty", "mixture"))]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.rollouts.headlines import sampling_headline
+from tasks.rollouts.headlines import format_sampling_headline
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,6 @@ from tasks.rollouts.headlines import sampling_headline
     ],
 )
 def test_a_speed_is_only_named_if_something_was_generated(generated, expected):
-    assert sampling_headline(120, "responses", generated=generated, tokens=1000, tokens_per_second=50.0) == expected
+    assert (
+        format_sampling_headline(120, "responses", generated=generated, tokens=1000, tokens_per_second=50.0) == expected
+    )

@@ -15,7 +15,7 @@ from tasks.generation.interface import EngineError, EngineOptionsError
 from tasks.rollouts.policy_server import open_server
 from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.chat.config import JudgeConfig, ServerConfig
-from tasks.verifiers.chat.server import serving
+from tasks.verifiers.chat.server import serve
 from tests.generation.conftest import CONTEXT
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, Reply, failing, scripted
 
@@ -68,7 +68,7 @@ def test_a_server_answers_as_an_engine_of_the_stage(tiny_model, loop, engine):
     judge = JudgeConfig(model=str(tiny_model), server=options)
     greedy = SamplingConfig(max_tokens=24, temperature=0.0)
     prompts = [[first, 7, 9] for first in range(3, 11)]
-    with serving(judge) as served:
+    with serve(judge) as served:
         endpoint = EndpointConfig(url=served.url, model=served.model, api_key_env=served.api_key_env)
 
         async def answers():
@@ -121,7 +121,7 @@ def test_a_server_takes_no_option_of_sampling_from_the_models_files(tiny_model, 
     """vLLM's own reading of the request, with a generation_config.json that sets all that it may set."""
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-    from tasks.generation.engine_sampling import sampling_parameters
+    from tasks.generation.engine_sampling import build_sampling_parameters
 
     sampling = SamplingConfig(max_tokens=8, **options)
     with server(lambda _: answered("one")) as endpoint:
@@ -131,7 +131,7 @@ def test_a_server_takes_no_option_of_sampling_from_the_models_files(tiny_model, 
     names = (*penalties, "temperature", "top_p", "top_k", "min_p")
     of_files = dict.fromkeys(names, 0.5) | {"top_k": 20, "repetition_penalty": 1.1}
     read = CompletionRequest(**request).to_sampling_params(8, of_files)
-    ours = sampling_parameters(sampling, seed=0, with_logprobs=False)
+    ours = build_sampling_parameters(sampling, seed=0, with_logprobs=False)
     assert {name: getattr(read, name) for name in names} == {name: getattr(ours, name) for name in names}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.difficulty.stopping import Bounds, remaining
+from tasks.difficulty.stopping import Bounds, count_remaining
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion, EngineError
 from tasks.rollouts.judged_by import JudgedBy
@@ -60,7 +60,7 @@ class CountingEngine:
 @pytest.fixture
 def engine(monkeypatch):
     made = CountingEngine()
-    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", made)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", made)
     return made
 
 
@@ -141,7 +141,7 @@ def test_a_mended_verifier_and_another_ground_truth_judge_anew_and_generate_noth
 @pytest.mark.long
 @pytest.mark.parametrize("early", [False, True])
 def test_another_engine_generates_again_and_a_text_that_has_a_verdict_is_not_judged_again(engine, draw, pool, early):
-    stop = {"remaining": partial(remaining, samples=4, bounds=Bounds())} if early else {}
+    stop = {"remaining": partial(count_remaining, samples=4, bounds=Bounds())} if early else {}
     float32, bfloat16 = (ENGINE.model_copy(update={"dtype": dtype}) for dtype in ("float32", "bfloat16"))
     sandbox = JudgedBy(VerifiersConfig(code={"test_seconds": 3}), "")
 
@@ -187,7 +187,7 @@ def test_early_stopping_draws_less_and_the_same_whatever_is_cached_already(engin
     if cached:
         full = draw(sampling=SAMPLING.model_copy(update={"samples": 8}))
     engine.requests.clear()
-    stop = partial(remaining, samples=8, bounds=Bounds())
+    stop = partial(count_remaining, samples=8, bounds=Bounds())
     stopped = draw(sampling=SAMPLING.model_copy(update={"samples": 8}), remaining=stop)
     assert sum(draw.made.counts[0]) == stopped.num_rows < 48
     assert len(engine.requests) == (0 if cached else stopped.num_rows)

@@ -7,13 +7,13 @@ import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
-from tasks.rollouts.jobs import interleaved
+from tasks.rollouts.jobs import interleave
 from tasks.rollouts.judged_by import JudgedBy
-from tasks.rollouts.judging import RolloutError, check_prompts, judgeable
+from tasks.rollouts.judging import RolloutError, check_prompts, split_judgeable
 from tasks.rollouts.rollout_cache import RolloutCache
 from tasks.rollouts.sample_and_score import Rollouts, sample_and_score
 from tasks.rollouts.sampling_loop import Generated, Sampled, Workload
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, canonical_json, prompt_id
 from tasks.verifiers import VerifiersConfig
 
@@ -26,7 +26,7 @@ JUDGED_BY = JudgedBy(VerifiersConfig(), "")
 
 
 def cache_in(folder, judged_by=JUDGED_BY, sampling=SAMPLING, engine=ENGINE):
-    return RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", engine, sampling, judged_by)
+    return RolloutCache.open(fsspec.filesystem("file"), str(folder / "cache"), "policy", engine, sampling, judged_by)
 
 
 def scored(prompts, model, folder, stage="difficulty", **options):
@@ -51,7 +51,7 @@ def table(*contents, verifier="precise_if", truth=NO_COMMA):
                 "row": i,
             }
         )
-    return table_from_rows(rows, PROMPTS, "prompts")
+    return build_table(rows, PROMPTS, "prompts")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def no_engine(monkeypatch):
     def started(*_args, **_options):
         pytest.fail("an engine was started")
 
-    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", started)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", started)
 
 
 def test_prompts_that_need_what_this_machine_lacks_are_set_aside_with_the_reason(monkeypatch):
@@ -69,13 +69,13 @@ def test_prompts_that_need_what_this_machine_lacks_are_set_aside_with_the_reason
     arguments = [{"num_sentences": 2, "relation": "at least"}]
     sentences = {"instruction_ids": ["length_constraints:number_sentences"], "kwargs": arguments}
     prompts = pa.concat_tables([table("one", "two"), table("three", truth=sentences)])
-    fit, set_aside = judgeable(prompts, VerifiersConfig(), "difficulty")
+    fit, set_aside = split_judgeable(prompts, VerifiersConfig(), "difficulty")
     assert fit.num_rows == 2
     [row] = set_aside.to_pylist()
     assert (row["kind"], row["value"]) == ("environment", "three")
     assert "needs the NLTK resource tokenizers/punkt_tab" in row["reason"]
     with pytest.raises(RolloutError, match="source 'test': none of its 1 prompts can be scored here: length_constr"):
-        judgeable(table("three", truth=sentences), VerifiersConfig(), "difficulty")
+        split_judgeable(table("three", truth=sentences), VerifiersConfig(), "difficulty")
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_m
 
 def test_prompts_of_each_verifier_come_at_an_even_pace_and_in_their_own_order():
     verifiers = ["math"] * 6 + ["chat_open"] * 2 + ["code"]
-    assert interleaved(verifiers) == [0, 1, 6, 2, 8, 3, 4, 7, 5]
-    assert interleaved(["math"] * 4) == [0, 1, 2, 3]
-    assert interleaved([]) == []
+    assert interleave(verifiers) == [0, 1, 6, 2, 8, 3, 4, 7, 5]
+    assert interleave(["math"] * 4) == [0, 1, 2, 3]
+    assert interleave([]) == []
 
 
 def test_cached_responses_count_as_responses_and_not_as_generated():
@@ -116,7 +116,7 @@ def test_cached_responses_count_as_responses_and_not_as_generated():
     sampled = Sampled([[3], []], [Generated(2, 1, 9, 0.5), Generated(0, 0, 0, 0.0)], 1.0, 0.5, {})
     made = Rollouts([three, ROLLOUTS.empty_table()], SET_ASIDE.empty_table(), sampled)
     names = ("name", "responses", "tokens", "generated_responses", "generated_tokens", "engine_seconds")
-    assert [tuple(row[name] for name in names) for row in made.took(["quiz", "none"])] == [
+    assert [tuple(row[name] for name in names) for row in made.describe_workloads(["quiz", "none"])] == [
         ("quiz", 3, 21, 1, 9, 0.5),
         ("none", 0, 0, 0, 0, 0.0),
     ]
@@ -136,7 +136,7 @@ class BrokenEngine:
 
 
 def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_path):
-    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", lambda *_: BrokenEngine())
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):
         scored(table("Answer"), tiny_model, tmp_path)
 

@@ -32,7 +32,7 @@ def prompts(room, verifier="environment", truth=None, **columns):
 def scored(tiny_model, tmp_path, monkeypatch):
     def score(prompts, config=ENGINE):
         engine = CountingEngine()
-        monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", engine)
+        monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", engine)
         rollouts = sample_and_score(
             [Workload(prompts, SAMPLING, cache_in(tmp_path))],
             tiny_model,

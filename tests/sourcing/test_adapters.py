@@ -8,7 +8,7 @@ from tasks.sourcing.code_tests import read_tests
 from tasks.sourcing.loaders import check
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
-from tasks.sourcing.values import UnusableError, structure, value_at
+from tasks.sourcing.values import UnusableError, get_value, parse_structure
 from tasks.verifiers import verify
 
 CONSTRAINTS = {"instruction_id": ["punctuation:no_comma", "detectable_format:title"], "kwargs": [None, None]}
@@ -50,12 +50,12 @@ def test_a_path_leads_through_objects_lists_and_the_text_of_both(path, value):
         "as_python": "[{'kwargs': [None]}]",
         "a.dot": 5,
     }
-    assert value_at(row, path) == value
+    assert get_value(row, path) == value
 
 
 @pytest.mark.parametrize("text", ["[1, 2", "say [1]", "{x}", "1", "[" * 10_000, "[__import__('os')]"])
 def test_text_that_says_no_list_or_object_is_itself(text):
-    assert structure(text) == text
+    assert parse_structure(text) == text
 
 
 def test_a_path_that_leads_nowhere_is_one_error_before_the_rows_are_read(tmp_path):

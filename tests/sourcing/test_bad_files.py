@@ -96,7 +96,7 @@ def test_ten_thousand_files_are_read_in_the_order_of_their_names(tmp_path):
 def test_a_source_that_dies_half_way_is_an_error_and_no_shorter_table(tmp_path, monkeypatch):
     path = tmp_path / "f.jsonl"
     path.write_bytes(b"\n".join(map(line, range(1000))))
-    parse, parsed = rows._row, []
+    parse, parsed = rows._parse_row, []
 
     def dying(text):
         parsed.append(text)
@@ -104,7 +104,7 @@ def test_a_source_that_dies_half_way_is_an_error_and_no_shorter_table(tmp_path, 
             raise OSError("connection reset by peer")
         return parse(text)
 
-    monkeypatch.setattr(rows, "_row", dying)
+    monkeypatch.setattr(rows, "_parse_row", dying)
     with pytest.raises(SpecError, match=r"f\.jsonl cannot be read: connection reset by peer"):
         build_prompts(source(path), 1000)
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config.loading import SpecError
-from tasks.sourcing.loaders import files_of, fingerprint
+from tasks.sourcing.loaders import compute_fingerprint, list_source_files
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 
@@ -39,7 +39,7 @@ def truths(source):
 
 
 def names(folder, pattern):
-    return [file.path.removeprefix(f"{folder}/") for file in files_of(jsonl(f"{folder}/{pattern}"))]
+    return [file.path.removeprefix(f"{folder}/") for file in list_source_files(jsonl(f"{folder}/{pattern}"))]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_glob_matches_as_in_a_shell(tmp_path, pattern, matching):
         with fsspec.open(f"memory:/{path}", "w") as stream:
             stream.write(LINES)
     assert names(tmp_path, pattern) == matching
-    assert [file.path for file in files_of(jsonl(f"memory:/{tmp_path}/{pattern}"))] == [
+    assert [file.path for file in list_source_files(jsonl(f"memory:/{tmp_path}/{pattern}"))] == [
         f"{tmp_path}/{name}" for name in matching
     ]
 
@@ -242,16 +242,16 @@ def test_a_file_on_a_server_that_changes_at_the_same_size_changes_the_fingerprin
     for answer in (4, 5, 5):
         Server.content = (ROW % (answer, answer)).encode()
         Server.headers_given = {key: value % answer for key, value in headers.items()}
-        prints.append(fingerprint(jsonl(url)))
+        prints.append(compute_fingerprint(jsonl(url)))
         assert truths(jsonl(url)) == [str(answer)]
     assert prints[0] != prints[1] == prints[2]
 
 
 def test_a_checksum_saves_the_download_that_a_server_without_one_needs(url):
     Server.content, Server.headers_given = b"x", {"ETag": '"1"'}
-    before = fingerprint(jsonl(url))
+    before = compute_fingerprint(jsonl(url))
     Server.content = b"y"
-    assert fingerprint(jsonl(url)) == before
+    assert compute_fingerprint(jsonl(url)) == before
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.config.loading import SpecError
 from tasks.sourcing.ground_truths import ground_truth
-from tasks.sourcing.loaders import files_of, open_rows
+from tasks.sourcing.loaders import list_source_files, open_rows
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 
@@ -190,7 +190,7 @@ def test_a_file_that_exists_is_taken_by_its_name(tmp_path, monkeypatch, name):
     path.write_text("{}")
     monkeypatch.chdir(tmp_path)
     for given in (name, str(path)):
-        assert [file.path for file in files_of(spec({"kind": "jsonl", "path": given}))] == [str(path)]
+        assert [file.path for file in list_source_files(spec({"kind": "jsonl", "path": given}))] == [str(path)]
 
 
 def test_a_glob_in_a_folder_with_brackets_and_a_remote_file_with_some(tmp_path):
@@ -198,7 +198,7 @@ def test_a_glob_in_a_folder_with_brackets_and_a_remote_file_with_some(tmp_path):
         (tmp_path / folder / "x").mkdir(parents=True)
         (tmp_path / folder / "x" / "a.jsonl").write_text("{}")
     for pattern in ("run[1]/*/*.jsonl", "run[1]/x/[ab].jsonl"):
-        found = files_of(spec({"kind": "jsonl", "path": f"{tmp_path}/{pattern}"}))
+        found = list_source_files(spec({"kind": "jsonl", "path": f"{tmp_path}/{pattern}"}))
         assert [file.path for file in found] == [f"{tmp_path}/run[1]/x/a.jsonl"]
     with fsspec.open("memory://a[1].jsonl", "w") as stream:
         stream.write('{"prompt": "1?", "ground_truth": 1}')

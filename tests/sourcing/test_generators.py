@@ -12,7 +12,7 @@ import pytest
 from tasks.environments.guess_number import guess_number
 from tasks.sourcing.columns import Columns
 from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions
-from tasks.sourcing.generators.conflicts import ALONE, CONFLICTS, compatible
+from tasks.sourcing.generators.conflicts import ALONE, CONFLICTS, can_combine
 from tasks.sourcing.generators.constraints import CHOICES, CONSTRAINTS, END_PHRASES, FIRST_WORDS, LAST_WORDS, PHRASES
 from tasks.sourcing.generators.topics import TOPICS
 from tasks.sourcing.ground_truths import ground_truth
@@ -105,7 +105,7 @@ def test_no_prompt_holds_a_conflict_or_a_constraint_twice():
 @pytest.mark.parametrize("name", TOGETHER)
 def test_a_constraint_can_be_fulfilled_with_each_that_it_may_stand_with(name):
     rng = random.Random(name)
-    for other in (name, *(other for other in TOGETHER if compatible((name, other)) and other > name)):
+    for other in (name, *(other for other in TOGETHER if can_combine((name, other)) and other > name)):
         ids = sorted({name, other})
         for topic in rng.sample(TOPICS, 3):
             kwargs = [CONSTRAINTS[each](rng, topic)[1] for each in ids]
@@ -149,7 +149,7 @@ def alone(name, row):
 def test_what_stands_alone_can_be_fulfilled_and_has_no_company(name):
     for row in made(20, (name,), 1, 1):
         assert fulfilled(row["instruction_ids"], row["kwargs"], [alone(name, row)]), row
-    assert not any(compatible((name, other)) for other in CONSTRAINTS if other != name)
+    assert not any(can_combine((name, other)) for other in CONSTRAINTS if other != name)
     with pytest.raises(ValueError, match="can only be used alone"):
         InstructionsLoader(kind="instructions", size=1, constraints=[name, *QUICKSTART], min_constraints=2)
 
@@ -157,7 +157,7 @@ def test_what_stands_alone_can_be_fulfilled_and_has_no_company(name):
 def test_every_conflict_is_between_constraints_that_there_are():
     assert {name for pair in CONFLICTS for name in pair} <= CONSTRAINTS.keys()
     assert all(len(pair) == 2 for pair in CONFLICTS)
-    free = sum(map(compatible, combinations(CONSTRAINTS, 2)))
+    free = sum(map(can_combine, combinations(CONSTRAINTS, 2)))
     assert free > 700  # most go together: variety is what the prompts are for
 
 
@@ -177,7 +177,7 @@ def test_there_are_at_least_twenty_families_each_consistent_with_its_reference()
     assert len({family.name for family in functions.FAMILIES}) == len(functions.FAMILIES) >= 20
     for family in functions.FAMILIES:
         for k in family.parameters:
-            tests = functions._assertions(random.Random(0), family, k, 5)
+            tests = functions._make_assertions(random.Random(0), family, k, 5)
             assert len(set(tests)) == 5
             for test in tests:
                 exec(test, {family.name: lambda *args, f=family, k=k: f.reference(k, *args)})  # noqa: S102

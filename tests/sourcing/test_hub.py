@@ -8,10 +8,10 @@ from huggingface_hub import HfFileSystem
 
 from tasks.config.loading import SpecError
 from tasks.generation.models import ModelSpec
-from tasks.inputs.fingerprints import fingerprinted_model
+from tasks.inputs.fingerprints import fingerprint_model
 from tasks.sourcing import hub
 from tasks.sourcing.loader_specs import JsonlLoader
-from tasks.sourcing.loaders import check, fingerprint, pinned
+from tasks.sourcing.loaders import check, compute_fingerprint, pin
 from tasks.sourcing.spec import SourceSpec
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -61,18 +61,22 @@ def source(dataset, revision="main"):
 
 
 def test_a_branch_becomes_the_commit_that_caches_see(local_hub):
-    found = pinned(source("open/set"))
+    found = pin(source("open/set"))
     assert found.loader.revision == COMMIT
-    assert fingerprint(found) == fingerprint(source("open/set", COMMIT)) != fingerprint(source("open/set"))
+    assert (
+        compute_fingerprint(found)
+        == compute_fingerprint(source("open/set", COMMIT))
+        != compute_fingerprint(source("open/set"))
+    )
 
 
 def test_a_commit_is_itself_without_a_question(local_hub):
-    assert pinned(source("open/set", COMMIT)) == source("open/set", COMMIT)
+    assert pin(source("open/set", COMMIT)) == source("open/set", COMMIT)
     assert Hub.asked == []
 
 
 def test_a_hub_that_is_busy_is_asked_again(local_hub):
-    assert pinned(source("busy/set")).loader.revision == COMMIT
+    assert pin(source("busy/set")).loader.revision == COMMIT
     assert len(Hub.asked) == 3
 
 
@@ -86,7 +90,7 @@ def test_a_hub_that_is_busy_is_asked_again(local_hub):
 )
 def test_what_the_hub_does_not_give_is_one_sentence_at_once(local_hub, name, said):
     with pytest.raises(SpecError, match=rf"source 'src': loader.revision = 'main': {said}"):
-        pinned(source(name))
+        pin(source(name))
     assert len(Hub.asked) == 1
 
 
@@ -94,10 +98,10 @@ def test_without_a_network_a_branch_is_a_mistake_where_the_user_switched_it_off(
     local_hub.shutdown()
     local_hub.server_close()
     with pytest.raises(ConnectionError, match=r"the hub at .* cannot be reached; give the commit, of 40 hex digits"):
-        pinned(source("open/set"))
+        pin(source("open/set"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(SpecError, match=r"the hub at .* cannot be reached; give the commit, of 40 hex digits"):
-        pinned(source("open/set"))
+        pin(source("open/set"))
 
 
 def test_a_set_that_cannot_be_opened_says_how_it_could_be(monkeypatch):
@@ -111,10 +115,10 @@ def test_a_set_that_cannot_be_opened_says_how_it_could_be(monkeypatch):
 
 def test_a_model_of_the_hub_is_pinned_likewise(local_hub):
     spec = ModelSpec.model_validate({"source": {"kind": "hub", "name": "open/set", "revision": "main"}})
-    assert fingerprinted_model(spec).source.revision == COMMIT
+    assert fingerprint_model(spec).source.revision == COMMIT
     missing = ModelSpec.model_validate({"source": {"kind": "hub", "name": "no/set", "revision": "main"}})
     with pytest.raises(SpecError, match=r"model: source.revision = 'main': the hub has no no/set"):
-        fingerprinted_model(missing)
+        fingerprint_model(missing)
 
 
 def test_a_file_of_a_hub_that_is_not_there_is_one_sentence(monkeypatch):

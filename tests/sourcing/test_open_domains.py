@@ -6,14 +6,14 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 
-from tasks.inputs.benchmarks import BenchmarkFile, questions
+from tasks.inputs.benchmarks import BenchmarkFile, read_questions
 from tasks.inputs.files import DataFile
 from tasks.inputs.json_schema import json_schema
-from tasks.sourcing.loaders import fingerprint
+from tasks.sourcing.loaders import compute_fingerprint
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
-from tasks.verifiers import check_ground_truth, verifiers_of
-from tasks.verifiers.custom import own_digest
+from tasks.verifiers import check_ground_truth, collect_verifiers
+from tasks.verifiers.custom import compute_own_digest
 
 OWN = "tests.verifiers.own_by_a_user"
 FUNCTION = "tests.verifiers.rewards_of_a_user.later"
@@ -36,7 +36,7 @@ def test_ground_truths_are_checked_when_prompts_are_sourced(rows):
     built = build_prompts(source(rows), 1000)
     first, second = built.prompts.to_pylist()
     assert (first["domain"], first["verifier"]) == ("chess", OWN)
-    assert json.loads(first["ground_truth"]) == {"ground_truth": "yes", "digest": own_digest(OWN)}
+    assert json.loads(first["ground_truth"]) == {"ground_truth": "yes", "digest": compute_own_digest(OWN)}
     assert check_ground_truth(second["verifier"], json.loads(second["ground_truth"])) is None
     [refused] = built.set_aside.to_pylist()
     assert refused["kind"] == "ground_truth"
@@ -50,7 +50,7 @@ def test_it_stands_beside_functions_and_other_verifiers(rows):
     own, function, math = truth["rewards"]
     assert own["ground_truth"]["ground_truth"] == function["ground_truth"]["columns"]["ground_truth"] == "yes"
     assert math == {"verifier": "math", "weight": 0.5, "ground_truth": "yes"}
-    assert verifiers_of(row["verifier"], truth) == {OWN, "function", "math"}
+    assert collect_verifiers(row["verifier"], truth) == {OWN, "function", "math"}
     row, *_ = build_prompts(source(rows, verifier="math", rewards=[{"verifier": OWN}]), 1000).prompts.to_pylist()
     assert [part["verifier"] for part in json.loads(row["ground_truth"])["rewards"]] == ["math", OWN]
 
@@ -69,7 +69,7 @@ def test_a_changed_verifier_is_another_input(rows, tmp_path, monkeypatch):
     digests = set()
     for value in "01":
         file.write_text(f"def check_ground_truth(truth): ...\ndef judge(*_): return {value}" + " " * int(value))
-        digests.add(fingerprint(source(rows, verifier="keyed_verifiers.chess")))
+        digests.add(compute_fingerprint(source(rows, verifier="keyed_verifiers.chess")))
     assert len(digests) == 2
 
 
@@ -93,7 +93,7 @@ def test_benchmarks_take_both(rows):
         "source": {"domain": "chess", "verifier": OWN, "loader": {"kind": "jsonl", "path": str(rows)}},
         "sampling": {"max_tokens": 8},
     }
-    assert set(questions(BenchmarkFile.model_validate(file)).column("domain").to_pylist()) == {"chess"}
+    assert set(read_questions(BenchmarkFile.model_validate(file)).column("domain").to_pylist()) == {"chess"}
 
 
 @pytest.mark.parametrize(

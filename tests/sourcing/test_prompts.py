@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from tasks.config.loading import SpecError, load_yaml
 from tasks.inputs.files import DataFile
 from tasks.sourcing.files import File
-from tasks.sourcing.loaders import check, check_unchanged, fingerprint, fingerprinted
+from tasks.sourcing.loaders import add_fingerprint, check, check_unchanged, compute_fingerprint
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.tables.parquet import write_table
@@ -144,7 +144,7 @@ def test_without_a_sandbox_tests_that_only_it_could_try_are_counted(tmp_path, mo
     def none():
         raise SandboxError("no sandbox")
 
-    monkeypatch.setattr(nothing, "_sandbox", none)
+    monkeypatch.setattr(nothing, "_start_sandbox", none)
     rows = [
         {"prompt": "a", "tests": ["assert f() == 1"]},
         {"prompt": "b", "tests": ["for x in (1,):\n    assert f(x)"]},
@@ -280,7 +280,7 @@ def test_a_broken_line_costs_itself_alone_whatever_loader_reads_it(tmp_path):
 
 def test_a_source_that_changed_since_the_run_was_checked_is_not_read(tmp_path):
     source = jsonl(tmp_path, {"prompt": "1?", "ground_truth": "1"})
-    pinned = fingerprinted(source)
+    pinned = add_fingerprint(source)
     check_unchanged(pinned)
     jsonl(tmp_path, {"prompt": "2?", "ground_truth": "2"})
     with pytest.raises(SpecError, match=r"its rows, or your code .*, have changed since the run was checked"):
@@ -302,11 +302,11 @@ def test_a_remote_file_counts_by_the_checksum_of_its_content_whatever_else_is_re
 
 def test_the_fingerprint_changes_with_the_content_and_not_with_the_time(tmp_path):
     source = jsonl(tmp_path, GOOD)
-    before = fingerprint(source)
+    before = compute_fingerprint(source)
     os.utime(source.loader.path, (1, 1))
-    assert fingerprint(source) == before
+    assert compute_fingerprint(source) == before
     jsonl(tmp_path, GOOD, GOOD)
-    assert fingerprint(source) != before
+    assert compute_fingerprint(source) != before
 
 
 def test_equal_sources_give_equal_bytes(tmp_path):
@@ -372,9 +372,9 @@ def test_a_changed_reward_function_changes_the_fingerprint(tmp_path, monkeypatch
     module = tmp_path / "my_rewards_for_a_test.py"
     module.write_text("def f(completions, **columns):\n    return [1.0]\n")
     source = jsonl(tmp_path, GOOD, rewards=[{"function": "my_rewards_for_a_test.f"}])
-    before = fingerprint(source), build_prompts(source, 50).prompts.column("prompt_id").to_pylist()
+    before = compute_fingerprint(source), build_prompts(source, 50).prompts.column("prompt_id").to_pylist()
     module.write_text("def f(completions, **columns):\n    return [0.5]\n")
-    after = fingerprint(source), build_prompts(source, 50).prompts.column("prompt_id").to_pylist()
+    after = compute_fingerprint(source), build_prompts(source, 50).prompts.column("prompt_id").to_pylist()
     assert before[0] != after[0]
     assert before[1] != after[1]
 

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config.loading import SpecError
-from tasks.lineage.user_code import user_files
-from tasks.sourcing.integer_answers import ASKED, whole
-from tasks.sourcing.loaders import check, fingerprint, open_rows
+from tasks.lineage.user_code import find_user_files
+from tasks.sourcing.integer_answers import ASKED, make_whole
+from tasks.sourcing.loaders import check, compute_fingerprint, open_rows
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
@@ -49,9 +49,9 @@ def test_a_transform_rewrites_rows_and_what_it_sets_aside_is_kept_with_its_reaso
 
 def test_a_changed_transform_changes_the_fingerprint(tmp_path, module):
     spec = source(tmp_path, {"n": 2}, transform=f"{module.stem}.half")
-    before = fingerprint(spec)
+    before = compute_fingerprint(spec)
     module.write_text(MODULE + "\n# changed\n")
-    assert fingerprint(spec) != before
+    assert compute_fingerprint(spec) != before
 
 
 IMPORTS = {
@@ -86,17 +86,17 @@ def test_a_changed_helper_of_a_transform_or_a_reward_changes_the_fingerprint(tmp
         source(tmp_path, {"n": 2}, transform=f"{module.stem}.f"),
         source(tmp_path, {"n": 2}, rewards=[{"function": f"{module.stem}.f"}]),
     ]
-    before = [fingerprint(spec) for spec in specs]
-    assert before == [fingerprint(spec) for spec in specs]
+    before = [compute_fingerprint(spec) for spec in specs]
+    assert before == [compute_fingerprint(spec) for spec in specs]
     (tmp_path / helper).write_text(FILES[helper] + "\n# changed\n")
-    assert all(new != old for new, old in zip(map(fingerprint, specs), before, strict=True))
+    assert all(new != old for new, old in zip(map(compute_fingerprint, specs), before, strict=True))
 
 
 def test_a_changed_helper_is_imported_anew_and_nothing_is_imported_for_the_fingerprint(tmp_path, module):
     (tmp_path / "helper_for_a_test.py").write_text("def g(row): return row | {'prompt': 'old'}")
     module.write_text("from helper_for_a_test import g as f")
     spec = source(tmp_path, {"prompt": "1?", "ground_truth": "1"}, transform=f"{module.stem}.f")
-    fingerprint(spec)
+    compute_fingerprint(spec)
     assert not {"helper_for_a_test", module.stem} & sys.modules.keys()
     assert [row.content["prompt"] for row in open_rows(spec)] == ["old"]
     (tmp_path / "helper_for_a_test.py").write_text("def g(row): return row | {'prompt': 'brand new'}")
@@ -107,7 +107,7 @@ def test_installed_packages_and_the_standard_library_are_not_the_users(tmp_path,
     module.write_text(
         "import json, numpy, pydantic.fields, tasks.config.loading, no_such_module_at_all\ndef f(row): return row"
     )
-    assert user_files(module.stem) == {module.stem: module}
+    assert find_user_files(module.stem) == {module.stem: module}
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_a_transform_that_is_none_is_one_error_before_the_rows_are_read(tmp_path
     ],
 )
 def test_an_answer_becomes_a_whole_number(answer, wanted):
-    assert whole(answer) == wanted
+    assert make_whole(answer) == wanted
 
 
 @pytest.mark.parametrize("answer", [r"\sqrt{2}", "x + 1", "1/0", "(1, 2)", "1,23", ""])
 def test_an_answer_that_cannot_become_whole_is_set_aside(answer):
     with pytest.raises(UnusableError, match="neither a whole number nor a fraction"):
-        whole(answer)
+        make_whole(answer)
 
 
 def test_the_prompt_asks_for_the_whole_number_before_the_template_goes_on(tmp_path):

@@ -19,8 +19,8 @@ from itertools import product
 import numpy as np
 from scipy import special, stats
 
-from tasks.statistics.intervals import Estimate, rate_gain, rate_interval
-from tasks.statistics.pass_at_k import pass_at_k
+from tasks.statistics.intervals import Estimate, estimate_rate, estimate_rate_gain
+from tasks.statistics.pass_at_k import estimate_pass_at_k
 
 SIZE = 20_000
 """Prompts of a population, at equally spaced ranks."""
@@ -91,7 +91,7 @@ def share_of_samples(samples: int) -> Statistic:
 
 def passes_at(k: int, samples: int) -> Statistic:
     """pass@k of a number of samples."""
-    estimates = pass_at_k(np.full(samples + 1, samples), np.arange(samples + 1))[:, k - 1]
+    estimates = estimate_pass_at_k(np.full(samples + 1, samples), np.arange(samples + 1))[:, k - 1]
     return lambda generator, chance: estimates[generator.binomial(samples, chance)]
 
 
@@ -142,8 +142,8 @@ def examine(
     before, after = (metric(generator, population[chosen]) for population in populations)
     truths = [float(truly(population).mean()) for population in populations]
     rollouts = cell.prompts * (cell.samples // block)
-    rates = [rate_interval(values, rollouts) for values in before]
-    gains = [rate_gain(*pair) for pair in zip(before, after, strict=True)]
+    rates = [estimate_rate(values, rollouts) for values in before]
+    gains = [estimate_rate_gain(*pair) for pair in zip(before, after, strict=True)]
     detected = np.array([gain.p_value < 0.05 for gain in gains])
     excluded = np.array([not _holds(gain, 0.0) for gain in gains])
     return Found(

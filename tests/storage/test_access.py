@@ -9,7 +9,7 @@ import requests
 import s3fs
 from gcsfs.retry import HttpError, validate_response
 
-from tasks.failures import cause_in_infrastructure
+from tasks.failures import find_infrastructure_cause
 from tasks.records.remote_store import RunStore, StoreError
 from tasks.storage.access import AccessError
 from tests.object_store import BUCKET, KEYS, object_store
@@ -58,7 +58,7 @@ def test_a_mistyped_bucket_is_one_error_that_names_it_and_no_retry_gets_past_it(
         enter(server, tmp_path, mistyped, retry_seconds=(3600.0,))  # which it does not wait for
     for fact in (mistyped, "cannot be written to: NoSuchBucket: The specified bucket does not exist", "RLVR_RUNS"):
         assert fact in str(caught.value)
-    assert cause_in_infrastructure(caught.value) is None
+    assert find_infrastructure_cause(caught.value) is None
 
 
 def test_keys_that_nobody_has_are_an_error(guarded, server, tmp_path):

@@ -9,7 +9,7 @@ from flytekit.core.data_persistence import FileAccessProvider
 
 from tasks.config.loading import SpecError
 from tasks.generation.models import ModelError, StoredFolder
-from tasks.sourcing.files import named_files
+from tasks.sourcing.files import list_files
 from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.storage.addresses import open_address
 from tests.object_store import BUCKET, KEYS, object_store
@@ -56,7 +56,7 @@ def put(store, name, content):
 
 
 def rows(address=ROWS):
-    [file] = named_files(JsonlLoader(kind="jsonl", path=address), "loader")
+    [file] = list_files(JsonlLoader(kind="jsonl", path=address), "loader")
     return file.filesystem.cat_file(file.path)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.failures import cause_in_infrastructure
-from tasks.storage.durable import WriteError, whole, whole_in_threads, writing
+from tasks.failures import find_infrastructure_cause
+from tasks.storage.durable import WriteError, convert_write_errors, write_whole, write_whole_in_threads
 
 BYTES = 1 << 16
 
@@ -38,7 +38,7 @@ def as_a_policy(path):
 def written_with_little_room(write, path):
     """In a process whose files may not be large."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, BYTES))
-    with writing(path):
+    with convert_write_errors(path):
         write(path)
 
 
@@ -50,11 +50,14 @@ def test_what_does_not_fit_is_an_error_of_the_infrastructure_with_the_room_that_
     assert isinstance(error, WriteError)
     assert f"{tmp_path / 'state'} could not be written: " in str(error)
     assert "GiB are free there" in str(error)
-    assert cause_in_infrastructure(error) is error
+    assert find_infrastructure_cause(error) is error
 
 
 def test_a_folder_that_went_away_meanwhile_hides_no_error(tmp_path):
-    with pytest.raises(WriteError, match="could not be written: Parent directory"), writing(tmp_path / "a" / "b" / "c"):
+    with (
+        pytest.raises(WriteError, match="could not be written: Parent directory"),
+        convert_write_errors(tmp_path / "a" / "b" / "c"),
+    ):
         raise RuntimeError("Parent directory does not exist")
 
 
@@ -65,7 +68,7 @@ def test_a_folder_that_an_async_block_writes_takes_the_place_of_another(tmp_path
         (left / "old").touch()
 
     async def write():
-        async with whole_in_threads(old) as partial:
+        async with write_whole_in_threads(old) as partial:
             partial.mkdir()
             (partial / "new").touch()
 
@@ -77,7 +80,7 @@ def test_a_folder_that_an_async_block_writes_takes_the_place_of_another(tmp_path
 def test_a_file_that_is_written_whole_replaces_the_old_one_at_the_end(tmp_path, durable):
     path = tmp_path / "file"
     path.write_text("old")
-    with whole(path, durable=durable) as partial:
+    with write_whole(path, durable=durable) as partial:
         partial.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -89,7 +92,7 @@ def test_a_folder_replaces_the_old_one_and_what_an_attempt_left(tmp_path):
     for left in (path, tmp_path / "folder.partial"):
         left.mkdir()
         (left / "old").touch()
-    with whole(path, durable=True) as partial:
+    with write_whole(path, durable=True) as partial:
         partial.mkdir()
         (partial / "new").touch()
     assert [item.name for item in path.iterdir()] == ["new"]
@@ -100,7 +103,7 @@ def test_a_block_that_fails_leaves_the_old_content(tmp_path):
     path.write_text("old")
 
     def fails():
-        with whole(path) as partial:
+        with write_whole(path) as partial:
             partial.write_text("half")
             raise OSError("no space")
 

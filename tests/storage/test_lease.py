@@ -14,7 +14,7 @@ SECONDS = 0.6
 
 
 def lease(folder):
-    return Lease.of_folder(folder, SECONDS)
+    return Lease.from_folder(folder, SECONDS)
 
 
 def holder(folder, **changes):
@@ -46,12 +46,12 @@ def test_what_a_killed_process_of_this_machine_left_is_taken_over_at_once(tmp_pa
 import os, signal
 from pathlib import Path
 from tasks.storage.lease import Lease
-Lease.of_folder(Path({str(tmp_path)!r}), 1000).__enter__()
+Lease.from_folder(Path({str(tmp_path)!r}), 1000).__enter__()
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", code], check=False)
     assert (tmp_path / "lease.json").exists()
-    with Lease.of_folder(tmp_path, 1000):
+    with Lease.from_folder(tmp_path, 1000):
         pass
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tasks.storage.locations import folder_of, outputs_folder, sandbox_folder
-from tasks.storage.outputs import at_work
+from tasks.storage.locations import outputs_folder, resolve_folder, sandbox_folder
+from tasks.storage.outputs import prevent_pruning
 from tests.paths import ROOT
 
 
@@ -21,22 +21,22 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_folders_that_stay_empty_are_removed_and_others_are_not(elsewhere):
-    with at_work():
-        assert folder_of("").is_dir()
+    with prevent_pruning():
+        assert resolve_folder("").is_dir()
         assert sandbox_folder().is_dir()
     assert list(elsewhere.iterdir()) == []
     outputs_folder().mkdir()
-    with at_work():
-        (folder_of("") / "result").touch()
+    with prevent_pruning():
+        (resolve_folder("") / "result").touch()
     assert [path.name for path in outputs_folder().iterdir()] == ["runs"]
-    with at_work():
+    with prevent_pruning():
         pass
-    assert (folder_of("") / "result").exists()
+    assert (resolve_folder("") / "result").exists()
 
 
 def test_folders_that_were_there_before_stay(elsewhere):
     outputs_folder().mkdir()
-    with at_work():
+    with prevent_pruning():
         pass
     assert list(elsewhere.iterdir()) == [outputs_folder()]
 

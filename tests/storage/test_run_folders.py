@@ -10,7 +10,7 @@ from tasks.commands.group import rlvr
 from tasks.evaluation.runs import read_table
 from tasks.failures import MistakeError
 from tasks.reporting.trace import find, find_row
-from tasks.storage.run_folders import check_run, hint_on
+from tasks.storage.run_folders import check_run, make_hint
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_a_run_that_does_not_exist_is_answered_with_the_newest(outputs):
 
 
 def test_where_no_run_has_it_there_is_no_hint(outputs, tmp_path):
-    assert hint_on(outputs / "latest", "policy") == ""
-    assert hint_on(tmp_path / "nowhere" / "latest", "policy") == ""
+    assert make_hint(outputs / "latest", "policy") == ""
+    assert make_hint(tmp_path / "nowhere" / "latest", "policy") == ""
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest, contents_of
+from tasks.storage.tensor_digest import NOTHING, Contents, TensorDigest, compute_contents
 
 TENSORS = {
     "weight": torch.arange(12, dtype=torch.bfloat16).reshape(3, 4),
@@ -14,9 +14,9 @@ TENSORS = {
 
 
 def test_the_order_of_tensors_and_the_memory_that_they_lie_in_do_not_count():
-    assert contents_of(TENSORS) == contents_of(dict(reversed(TENSORS.items())))
-    assert contents_of({"a": TENSORS["weight"].t()}) == contents_of({"a": TENSORS["weight"].t().contiguous()})
-    assert contents_of(TENSORS).tensors == 4
+    assert compute_contents(TENSORS) == compute_contents(dict(reversed(TENSORS.items())))
+    assert compute_contents({"a": TENSORS["weight"].t()}) == compute_contents({"a": TENSORS["weight"].t().contiguous()})
+    assert compute_contents(TENSORS).tensors == 4
 
 
 OTHERS = {
@@ -32,16 +32,16 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_each_difference_is_another_digest(other):
-    assert contents_of(TENSORS | other) != contents_of(TENSORS)
+    assert compute_contents(TENSORS | other) != compute_contents(TENSORS)
 
 
 def test_names_that_are_exchanged_are_other_contents():
     a, b = torch.ones(2), torch.zeros(2)
-    assert contents_of({"a": a, "b": b}) != contents_of({"a": b, "b": a})
+    assert compute_contents({"a": a, "b": b}) != compute_contents({"a": b, "b": a})
 
 
 def test_no_tensors_are_nothing_and_a_difference_is_told_in_words():
-    assert contents_of({}) == TensorDigest().contents() == NOTHING
-    all_of_them = contents_of(TENSORS)
+    assert compute_contents({}) == TensorDigest().contents() == NOTHING
+    all_of_them = compute_contents(TENSORS)
     assert NOTHING.differs_from(all_of_them) == "0 of 4 tensors"
     assert Contents(4, "0" * 32).differs_from(all_of_them) == "4 tensors with other values"

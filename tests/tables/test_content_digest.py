@@ -16,8 +16,8 @@ from tasks.tables.content_digest import (
     _read_pages_digest,
     _read_sha256,
     check_pages,
-    claimed,
     file_digest,
+    read_claimed_digest,
     seal,
     write_parquet,
 )
@@ -54,7 +54,7 @@ class Elsewhere:
         self.files.put(str(path), self.address, recursive=True)
 
     def claimed(self):
-        return claimed(self.files, self.address)
+        return read_claimed_digest(self.files, self.address)
 
 
 @pytest.fixture

@@ -9,19 +9,19 @@ from flytekit.types.file import FlyteFile
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.cleaning.task import merge_sources
 from tasks.config.loading import SpecError
-from tasks.difficulty.grading import outside_bounds
+from tasks.difficulty.grading import count_outside_bounds
 from tasks.difficulty.stopping import Bounds
 from tasks.inputs.files import DataFile
 from tasks.mixing.choosing import check_some_left
-from tasks.tables.losses import all_warnings, losses, reasons_of, warn, warnings_of
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.losses import collect_warnings, count_losses, count_reasons, format_warnings, warn
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, set_aside_row
 from tests.cleaning.prompts import source
 
 
 def dropped(stage, source, *reasons):
     rows = [set_aside_row(stage, "unusable", source, row, reason, "x") for row, reason in enumerate(reasons)]
-    return table_from_rows(rows, SET_ASIDE, "dropped by hand")
+    return build_table(rows, SET_ASIDE, "dropped by hand")
 
 
 ALIKE = [f"{80 + number}% like a prompt of source 's'" for number in range(9)]
@@ -33,8 +33,8 @@ def test_each_stage_counts_the_rows_that_reach_it():
         dropped("cleaning", "s", *ALIKE),
         dropped("cleaning", "other", "the same prompt as one of source 's'"),
     ]
-    reasons = reasons_of(tables)
-    rows = losses({"s": 1, "other": 5}, {"sourcing": reasons["sourcing"], "merging": reasons["cleaning"]})
+    reasons = count_reasons(tables)
+    rows = count_losses({"s": 1, "other": 5}, {"sourcing": reasons["sourcing"], "merging": reasons["cleaning"]})
     assert [(row["stage"], row["source"], row["rows"], row["lost"]) for row in rows] == [
         ("sourcing", "s", 13, 3), ("merging", "other", 6, 1), ("merging", "s", 10, 9),
     ]  # fmt: skip
@@ -45,8 +45,8 @@ def test_each_stage_counts_the_rows_that_reach_it():
 def test_a_loss_above_the_share_is_a_sentence_with_the_three_commonest_reasons(share, warned):
     kinds = ["no text", "no text", "no answer", "no tests", "no source"]
     table = dropped("cleaning", "s", *kinds, *ALIKE[:4])
-    rows = losses({"s": 1}, {"merging": reasons_of([table])["cleaning"]})
-    sentences = list(warnings_of(rows, share))
+    rows = count_losses({"s": 1}, {"merging": count_reasons([table])["cleaning"]})
+    sentences = list(format_warnings(rows, share))
     assert bool(sentences) == warned
     if warned:
         assert sentences[0].startswith("source 's': merging dropped 9 of 10 rows (4 …% like a prompt of source 's'; 2")
@@ -54,11 +54,11 @@ def test_a_loss_above_the_share_is_a_sentence_with_the_three_commonest_reasons(s
 
 
 def test_the_warning_is_logged(caplog):
-    rows = losses({}, {"merging": reasons_of([dropped("cleaning", "s", *ALIKE)])["cleaning"]})
+    rows = count_losses({}, {"merging": count_reasons([dropped("cleaning", "s", *ALIKE)])["cleaning"]})
     with caplog.at_level(logging.WARNING):
         warn(rows, 0.5)
     assert "source 's': merging dropped 9 of 9 rows" in caplog.text
-    assert all_warnings([], 0.5) == []
+    assert collect_warnings([], 0.5) == []
 
 
 @pytest.mark.parametrize(("share", "warned"), [(0.5, ["sourcing", "merging"]), (0.7, ["merging"]), (0.8, [])])
@@ -92,7 +92,7 @@ def test_a_mixture_of_no_prompts_says_by_which_rules_they_went():
 
 def test_prompts_outside_of_the_bounds_are_lost_by_difficulty():
     graded = pa.table({"source": ["a", "a", "b"], "mean_score": [1.0, 0.0, 0.5]})
-    reasons = outside_bounds(graded, Bounds(max_mean_score=0.9, min_mean_score=0.1))
+    reasons = count_outside_bounds(graded, Bounds(max_mean_score=0.9, min_mean_score=0.1))
     assert reasons == {"a": {"too easy": 1, "too hard": 1}}
 
 

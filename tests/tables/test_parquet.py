@@ -16,12 +16,12 @@ from tasks.tables import parquet, schemas
 from tasks.tables.content_digest import file_digest
 from tasks.tables.parquet import (
     TableError,
-    copied_head,
-    gathered,
+    build_table,
+    copy_head,
     mapped,
     read_metadata,
     read_table,
-    table_from_rows,
+    take_rows,
     write_table,
 )
 from tasks.tables.schemas import PROMPTS, messages_key, prompt_id, prompt_id_of_texts
@@ -41,21 +41,21 @@ ROW = {
 
 
 def test_a_table_and_its_lineage_come_back_as_they_were_written(tmp_path):
-    table = table_from_rows([ROW], PROMPTS, "here")
+    table = build_table([ROW], PROMPTS, "here")
     path = write_table(tmp_path / "t.parquet", table, PROMPTS, {"seed": 3, "sources": ["x"]})
     assert read_table(path, PROMPTS).to_pylist() == [ROW]
     assert read_metadata(path) == {"seed": 3, "sources": ["x"]}
 
 
 def test_equal_tables_give_equal_bytes(tmp_path):
-    table = table_from_rows([ROW] * 3, PROMPTS, "here")
+    table = build_table([ROW] * 3, PROMPTS, "here")
     first = write_table(tmp_path / "a.parquet", table, PROMPTS, {"b": 1, "a": 2})
     second = write_table(tmp_path / "b.parquet", table, PROMPTS, {"a": 2, "b": 1})
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_an_empty_table_is_a_table(tmp_path):
-    path = write_table(tmp_path / "t.parquet", table_from_rows([], PROMPTS, "here"), PROMPTS)
+    path = write_table(tmp_path / "t.parquet", build_table([], PROMPTS, "here"), PROMPTS)
     assert read_table(path, PROMPTS).num_rows == 0
 
 
@@ -69,7 +69,7 @@ def test_an_empty_table_is_a_table(tmp_path):
 )
 def test_a_bad_row_is_one_error_that_names_the_column(row, message):
     with pytest.raises(TableError, match=message):
-        table_from_rows([row], PROMPTS, "here")
+        build_table([row], PROMPTS, "here")
 
 
 def test_a_file_that_is_not_such_a_table_is_one_error_that_names_it(tmp_path):
@@ -86,12 +86,12 @@ def test_a_file_that_is_not_such_a_table_is_one_error_that_names_it(tmp_path):
 
 def test_a_table_of_an_older_version_has_nulls_in_the_columns_that_came_later(tmp_path):
     later = pa.schema([*PROMPTS, pa.field("note", pa.string())])
-    path = write_table(tmp_path / "t.parquet", table_from_rows([ROW], PROMPTS, "here"), PROMPTS)
+    path = write_table(tmp_path / "t.parquet", build_table([ROW], PROMPTS, "here"), PROMPTS)
     assert read_table(path, later).to_pylist() == [{**ROW, "note": None}]
 
 
 def test_a_table_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monkeypatch):
-    table = table_from_rows([ROW], PROMPTS, "here")
+    table = build_table([ROW], PROMPTS, "here")
     monkeypatch.setattr(parquet, "SCHEMA_VERSION", 99)
     path = write_table(tmp_path / "t.parquet", table, PROMPTS)
     monkeypatch.undo()
@@ -102,7 +102,7 @@ def test_a_table_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monkeyp
 @pytest.mark.long
 def test_a_row_of_50_megabytes_is_written_and_read(tmp_path):
     row = {**ROW, "metadata": '"' + "x" * 50_000_000 + '"'}
-    path = write_table(tmp_path / "t.parquet", table_from_rows([ROW, row, ROW], PROMPTS, "here"), PROMPTS)
+    path = write_table(tmp_path / "t.parquet", build_table([ROW, row, ROW], PROMPTS, "here"), PROMPTS)
     assert pq.ParquetFile(path).num_row_groups == 1
     assert [len(each["metadata"]) for each in read_table(path, PROMPTS).to_pylist()] == [2, 50_000_002, 2]
 
@@ -128,7 +128,7 @@ def example(kind, text="text"):
 def test_datasets_pandas_polars_and_duckdb_read_every_table(tmp_path, name):
     schema = TABLES[name]
     rows = [{field.name: example(field.type) for field in schema}] * 3
-    path = str(write_table(tmp_path / "t.parquet", table_from_rows(rows, schema, "here"), schema, {"seed": 1}))
+    path = str(write_table(tmp_path / "t.parquet", build_table(rows, schema, "here"), schema, {"seed": 1}))
     assert load_dataset("parquet", data_files=path, split="train", cache_dir=str(tmp_path)).to_list() == rows
     assert list(pd.read_parquet(path).columns) == schema.names
     assert polars.read_parquet(path).to_dicts() == rows
@@ -187,7 +187,7 @@ def test_a_folders_digest_sees_content_and_names_and_nothing_else(tmp_path):
 def test_text_of_a_model_is_stored_wherever_a_table_has_text(name, text, tmp_path):
     schema = getattr(schemas, name)
     row = {column.name: example(column.type, text) for column in schema}
-    table = table_from_rows([row], schema, "here")
+    table = build_table([row], schema, "here")
     stored = read_table(write_table(tmp_path / "t.parquet", table, schema), schema)
     first = next(column.name for column in schema if column.type == pa.string())
     assert stored[first].to_pylist() == [parquet.storable(text)]
@@ -200,7 +200,7 @@ def long_rows(count):
             ROW | {"row": row, "messages": [{"role": "user", "content": f"{row} " * 2000}]}
             for row in range(start, start + 500)
         ]
-        yield table_from_rows(rows, PROMPTS, "here")
+        yield build_table(rows, PROMPTS, "here")
 
 
 def test_the_rows_of_a_mapped_table_are_not_in_memory(monkeypatch):
@@ -211,7 +211,7 @@ def test_the_rows_of_a_mapped_table_are_not_in_memory(monkeypatch):
     monkeypatch.setattr(parquet, "PART_BYTES", 1_000_000)
     rows = np.random.default_rng(0).integers(0, 3000, 4000)
     found, most = [], 0
-    for part in gathered(table, rows):
+    for part in take_rows(table, rows):
         found += part.column("row").to_pylist()
         most = max(most, pa.total_allocated_bytes() - before)
     assert found == rows.tolist()
@@ -222,14 +222,14 @@ def test_the_rows_of_a_mapped_table_are_not_in_memory(monkeypatch):
 def test_a_mapped_table_may_be_empty_and_has_the_columns_asked_for():
     table = mapped([], PROMPTS)
     assert (table.num_rows, table.schema) == (0, PROMPTS)
-    assert list(gathered(table, np.empty(0, np.int64))) == []
-    wider = table_from_rows([ROW], PROMPTS, "here").append_column("more", pa.array([1]))
+    assert list(take_rows(table, np.empty(0, np.int64))) == []
+    wider = build_table([ROW], PROMPTS, "here").append_column("more", pa.array([1]))
     assert mapped([wider], PROMPTS).to_pylist() == [ROW]
 
 
 def test_copied_first_rows_do_not_keep_the_others_in_memory():
     before = pa.total_allocated_bytes()
-    heads = [copied_head(part, 2) for part in long_rows(2000)]
+    heads = [copy_head(part, 2) for part in long_rows(2000)]
     assert [head.column("row").to_pylist() for head in heads] == [[0, 1], [500, 501], [1000, 1001], [1500, 1501]]
     assert pa.total_allocated_bytes() - before < 1_000_000
-    assert copied_head(PROMPTS.empty_table(), 2).num_rows == 0
+    assert copy_head(PROMPTS.empty_table(), 2).num_rows == 0

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tasks.tables.rewards import reward_values
+from tasks.tables.rewards import collect_reward_values
 from tasks.tables.schemas import ROLLOUTS
 
 
@@ -11,6 +11,6 @@ def test_a_reward_that_does_not_apply_has_no_value():
     first = [None, [], [{"name": "a", "value": None}, {"name": "b", "value": 0.5}]]
     second = [[{"name": "b", "value": 1.0}], [{"name": "c", "value": 0.0}]]
     table = pa.table({"rewards": pa.chunked_array([pa.array(part, kind) for part in (first, second)])})
-    assert reward_values(table) == {"b": [0.5, 1.0], "c": [0.0]}
-    assert reward_values(table.slice(0, 2)) == {}
-    assert reward_values(ROLLOUTS.empty_table()) == {}
+    assert collect_reward_values(table) == {"b": [0.5, 1.0], "c": [0.0]}
+    assert collect_reward_values(table.slice(0, 2)) == {}
+    assert collect_reward_values(ROLLOUTS.empty_table()) == {}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.tables import row_groups
-from tasks.tables.row_groups import row_groups as groups_of
+from tasks.tables.row_groups import split_row_groups as groups_of
 
 SCHEMA = pa.schema(
     [

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from tasks.tables import texts as stage
 from tasks.tables.schemas import MESSAGES
-from tasks.tables.texts import arithmetic, is_in, ngrams, prompt_keys, questions, text_hashes, word_counts, words
+from tasks.tables.texts import (
+    compute_prompt_keys,
+    extract_questions,
+    hash_formulas,
+    hash_texts,
+    match_hashes,
+    ngrams,
+    word_counts,
+    words,
+)
 
 ALPHABET = st.text(st.sampled_from("aB 1.,\n-é漢"), max_size=12)
 
@@ -25,7 +34,7 @@ def column(*texts, size=3):
 @settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
 def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
-    hashes, offsets = words(questions(column(*texts)))
+    hashes, offsets = words(extract_questions(column(*texts)))
     runs, starts = ngrams(hashes, offsets, n)
     assert len(offsets) == len(starts) == len(texts) + 1
     for row, text in enumerate(texts):
@@ -42,7 +51,7 @@ def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
 @settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
 def test_with_open_ends_each_word_is_in_as_many_runs_as_a_run_has_words(texts, n):
-    hashes, offsets = words(questions(column(*texts)))
+    hashes, offsets = words(extract_questions(column(*texts)))
     runs, starts = ngrams(hashes, offsets, n, open_ends=True)
     counts = np.diff(offsets)
     assert np.diff(starts).tolist() == np.where(counts, counts + n - 1, 0).tolist()
@@ -55,8 +64,8 @@ def test_with_open_ends_each_word_is_in_as_many_runs_as_a_run_has_words(texts, n
 @settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8))
 def test_a_prompts_key_depends_on_its_own_text_alone(texts):
-    keys = prompt_keys(column(*texts))
-    assert keys == [key for text in texts for key in prompt_keys(column(text))]
+    keys = compute_prompt_keys(column(*texts))
+    assert keys == [key for text in texts for key in compute_prompt_keys(column(text))]
 
 
 def test_the_turns_and_their_roles_belong_to_the_key():
@@ -67,26 +76,26 @@ def test_the_turns_and_their_roles_belong_to_the_key():
         [("user", "ab")],
     ]
     rows = [[{"role": role, "content": content} for role, content in chat] for chat in chats]
-    assert len(set(prompt_keys(pa.chunked_array([pa.array(rows, MESSAGES)])))) == len(chats)
+    assert len(set(compute_prompt_keys(pa.chunked_array([pa.array(rows, MESSAGES)])))) == len(chats)
 
 
 def test_marks_divide_words_and_do_not_belong_to_them():
     texts = ["the well-known x=1", "The WELL known, x 1!", "नमस्ते दुनिया"]
-    hashes, offsets = words(questions(column(*texts)))
+    hashes, offsets = words(extract_questions(column(*texts)))
     assert np.diff(offsets).tolist() == [5, 5, 2]
     assert hashes[:5].tolist() == hashes[5:10].tolist()
 
 
 def test_arithmetic_is_a_text_without_its_letters():
-    same = arithmetic(pa.array(["add 1,000 to (2)", "take 1000 and well-known (2)", "1000 (2)", "1000 2"]))
+    same = hash_formulas(pa.array(["add 1,000 to (2)", "take 1000 and well-known (2)", "1000 (2)", "1000 2"]))
     assert same[0] == same[1] == same[2] != same[3]
 
 
 def test_white_space_of_any_kind_counts_as_one_space():
     texts = [" What  is\t1?\r\n", "What is 1?", "what\u00a0is\u20031?", "WHAT\u3000IS 1?\u2028", "What\x0bis\x0c1?"]
-    assert len(set(prompt_keys(column(*texts)))) == 1
-    assert prompt_keys(column("Whatis 1?")) != prompt_keys(column("What is 1?"))
-    assert prompt_keys(column(" ")) == prompt_keys(column(""))
+    assert len(set(compute_prompt_keys(column(*texts)))) == 1
+    assert compute_prompt_keys(column("Whatis 1?")) != compute_prompt_keys(column("What is 1?"))
+    assert compute_prompt_keys(column(" ")) == compute_prompt_keys(column(""))
 
 
 def test_an_ngram_is_the_sum_of_its_words_times_powers_of_one_number():
@@ -119,13 +128,13 @@ def test_arithmetic_is_that_of_its_expressions_for_text_of_any_kind():
     plain = pc.replace_substring_regex(asked, r"(\p{N}),(\p{N}{3})", r"\1\2")
     plain = pc.replace_substring_regex(plain, r"(\p{L})-(\p{L})", r"\1\2")
     signs = pc.replace_substring_regex(plain, r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+", " ")
-    assert arithmetic(asked).tolist() == text_hashes(pc.utf8_trim_whitespace(signs)).tolist()
+    assert hash_formulas(asked).tolist() == hash_texts(pc.utf8_trim_whitespace(signs)).tolist()
     for part in (asked.slice(3), asked.slice(len(asked))):
-        assert arithmetic(part).tolist() == arithmetic(pa.array(part.to_pylist(), pa.string())).tolist()
+        assert hash_formulas(part).tolist() == hash_formulas(pa.array(part.to_pylist(), pa.string())).tolist()
 
 
 def test_words_are_counted_as_they_are_divided():
-    asked = questions(column(*varied(200)))
+    asked = extract_questions(column(*varied(200)))
     assert word_counts(asked).tolist() == np.diff(words(asked)[1]).tolist()
     assert word_counts(pa.array(["well-known: x² 漢字", "", "..."])).tolist() == [5, 0, 0]
 
@@ -135,4 +144,4 @@ def test_hashes_are_found_among_any_number_of_known_ones(known):
     random = np.random.default_rng(known)
     sought = random.integers(0, 2**63, 20_000).astype(np.uint64)
     found = np.unique(np.r_[sought[: known // 2], random.integers(0, 2**63, known - known // 2).astype(np.uint64)])
-    assert is_in(sought, found).tolist() == np.isin(sought, found).tolist()
+    assert match_hashes(sought, found).tolist() == np.isin(sought, found).tolist()

@@ -11,7 +11,7 @@ from tasks.difficulty.stopping import Bounds
 from tasks.difficulty.task import select_prompts
 from tasks.mixing.spec import MixtureSpec
 from tasks.mixing.task import mix_prompts
-from tasks.tables.parquet import TableError, table_from_rows, with_user_columns, write_table
+from tasks.tables.parquet import TableError, add_user_columns, build_table, write_table
 from tasks.tables.schemas import MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE
 from tests.cleaning.prompts import prompt, table
 
@@ -42,7 +42,7 @@ def rollouts(path, ids):
         for each in ids
         for i in range(2)
     ]
-    return FlyteFile(str(write_table(path, table_from_rows(rows, ROLLOUTS, "rollouts"), ROLLOUTS)))
+    return FlyteFile(str(write_table(path, build_table(rows, ROLLOUTS, "rollouts"), ROLLOUTS)))
 
 
 def test_a_users_column_stays_through_every_stage(tmp_path):
@@ -70,7 +70,7 @@ def test_a_users_column_stays_through_every_stage(tmp_path):
 
 
 def test_a_mixture_is_mixed_again_without_its_own_order_and_with_the_users_columns():
-    again = with_user_columns(PROMPTS, pa.schema([*MIXTURE, pa.field("topic", pa.int8())]))
+    again = add_user_columns(PROMPTS, pa.schema([*MIXTURE, pa.field("topic", pa.int8())]))
     assert again.names == [*PROMPTS.names, "topic"]
 
 
@@ -79,4 +79,4 @@ def test_a_column_of_two_types_is_an_error_that_names_both(tmp_path):
         with_topic(table(prompt(text, source="mine")), kind) for text, kind in (("a", "int64"), ("b", "string"))
     )
     with pytest.raises(TableError, match="column 'topic' is int64 in one table, string in another"):
-        with_user_columns(PROMPTS, numbers.schema, texts.schema)
+        add_user_columns(PROMPTS, numbers.schema, texts.schema)

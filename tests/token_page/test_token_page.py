@@ -11,7 +11,7 @@ from tasks.commands.tokens import tokens
 from tasks.failures import MistakeError
 from tasks.token_page.decoding import TokenTexts, visible
 from tasks.token_page.page import LEVELS, MOST_RESPONSES, MOST_TOKENS, choose, render
-from tasks.token_page.responses import StepRead, TokenRow, read_step, tokenizer_folder
+from tasks.token_page.responses import StepRead, TokenRow, find_tokenizer_folder, read_step
 from tests.reporting.test_page import Page
 from tests.tiny_model import tokenizer_of
 from tests.training.stand_ins import Run, always, config, prompts
@@ -183,8 +183,8 @@ def test_responses_and_tokenizers_that_are_elsewhere_are_a_sentence(tmp_path, ru
     with pytest.raises(MistakeError, match="s3://bucket/rlvr-runs/x/rollouts, which is not on this machine"):
         read_step(results, 0)
     with pytest.raises(MistakeError, match="--model"):
-        tokenizer_folder(results, tmp_path / "rollouts")
+        find_tokenizer_folder(results, tmp_path / "rollouts")
     run_folder(keep_tokens=1)
     (results / "summary.json").write_text(f'{{"responses": "{tmp_path / "rollouts"}"}}')
     assert read_step(results, 0).rows
-    assert tokenizer_folder(results, tmp_path / "rollouts") == tmp_path / "policy"
+    assert find_tokenizer_folder(results, tmp_path / "rollouts") == tmp_path / "policy"

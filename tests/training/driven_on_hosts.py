@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.records.run_storage import attached
+from tasks.records.run_storage import open_run_storage
 from tasks.training.options.run import TrainingConfig
 from tasks.training.run import RunInputs, train
 
@@ -35,7 +35,7 @@ def main(order: dict) -> None:
     recipe = TrainingConfig.model_validate(order["recipe"])
     inputs = RunInputs(recipe, Path(order["model"]), Path(order["prompts"]), folder, on_step=slowly)
     address, every = order.get("address"), recipe.checkpoint_every
-    with attached(folder, address, lambda _: s3fs.S3FileSystem(**order["storage"]), every) as held:
+    with open_run_storage(folder, address, lambda _: s3fs.S3FileSystem(**order["storage"]), every) as held:
         result = train(replace(inputs, lease=held.lease, on_saved=held.on_saved, shards=held.shards))
     (folder / "resumed_from").write_text(str(result.resumed_from))
 

@@ -1,6 +1,6 @@
 """Mixtures of a few prompts on which a random model sometimes succeeds."""
 
-from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.parquet import build_table, write_table
 from tasks.tables.schemas import MIXTURE, canonical_json, prompt_id
 
 HAS_AN_E = {
@@ -36,4 +36,4 @@ def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E,
                 "order": order[i] if order else i,
             }
         )
-    return write_table(folder / "mixture.parquet", table_from_rows(rows, MIXTURE, "mixture"), MIXTURE)
+    return write_table(folder / "mixture.parquet", build_table(rows, MIXTURE, "mixture"), MIXTURE)

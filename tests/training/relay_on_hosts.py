@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from tasks.cluster.nodes import living_nodes
+from tasks.cluster.nodes import list_living_nodes
 from tasks.cluster.relay import RelayNodes
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.runtime.timeouts import NO_LIMIT
 
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.02
 def write(path: str, size: int) -> str:
     """Write random bytes, as the learner writes weights; return their digest."""
     content = os.urandom(size)
-    with whole(Path(path)) as partial:
+    with write_whole(Path(path)) as partial:
         partial.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
@@ -45,7 +45,7 @@ def on(node: str, function, *arguments):
 
 def nodes() -> dict[str, str]:
     """Ids of the living nodes, by address."""
-    return {node["NodeManagerAddress"]: node["NodeID"] for node in living_nodes()}
+    return {node["NodeManagerAddress"]: node["NodeID"] for node in list_living_nodes()}
 
 
 class Driver:
@@ -73,7 +73,7 @@ class Driver:
         seconds = {}
 
         async def arrive(address: str, node: str) -> None:
-            await self._weights.newer_than(version - 1, node, NO_LIMIT)
+            await self._weights.wait_for_newer(version - 1, node, NO_LIMIT)
             seconds[address] = time.monotonic() - began
 
         waits = [arrive(address, node) for address, node in ids.items() if address in order["wait"]]

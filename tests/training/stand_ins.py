@@ -31,7 +31,7 @@ from tasks.training.actors.rewards import JudgementError
 from tasks.training.actors.weights import WeightStore
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
-from tasks.training.control.own_advantages import advantages_of
+from tasks.training.control.own_advantages import resolve_advantages
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
 from tasks.training.control.validation_figures import Question
@@ -291,8 +291,8 @@ class Run:
 
     async def run(self) -> None:
         self.checkpoints = Checkpoints(self.folder / "checkpoints", self.on_saved, every=self.config.checkpoint_every)
-        checkpoint = self.checkpoints.newest()
-        state = RunState.read(checkpoint) if checkpoint else RunState.beginning(run_setup(self.config))
+        checkpoint = self.checkpoints.find_newest()
+        state = RunState.read(checkpoint) if checkpoint else RunState.begin(run_setup(self.config))
         cut_back_records(self.folder, state)
         self.weights = WeightStore(self.folder / "weights")
         rollouts = RolloutFiles(self.folder / "rollouts", state.rollout_files, keep_tokens=self.config.keep_tokens)
@@ -311,7 +311,7 @@ class Run:
             self.checkpoints,
             self.folder / "policies",
             on_phase=self.phases.append,
-            advantages=advantages_of(self.config.objective),
+            advantages=resolve_advantages(self.config.objective),
             validation_prompts=validated,
             questions=self.questions,
             turns=turns,
@@ -363,7 +363,7 @@ async def settle() -> None:
 def saved_groups(checkpoint, prompts):
     """The groups of a checkpoint: those that were ready, and those in flight."""
     by_id = {prompt.prompt_id: prompt for prompt in prompts}
-    return load_groups(Checkpoints.groups_in(checkpoint), by_id, ShapingConfig())
+    return load_groups(Checkpoints.find_groups_file(checkpoint), by_id, ShapingConfig())
 
 
 def tasks_left_by_cancelling(run, ready_to_cancel):

@@ -11,7 +11,7 @@ from pathlib import Path
 import boto3
 from moto.server import ThreadedMotoServer
 
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 from tests.object_store import BUCKET, KEYS, ObjectStore
 
 PORT = 5000
@@ -25,7 +25,7 @@ def main(file: Path) -> None:
     store = ObjectStore(f"http://127.0.0.1:{PORT}")
     boto3.client("s3", endpoint_url=store.endpoint, **KEYS).create_bucket(Bucket=BUCKET)
     while True:
-        with whole(file) as partial:
+        with write_whole(file) as partial:
             partial.write_text(json.dumps(list(store.keys())))
         time.sleep(LIST_SECONDS)
 

@@ -9,14 +9,14 @@ from click.testing import CliRunner
 from tasks.commands.group import rlvr
 from tasks.config.loading import load_yaml
 from tasks.failures import MistakeError
-from tasks.inputs.files import DataFile, quickstart
+from tasks.inputs.files import DataFile, load_quickstart
 from tasks.inputs.overrides import with_overrides
 from tasks.machine.resources import Machine
 from tasks.model_check.comparison import Difference, ModelCheckError
 from tasks.records.identity import run_name
 from tasks.records.run_state import OtherRunError
 from tasks.storage.lease import RunInUseError
-from tasks.storage.outputs import alone
+from tasks.storage.outputs import require_idle
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
 from tasks.training.options.run import ValidationConfig
@@ -29,7 +29,7 @@ OVERRIDES = (
     "actors.engine={max_model_len: 128, max_num_seqs: 16, cpu_threads: 1}",
 )
 
-JUDGED = quickstart()[0].verifiers
+JUDGED = load_quickstart()[0].verifiers
 """How responses are judged where the recipe names the quickstart's data and the command gives no other."""
 
 
@@ -71,7 +71,7 @@ def given(monkeypatch, tmp_path):
 
 def test_nothing_is_pruned_while_the_command_trains(prompts, tiny_model, given, monkeypatch):
     def train(inputs):
-        with pytest.raises(RunInUseError), alone():
+        with pytest.raises(RunInUseError), require_idle():
             pass
         return given.append(inputs) or SimpleNamespace(policy="", ledger="", metrics="")
 
@@ -87,7 +87,7 @@ def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(pro
     folder = default_folder(model, prompts, tmp_path)
     config = with_overrides("quickstart", OVERRIDES).run
     taken = (given[0].config, given[0].model, given[0].mixture, given[0].folder, given[0].verifiers)
-    assert taken == (config, model, prompts, folder, JUDGED.with_initial(model))
+    assert taken == (config, model, prompts, folder, JUDGED.resolve_initial(model))
     assert JUDGED.judge is not None
     results = {name: folder / name for name in ("policy", "ledger", "metrics")} | {"responses": folder / "rollouts"}
     assert done.output.splitlines()[-4:] == [f"{name:12}{path}" for name, path in results.items()]
@@ -113,7 +113,7 @@ def test_data_is_taken_by_name_by_path_or_from_the_recipe(prompts, tiny_model, t
     done = CliRunner().invoke(rlvr, ["train", *command, *files])
     assert done.exit_code == 0, done.output
     expected = JUDGED if by == "name" else load_yaml(DataFile, own).verifiers
-    assert given[0].verifiers == expected.with_initial(tiny_model)
+    assert given[0].verifiers == expected.resolve_initial(tiny_model)
 
 
 def test_a_run_that_is_resumed_says_from_which_step(prompts, tiny_model, tmp_path, given):
@@ -192,7 +192,7 @@ def test_from_a_machine_without_a_gpu_the_model_of_a_cluster_with_gpus_is_not_ch
     prompts, tiny_model, given, monkeypatch
 ):
     gpus = Machine(8.0, 8.0)
-    monkeypatch.setattr("tasks.commands.without_flyte.ray_resources", lambda: gpus)
+    monkeypatch.setattr("tasks.commands.without_flyte.read_ray_resources", lambda: gpus)
     monkeypatch.setattr("tasks.commands.without_flyte.has_gpu", lambda: False)
     done = invoke(tiny_model, prompts, "model_check=true", "--cluster", "10.0.0.1:6379")
     assert isinstance(done.exception, MistakeError)

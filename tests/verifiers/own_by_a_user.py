@@ -54,7 +54,7 @@ ACTS = {
     "warm": lambda *_: STATE["warm"],
     "question": lambda response, messages: float(messages[-1]["content"] in response),
     "score": lambda *_: Score(0.25, True, "three\nlines\nhere", rewards=(Reward("style", 2.0, 7),)),
-    "cannot": lambda *_: Score.unjudged("no engine"),
+    "cannot": lambda *_: Score.from_error("no engine"),
     "raise": fail,
     "deep": recurse,
     "exit": lambda *_: sys.exit(3),

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from tasks.rollouts.judging import RolloutError, check_prompts
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import PROMPTS, canonical_json
 from tasks.verifiers import VerifierPool, VerifiersConfig, check_ground_truth, missing_resources
-from tasks.verifiers.custom import own_digest, own_verifier
+from tasks.verifiers.custom import compute_own_digest, load_own_verifier
 from tasks.verifiers.function_watch import FunctionWatch, RewardFunctionError
 from tasks.verifiers.registry import TOO_LARGE
 from tasks.verifiers.scores import GroundTruthError, Reward, is_own
@@ -183,30 +183,30 @@ def test_a_module_that_is_no_verifier_is_refused_in_one_sentence(written, code, 
 
 def test_a_module_that_changed_after_the_prompts_were_made_is_refused(written):
     name = written(FINE.format("1"))
-    truth = own_verifier(name).checked("x")
-    assert truth == {"ground_truth": "x", "digest": own_digest(name)}
+    truth = load_own_verifier(name).checked("x")
+    assert truth == {"ground_truth": "x", "digest": compute_own_digest(name)}
     assert missing_resources(name, truth) == []
     written(FINE.format("0"))
     [reason] = missing_resources(name, truth)
     assert "has changed since the prompts were made: read the source again" in reason
-    assert own_verifier(name).checked("x") != truth
-    assert own_verifier(name).judge("", {"ground_truth": "x"}, None).value == 0.0
+    assert load_own_verifier(name).checked("x") != truth
+    assert load_own_verifier(name).judge("", {"ground_truth": "x"}, None).value == 0.0
 
 
 def test_a_helper_of_the_module_is_in_its_digest(written):
     helper = written("VALUE = 1", "helper")
     name = written(f"import {helper}\n" + FINE.format(f"{helper}.VALUE"))
-    before = own_verifier(name).checked("x")
-    assert own_verifier(name).judge("", before, None).value == 1.0
+    before = load_own_verifier(name).checked("x")
+    assert load_own_verifier(name).judge("", before, None).value == 1.0
     written("VALUE = 0.25", "helper")
-    assert own_verifier(name).checked("x")["digest"] != before["digest"]
-    assert own_verifier(name).judge("", {"ground_truth": "x"}, None).value == 0.25
+    assert load_own_verifier(name).checked("x")["digest"] != before["digest"]
+    assert load_own_verifier(name).judge("", {"ground_truth": "x"}, None).value == 0.25
 
 
 @pytest.mark.long
 def test_a_warm_process_keeps_its_code_and_a_failing_warm_up_is_every_judgements_error(written):
     name = written(FINE.format("1"))
-    truth = own_verifier(name).checked("x")
+    truth = load_own_verifier(name).checked("x")
     with VerifierPool(1) as pool:
         assert pool.submit(name, "a", truth).result().value == 1.0
         written(FINE.format("0"))
@@ -233,9 +233,9 @@ def test_prompts_are_checked_before_a_rollout(written):
             "metadata": "{}",
             "cluster": None,
         }
-        return table_from_rows([row], PROMPTS, "prompts")
+        return build_table([row], PROMPTS, "prompts")
 
-    check_prompts(table(own_verifier(NAME).checked("yes")))
+    check_prompts(table(load_own_verifier(NAME).checked("yes")))
     with pytest.raises(RolloutError, match=r"source 'games': ground truth .*: want a text, got 3"):
         check_prompts(table({"ground_truth": 3}))
     with pytest.raises(RolloutError, match="lacks a board"):
@@ -243,4 +243,4 @@ def test_prompts_are_checked_before_a_rollout(written):
     with pytest.raises(RolloutError, match="has changed since the prompts were made"):
         check_prompts(table({"ground_truth": "yes", "digest": "0" * 16}))
     with pytest.raises(GroundTruthError):
-        own_verifier(NAME).checked(None)
+        load_own_verifier(NAME).checked(None)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tasks.verifiers import registry
-from tasks.verifiers.equal_answers import classes_of_equal_answers
+from tasks.verifiers.equal_answers import group_equal_answers
 
 
 async def score(verifier, response, ground_truth):
@@ -20,4 +20,4 @@ async def score(verifier, response, ground_truth):
     ],
 )
 def test_answers_are_equal_if_the_prompts_verifier_says_so(truth, answers, classes):
-    assert asyncio.run(classes_of_equal_answers(answers, truth, score)) == classes
+    assert asyncio.run(group_equal_answers(answers, truth, score)) == classes

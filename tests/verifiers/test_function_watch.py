@@ -16,7 +16,7 @@ from tasks.verifiers.scores import FunctionFailure, SlowCall
 
 def failed(name="mine.f", reason="raised KeyError (mine.py, line 3)", *, may_pass=False):
     error = f"reward function {name} raised KeyError: 'x' (mine.py, line 3)"
-    return Score.unjudged(error, FunctionFailure(name, reason, may_pass))
+    return Score.from_error(error, FunctionFailure(name, reason, may_pass))
 
 
 def judged(name="mine.f"):
@@ -59,8 +59,8 @@ def test_another_function_that_succeeds_does_not_hide_one_that_fails():
 
 def test_an_episode_that_its_environment_ends_is_a_success_of_it_whoever_judges():
     """Its score has the verifier's rewards, or one of the name `environment`, and never its own name."""
-    crashed = Score.unjudged("environment mine.game raised KeyError", FunctionFailure("mine.game", "raised KeyError"))
-    unjudged = Score.unjudged("reward function mine.f raised", FunctionFailure("mine.f", "raised"))
+    crashed = Score.from_error("environment mine.game raised KeyError", FunctionFailure("mine.game", "raised KeyError"))
+    unjudged = Score.from_error("reward function mine.f raised", FunctionFailure("mine.f", "raised"))
 
     def taken(*others):
         watch = FunctionWatch()
@@ -76,13 +76,13 @@ def test_an_episode_that_its_environment_ends_is_a_success_of_it_whoever_judges(
     fails = (FAILURES, f"environment mine.game fails on {FAILURES} responses one after another: raised KeyError")
     assert taken() == fails
     assert taken(judged("environment")) == taken(judged("math")) == (100, "")
-    assert taken(Score.unjudged("the judge is away")) == fails
+    assert taken(Score.from_error("the judge is away")) == fails
     assert taken(unjudged)[1].startswith("reward function mine.f fails on 16")
 
 
 def test_a_cached_success_is_one():
     watch = FunctionWatch()
-    watch.succeeded(["mine.f"])
+    watch.count_success(["mine.f"])
     count(watch, [failed()])
     watch.finish()
 

@@ -11,12 +11,12 @@ from tasks.verifiers import (
     VerifierPool,
     VerifiersConfig,
     check_ground_truth,
+    collect_verifiers,
     functions,
     missing_resources,
-    verifiers_of,
 )
 from tasks.verifiers.scores import CannotJudge, SlowCall
-from tasks.verifiers.weighted import combine, terms_of
+from tasks.verifiers.weighted import combine, parse_terms
 from tests.verifiers import rewards_of_a_user
 
 HERE = "tests.verifiers.rewards_of_a_user"
@@ -85,8 +85,8 @@ def test_an_answer_of_a_service_counts_as_passing_by_its_status(monkeypatch):
     def of(status):
         return urllib.error.HTTPError("http://host", status, "", {}, None)
 
-    assert [functions.may_pass(of(status)) for status in (503, 429, 404)] == [True, True, False]
-    assert functions.may_pass(urllib.error.URLError(ConnectionRefusedError()))
+    assert [functions.is_transient(of(status)) for status in (503, 429, 404)] == [True, True, False]
+    assert functions.is_transient(urllib.error.URLError(ConnectionRefusedError()))
 
 
 def test_failures_of_one_kind_are_equal_whatever_the_response_is():
@@ -99,7 +99,7 @@ def test_a_call_that_takes_long_is_named_with_its_seconds_by_the_score_of_all_pa
     score = functions.judge("7", own("accuracy", answer=7), None)
     assert score.slow.function == f"{HERE}.accuracy"
     slower = dataclasses.replace(score, slow=SlowCall("other.f", score.slow.seconds + 1))
-    parts = terms_of(weighted(*(("function", 1.0, own("accuracy")) for _ in range(2))))
+    parts = parse_terms(weighted(*(("function", 1.0, own("accuracy")) for _ in range(2))))
     assert combine(parts, [score, slower]).slow.function == "other.f"
 
 
@@ -107,7 +107,7 @@ def test_a_function_that_is_not_there_or_has_changed_is_found_before_any_work():
     assert missing_resources("function", own("accuracy")) == []
     (reason,) = missing_resources("function", {"function": "no_such_module.f", "columns": {}})
     assert "there is no module no_such_module" in reason
-    right = functions.function_digest(f"{HERE}.accuracy")
+    right = functions.compute_function_digest(f"{HERE}.accuracy")
     assert missing_resources("function", own("accuracy") | {"digest": right}) == []
     (reason,) = missing_resources("function", own("accuracy") | {"digest": "0" * 16})
     assert "has changed since the prompts were made" in reason
@@ -206,5 +206,5 @@ def test_the_same_response_is_judged_once(pool):
 
 @pytest.mark.long
 def test_verifiers_of_a_prompt():
-    assert verifiers_of("math", "7") == {"math"}
-    assert verifiers_of("weighted", weighted(("math", 1, "7"), ("chat_open", 1, None))) == {"math", "chat_open"}
+    assert collect_verifiers("math", "7") == {"math"}
+    assert collect_verifiers("weighted", weighted(("math", 1, "7"), ("chat_open", 1, None))) == {"math", "chat_open"}

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tasks.verifiers import Reward, Score, VerifierPool, VerifiersConfig, check_ground_truth, functions
-from tasks.verifiers.grouped import GroupRewards, judges_groups, score_group
+from tasks.verifiers.grouped import GroupRewards, has_group_reward, score_group
 from tasks.verifiers.scores import CannotJudge
 from tests.verifiers.test_functions import HERE, MESSAGES, own, weighted
 
@@ -24,10 +24,10 @@ async def in_process(verifier, response, ground_truth):
         try:
             return functions.judge(response, ground_truth, MESSAGES)
         except CannotJudge as reason:
-            return Score.unjudged(reason)
+            return Score.from_error(reason)
     assert (verifier, ground_truth["partial"]) == ("weighted", True)
     if response == "?":
-        return Score.unjudged("no verdict")
+        return Score.from_error("no verdict")
     right = float("7" in response)
     rewards = [Reward(part["verifier"], part["weight"], right) for part in ground_truth["rewards"]]
     return Score(0.0, right == 1, f"math: {right}", rewards=tuple(rewards))
@@ -111,18 +111,18 @@ def test_a_function_is_never_called_with_a_group_where_it_takes_a_response_or_th
 
 
 def test_which_prompts_have_a_reward_of_the_group():
-    assert judges_groups("function", group("ranks"))
-    assert judges_groups("weighted", weighted(("math", 1.0, "7"), ("function", 1.0, group("ranks"))))
-    assert not judges_groups("function", own("accuracy"))
-    assert not judges_groups("weighted", weighted(("math", 1.0, "7")))
-    assert not judges_groups("math", "7")
-    assert not judges_groups("weighted", {"rewards": "none"})
+    assert has_group_reward("function", group("ranks"))
+    assert has_group_reward("weighted", weighted(("math", 1.0, "7"), ("function", 1.0, group("ranks"))))
+    assert not has_group_reward("function", own("accuracy"))
+    assert not has_group_reward("weighted", weighted(("math", 1.0, "7")))
+    assert not has_group_reward("math", "7")
+    assert not has_group_reward("weighted", {"rewards": "none"})
 
 
 def test_a_ground_truth_says_group_true_or_nothing_and_never_partial():
     assert check_ground_truth("function", group("ranks")) is None
     assert "group is true" in check_ground_truth("function", own("ranks") | {"group": "yes"})
-    partial = GroupRewards.of("weighted", weighted(("math", 1.0, "7"))).alone
+    partial = GroupRewards.from_ground_truth("weighted", weighted(("math", 1.0, "7"))).alone
     assert "expected an object with 'rewards' alone" in check_ground_truth("weighted", partial)
 
 

@@ -13,12 +13,12 @@ from tasks.generation.interface import Completion
 from tasks.rollouts.judged_by import JudgedBy
 from tasks.rollouts.rollout_cache import RolloutCache
 from tasks.rollouts.sample_and_score import sample_and_score
-from tasks.rollouts.sampling_loop import Workload, tokenise
-from tasks.tables.parquet import table_from_rows
+from tasks.rollouts.sampling_loop import Workload, tokenize_prompts
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
 from tasks.training.actors.rewards import RayJudge, RewardProcess
 from tasks.training.options.run import RewardsConfig
-from tasks.verifiers import VerifiersConfig, verifiers_of, verify
+from tasks.verifiers import VerifiersConfig, collect_verifiers, verify
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded
 
 PROMPTS_OF_EACH, SAMPLES = 25, 4
@@ -85,7 +85,7 @@ def table():
                 "row": 0,
             }
         )
-    return table_from_rows(rows, PROMPTS, "prompts")
+    return build_table(rows, PROMPTS, "prompts")
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +109,12 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
 
     @contextlib.asynccontextmanager
     async def replaying(_model, _config):
-        ids = tokenise(table.to_pylist(), model, SamplingConfig())
+        ids = tokenize_prompts(table.to_pylist(), model, SamplingConfig())
         yield ReplayingEngine(dict(zip(map(tuple, ids), MADE, strict=True)))
 
-    monkeypatch.setattr("tasks.rollouts.sampling_loop.running_engine", replaying)
+    monkeypatch.setattr("tasks.rollouts.sampling_loop.run_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
-    cache = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, JudgedBy(config, ""))
+    cache = RolloutCache.open(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, JudgedBy(config, ""))
     sampled = sample_and_score(
         [Workload(table, options, cache)], model, ENGINE, policy="p", stage="difficulty", verifiers=config
     )
@@ -129,7 +129,7 @@ def online(table, config):
 
     calls = [(row, text) for row, (*_, texts) in zip(table.to_pylist(), MADE.values(), strict=True) for text in texts]
     random.Random(0).shuffle(calls)
-    names = sorted({name for verifier, truth, _ in MADE.values() for name in verifiers_of(verifier, truth)})
+    names = sorted({name for verifier, truth, _ in MADE.values() for name in collect_verifiers(verifier, truth)})
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         remote = ray.remote(RewardProcess).options(num_cpus=0, max_concurrency=1000)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tasks.verifiers.worker_queues import PrioritySemaphore, WorkerLost, WorkerQueues, cpu_budgets
+from tasks.verifiers.worker_queues import PrioritySemaphore, WorkerLost, WorkerQueues, generate_cpu_budgets
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,12 @@ from tasks.verifiers.worker_queues import PrioritySemaphore, WorkerLost, WorkerQ
     ],
 )
 def test_budgets_grow_fourfold_to_the_limit(first, limit, budgets):
-    assert list(cpu_budgets(first, limit)) == budgets
+    assert list(generate_cpu_budgets(first, limit)) == budgets
 
 
 @pytest.mark.parametrize("limit", [0.03 * 1.1**power for power in range(100)])
 def test_what_hangs_costs_at_most_two_thirds_more_than_its_limit(limit):
-    *overrun, last = cpu_budgets(0.03, limit)
+    *overrun, last = generate_cpu_budgets(0.03, limit)
     assert last == limit
     assert sum(overrun) <= limit * 2 / 3
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.view.mapping import flipped, means, sample
+from tasks.view.mapping import compute_means, make_flipped_sample, sample
 from tests.view.synthetic import CALL, HOSTILE, evaluated, prompt, trained, turn
 
 
@@ -104,18 +104,18 @@ def test_hostile_texts_are_kept_and_can_be_encoded():
 
 def test_a_flipped_question_has_a_message_and_a_score_of_each_policy():
     rows = [("before", evaluated("before", "p0", False)), ("after", evaluated("after", "p0", True)), ("other", None)]
-    one = flipped(rows, prompt("p0"), "p0", 1)
+    one = make_flipped_sample(rows, prompt("p0"), "p0", 1)
     assert [(message.get("policy"), message["content"]) for message in one["messages"][1:]] == [
         ("before", "before says"),
         ("after", "after says"),
     ]
     # The viewer lists the first score, and the mean of the first.
     assert [(policy, score["value"]) for policy, score in one["scores"].items()] == [("after", "C"), ("before", "I")]
-    unscored = flipped([rows[0], ("after", evaluated("after", "p0", None))], prompt("p0"), "p0", 2)
-    assert list(means([unscored, one])) == ["after", "before"]
+    unscored = make_flipped_sample([rows[0], ("after", evaluated("after", "p0", None))], prompt("p0"), "p0", 2)
+    assert list(compute_means([unscored, one])) == ["after", "before"]
 
 
 def test_means_are_over_the_samples_that_have_a_score():
     rows = [evaluated("after", "p0", passed) for passed in (True, False, False, None)]
     samples = [sample(row, None, "p0", 1) for row in rows]
-    assert means(samples) == {"score": (1 / 3, 3), "passed": (1 / 3, 3)}
+    assert compute_means(samples) == {"score": (1 / 3, 3), "passed": (1 / 3, 3)}

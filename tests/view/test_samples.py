@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from tasks.records.response_files import TRAINING_ROLLOUTS
 from tasks.tables.schemas import PROMPTS
-from tasks.view.child import PromptTables, samples_of
+from tasks.view.child import PromptTables, make_samples
 from tasks.view.responses import find_responses
 from tasks.view.selection import select
 from tests.view.synthetic import prompt, trained, write, write_run
@@ -14,7 +14,7 @@ def samples(run, spreads=None):
     found = find_responses(run)
     names = [f"p{number}" for number in range(5)]
     prompts = PromptTables([str(path) for path in found.prompts], pa.array(names))
-    return {log.path: list(samples_of(log.as_json(), prompts, spreads or {}, {})) for log in select(found).logs}
+    return {log.path: list(make_samples(log.to_json(), prompts, spreads or {}, {})) for log in select(found).logs}
 
 
 def test_two_groups_of_a_prompt_are_two_samples_with_the_epochs_of_their_responses(tmp_path):

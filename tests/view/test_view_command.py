@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_is_refused_if_it_is_given_and_else_the_next_is_use
     with pytest.raises(ViewError, match=f"--port {taken}: the port is taken"):
         CliRunner().invoke(view, [str(run), "--port", str(taken)], catch_exceptions=False)
     monkeypatch.setattr(viewer, "PORT", taken)
-    assert viewer.free_port(None) > taken
+    assert viewer.find_free_port(None) > taken
 
 
 @pytest.mark.long
@@ -201,7 +201,7 @@ def test_without_a_network_one_sentence_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     with pytest.raises(ViewError, match="a package index is needed once") as raised:
-        environments.environment(lambda sentence: None)
+        environments.ensure_environment(lambda sentence: None)
     assert "\n" not in str(raised.value)
     assert not environments.is_made(environments.environment_folder())
     assert not list((tmp_path / "rlvr-flyte").iterdir())
@@ -210,7 +210,7 @@ def test_without_a_network_one_sentence_says_so(tmp_path, monkeypatch):
 def test_an_environment_that_is_named_and_has_no_inspect_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv(environments.VARIABLE, str(tmp_path))
     with pytest.raises(ViewError, match=f"RLVR_VIEW = {tmp_path} contains no bin/inspect"):
-        environments.environment(lambda sentence: None)
+        environments.ensure_environment(lambda sentence: None)
 
 
 def test_another_lock_has_another_folder(tmp_path, monkeypatch):

@@ -17,16 +17,16 @@ from flytekit.types.file import FlyteFile
 
 from tasks.difficulty.rollout_tasks import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
 from tasks.evaluation import harness
-from tasks.evaluation.answers import with_answers
+from tasks.evaluation.answers import add_answers
 from tasks.evaluation.harness_task import Harnessed, evaluate_by_harness
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.flyte.ray_job import RayJobTask
-from tasks.flyte.stages import local, output_folder, run_id
+from tasks.flyte.stages import make_output_folder, run_id, to_local
 from tasks.generation.models import PackagedGguf
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.model_check.task import check_model
 from tasks.tables.content_digest import seal
-from tasks.tables.parquet import read_table, table_from_rows, validate, write_table
+from tasks.tables.parquet import build_table, read_table, validate, write_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
@@ -59,7 +59,7 @@ class StandIns:
     def none(self) -> Path:
         """A table of no set-aside rows."""
         path = self.folder / "none.parquet"
-        return path if path.exists() else write_table(path, table_from_rows([], SET_ASIDE, "none"), SET_ASIDE)
+        return path if path.exists() else write_table(path, build_table([], SET_ASIDE, "none"), SET_ASIDE)
 
     def new(self, name: str) -> Path:
         self.ran[name.split(".", maxsplit=1)[0]] += 1
@@ -70,7 +70,7 @@ class StandIns:
         folder = self.new("prepare_model")
         folder.mkdir()
         (folder / "weights").write_text("initial" if isinstance(spec.source, PackagedGguf) else spec.name)
-        return PreparedModel(output_folder(seal(folder)), summary("model"))
+        return PreparedModel(make_output_folder(seal(folder)), summary("model"))
 
     def check_model(self, model, options):
         self.ran["check_model"] += 1
@@ -90,20 +90,20 @@ class StandIns:
                 "error": None,
                 "policy": policy,
             }
-            for row in read_table(local(prompts), PROMPTS).to_pylist()
+            for row in read_table(to_local(prompts), PROMPTS).to_pylist()
             for sample in range(samples)
         ]
-        return table_from_rows(rows, ROLLOUTS, "stand-in")
+        return build_table(rows, ROLLOUTS, "stand-in")
 
     def shard(self, stage: str, table: pa.Table, schema: pa.Schema, **facts: float) -> FlyteFile:
         """A table of a mapped task, with its summary."""
         made = summary(stage)
         made.facts |= facts | {"verifiers": {}}
         path = self.new(f"{stage}.parquet")
-        return FlyteFile(str(write_table(path, validate(table, schema, stage), schema, {SUMMARY: made.as_json()})))
+        return FlyteFile(str(write_table(path, validate(table, schema, stage), schema, {SUMMARY: made.to_json()})))
 
     def split_prompts(self, prompts, model, spec, rows, room, within, available, verifiers):
-        path = shutil.copy(local(prompts), self.new("split_prompts.parquet"))
+        path = shutil.copy(to_local(prompts), self.new("split_prompts.parquet"))
         return Split([FlyteFile(str(path))], FlyteFile(str(self.none)))
 
     def roll_out(self, prompts, model, spec, judging, initial, verifiers):
@@ -122,23 +122,23 @@ class StandIns:
         (folder / "policy" / "weights").write_text(f"trained {config.steps}" if self.learns else "initial")
         (folder / "tensorboard").mkdir()
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "reward": 0.5, "seconds": 1.0}) + "\n")
-        ledger = write_table(folder / "ledger.parquet", table_from_rows([], LEDGER, "none"), LEDGER)
+        ledger = write_table(folder / "ledger.parquet", build_table([], LEDGER, "none"), LEDGER)
         return Trained(
-            output_folder(seal(folder / "policy")),
+            make_output_folder(seal(folder / "policy")),
             FlyteFile(str(ledger)),
             FlyteFile(str(folder / "metrics.jsonl")),
-            output_folder(folder / "tensorboard"),
+            make_output_folder(folder / "tensorboard"),
             summary("training"),
         )
 
     def evaluate_policy(self, policy, prompts, config, initial, verifiers, questions, asked):
-        weights = (local(policy) / "weights").read_text()
+        weights = (to_local(policy) / "weights").read_text()
         path = self.new("evaluate_policy.parquet")
         ways = {"heldout": config.sampling, **{one.name: one.sampling for one in asked.benchmarks}}
         parts = [
-            with_answers(
+            add_answers(
                 self.rollouts(file, sampling.samples, weights, able=weights.startswith("trained")),
-                read_table(local(file), PROMPTS),
+                read_table(to_local(file), PROMPTS),
                 name,
             )
             for file, (name, sampling) in zip((prompts, *questions), ways.items(), strict=True)
@@ -147,7 +147,7 @@ class StandIns:
         return Evaluated(FlyteFile(str(table)), FlyteFile(str(self.none)), summary("evaluation"))
 
     def evaluate_by_harness(self, policy, benchmark, engine):
-        able = (local(policy) / "weights").read_text().startswith("trained")
+        able = (to_local(policy) / "weights").read_text().startswith("trained")
         documents = [
             {
                 "task": benchmark.tasks[0],

@@ -114,7 +114,7 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
         recipe["model.source"] = source.model_dump(exclude_unset=True) | {"name": small(source.name)}
     else:
         recipe["model.source"] = {"kind": "folder", "path": str(model)}
-    greedy = shipped.companion(EvaluationFile).sampling.temperature == 0
+    greedy = shipped.load_companion(EvaluationFile).sampling.temperature == 0
     evaluation = {
         "extends": shipped.evaluation,
         "sampling": {"samples": 1 if greedy else 2, "max_tokens": TOKENS},

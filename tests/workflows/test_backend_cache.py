@@ -10,9 +10,9 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.evaluation.task import compare_policies
-from tasks.flyte.lost_outputs import COMPOSE_AGAIN, WRITERS, sentence
+from tasks.flyte.lost_outputs import COMPOSE_AGAIN, WRITERS, describe_lost_output
 from tasks.inputs.composed_again import compose_again
-from tasks.inputs.files import quickstart
+from tasks.inputs.files import load_quickstart
 from tasks.kubernetes.pods import PodConfig
 from tasks.mixing.task import mix_prompts
 from tasks.storage.locations import RUNS
@@ -43,12 +43,12 @@ def store(monkeypatch, tmp_path):
 
 @pytest.fixture
 def backend(store, stand_ins, monkeypatch):
-    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")  # drawing takes half of the time
+    monkeypatch.setattr("tasks.charts.drawing._render_svg", lambda *_: "<svg/>")  # drawing takes half of the time
     return CachingBackend({}, store, {}, lambda _: None)
 
 
 def files(**changes):
-    return dict(zip(("data", "training", "evaluation"), quickstart(), strict=True)) | changes
+    return dict(zip(("data", "training", "evaluation"), load_quickstart(), strict=True)) | changes
 
 
 def launch(backend, **changes):
@@ -67,7 +67,7 @@ def test_a_second_launch_runs_two_tasks_alone_and_so_does_a_relaunch_from_the_co
 
 def test_another_machine_runs_nothing_again_and_another_rate_what_depends_on_it(backend):
     launch(backend)
-    recipe = quickstart()[1]
+    recipe = load_quickstart()[1]
     node = recipe.cluster.model_copy(update={"node": PodConfig(cpu=4)})
     launch(backend, training=recipe.model_copy(update={"cluster": node, "stall_seconds": 60.0}))
     assert backend.ran == ["preflight", "report"]
@@ -80,7 +80,7 @@ def test_another_machine_runs_nothing_again_and_another_rate_what_depends_on_it(
 
 
 def test_a_model_that_was_not_checked_is_checked_once_the_recipe_asks_for_it(backend):
-    unchecked = quickstart()[1].model_copy(update={"model_check": False})
+    unchecked = load_quickstart()[1].model_copy(update={"model_check": False})
     launch(backend, training=unchecked)
     assert "check_model" not in backend.ran
     launch(backend)
@@ -95,8 +95,8 @@ def test_a_part_that_is_started_by_itself_is_taken_from_the_cache_as_a_whole(bac
     assert backend.ran == ["pin_data"], "its files are those of the pipeline"
     inputs = literals(
         train,
-        data=quickstart()[0],
-        training=quickstart()[1],
+        data=load_quickstart()[0],
+        training=load_quickstart()[1],
         model=FlyteDirectory(made["model"].scalar.blob.uri),
         mixture=FlyteFile(made["mixture"].scalar.blob.uri),
     )
@@ -126,7 +126,7 @@ def test_after_the_commands_for_a_lost_output_the_next_launch_succeeds_and_all_o
     assert f"{path.removesuffix('.py').replace('/', '.')}.{name}" == writer.name
     with pytest.raises(FlyteUserRuntimeException) as raised:
         launch(backend)
-    assert sentence(address) in str(raised.value)
+    assert describe_lost_output(address) in str(raised.value)
     backend.overwrite(writer)
     backend.given["compose_again"] = {}
     backend.overwrite(compose_again)

@@ -16,16 +16,16 @@ from flytekit.types.file import FlyteFile
 
 from tasks.inputs import handed_on
 from tasks.inputs.composed_again import NAME
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.pin_tasks import pin_data, pin_evaluation, pin_training
 from tasks.inputs.preflight import preflight
 from tasks.kubernetes.pods import PodConfig
-from tasks.lineage.code_digest import distributions, reachable
+from tasks.lineage.code_digest import find_distributions, find_reachable_modules
 from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.prompts import build_prompts
 from tasks.storage.locations import RUNS
 from tasks.storage.sent_files import SentFile
-from tasks.tables.content_digest import seal, sha256_of, write_parquet
+from tasks.tables.content_digest import compute_sha256, seal, write_parquet
 from tasks.tables.schemas import PROMPTS
 from tasks.training.task import train_policy
 from tests.flyte.admin_stand_in import console_form
@@ -111,7 +111,7 @@ def files(work):
     ]
     benchmark = {"name": "asked", "card": "https://example.org/asked", "licence": "mit", "sampling": {"max_tokens": 64}}
     asked = benchmark | {"source": source("asked", "asked.jsonl")}
-    data, training, evaluation = quickstart()
+    data, training, evaluation = load_quickstart()
     options = {"name": "mine", "mixture": {"heldout": 4}, "difficulty": data.difficulty.model_dump(mode="json")}
     validation = {"prompts": 4, "samples": 1, "every": 2, "benchmarks": [asked]}
     return {
@@ -255,7 +255,7 @@ def named(files, path):
 
 def copy_of(path, bucket):
     """A file as a launch sends it."""
-    sha256 = sha256_of(path)
+    sha256 = compute_sha256(path)
     bucket.upload_file(str(path), BUCKET, f"sent/{sha256}{path.suffix}")
     address = f"s3://{BUCKET}/sent/{sha256}{path.suffix}"
     return SentFile(named=str(path), path=str(path), address=address, sha256=sha256)
@@ -290,7 +290,7 @@ def test_a_copy_that_was_changed_or_deleted_is_refused(files, work, bucket):
 
 def test_the_packages_of_checkers_and_the_mark_are_in_the_keys_of_what_is_given_the_data_file(files, monkeypatch, work):
     before = keys(files)
-    monkeypatch.setattr("tasks.verifiers.instructions.needs.available", lambda: ["nltk"])
+    monkeypatch.setattr("tasks.verifiers.instructions.needs.find_available", lambda: ["nltk"])
     other_packages = keys(files)
     assert before["pipeline", compose_data.name] != other_packages["pipeline", compose_data.name]
     assert before["alone", compose_data.name] != other_packages["alone", compose_data.name]
@@ -431,8 +431,8 @@ def test_the_version_of_a_composing_task_covers_all_code_that_it_composes(files,
     for started in job.tasks:
         stage = started.container.args[-3] if "task-module" in started.container.args else None
         assert stage is not None, started.id.name
-        assert reachable(stage) <= reachable(module), started.id.name
-        assert distributions(stage).items() <= distributions(module).items(), started.id.name
+        assert find_reachable_modules(stage) <= find_reachable_modules(module), started.id.name
+        assert find_distributions(stage).items() <= find_distributions(module).items(), started.id.name
 
 
 def test_a_relaunch_whose_mappings_are_in_another_order_hits(files):

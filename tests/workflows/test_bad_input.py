@@ -11,13 +11,13 @@ from flytekit.exceptions.user import FlyteUserRuntimeException
 
 from tasks.config.loading import SpecError
 from tasks.generation.models import ModelError
-from tasks.inputs.files import DataFile, Recipe, quickstart
-from tasks.inputs.preflight import check, longest_prompt
+from tasks.inputs.files import DataFile, Recipe, load_quickstart
+from tasks.inputs.preflight import check, find_longest_prompt
 from tasks.training.options.prompts import CurriculumConfig, PromptsConfig
 
 
 def data(**changes) -> DataFile:
-    base = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    base = load_quickstart()[0].model_dump(mode="json", exclude_unset=True)
     return DataFile.model_validate(base | changes)
 
 
@@ -33,7 +33,7 @@ def jsonl(path) -> dict:
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SpecError, match=r"nowhere\.jsonl"):
-        check(data(sources=[jsonl(tmp_path / "nowhere.jsonl")], mixture={}), *quickstart()[1:])
+        check(data(sources=[jsonl(tmp_path / "nowhere.jsonl")], mixture={}), *load_quickstart()[1:])
 
 
 def test_all_sources_that_fail_are_named_with_the_option_that_leaves_them_out(tmp_path):
@@ -48,8 +48,10 @@ def test_all_sources_that_fail_are_named_with_the_option_that_leaves_them_out(tm
         r"'other': columns: .* no column 'question'.*; source 'third': .*no such file; leave_out: \[other, third\] in"
     )
     with pytest.raises(SpecError, match=said):
-        check(data(sources=sources, mixture={}), *quickstart()[1:])
-    assert set(check(data(sources=sources, mixture={}, leave_out=["other", "third"]), *quickstart()[1:])) == {"mine"}
+        check(data(sources=sources, mixture={}), *load_quickstart()[1:])
+    assert set(check(data(sources=sources, mixture={}, leave_out=["other", "third"]), *load_quickstart()[1:])) == {
+        "mine"
+    }
 
 
 TALK = {"name": "talk", "domain": "chat", "verifier": "chat_open", "loader": {"kind": "topics", "size": 4}}
@@ -57,13 +59,13 @@ TALK = {"name": "talk", "domain": "chat", "verifier": "chat_open", "loader": {"k
 
 def test_chat_without_a_judge_is_named():
     with pytest.raises(SpecError, match=r"source 'talk': chat needs a judge: give verifiers\.judge"):
-        check(data(sources=[TALK], mixture={}, verifiers={}), *quickstart()[1:])
+        check(data(sources=[TALK], mixture={}, verifiers={}), *load_quickstart()[1:])
 
 
 def test_a_reward_function_that_is_not_there_is_named():
     source = TALK | {"rewards": [{"function": "no_such_module.f"}]}
     with pytest.raises(SpecError, match=r"source 'talk': reward function no_such_module\.f: there is no module"):
-        check(data(sources=[source], mixture={}), *quickstart()[1:])
+        check(data(sources=[source], mixture={}), *load_quickstart()[1:])
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_a_reward_function_that_is_not_there_is_named():
 )
 def test_what_cleaning_needs_is_looked_for(changes, said):
     with pytest.raises(SpecError, match=re.escape(said)):
-        check(data(sources=[TALK], mixture={}, **changes), *quickstart()[1:])
+        check(data(sources=[TALK], mixture={}, **changes), *load_quickstart()[1:])
 
 
 @pytest.mark.parametrize(
@@ -96,9 +98,9 @@ def test_an_evaluation_set_is_a_file_with_a_name_of_its_own(named, said):
 
 def test_a_mixture_of_sources_that_are_not_there_is_an_error(tmp_path):
     with pytest.raises(SpecError, match="no source is called 'nobody'"):
-        check(data(mixture={"sources": {"nobody": {"weight": 1}}}), *quickstart()[1:])
+        check(data(mixture={"sources": {"nobody": {"weight": 1}}}), *load_quickstart()[1:])
     with pytest.raises(SpecError, match=r"mixture\.domains: .*'math'.*; there are: chat"):
-        check(data(sources=[TALK], mixture={"domains": {"math": {"weight": 1}}}), *quickstart()[1:])
+        check(data(sources=[TALK], mixture={"domains": {"math": {"weight": 1}}}), *load_quickstart()[1:])
 
 
 def test_a_model_folder_without_weights_is_an_error(tmp_path):
@@ -107,7 +109,7 @@ def test_a_model_folder_without_weights_is_an_error(tmp_path):
     recipe = Recipe.model_validate(
         {"extends": "quickstart", "model": {"source": {"kind": "folder", "path": str(tmp_path)}}}
     )
-    defaults = quickstart()
+    defaults = load_quickstart()
     with pytest.raises(ModelError, match="no weights"):
         check(defaults[0], recipe, defaults[2])
 
@@ -115,7 +117,7 @@ def test_a_model_folder_without_weights_is_an_error(tmp_path):
 def test_a_response_that_fills_the_context_is_an_error():
     difficulty = {"sampling": {"max_tokens": 512}, "engine": {"max_model_len": 512}}
     with pytest.raises(SpecError, match=r"difficulty: sampling\.max_tokens \(512\)"):
-        check(data(difficulty=difficulty), *quickstart()[1:])
+        check(data(difficulty=difficulty), *load_quickstart()[1:])
 
 
 # On the command line
@@ -192,7 +194,7 @@ def test_help_says_in_a_few_lines_what_each_file_is_for():
 
 
 def test_difficulty_samples_as_training_does_or_says_that_it_does_not():
-    files = quickstart()
+    files = load_quickstart()
     warm = files[0].difficulty.model_copy(
         update={"sampling": files[0].difficulty.sampling.model_copy(update={"temperature": 0.7})}
     )
@@ -207,10 +209,10 @@ def test_difficulty_samples_as_training_does_or_says_that_it_does_not():
 
 
 def test_without_a_difficulty_filter_sampling_is_trainings_alone():
-    files = quickstart()
+    files = load_quickstart()
     unfiltered = files[0].model_copy(update={"difficulty": None})
     check(unfiltered, *files[1:])
-    assert longest_prompt(None, files[1]) == (
+    assert find_longest_prompt(None, files[1]) == (
         464,
         "464 fit with a response of 48 (actors.engine.max_model_len of training is 512)",
     )
@@ -220,8 +222,8 @@ def test_without_a_difficulty_filter_sampling_is_trainings_alone():
 
 
 def test_the_longest_prompt_is_what_difficulty_and_training_both_hold():
-    data, training, _ = quickstart()
-    room, within = longest_prompt(data.difficulty, training)
+    data, training, _ = load_quickstart()
+    room, within = find_longest_prompt(data.difficulty, training)
     assert (room, within) == (464, "464 fit with a response of 48 (difficulty.engine.max_model_len is 512)")
     small = training.model_copy(update={"learner": training.learner.model_copy(update={"micro_batch_tokens": 256})})
-    assert longest_prompt(data.difficulty, small)[1].endswith("(learner.micro_batch_tokens of training is 256)")
+    assert find_longest_prompt(data.difficulty, small)[1].endswith("(learner.micro_batch_tokens of training is 256)")

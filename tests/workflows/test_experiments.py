@@ -8,7 +8,7 @@ import yaml
 from tasks.config.loading import SpecError, parse
 from tasks.flyte.local_run import LocalRun
 from tasks.inputs.experiments import Experiment, ExperimentFile
-from tasks.inputs.preflight import check_together, check_variants, sampled_as_trained
+from tasks.inputs.preflight import apply_training_sampling, check_together, check_variants
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION
 from workflows.experiments import experiment
@@ -47,7 +47,7 @@ def written(tmp_path):
 def test_each_variant_runs_the_pipeline_and_what_they_share_runs_once(
     stand_ins, written, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    monkeypatch.setattr("tasks.charts.drawing._render_svg", lambda *_: "<svg/>")
     variants = {"as-it-is": {}, "faster": {"training": {"optimizer.learning_rate": 0.25}}}
     file = parse(Experiment, written(variants=variants, evaluation={"benchmarks": ["sums.yaml"]}))
     made = experiment(experiment=file)
@@ -75,7 +75,7 @@ def test_each_variant_runs_the_pipeline_and_what_they_share_runs_once(
 def test_a_variant_whose_responses_are_truncated_is_a_warning_on_the_page_and_in_the_last_lines(
     stand_ins, written, tmp_path, monkeypatch, capsys, caplog
 ):
-    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    monkeypatch.setattr("tasks.charts.drawing._render_svg", lambda *_: "<svg/>")
     stand_ins.ends = "length"
     variants = {"one": {}, "two": {"training": {"optimizer.learning_rate": 0.25}}}
     experiment(experiment=parse(Experiment, written(variants=variants, evaluation={"benchmarks": ["sums.yaml"]})))
@@ -90,7 +90,7 @@ def test_a_variant_whose_responses_are_truncated_is_a_warning_on_the_page_and_in
 def test_each_variant_is_trained_once_with_each_seed_and_its_runs_are_averaged(
     stand_ins, written, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    monkeypatch.setattr("tasks.charts.drawing._render_svg", lambda *_: "<svg/>")
     variants = {"one": {}, "two": {"training": {"optimizer.learning_rate": 0.25}}}
     file = parse(Experiment, written(variants=variants, seeds=[3, 4]))
     seeds = [(name, files.training.seed) for name, files in file.runs]
@@ -198,7 +198,7 @@ def test_a_shipped_experiment_changes_what_it_says_and_nothing_else(name):
     base = made.variants[made.baseline]
     for variant, files in made.variants.items():
         changed = [part for part in ("data", "training", "evaluation") if getattr(files, part) != getattr(base, part)]
-        check_together(sampled_as_trained(files.data, files.training), files.training, files.evaluation)
+        check_together(apply_training_sampling(files.data, files.training), files.training, files.evaluation)
         assert changed == ([] if variant == made.baseline else [CHANGED[name]]), variant
 
 

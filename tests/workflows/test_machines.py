@@ -8,14 +8,14 @@ from google.protobuf.json_format import MessageToDict
 from tasks.cluster.pods import check_judge_gpus
 from tasks.cluster_check.task import check_machines
 from tasks.config.loading import load_yaml
-from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
+from tasks.inputs.files import RECIPES, DataFile, Recipe, load_quickstart
 from tasks.inputs.pinning import (
-    fingerprinted_data,
-    fingerprinted_evaluation,
-    fingerprinted_recipe,
-    pinned_evaluation,
-    pinned_recipe,
-    with_commits,
+    fingerprint_data,
+    fingerprint_evaluation,
+    fingerprint_recipe,
+    pin_evaluation_file,
+    pin_recipe,
+    pin_sources,
 )
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.kubernetes.pods import PodConfig
@@ -33,7 +33,7 @@ NODE = {"cpu": 8, "memory_gib": 100, "accelerator": "nvidia-h100", "shared_memor
 
 def judged_elsewhere():
     """The quickstart's data file with a judge at an address, which needs no GPU of ours."""
-    data, _, _ = quickstart()
+    data, _, _ = load_quickstart()
     judge = JudgeConfig(model="m", url="https://judge.example/v1")
     return data.model_copy(update={"verifiers": data.verifiers.model_copy(update={"judge": judge})})
 
@@ -50,10 +50,10 @@ def nodes(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
 
     def compiled(dynamic, **inputs):
-        given = dict(zip(("data", "training", "evaluation"), quickstart(), strict=True)) | inputs
-        given["data"] = fingerprinted_data(with_commits(given["data"]))
-        given["training"] = fingerprinted_recipe(pinned_recipe(given["training"]))
-        given["evaluation"] = fingerprinted_evaluation(pinned_evaluation(given["evaluation"]))
+        given = dict(zip(("data", "training", "evaluation"), load_quickstart(), strict=True)) | inputs
+        given["data"] = fingerprint_data(pin_sources(given["data"]))
+        given["training"] = fingerprint_recipe(pin_recipe(given["training"]))
+        given["evaluation"] = fingerprint_evaluation(pin_evaluation_file(given["evaluation"]))
         given |= {"model": FlyteDirectory(str(tmp_path)), "policy": FlyteDirectory(str(tmp_path))}
         given |= {"mixture": FlyteFile(str(tmp_path / "file")), "heldout": FlyteFile(str(tmp_path / "file"))}
         types = dynamic.python_interface.inputs
@@ -130,7 +130,7 @@ def test_a_machine_has_8_cores_and_64_gib_for_each_gpu_that_it_holds(nodes):
 
 
 def test_the_judge_that_a_run_serves_has_gpus_beside_ranks_and_engines(nodes):
-    data, _, _ = quickstart()
+    data, _, _ = load_quickstart()
 
     def judged(gpus, **changes):
         server = {"tensor_parallel_size": gpus}
@@ -164,7 +164,7 @@ def test_what_finds_room_on_one_machine_is_one_pod_with_all_that_it_was_given(no
 
 @pytest.mark.long
 def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_that_an_engine_spans(nodes):
-    data, _, evaluation = quickstart()
+    data, _, evaluation = load_quickstart()
     assert data.difficulty.early_stopping
     wide = evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update={"tensor_parallel_size": 4})})
     with_gpus = {"data": data, "training": recipe("grpo")}
@@ -204,7 +204,7 @@ def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
         "compare",
         "mix",
     ]
-    spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    spec = load_quickstart()[0].model_dump(mode="json", exclude_unset=True)
     hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
     spec["sources"].append({"name": "gsm8k", "domain": "math", "verifier": "math", "loader": hub})
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"pod": {"memory_gib": 5}}))
@@ -214,7 +214,7 @@ def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
 
 @pytest.mark.long
 def test_sources_are_screened_each_by_itself_where_something_is_asked_of_them(nodes, tmp_path):
-    spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    spec = load_quickstart()[0].model_dump(mode="json", exclude_unset=True)
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"prompt": "What is half of 1?"}')
     named = {"name": "halves", "loader": {"kind": "jsonl", "path": str(questions)}}
@@ -241,7 +241,7 @@ def test_a_node_has_an_id_that_the_console_knows_whatever_names_the_files_hold(n
     hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
     source = {"name": LONG, "domain": "math", "verifier": "math", "loader": hub}
     compared = {LONG: {"model": {"source": {"kind": "hub", "name": "owner/model", "revision": "0" * 40}}}}
-    spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    spec = load_quickstart()[0].model_dump(mode="json", exclude_unset=True)
     spec["sources"].append(source)
     spec["evaluation_sets"] = [questions]
     spec["difficulty"] = {**spec["difficulty"], "compared": compared}
@@ -308,7 +308,7 @@ def test_an_inline_template_reaches_the_pod_of_every_stage(nodes, dynamic, name,
     data, recipe, evaluation = (
         type(spec).model_validate(spec.model_dump(exclude_unset=True) | changes)
         for spec, changes in zip(
-            quickstart(),
+            load_quickstart(),
             (
                 {"pod": {"template": TEMPLATE}, "difficulty": {"pod": {"template": TEMPLATE}}},
                 {"cluster": {"gpus_per_node": 0, "node": {"template": TEMPLATE}}},
@@ -330,7 +330,7 @@ def test_an_inline_template_reaches_the_pod_of_every_stage(nodes, dynamic, name,
 
 
 def test_a_template_by_name_is_that_of_the_task(nodes):
-    data, recipe, _ = quickstart()
+    data, recipe, _ = load_quickstart()
     named = type(data).model_validate(data.model_dump(exclude_unset=True) | {"pod": {"template": "data-pods"}})
     found, _ = nodes(curate, data=named)
     assert not found["mix"].task_node.overrides.HasField("pod_template")

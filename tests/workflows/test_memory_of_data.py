@@ -14,7 +14,7 @@ from tasks.mixing import choosing
 from tasks.mixing.spec import MixtureSpec
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.sourcing import prompts
-from tasks.sourcing.loaders import fingerprinted
+from tasks.sourcing.loaders import add_fingerprint
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.task import source_prompts
 from tasks.tables import parquet, row_groups
@@ -55,7 +55,7 @@ def test_no_data_stage_holds_all_rows(tmp_path, small_parts):
             lines.write(json.dumps({"prompt": text[:CHARS], "ground_truth": "1"}) + "\n")
     loader = {"kind": "jsonl", "path": str(file)}
     source = {"name": "s", "domain": "math", "verifier": "math", "loader": loader}
-    batch = SourceBatch(sources=[fingerprinted(SourceSpec.model_validate(source))])
+    batch = SourceBatch(sources=[add_fingerprint(SourceSpec.model_validate(source))])
     peaks = {}
 
     def run(name, stage):
@@ -85,6 +85,6 @@ def test_no_data_stage_holds_all_rows(tmp_path, small_parts):
     run("check", lambda: check_mixture(prompts=merged.prompts, spec=mixture, set_aside=gone))
     _, selected, *_ = take_all(prompts=merged.prompts, set_aside=merged.set_aside)
     mixed = run("mixing", lambda: mix_prompts(graded=selected, spec=mixture, set_aside=gone))
-    left = sum(parquet.read_table(table.path, parquet.columns_of(table.path)).num_rows for table in mixed[:2])
+    left = sum(parquet.read_table(table.path, parquet.read_columns(table.path)).num_rows for table in mixed[:2])
     assert left == ROWS
     assert {name: peak for name, peak in peaks.items() if not 0 < peak < MOST} == {}

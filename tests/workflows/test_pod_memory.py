@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.cluster.pods import controller_pod
-from tasks.inputs.disk_needs import stored_models
-from tasks.inputs.files import quickstart
-from tasks.inputs.memory_needs import training_needs
+from tasks.cluster.pods import build_controller_pod
+from tasks.inputs.disk_needs import measure_stored_models
+from tasks.inputs.files import load_quickstart
+from tasks.inputs.memory_needs import estimate_training_needs
 from tests import pod
 from tests.object_store import object_store
 from tests.paths import ROOT
@@ -41,8 +41,8 @@ def ran(tmp_path_factory):
             manifests = (re.search(r"/step_(\d+)\.\w+/manifest.json$", name) for name in store.keys("all"))
             return max((int(match[1]) for match in manifests if match), default=0)
 
-        data, training, _ = quickstart()
-        asked = controller_pod(training, training.cluster, models=stored_models(training, data))
+        data, training, _ = load_quickstart()
+        asked = build_controller_pod(training, training.cluster, models=measure_stored_models(training, data))
         made = pod.Pod(asked.memory_gib, asked.shared_memory_gib * 1024, uploaded)
         pyflyte = str(Path(sys.executable).with_name("pyflyte"))
         command = [pyflyte, "run", str(ROOT / "workflows" / "rlvr.py"), "rlvr", "--training", str(recipe)]
@@ -79,7 +79,7 @@ def test_the_driver_does_not_grow_with_uploads(ran):
 
 def test_the_need_that_preflight_computes_is_that_of_the_processes(ran):
     made, log, _ = ran
-    data, training, _ = quickstart()
+    data, training, _ = load_quickstart()
     dtype = "float32" if "float32 is used" in log else "bfloat16"
-    needed = sum(training_needs(data, training, dtype=dtype).values())
+    needed = sum(estimate_training_needs(data, training, dtype=dtype).values())
     assert 0.9 < needed / made.peak.used < 1.3

@@ -12,7 +12,7 @@ from tasks.commands.group import rlvr as command
 from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.inputs.evaluations import check_evaluation
 from tasks.inputs.experiments import Experiment, ExperimentFile
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.preflight import check_together
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION, EVALUATION_ROLLOUTS, PROMPTS
@@ -55,11 +55,11 @@ def written(tmp_path):
 @pytest.fixture
 def run(stand_ins, monkeypatch):
     """Runs the quickstart with an evaluation file; which of the heavy tasks really ran, and what `summary.json` has."""
-    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    monkeypatch.setattr("tasks.charts.drawing._render_svg", lambda *_: "<svg/>")
 
     def run_with(evaluation: EvaluationFile) -> tuple[dict[str, int], dict]:
         stand_ins.ran.clear()
-        made = rlvr(**dict(zip(("data", "training"), quickstart()[:2], strict=True)), evaluation=evaluation)
+        made = rlvr(**dict(zip(("data", "training"), load_quickstart()[:2], strict=True)), evaluation=evaluation)
         with open(made.summary) as file:
             return dict(stand_ins.ran), json.load(file)
 
@@ -175,7 +175,7 @@ def test_the_gain_of_the_summary_is_that_of_the_held_out_prompts_whatever_the_ba
 
 
 def test_a_policy_that_is_the_initial_checkpoint_is_evaluated_once(run, written):
-    model = json.loads(quickstart()[1].model.model_dump_json(exclude_none=True))
+    model = json.loads(load_quickstart()[1].model.model_dump_json(exclude_none=True))
     ran, summary = run(written("sums", policies={"again": model}))
     assert ran["evaluate_policy"] == 2
     assert "evaluation: again" not in summary["stages"]
@@ -229,17 +229,17 @@ def test_a_further_benchmark_costs_its_own_responses_alone(written, tiny_model, 
 
 def test_a_benchmark_has_a_name_of_its_own(written):
     with pytest.raises(SpecError, match="benchmarks: 'math' is a domain of quickstart"):
-        check_evaluation(*quickstart()[:2], written("math"))
+        check_evaluation(*load_quickstart()[:2], written("math"))
 
 
 def test_a_benchmark_of_chat_needs_a_judge():
     chat = "{extends: quickstart, benchmarks: [rlvr_multi_subject], engine.max_model_len: 8192}"
     with pytest.raises(SpecError, match="'multi-subject-test': chat needs a judge"):
-        check_evaluation(parse(DataFile, "gsm8k"), quickstart()[1], parse(EvaluationFile, chat))
+        check_evaluation(parse(DataFile, "gsm8k"), load_quickstart()[1], parse(EvaluationFile, chat))
 
 
 def test_heldout_prompts_are_not_evaluated_with_the_samples_that_selected_them():
-    data, recipe, evaluation = quickstart()
+    data, recipe, evaluation = load_quickstart()
     check_evaluation(data, recipe, evaluation)
     same = evaluation.sampling.model_copy(update={"seed": data.difficulty.sampling.seed})
     with pytest.raises(SpecError, match=r"sampling.seed = 11 is also difficulty.sampling.seed of quickstart"):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from tasks.config.loading import Extendable, SpecError, extended, load_yaml, nested, parse
+from tasks.config.loading import Extendable, SpecError, expand_dotted_keys, load_yaml, merge_extended, parse
 from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe
 from tasks.inputs.overrides import with_overrides
 from tests.paths import DATA
@@ -358,7 +358,7 @@ def test_what_a_file_gives_is_merged_key_by_key_over_what_it_extends(tmp_path):
         first="steps: 1\noptimizer: {learning_rate: 1.0, schedule: linear}\nlist: [1, 2]\n",
         second="extends: first\noptimizer: {learning_rate: 2.0}\nlist: [3]\n",
     )
-    assert extended({"extends": "second", "steps": 5}, kind) == {
+    assert merge_extended({"extends": "second", "steps": 5}, kind) == {
         "steps": 5,
         "optimizer": {"learning_rate": 2.0, "schedule": "linear"},
         "list": [3],
@@ -368,8 +368,8 @@ def test_what_a_file_gives_is_merged_key_by_key_over_what_it_extends(tmp_path):
 def test_what_is_of_another_kind_replaces_the_whole(tmp_path):
     kind = files(tmp_path, base="correction: {kind: tis, max: 2.0}\n")
     over = {"extends": "base", "correction": {"kind": "icepop", "min": 0.5}}
-    assert extended(over, kind) == {"correction": {"kind": "icepop", "min": 0.5}}
-    assert extended({"extends": "base", "correction": {"max": 3.0}}, kind) == {
+    assert merge_extended(over, kind) == {"correction": {"kind": "icepop", "min": 0.5}}
+    assert merge_extended({"extends": "base", "correction": {"max": 3.0}}, kind) == {
         "correction": {"kind": "tis", "max": 3.0}
     }
 
@@ -407,7 +407,7 @@ def test_a_long_path_in_a_mistake_shows_its_last_part():
 def test_recipes_that_extend_each_other_are_named(tmp_path):
     kind = files(tmp_path, one="extends: other\n", other="extends: one\n")
     with pytest.raises(SpecError, match=r"extends itself \(one > other > one\)"):
-        extended({"extends": "one"}, kind)
+        merge_extended({"extends": "one"}, kind)
 
 
 def test_each_of_the_three_files_may_extend_one_by_its_path(tmp_path):
@@ -429,11 +429,11 @@ def test_each_of_the_three_files_may_extend_one_by_its_path(tmp_path):
 
 
 def test_a_dotted_key_is_short_for_a_mapping_in_a_mapping_and_may_not_say_it_twice():
-    assert nested({"a.b.c": 1, "a": {"d": 2}, "e": 3}) == {"a": {"b": {"c": 1}, "d": 2}, "e": 3}
+    assert expand_dotted_keys({"a.b.c": 1, "a": {"d": 2}, "e": 3}) == {"a": {"b": {"c": 1}, "d": 2}, "e": 3}
     with pytest.raises(SpecError, match=r"a\.d = 1: conflicts with d = 2 in a"):
-        nested({"a.d": 1, "a": {"d": 2}})
+        expand_dotted_keys({"a.d": 1, "a": {"d": 2}})
     with pytest.raises(SpecError, match=r"a\.d = 1: conflicts with a = 5"):
-        nested({"a.d": 1, "a": 5})
+        expand_dotted_keys({"a.d": 1, "a": 5})
 
 
 def test_overrides_of_a_command_line_are_yaml_values_by_dotted_keys():

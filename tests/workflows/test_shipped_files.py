@@ -17,7 +17,7 @@ import yaml
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config.loading import load_yaml
-from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, with_companions
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, load_recipe_files
 from tasks.inputs.preflight import preflight
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import GRADED, LEDGER, MIXTURE, SET_ASIDE
@@ -123,7 +123,7 @@ def test_a_data_file_passes_the_checks_as_it_ships(tmp_path, judge, name):
     few_rows = one_held_out(shipped)
     path.write_text(yaml.safe_dump({"extends": name} | few_rows | ({"verifiers.judge.url": judge} if remote else {})))
     owners = [one for one in NAMES_OF_RECIPES if load_yaml(Recipe, RECIPES / f"{one}.yaml").data == name]
-    _, training, evaluation = with_companions(owners[0] if owners else OF_NO_RECIPE[name])
+    _, training, evaluation = load_recipe_files(owners[0] if owners else OF_NO_RECIPE[name])
     checked = preflight(data=load_yaml(DataFile, path), training=training, evaluation=evaluation)
     assert [source.name for source in checked.data.sources] == [source.name for source in shipped.used_sources]
 
@@ -136,7 +136,7 @@ def test_a_data_file_becomes_a_mixture_of_all_its_sources(tmp_path, judge, tiny,
     path.write_text(yaml.safe_dump(shrunk_data(name, judge, filtered=False)))
     recipe = load_yaml(Recipe, shrunk("quickstart", tmp_path / "data", judge, tiny))
     data = load_yaml(DataFile, path)
-    checked = preflight(data=data, training=recipe, evaluation=recipe.companion(EvaluationFile))
+    checked = preflight(data=data, training=recipe, evaluation=recipe.load_companion(EvaluationFile))
     made = curate(data=checked.data, training=recipe, model=FlyteDirectory(str(tiny)))
     mixture, heldout = read_table(made.mixture.path, MIXTURE), read_table(made.heldout.path, GRADED)
     sources = {*mixture["source"].to_pylist(), *heldout["source"].to_pylist()}
@@ -150,7 +150,7 @@ def test_a_data_file_becomes_a_mixture_of_all_its_sources(tmp_path, judge, tiny,
 @pytest.mark.usefixtures("stand_in_hub")
 def test_a_recipe_goes_from_its_checks_to_its_report_where_stand_ins_compute(tmp_path, stand_ins):
     recipe = load_yaml(Recipe, shrunk("axolotl_lora", tmp_path))
-    files = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile)}
+    files = {"data": recipe.load_companion(DataFile), "evaluation": recipe.load_companion(EvaluationFile)}
     made = rlvr(training=recipe, **files)
     assert json.loads(Path(made.summary.path).read_text())["after"] >= 0
     assert stand_ins.ran["train_policy"] == 1

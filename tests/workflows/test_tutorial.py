@@ -52,7 +52,7 @@ def command(beginning: str) -> str:
 def test_its_reward_gives_a_score_and_its_files_are_read(folder, monkeypatch):
     from tasks.config.loading import load_yaml
     from tasks.inputs.files import DataFile, EvaluationFile, Recipe
-    from tasks.inputs.preflight import check_together, sampled_as_trained
+    from tasks.inputs.preflight import apply_training_sampling, check_together
 
     run(folder, command("python make_rows.py"))
     assert len((folder / "my_rows.jsonl").read_text().splitlines()) == 60
@@ -64,7 +64,7 @@ def test_its_reward_gives_a_score_and_its_files_are_read(folder, monkeypatch):
         4,
         "my_rewards.in_tags",
     )
-    check_together(sampled_as_trained(data, recipe), recipe, recipe.companion(EvaluationFile))
+    check_together(apply_training_sampling(data, recipe), recipe, recipe.load_companion(EvaluationFile))
 
 
 @pytest.mark.long

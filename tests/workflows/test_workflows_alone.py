@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 
 from tasks.commands.group import rlvr
-from tasks.inputs.files import quickstart
-from tasks.tables.parquet import read_table, table_from_rows, write_table
+from tasks.inputs.files import load_quickstart
+from tasks.tables.parquet import build_table, read_table, write_table
 from tasks.tables.schemas import GRADED, MIXTURE, SET_ASIDE, set_aside_row
 from tests.paths import ROOT
 
@@ -35,7 +35,7 @@ PARTS = {"evaluate": "evaluation"}
 @pytest.fixture
 def run(stand_ins, tmp_path, monkeypatch):
     """Runs a command of the documents in an empty folder that has the user's files; returns what it prints."""
-    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    monkeypatch.setattr("tasks.charts.drawing._render_svg", lambda *_: "<svg/>")
     home = tmp_path / "home"
     home.mkdir()
     for name, text in FILES.items():
@@ -165,7 +165,7 @@ def test_a_stage_takes_lists_of_tables_and_counts_what_earlier_ones_set_aside(ru
     run("rlvr run")
     first = (run.home / "outputs" / "latest").resolve()
     rows = [set_aside_row("sourcing", "malformed", "sums", number, "no answer", "{}") for number in range(3)]
-    write_table(run.home / "aside.parquet", table_from_rows(rows, SET_ASIDE, "aside"), SET_ASIDE)
+    write_table(run.home / "aside.parquet", build_table(rows, SET_ASIDE, "aside"), SET_ASIDE)
     printed = run(
         "pyflyte run tasks/cleaning/task.py merge_sources --prompts '[\"outputs/latest/prompts.parquet\"]' "
         "--set_aside '[\"aside.parquet\"]' --sources '[\"sums\"]' --spec '{}' --control_tokens '[]'"
@@ -200,13 +200,13 @@ def test_the_documents_training_without_flyte_takes_the_mixture_and_judges_by_th
     monkeypatch.setattr("tasks.training.run.train", train)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr("tasks.model_check.check.check_model", lambda *_: {})
-    monkeypatch.setattr("tasks.commands.without_flyte.prepared", lambda _: model)
+    monkeypatch.setattr("tasks.commands.without_flyte.prepare_recipe_model", lambda _: model)
     text = (ROOT / "docs" / "tutorial.md").read_text()
     [command] = re.findall(r"^rlvr train .*$", text, re.MULTILINE)
     printed = run(command)
     [inputs] = given
     assert (inputs.config.steps, inputs.mixture.name) == (6, "mixture.parquet")
-    assert inputs.verifiers == quickstart()[0].verifiers.with_initial(model)
+    assert inputs.verifiers == load_quickstart()[0].verifiers.resolve_initial(model)
     assert f"responses   {inputs.folder}/rollouts" in printed
 
 

@@ -100,6 +100,6 @@ CONFLICTS: frozenset[frozenset[str]] = frozenset(
 """The pairs of constraint ids in conflict."""
 
 
-def compatible(ids: Sequence[str]) -> bool:
+def can_combine(ids: Sequence[str]) -> bool:
     """Return True if one answer can satisfy all constraints."""
     return not any(frozenset(pair) in CONFLICTS for pair in combinations(ids, 2))

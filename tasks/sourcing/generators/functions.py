@@ -40,40 +40,40 @@ class Family:
     parameters: Sequence[Any] = (None,)
 
 
-def _integers(count: int, low: int = -20, high: int = 40) -> Draw:
+def _make_integers(count: int, low: int = -20, high: int = 40) -> Draw:
     return lambda rng: tuple(rng.randint(low, high) for _ in range(count))
 
 
-def _numbers(rng: random.Random) -> tuple[list[int]]:
+def _draw_numbers(rng: random.Random) -> tuple[list[int]]:
     return ([rng.randint(-9, 20) for _ in range(rng.randint(1, 6))],)
 
 
-def _text(rng: random.Random) -> tuple[str]:
+def _draw_text(rng: random.Random) -> tuple[str]:
     return (" ".join(rng.sample(WORDS, rng.randint(1, 3))),)
 
 
-def _word(rng: random.Random) -> tuple[str]:
+def _draw_word(rng: random.Random) -> tuple[str]:
     return (rng.choice(WORDS),)
 
 
-def _words(rng: random.Random) -> tuple[list[str]]:
+def _draw_words(rng: random.Random) -> tuple[list[str]]:
     return (rng.sample(WORDS, rng.randint(1, 5)),)
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("add", "a, b", "returns the sum of a and b.", lambda k, a, b: a + b, _integers(2)),
-    Family("subtract", "a, b", "returns a minus b.", lambda k, a, b: a - b, _integers(2)),
-    Family("larger", "a, b", "returns the larger of a and b.", lambda k, a, b: max(a, b), _integers(2)),
-    Family("add_k", "x", "returns x plus {k}.", lambda k, x: x + k, _integers(1), range(1, 21)),
-    Family("times_k", "x", "returns x multiplied by {k}.", lambda k, x: x * k, _integers(1), range(2, 16)),
-    Family("remainder", "x", "returns x modulo {k}.", lambda k, x: x % k, _integers(1, 0, 99), range(2, 12)),
-    Family("power", "x", "returns x to the power of {k}.", lambda k, x: x**k, _integers(1, -5, 9), range(2, 6)),
+    Family("add", "a, b", "returns the sum of a and b.", lambda k, a, b: a + b, _make_integers(2)),
+    Family("subtract", "a, b", "returns a minus b.", lambda k, a, b: a - b, _make_integers(2)),
+    Family("larger", "a, b", "returns the larger of a and b.", lambda k, a, b: max(a, b), _make_integers(2)),
+    Family("add_k", "x", "returns x plus {k}.", lambda k, x: x + k, _make_integers(1), range(1, 21)),
+    Family("times_k", "x", "returns x multiplied by {k}.", lambda k, x: x * k, _make_integers(1), range(2, 16)),
+    Family("remainder", "x", "returns x modulo {k}.", lambda k, x: x % k, _make_integers(1, 0, 99), range(2, 12)),
+    Family("power", "x", "returns x to the power of {k}.", lambda k, x: x**k, _make_integers(1, -5, 9), range(2, 6)),
     Family(
         "is_multiple",
         "x",
         "returns True if x is a multiple of {k}, else False.",
         lambda k, x: x % k == 0,
-        _integers(1, 0, 30),
+        _make_integers(1, 0, 30),
         range(2, 10),
     ),
     Family(
@@ -81,7 +81,7 @@ FAMILIES: tuple[Family, ...] = (
         "x",
         "returns x, but never less than 0 and never more than {k}.",
         lambda k, x: min(max(x, 0), k),
-        _integers(1),
+        _make_integers(1),
         range(5, 31, 5),
     ),
     Family(
@@ -89,7 +89,7 @@ FAMILIES: tuple[Family, ...] = (
         "n",
         "returns the n-th even number counted from {k}, so that n = 1 gives {k}.",
         lambda k, n: k + 2 * (n - 1),
-        _integers(1, 1, 30),
+        _make_integers(1, 1, 30),
         range(0, 11, 2),
     ),
     Family(
@@ -97,7 +97,7 @@ FAMILIES: tuple[Family, ...] = (
         "n",
         "returns the sum of all whole numbers from {k} to n, both included.",
         lambda k, n: sum(range(k, n + 1)),
-        _integers(1, 5, 30),
+        _make_integers(1, 5, 30),
         range(5),
     ),
     Family(
@@ -105,65 +105,67 @@ FAMILIES: tuple[Family, ...] = (
         "n",
         "returns the sum of the decimal digits of the non-negative integer n.",
         lambda k, n: sum(int(digit) for digit in str(n)),
-        _integers(1, 0, 9999),
+        _make_integers(1, 0, 9999),
     ),
-    Family("reverse", "text", "returns the text reversed.", lambda k, text: text[::-1], _text),
+    Family("reverse", "text", "returns the text reversed.", lambda k, text: text[::-1], _draw_text),
     Family(
         "is_palindrome",
         "word",
         "returns True if the word reads the same backwards, else False.",
         lambda k, word: word == word[::-1],
-        _word,
+        _draw_word,
     ),
     Family(
         "count_vowels",
         "text",
         "returns how many vowels (a, e, i, o, u, in either case) the text has.",
         lambda k, text: sum(letter in "aeiou" for letter in text.lower()),
-        _text,
+        _draw_text,
     ),
     Family(
         "count_letter",
         "text",
         "returns how often the lowercase letter '{k}' occurs in the text.",
         lambda k, text: text.count(k),
-        _text,
+        _draw_text,
         "aeno",
     ),
-    Family("repeat", "word", "returns the word repeated {k} times.", lambda k, word: word * k, _word, range(2, 7)),
-    Family("first_k", "text", "returns the first {k} characters.", lambda k, text: text[:k], _text, range(1, 6)),
-    Family("last_k", "text", "returns the last {k} characters.", lambda k, text: text[-k:], _text, range(1, 6)),
-    Family("shout", "text", "returns the text in upper case.", lambda k, text: text.upper(), _text),
+    Family("repeat", "word", "returns the word repeated {k} times.", lambda k, word: word * k, _draw_word, range(2, 7)),
+    Family("first_k", "text", "returns the first {k} characters.", lambda k, text: text[:k], _draw_text, range(1, 6)),
+    Family("last_k", "text", "returns the last {k} characters.", lambda k, text: text[-k:], _draw_text, range(1, 6)),
+    Family("shout", "text", "returns the text in upper case.", lambda k, text: text.upper(), _draw_text),
     Family(
         "initials",
         "words",
         "returns the first letters of a list of words, joined.",
         lambda k, words: "".join(word[0] for word in words),
-        _words,
+        _draw_words,
     ),
     Family(
         "longest",
         "words",
         "returns the length of the longest word in a list of words.",
         lambda k, words: max(len(word) for word in words),
-        _words,
+        _draw_words,
     ),
     Family(
         "long_words",
         "words",
         "returns, in their order, the words that have more than {k} letters.",
         lambda k, words: [word for word in words if len(word) > k],
-        _words,
+        _draw_words,
         range(3, 6),
     ),
-    Family("total", "numbers", "returns the sum of a list of numbers.", lambda k, numbers: sum(numbers), _numbers),
-    Family("smallest", "numbers", "returns the smallest of the numbers.", lambda k, numbers: min(numbers), _numbers),
+    Family("total", "numbers", "returns the sum of a list of numbers.", lambda k, numbers: sum(numbers), _draw_numbers),
+    Family(
+        "smallest", "numbers", "returns the smallest of the numbers.", lambda k, numbers: min(numbers), _draw_numbers
+    ),
     Family(
         "above",
         "numbers",
         "returns, in their order, the numbers that are greater than {k}.",
         lambda k, numbers: [number for number in numbers if number > k],
-        _numbers,
+        _draw_numbers,
         range(11),
     ),
     Family(
@@ -171,7 +173,7 @@ FAMILIES: tuple[Family, ...] = (
         "numbers",
         "returns every {k}th number of a list, beginning with the first.",
         lambda k, numbers: numbers[::k],
-        _numbers,
+        _draw_numbers,
         range(4, 7),
     ),
     Family(
@@ -179,7 +181,7 @@ FAMILIES: tuple[Family, ...] = (
         "numbers",
         "returns the numbers sorted from largest to smallest.",
         lambda k, numbers: sorted(numbers, reverse=True),
-        _numbers,
+        _draw_numbers,
     ),
 )
 
@@ -201,10 +203,10 @@ def generate(size: int, tests: int, seed: int) -> Iterator[dict[str, Any]]:
     for family, k in variants[:size]:
         signature = f"{family.name}({family.arguments})"
         prompt = PROMPT.format(signature=signature, task=family.task.format(k=k))
-        yield {"prompt": prompt, "tests": _assertions(rng, family, k, tests)}
+        yield {"prompt": prompt, "tests": _make_assertions(rng, family, k, tests)}
 
 
-def _assertions(rng: random.Random, family: Family, k: Any, count: int) -> list[str]:
+def _make_assertions(rng: random.Random, family: Family, k: Any, count: int) -> list[str]:
     """Return `count` different assertions that do not all expect the same value, so that a constant function fails."""
     while True:
         expected: dict[str, str] = {}

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tasks.environments.guess_number import answer_to
+from tasks.environments.guess_number import answer_guess
 from tasks.sourcing.generators import TooFewPromptsError
 from tasks.tables.schemas import Message
 
@@ -40,29 +40,29 @@ def generate(size: int, numbers: int, highest: int, seed: int, examples: int = 0
         raise TooFewPromptsError(f"there are {len(lows)} ranges of {numbers} numbers up to {highest}, not {size}")
     chance = random.Random(seed)
     for low in chance.sample(lows, size):
-        prompt: str | list[Message] = _question(low, numbers)
+        prompt: str | list[Message] = _format_question(low, numbers)
         if examples:
             others = chance.sample(range(1, len(lows)), examples)
-            prompt = _conversation([*(other + (other >= low) for other in others), low], numbers, chance)
+            prompt = _make_conversation([*(other + (other >= low) for other in others), low], numbers, chance)
         yield {"prompt": prompt, "low": low, "high": low + numbers - 1}
 
 
-def _question(low: int, numbers: int) -> str:
+def _format_question(low: int, numbers: int) -> str:
     return f"Guess my number from {low} to {low + numbers - 1}. Say only a number."
 
 
-def _conversation(lows: list[int], numbers: int, chance: random.Random) -> list[Message]:
+def _make_conversation(lows: list[int], numbers: int, chance: random.Random) -> list[Message]:
     """Return the messages of a finished game for each range but the last, and the question of the last range."""
-    messages = [{"role": "user", "content": _question(lows[0], numbers)}]
+    messages = [{"role": "user", "content": _format_question(lows[0], numbers)}]
     for low, following in itertools.pairwise(lows):
-        for guess, answer in _game(low, low + numbers - 1, chance):
+        for guess, answer in _play_game(low, low + numbers - 1, chance):
             messages.append({"role": "assistant", "content": str(guess)})
             messages.append({"role": "user", "content": answer})
-        messages[-1]["content"] += f" {_question(following, numbers)}"
+        messages[-1]["content"] += f" {_format_question(following, numbers)}"
     return messages
 
 
-def _game(low: int, high: int, chance: random.Random) -> Iterator[tuple[int, str]]:
+def _play_game(low: int, high: int, chance: random.Random) -> Iterator[tuple[int, str]]:
     """Yield the guesses and their answers until a hit, bisecting the range.
 
     The number is never the first guess, so that every game shows an answer and how it is used.
@@ -71,7 +71,7 @@ def _game(low: int, high: int, chance: random.Random) -> Iterator[tuple[int, str
     secret = chance.randrange(low, high)
     secret += secret >= guess
     while guess != secret:
-        yield guess, answer_to(guess, secret)
+        yield guess, answer_guess(guess, secret)
         low, high = (guess + 1, high) if guess < secret else (low, guess - 1)
         guess = (low + high) // 2
     yield guess, HIT

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tasks.sourcing.generators import TooFewPromptsError
-from tasks.sourcing.generators.conflicts import ALONE, compatible
+from tasks.sourcing.generators.conflicts import ALONE, can_combine
 from tasks.sourcing.generators.constraints import CONSTRAINTS
 from tasks.sourcing.generators.topics import TOPICS
 from tasks.verifiers.instructions.needs import NLTK_NEEDS
@@ -48,7 +48,7 @@ def generate(
     for number in range(size):
         first = first_ones[number % len(first_ones)]
         for _ in range(ATTEMPTS_PER_PROMPT):
-            row = _prompt(rng, first, constraints, rng.randint(min_constraints, max_constraints))
+            row = _make_prompt(rng, first, constraints, rng.randint(min_constraints, max_constraints))
             if row is not None and row["prompt"] not in seen:
                 break
         else:
@@ -60,11 +60,11 @@ def generate(
         yield row
 
 
-def _prompt(rng: random.Random, first: str, constraints: Sequence[str], count: int) -> dict[str, Any] | None:
+def _make_prompt(rng: random.Random, first: str, constraints: Sequence[str], count: int) -> dict[str, Any] | None:
     """Return a prompt with `count` constraints, or None if too few are compatible with those already sampled."""
     topic, ids = rng.choice(TOPICS), [first]
     while len(ids) < count:
-        fitting = [name for name in constraints if name not in ids and compatible([*ids, name])]
+        fitting = [name for name in constraints if name not in ids and can_combine([*ids, name])]
         if not fitting:
             return None
         ids.append(rng.choice(fitting))

@@ -64,7 +64,7 @@ class Piece:
     size: int
 
 
-def pieces_of(contents: Contents, size: int) -> list[Piece]:
+def split_into_pieces(contents: Contents, size: int) -> list[Piece]:
     """Return the pieces of all files, none larger than `size` bytes."""
     return [
         Piece(name, offset, min(size, whole - offset)) for name, whole in contents for offset in range(0, whole, size)
@@ -175,21 +175,21 @@ class Spread:
             self._contents = await self._relays(self.origin).contents(self.path)
             if not self._contents:
                 raise RelayError(f"node {self._relays(self.origin).name} has no {self.path} to copy from")
-            self._pieces = pieces_of(self._contents, self._piece_bytes)
+            self._pieces = split_into_pieces(self._contents, self._piece_bytes)
             self._all = set(range(len(self._pieces)))
             self._held[self.origin] = self._all
 
     async def _fetch_all(self, node: str, relay: NodeRelay) -> None:
-        while self._lacked(node):
+        while self._find_missing(node):
             holder, index = self._choose(node)
             await self._fetch(node, relay, holder, index)
 
-    def _lacked(self, node: str) -> set[int]:
+    def _find_missing(self, node: str) -> set[int]:
         return self._all - self._held[node] - self._coming[node]
 
     def _choose(self, node: str) -> tuple[str, int]:
         """Return the node to fetch the next piece from, and the number of the piece."""
-        lacked = self._lacked(node)
+        lacked = self._find_missing(node)
         others = self._held.keys() - self._avoided[node] - {node}
         # Of equally busy nodes take the one with fewest pieces, to keep the origin free for pieces that only it has.
         for holder in sorted(others, key=lambda other: (self._uploads[other], len(self._held[other]))):
@@ -204,7 +204,7 @@ class Spread:
         self._copies[index] += 1
         self._uploads[holder] += 1
         began, uploads, sender = loop.time(), self._uploads[holder], self._relays(holder)
-        patience = self._patience(node, uploads)
+        patience = self._compute_timeout(node, uploads)
         try:
             async with asyncio.timeout(patience):
                 written = await relay.fetch(sender, self.path, piece)
@@ -224,7 +224,7 @@ class Spread:
             if index not in self._held[node]:
                 self._copies[index] -= 1
 
-    def _patience(self, node: str, uploads: int) -> float:
+    def _compute_timeout(self, node: str, uploads: int) -> float:
         """Return the timeout in seconds of a transfer from a sender with this number of uploads."""
         if node not in self._slowest:
             return FIRST_PIECE_SECONDS

@@ -23,7 +23,7 @@ from tasks.generation.interface import (
     RequestRefusedError,
     sample_seed,
 )
-from tasks.machine.memory_limit import MemoryLimitError, shortage_in
+from tasks.machine.memory_limit import MemoryLimitError, find_shortage
 from tasks.training.actors.episodes import Episode, Episodes, SlotObserver
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
@@ -35,7 +35,7 @@ from tasks.training.groups.window import Window
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.runtime.metric import Metric
-from tasks.training.runtime.timeouts import Limit, until_the_first, within
+from tasks.training.runtime.timeouts import Limit, run_until_first_ends, wait_within
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Fleet:
         self._has_answered = False  # an engine has generated a response
         self._changed = asyncio.Event()
         actors = config.actors
-        self._hang_limit = Limit.of(config, "actors.hang_seconds")
+        self._hang_limit = Limit.from_config(config, "actors.hang_seconds")
         # A group that is split over actors is as slow as the slowest of them. So it goes to an actor with capacity for
         # the whole group, as far as `prefetch` allows an actor to wait for that.
         self._min_capacity = min(max(actors.prefetch, 1), config.sampling.samples)
@@ -131,7 +131,7 @@ class Fleet:
         self._changed.set()
         fresh = {slot for slot in slots if not slot.running}
         while not self._closing:
-            takers = [slot for slot in slots if self._takes(slot, fresh)]
+            takers = [slot for slot in slots if self._can_take(slot, fresh)]
             if not takers:
                 return
             slot = min(takers, key=lambda slot: (not slot.reserved, slot.num_requests, slot.index))
@@ -146,7 +146,7 @@ class Fleet:
             for sample in samples:
                 self._start(slot, sample)
 
-    def _takes(self, slot: ActorSlot, fresh: set[ActorSlot]) -> bool:
+    def _can_take(self, slot: ActorSlot, fresh: set[ActorSlot]) -> bool:
         if slot.free_capacity < self._min_capacity or (slot.reserved and slot.running):
             return False
         match self._updates.mode:
@@ -220,7 +220,7 @@ class Fleet:
         return self._weights.version > version
 
     @contextlib.asynccontextmanager
-    async def pinned(self, version: int) -> AsyncIterator[ActorSlot]:
+    async def pin(self, version: int) -> AsyncIterator[ActorSlot]:
         """Yield the least loaded slot that serves `version` of the policy. It takes no newer weights within the block.
 
         Its actor also continues with training samples, as far as older weights are allowed to generate them.
@@ -253,7 +253,7 @@ class Fleet:
         if actor is None:
             raise ActorLostError(f"actor {slot.index} {slot.description}")
         slot.begin_request()
-        call = asyncio.create_task(self._validated(slot, actor, Episode(prompt, sampling, seed, -1, index)))
+        call = asyncio.create_task(self._validate(slot, actor, Episode(prompt, sampling, seed, -1, index)))
         slot.validation_calls.add(call)
         try:
             return await call
@@ -273,7 +273,7 @@ class Fleet:
                 slot.finish_training()
             self.dispatch()
 
-    async def _validated(self, slot: ActorSlot, actor: Actor, episode: Episode) -> Completion:
+    async def _validate(self, slot: ActorSlot, actor: Actor, episode: Episode) -> Completion:
         if episode.prompt.environment is None:
             return await actor.generate(episode.prompt.token_ids, episode.sampling, episode.seed)
         assert self._episodes is not None, "a prompt with an environment has a player of episodes"
@@ -290,7 +290,7 @@ class Fleet:
             MemoryLimitError: an engine runs out of memory in two consecutive starts.
             ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         """
-        await until_the_first(self._fill(slot) for slot in self.slots)
+        await run_until_first_ends(self._fill(slot) for slot in self.slots)
 
     async def _fill(self, slot: ActorSlot) -> None:
         was_short = False  # the last actor ran out of memory when it started
@@ -301,7 +301,7 @@ class Fleet:
             try:
                 await self._serve(slot, actor)
             except ActorLostError as error:
-                lost, is_short = error, shortage_in(error) is not None
+                lost, is_short = error, find_shortage(error) is not None
                 if is_short and was_short:
                     raise MemoryLimitError(
                         f"actor {slot.index} was lost: {error}; this happened in two starts"
@@ -348,7 +348,7 @@ class Fleet:
         needs_weights = self._weights.version > 0 or self._config.lora is not None
         await self._updates.begin(slot, actor, node, needs_weights=needs_weights)
         self.dispatch()
-        await until_the_first([self._keep_current(slot, actor, node), self._watch(slot, actor), slot.failure()])
+        await run_until_first_ends([self._keep_current(slot, actor, node), self._watch(slot, actor), slot.failure()])
 
     async def _keep_current(self, slot: ActorSlot, actor: Actor, node: str) -> None:
         while True:
@@ -367,7 +367,7 @@ class Fleet:
             await asyncio.sleep(min(limit / 10, STATISTICS_SECONDS))
             before = slot.statistics
             slot.observe(
-                await within(
+                await wait_within(
                     actor.statistics(),
                     f"the fleet waits for the statistics of actor {slot.index}",
                     self._hang_limit,

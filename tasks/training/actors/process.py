@@ -21,12 +21,12 @@ from tasks.generation.interface import (
 from tasks.machine.memory_limit import ShortOfMemoryError
 from tasks.machine.precision import HeadDtype
 from tasks.machine.ray_memory import RayMemory
-from tasks.machine.resources import free_resources
+from tasks.machine.resources import describe_free_resources
 from tasks.training.actors.broadcast import RelayError
-from tasks.training.learner.adapter import served_adapter
+from tasks.training.learner.adapter import describe_adapter
 from tasks.training.options.learner import LoraConfig
 from tasks.training.options.run import ActorsConfig
-from tasks.training.runtime.timeouts import Limit, watched, within
+from tasks.training.runtime.timeouts import Limit, wait_with_status, wait_within
 
 STOP_SECONDS = 10.0
 """Seconds that an engine may take to shut down before its process is killed."""
@@ -123,7 +123,7 @@ class ActorProcess:
                 self._model,
                 self._config.engine,
                 updatable=True,
-                adapter=served_adapter(self._model, self._lora) if self._lora else None,
+                adapter=describe_adapter(self._model, self._lora) if self._lora else None,
                 can_sleep=self._takes_turns,
                 returns_routes=self._returns_routes,
                 head_dtype=self._head_dtype,
@@ -169,7 +169,7 @@ class ActorProcess:
 class Reservation(Protocol):
     """The resources of one engine, reserved in the cluster before its actor is created."""
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         """Wait until the resources are reserved."""
 
     def release(self) -> None:
@@ -218,7 +218,7 @@ class RayActor:
         if reservation is None:
             self._begin()
         else:
-            self._creation = asyncio.create_task(self._begin_with(reservation))
+            self._creation = asyncio.create_task(self._begin_when_granted(reservation))
 
     def _begin(self) -> None:
         self._handle = self._create()
@@ -241,19 +241,19 @@ class RayActor:
             raise ActorLostError(str(error)) from error
         self._started = self._handle.start.remote(node)
 
-    async def _begin_with(self, reservation: Reservation) -> None:
-        await reservation.granted()
+    async def _begin_when_granted(self, reservation: Reservation) -> None:
+        await reservation.wait_until_granted()
         self._begin()
 
     async def placed(self) -> str:
         need = f"{self._config.cpus:g} CPUs and, if there are any, {self._config.engine.gpus} GPUs"
 
-        async def status() -> str:
-            return f"an actor waits for resources of the cluster: {need}; {await free_resources()}"
+        async def describe_status() -> str:
+            return f"an actor waits for resources of the cluster: {need}; {await describe_free_resources()}"
 
-        return await watched(self._until_placed(), status)
+        return await wait_with_status(self._wait_until_reserved(), describe_status)
 
-    async def _until_placed(self) -> str:
+    async def _wait_until_reserved(self) -> str:
         import ray
 
         if self._creation:
@@ -264,14 +264,14 @@ class RayActor:
         return await self._call(self._placed)
 
     async def start(self) -> None:
-        await within(
-            self._until_started(),
+        await wait_within(
+            self._wait_until_started(),
             "an actor's engine loads",
             Limit(self._config.start_timeout_seconds, "actors.start_timeout_seconds"),
             error=ActorLostError,
         )
 
-    async def _until_started(self) -> None:
+    async def _wait_until_started(self) -> None:
         if self._preparation is None and self._started is None:
             self._load()
         if self._preparation:
@@ -326,4 +326,4 @@ class RayActor:
                 raise error.cause from error
             raise
         except ray.exceptions.RayError as error:
-            raise ActorLostError(await self._memory.reason_of(error)) from error
+            raise ActorLostError(await self._memory.find_reason(error)) from error

@@ -68,14 +68,14 @@ class RelayedWeights(Weights):
             self._following[node] = asyncio.create_task(self._follow(node))
             self._following[node].add_done_callback(_log_defect)
 
-    def newest_on(self, node: str) -> int:
+    def find_newest_version(self, node: str) -> int:
         """Return the newest version that is complete on the node, or -1 if there is none."""
         return max(self._versions[node], default=-1)
 
     @contextlib.contextmanager
     def open(self, node: str) -> Iterator[tuple[int, Path]]:
         """Yield the newest version on a node and its path there. The node keeps it for the duration of the block."""
-        version = self.newest_on(node)
+        version = self.find_newest_version(node)
         self._readers[node, version] += 1
         try:
             yield version, self.path(version)
@@ -91,7 +91,7 @@ class RelayedWeights(Weights):
     async def _follow(self, node: str) -> None:
         tried = -1
         while True:
-            await self._published_above(tried)
+            await self._wait_until_published(tried)
             version = self.version
             if spread := self._spreads.get(version):
                 try:
@@ -105,7 +105,7 @@ class RelayedWeights(Weights):
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
                 self._versions[node].add(version)
-                await self._announce()
+                await self._notify()
             tried = version
             self._drop_old()
         self._versions.pop(node, None)

@@ -85,23 +85,23 @@ async def judge_text(judge: RewardClient, prompt: Prompt, text: str, earlier: li
     try:
         return await judge.score(prompt.verifier, text, prompt.ground_truth, [*prompt.messages, *earlier])
     except JudgementError as error:
-        return Score.unjudged(str(error), error.failure)
+        return Score.from_error(str(error), error.failure)
 
 
 async def judge_group(judge: RewardClient, prompt: Prompt, completions: Sequence[Completion]) -> list[Score]:
     """Return the scores of all responses to a prompt with a group reward function, as `judge_response` does for one."""
     texts = [completion.text for completion in completions]
-    return await score_group(scorer_of(judge, prompt), prompt.verifier, texts, prompt.ground_truth)
+    return await score_group(make_scorer(judge, prompt), prompt.verifier, texts, prompt.ground_truth)
 
 
-def scorer_of(judge: RewardClient, prompt: Prompt) -> Scorer:
+def make_scorer(judge: RewardClient, prompt: Prompt) -> Scorer:
     """Return a function that scores a response to the prompt by a verifier and a ground truth, and raises nothing."""
 
     async def score(verifier: str, response: Response, ground_truth: Any) -> Score:
         try:
             return await judge.score(verifier, response, ground_truth, prompt.messages)
         except JudgementError as error:
-            return Score.unjudged(str(error), error.failure)
+            return Score.from_error(str(error), error.failure)
 
     return score
 
@@ -200,7 +200,7 @@ class RayJudge:
             succeeded = self._succeeded[verifier]
             if counted > self._config.retries or clock() >= gives_up_at:
                 raise JudgementError(f"{verifier}: {score.error} (tried {failures} times)", score.failure)
-            self._name_once(verifier, score.error)
+            self._log_once(verifier, score.error)
             self._retried[verifier] += 1
             await asyncio.sleep(min(2.0 ** (failures - 1), LONGEST_PAUSE))
 
@@ -213,14 +213,14 @@ class RayJudge:
         import ray
 
         try:
-            execution: Execution = await _awaited(self._handle.run_program.remote(program, output_chars))
+            execution: Execution = await _wait_for_call(self._handle.run_program.remote(program, output_chars))
         except ray.exceptions.RayTaskError as error:
             raise CannotJudge(one_line(error.cause)) from error
         except ray.exceptions.RayError as error:
-            raise CannotJudge(await self._memory.reason_of(error)) from error
+            raise CannotJudge(await self._memory.find_reason(error)) from error
         return execution
 
-    def _name_once(self, verifier: str, error: str) -> None:
+    def _log_once(self, verifier: str, error: str) -> None:
         """Log that responses wait for a verifier, only once until it has scored another response."""
         if verifier not in self._away:
             self._away.add(verifier)
@@ -234,13 +234,13 @@ class RayJudge:
         import ray
 
         try:
-            score: Score = await _awaited(self._handle.score.remote(*arguments))
+            score: Score = await _wait_for_call(self._handle.score.remote(*arguments))
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, MistakeError | InfrastructureError):
                 raise error.cause from error
-            return Score.unjudged(one_line(error.cause))
+            return Score.from_error(one_line(error.cause))
         except ray.exceptions.RayError as error:
-            return Score.unjudged(await self._memory.reason_of(error))
+            return Score.from_error(await self._memory.find_reason(error))
         return score
 
     async def figures(self) -> dict[str, float]:
@@ -249,12 +249,12 @@ class RayJudge:
 
         retried = {f"{verifier}/retried": float(count) for verifier, count in sorted(self._retried.items())}
         try:
-            return {**await _awaited(self._handle.figures.remote()), **retried}
+            return {**await _wait_for_call(self._handle.figures.remote()), **retried}
         except ray.exceptions.RayError:
             return retried
 
 
-async def _awaited(call: Any) -> Any:
+async def _wait_for_call(call: Any) -> Any:
     """Return the result of a Ray call. If this task is cancelled, cancel the call: Ray would repeat it and log that."""
     import ray
 

@@ -257,7 +257,7 @@ class ActorSlot:
         """
         now = self._loop.time()
         if self.is_over_budget:
-            return self._losses.seconds_until_freed(now)
+            return self._losses.compute_seconds_until_freed(now)
         losses = self._losses.used(now)
         return min(2.0 ** (losses - 2), MAX_BACK_OFF) if losses > 1 else 0.0
 

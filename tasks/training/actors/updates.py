@@ -10,7 +10,7 @@ from tasks.training.actors.slot import ActorSlot
 from tasks.training.actors.weights import Weights
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
-from tasks.training.runtime.timeouts import Limit, until_the_first, within
+from tasks.training.runtime.timeouts import Limit, run_until_first_ends, wait_within
 
 
 class WeightUpdates:
@@ -46,7 +46,7 @@ class WeightUpdates:
         self._receiver = receiver
         self._turns = turns
         self.mode = "barrier" if config.is_synchronous and actors.updates == "in_flight" else actors.updates
-        self.limit = Limit.of(config, "actors.update_timeout_seconds")
+        self.limit = Limit.from_config(config, "actors.update_timeout_seconds")
 
     def is_behind(self, slot: ActorSlot) -> bool:
         """Return whether the actor of `slot` has older weights than the newest published ones."""
@@ -56,7 +56,7 @@ class WeightUpdates:
         """Let the started engine of `actor` serve. If it `needs_weights`, it takes the newest weights first."""
         if needs_weights:
             slot.start(actor, None)
-            await self._weights.newer_than(-1, node, self.limit)
+            await self._weights.wait_for_newer(-1, node, self.limit)
             slot.serve(await self._update(slot, actor, node))
         else:
             if self._turns.taken:  # the first engines have been asleep since they were loaded
@@ -66,12 +66,12 @@ class WeightUpdates:
     async def next(self, slot: ActorSlot, actor: Actor, node: str) -> None:
         """Wait for the actor's next update or sleep, and return when the actor generates again."""
         if self._turns.taken:
-            await until_the_first([self._until_it_may_update(slot, node), self._turns.until_wanted()])
+            await run_until_first_ends([self._wait_until_update_allowed(slot, node), self._turns.wait_until_wanted()])
             if self._turns.are_learners:
                 await self._sleep(slot, actor, node)
                 return
         else:
-            await self._until_it_may_update(slot, node)
+            await self._wait_until_update_allowed(slot, node)
         slot.update()
         slot.serve(await self._update(slot, actor, node))
 
@@ -79,12 +79,12 @@ class WeightUpdates:
         """Let the engine sleep while the learner uses the GPU. Wake it with newer weights if it may take them now."""
         slot.sleep()
         falling_asleep = f"actor {slot.index} falls asleep"
-        await within(actor.sleep(), falling_asleep, self.limit, error=ActorLostError)
+        await wait_within(actor.sleep(), falling_asleep, self.limit, error=ActorLostError)
         self._turns.leave(slot.index)
         await self._turns.enter(slot.index)
         assert slot.version is not None
-        free = slot.unpinned.is_set() and all(other.idle.is_set() for other in self._waits_for(slot))
-        if free and self._weights.newest_on(node) > slot.version:
+        free = slot.unpinned.is_set() and all(other.idle.is_set() for other in self._list_blocking_slots(slot))
+        if free and self._weights.find_newest_version(node) > slot.version:
             slot.update()
             slot.serve(await self._update(slot, actor, node))
         else:
@@ -92,19 +92,19 @@ class WeightUpdates:
             slot.wake()
 
     async def _wake(self, slot: ActorSlot, actor: Actor) -> None:
-        await within(actor.wake(), f"actor {slot.index} wakes", self.limit, error=ActorLostError)
+        await wait_within(actor.wake(), f"actor {slot.index} wakes", self.limit, error=ActorLostError)
 
-    def _waits_for(self, slot: ActorSlot) -> Sequence[ActorSlot]:
+    def _list_blocking_slots(self, slot: ActorSlot) -> Sequence[ActorSlot]:
         """Return the slots that have to be idle before the actor of `slot` may take new weights."""
         return {"barrier": self._slots, "static": self._slots, "drained": [slot]}.get(self.mode, [])
 
-    async def _until_it_may_update(self, slot: ActorSlot, node: str) -> None:
+    async def _wait_until_update_allowed(self, slot: ActorSlot, node: str) -> None:
         """Wait until there are newer weights and the actor may take them, given `mode` and the pins of validations."""
         assert slot.version is not None
-        await self._weights.newer_than(slot.version, node, self.limit)
+        await self._weights.wait_for_newer(slot.version, node, self.limit)
         while True:
             await slot.unpinned.wait()
-            for other in self._waits_for(slot):
+            for other in self._list_blocking_slots(slot):
                 await other.idle.wait()
             if slot.unpinned.is_set():  # it may have been pinned during the wait for idle actors
                 return
@@ -116,7 +116,7 @@ class WeightUpdates:
             ActorLostError: it does not respond, or loaded other weights than the learner wrote.
         """
         with self._weights.open(node) as (version, path):
-            update = await within(
+            update = await wait_within(
                 actor.update(str(path), version, keep_cache=self._keep_cache),
                 f"an actor takes the weights of version {version}",
                 self.limit,

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.storage.lease import RunInUseError
-from tasks.storage.model_folder import weight_bytes
+from tasks.storage.model_folder import count_weight_bytes
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.process import ActorLostError
-from tasks.training.runtime.timeouts import NO_LIMIT, Limit, within
+from tasks.training.runtime.timeouts import NO_LIMIT, Limit, wait_within
 from tasks.training.sizing.pod_sizes import VERSIONS
 
 logger = logging.getLogger(__name__)
@@ -28,17 +28,17 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the 
 """Folder of the machine's shared memory."""
 
 
-def needed_memory(model: Path, widening: int) -> int:
+def compute_needed_memory(model: Path, widening: int) -> int:
     """Return the maximum shared memory that weights take on one node, in bytes.
 
     Args:
         model: Hugging Face folder of the initial checkpoint.
         widening: size of a weights file relative to the checkpoint.
     """
-    return VERSIONS * widening * weight_bytes(model)
+    return VERSIONS * widening * count_weight_bytes(model)
 
 
-def weights_folder(
+def open_weights_folder(
     run_folder: Path, model: Path, *, widening: int = 1, root: Path = SHARED_MEMORY
 ) -> contextlib.AbstractContextManager[Path]:
     """Return a context manager for the folder through which learner and actors of one node exchange weights.
@@ -56,19 +56,19 @@ def weights_folder(
     """
     storage = run_folder / "weights"
     if not os.access(root, os.W_OK):
-        return _attempts_folder(storage)
+        return _make_attempt_folder(storage)
     remove_abandoned(root)
-    needed = needed_memory(model, widening)  # the default shared memory of a container is often 64 MB
+    needed = compute_needed_memory(model, widening)  # the default shared memory of a container is often 64 MB
     free = shutil.disk_usage(root).free
     if free < needed:
         logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)
-        return _attempts_folder(storage)
+        return _make_attempt_folder(storage)
     identity = hashlib.sha256(str(run_folder.absolute()).encode()).hexdigest()[:16]
-    return shared_memory_folder(identity, root)
+    return make_shared_memory_folder(identity, root)
 
 
 @contextlib.contextmanager
-def _attempts_folder(storage: Path) -> Iterator[Path]:
+def _make_attempt_folder(storage: Path) -> Iterator[Path]:
     """Yield a new folder below `storage` for this attempt only, after removing the folders of earlier attempts.
 
     So an attempt that has lost the run without noticing cannot overwrite or remove the weights of its successor.
@@ -82,19 +82,19 @@ def _attempts_folder(storage: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
+def make_shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
     """Yield a folder in shared memory that only this process uses. It is removed at the end of the block.
 
     Raises:
         RunInUseError: another process uses a folder of this name.
     """
     remove_abandoned(root)
-    with held_folder(root / f"rlvr-{name}") as folder:
+    with make_locked_folder(root / f"rlvr-{name}") as folder:
         yield folder
 
 
 @contextlib.contextmanager
-def held_folder(folder: Path) -> Iterator[Path]:
+def make_locked_folder(folder: Path) -> Iterator[Path]:
     """Create `folder` if it does not exist, lock it, and yield it. It is removed after the block.
 
     A process that is killed does not remove the folder. The next process that locks it finds the old content.
@@ -103,7 +103,7 @@ def held_folder(folder: Path) -> Iterator[Path]:
         RunInUseError: another process has locked it.
     """
     folder.mkdir(exist_ok=True)
-    with _locked(folder):
+    with _lock(folder):
         try:
             yield folder
         finally:
@@ -116,12 +116,12 @@ def remove_abandoned(root: Path) -> None:
     A run that is killed does not remove its folder, which takes up memory. But the kernel releases its lock.
     """
     for other in root.glob("rlvr-*"):
-        with contextlib.suppress(RunInUseError, FileNotFoundError, PermissionError), _locked(other):
+        with contextlib.suppress(RunInUseError, FileNotFoundError, PermissionError), _lock(other):
             shutil.rmtree(other)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,24 +157,24 @@ class Weights(ABC):
         """Return the path of the weights of `version`, which need not exist."""
         return self._folder / f"v{version:08d}"
 
-    async def newer_than(self, version: int, node: str = "", limit: Limit = NO_LIMIT) -> None:
+    async def wait_for_newer(self, version: int, node: str = "", limit: Limit = NO_LIMIT) -> None:
         """Wait until a version above `version` is published, and then until such a version is on the node.
 
         Raises:
             ActorLostError: there is none on the node after `limit`.
         """
-        await self._published_above(version)
-        if self.newest_on(node) <= version:
+        await self._wait_until_published(version)
+        if self.find_newest_version(node) <= version:
             waiting = f"an actor waits until its node has weights above version {version}"
-            await within(self._arrival(version, node), waiting, limit, error=ActorLostError)
+            await wait_within(self._wait_until_arrived(version, node), waiting, limit, error=ActorLostError)
 
-    async def _published_above(self, version: int) -> None:
+    async def _wait_until_published(self, version: int) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self.version > version)
 
-    async def _arrival(self, version: int, node: str) -> None:
+    async def _wait_until_arrived(self, version: int, node: str) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: self.newest_on(node) > version)
+            await self._changed.wait_for(lambda: self.find_newest_version(node) > version)
 
     def contents(self, version: int) -> Contents:
         """Return the contents of the published weights of `version`, as the learner wrote them."""
@@ -183,9 +183,9 @@ class Weights(ABC):
     async def _make_newest(self, version: int, contents: Contents) -> None:
         self.version = version
         self._contents[version] = contents
-        await self._announce()
+        await self._notify()
 
-    async def _announce(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -204,7 +204,7 @@ class Weights(ABC):
         """Copy new versions to the node with this id from now on, because an actor is placed there."""
 
     @abstractmethod
-    def newest_on(self, node: str) -> int:
+    def find_newest_version(self, node: str) -> int:
         """Return the newest version that is on the node, or -1 if there is none."""
 
     @abstractmethod
@@ -237,7 +237,7 @@ class WeightStore(Weights):
     def follow(self, node: str) -> None:
         """Do nothing, because the only node has every version."""
 
-    def newest_on(self, node: str) -> int:
+    def find_newest_version(self, node: str) -> int:
         """Return the newest published version."""
         return self.version
 

@@ -27,7 +27,7 @@ class TrainedBatch:
 
     Attributes:
         metrics: the learner's metrics, averaged over the optimizer steps.
-        spreads: for each group, the standard deviation of its advantages (`spread_of`).
+        spreads: for each group, the standard deviation of its advantages (`compute_spread`).
         tokens: the tokens of the responses of groups that are kept (`keep_tokens`), by group number. A group that is
             trained on again is left out: its responses were written after its first step.
     """
@@ -64,20 +64,22 @@ async def train_batch(
         NotFiniteError: no step had a finite loss and gradient.
     """
     kl = config.objective.kl
-    sequences = _numbered(responses(batch, version, config), batch, config)
-    sequences = await _with_old_logprobs(sequences, learner, config)
-    distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
+    sequences = _add_numbers(responses(batch, version, config), batch, config)
+    sequences = await _add_old_logprobs(sequences, learner, config)
+    distances = await _compute_distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
     pieces = [len(completion.pieces) for group in batch for completion in group.completions]
-    rows = compute(batch, [kl.beta * distance for distance in _sums(distances, pieces)], config)
-    groups = _with_advantages(batch, sequences, rows)
+    rows = compute(batch, [kl.beta * distance for distance in _compute_sums(distances, pieces)], config)
+    groups = _add_advantages(batch, sequences, rows)
     updated = await _update(groups, rate, learner, config)
     metrics = {**updated.metrics, "learning_rate": rate}
     if kl.in_reward:
         metrics["kl"] = sum(distances) / max(sum(sequence.num_trained for sequence in sequences), 1)
-    return TrainedBatch(metrics, [spread_of(row) for row in rows], _tokens(batch, groups, updated.logprobs))
+    return TrainedBatch(
+        metrics, [compute_spread(row) for row in rows], _collect_tokens(batch, groups, updated.logprobs)
+    )
 
 
-def spread_of(advantages: Sequence[Advantage]) -> float:
+def compute_spread(advantages: Sequence[Advantage]) -> float:
     """Return the standard deviation of the advantages of a group: of its responses, or of all their tokens."""
     by_token = [values for values in advantages if isinstance(values, np.ndarray)]
     if not by_token:
@@ -85,7 +87,7 @@ def spread_of(advantages: Sequence[Advantage]) -> float:
     return float(np.concatenate(by_token, dtype=np.float64).std()) if any(map(len, by_token)) else 0.0
 
 
-def _numbered(
+def _add_numbers(
     sequences: list[TokenSequence], batch: Sequence[JudgedGroup], config: TrainingConfig
 ) -> list[TokenSequence]:
     """Return what `responses` returned, with a number for each sequence whose tokens are kept."""
@@ -102,7 +104,7 @@ def _numbered(
     ]
 
 
-def _tokens(
+def _collect_tokens(
     batch: Sequence[JudgedGroup], groups: list[list[Sample]], trained: dict[int, Floats]
 ) -> dict[int, list[TrainedTokens]]:
     """Return the tokens of the kept groups by group number.
@@ -113,13 +115,13 @@ def _tokens(
         trained: log-probabilities of the sequences that were in the loss, by number.
     """
     return {
-        group.number: [_trained_tokens(sample, trained) for sample in samples]
+        group.number: [_collect_trained_tokens(sample, trained) for sample in samples]
         for group, samples in zip(batch, groups, strict=True)
         if samples[0][0].kept_as is not None
     }
 
 
-def _trained_tokens(sample: Sample, trained: dict[int, Floats]) -> TrainedTokens:
+def _collect_trained_tokens(sample: Sample, trained: dict[int, Floats]) -> TrainedTokens:
     logprobs, masks = [], []
     for sequence in sample:
         assert sequence.kept_as is not None
@@ -136,7 +138,7 @@ def _trained_tokens(sample: Sample, trained: dict[int, Floats]) -> TrainedTokens
     )
 
 
-async def _with_old_logprobs(
+async def _add_old_logprobs(
     sequences: list[TokenSequence], learner: Learner, config: TrainingConfig
 ) -> list[TokenSequence]:
     """Add the learner's log-probabilities before the first update, if a later update or the KL penalty needs them."""
@@ -147,23 +149,23 @@ async def _with_old_logprobs(
     return [replace(sequence, old_logprobs=values) for sequence, values in zip(sequences, old, strict=True)]
 
 
-async def _distances(sequences: list[TokenSequence], learner: Learner, config: TrainingConfig) -> list[float]:
+async def _compute_distances(sequences: list[TokenSequence], learner: Learner, config: TrainingConfig) -> list[float]:
     """Return the KL divergence of every sequence from the reference policy, in nats."""
-    from tasks.training.objective import kl_of_responses
+    from tasks.training.objective import estimate_response_kl
 
     old = [sequence.old_logprobs for sequence in sequences if sequence.old_logprobs is not None]
     reference = await learner.reference_logprobs(sequences)
-    distances: list[float] = kl_of_responses(old, reference, config.objective.kl).tolist()
+    distances: list[float] = estimate_response_kl(old, reference, config.objective.kl).tolist()
     return distances
 
 
-def _sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
+def _compute_sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
     """Return the sums of consecutive runs of `values`; `counts` are the lengths of the runs."""
     remaining = iter(values)
     return [sum(next(remaining) for _ in range(count)) for count in counts]
 
 
-def _with_advantages(
+def _add_advantages(
     batch: Sequence[JudgedGroup], sequences: list[TokenSequence], advantages: Sequence[Sequence[Advantage]]
 ) -> list[list[Sample]]:
     """Return the samples of the groups with their advantages.
@@ -175,14 +177,14 @@ def _with_advantages(
     remaining = iter(sequences)
     return [
         [
-            [replace(next(remaining), advantage=_of_piece(advantage, piece)) for piece in completion.pieces]
+            [replace(next(remaining), advantage=_select_piece(advantage, piece)) for piece in completion.pieces]
             for completion, advantage in zip(group.completions, row, strict=True)
         ]
         for group, row in zip(batch, advantages, strict=True)
     ]
 
 
-def _of_piece(advantage: Advantage, piece: Piece) -> Advantage:
+def _select_piece(advantage: Advantage, piece: Piece) -> Advantage:
     return advantage[piece.start : piece.end] if isinstance(advantage, np.ndarray) else advantage
 
 
@@ -204,8 +206,8 @@ async def _update(groups: list[list[Sample]], rate: float, learner: Learner, con
     for _ in range(config.updates.epochs):
         for start in range(0, len(groups), size):
             part = groups[start : start + size]
-            denominator = config.objective.denominator(_num_trained(sample) for group in part for sample in group)
-            sequences = with_gradient(part, config.objective)
+            denominator = config.objective.denominator(_count_trained(sample) for group in part for sample in group)
+            sequences = select_with_gradient(part, config.objective)
             try:
                 report = await learner.step(sequences, denominator, rate)
             except NotFiniteError as error:
@@ -219,14 +221,14 @@ async def _update(groups: list[list[Sample]], rate: float, learner: Learner, con
     if skipped and not reports:
         raise skipped
     counts = {"updates_left_out": float(updates - len(reports))} if updates > 1 else {}
-    return StepReport({**StepReport.of(reports).metrics, **counts}, logprobs)
+    return StepReport({**StepReport.merge(reports).metrics, **counts}, logprobs)
 
 
-def _num_trained(sample: Sample) -> int:
+def _count_trained(sample: Sample) -> int:
     return sum(piece.num_trained for piece in sample)
 
 
-def with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> list[TokenSequence]:
+def select_with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> list[TokenSequence]:
     """Return the sequences of the groups that carry a gradient.
 
     A group with zero advantages needs neither a forward nor a backward pass, unless there is a penalty or a bonus on
@@ -250,11 +252,11 @@ def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig
         sequence
         for group in batch
         for completion in group.completions
-        for sequence in _sequences(completion, group.prompt.token_ids, _mask(completion, version, config))
+        for sequence in _make_sequences(completion, group.prompt.token_ids, _make_mask(completion, version, config))
     ]
 
 
-def _sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] | None) -> list[TokenSequence]:
+def _make_sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] | None) -> list[TokenSequence]:
     num_trained = len(completion.token_ids) if mask is None else sum(mask)
     return [
         TokenSequence(
@@ -270,7 +272,7 @@ def _sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] |
     ]
 
 
-def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[bool] | None:
+def _make_mask(completion: Completion, version: int, config: TrainingConfig) -> list[bool] | None:
     """Return a loss mask over the tokens of a response, or None to train on all of them.
 
     Tokens that an environment inserted are never trained on.
@@ -297,33 +299,33 @@ def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: Tra
 
     from tasks.training.objective import compute_advantages, normalize_then_sum
 
-    rewards, present = rewards_of(batch, penalties)
+    rewards, present = collect_rewards(batch, penalties)
     if config.objective.reward_aggregation == "normalize_then_sum":
-        values = normalize_then_sum(*_components(batch), present)
+        values = normalize_then_sum(*_collect_components(batch), present)
     else:
-        num_tokens = padded([[c.num_tokens for c in group.completions] for group in batch], torch.long)
+        num_tokens = pad_rows([[c.num_tokens for c in group.completions] for group in batch], torch.long)
         values = compute_advantages(rewards, num_tokens, config.objective, present)
     return [row[mask].tolist() for row, mask in zip(values, present, strict=True)]
 
 
-def rewards_of(batch: Sequence[JudgedGroup], penalties: list[float]) -> tuple[Any, Any]:
+def collect_rewards(batch: Sequence[JudgedGroup], penalties: list[float]) -> tuple[Any, Any]:
     """Return the rewards of a batch less the penalties, and which samples exist, both `[groups, samples]`."""
     import torch
 
-    present = padded([[True] * len(group.completions) for group in batch], torch.bool)
-    rewards = padded([group.scores for group in batch], torch.float64)
+    present = pad_rows([[True] * len(group.completions) for group in batch], torch.bool)
+    rewards = pad_rows([group.scores for group in batch], torch.float64)
     rewards[present] -= torch.tensor(penalties, dtype=torch.float64)
     return rewards, present
 
 
-def padded(rows: Sequence[list[Any]], dtype: Any) -> Any:
+def pad_rows(rows: Sequence[list[Any]], dtype: Any) -> Any:
     """Return rows of different lengths as a tensor `[rows, longest]`, padded with 0."""
     import torch
 
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
 
 
-def _components(batch: Sequence[JudgedGroup]) -> tuple[Any, Any]:
+def _collect_components(batch: Sequence[JudgedGroup]) -> tuple[Any, Any]:
     """Return rewards `[groups, samples, rewards]`, NaN for a missing one, and their weights `[groups, rewards]`."""
     import torch
 

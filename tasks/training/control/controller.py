@@ -32,22 +32,22 @@ from tasks.records.checkpoint import Checkpoints, is_due
 from tasks.records.identity import run_setup
 from tasks.records.response_files import print_responses
 from tasks.records.run_state import RunState
-from tasks.records.saved_groups import groups_table, load_groups
-from tasks.storage.durable import whole_in_threads
+from tasks.records.saved_groups import load_groups, make_groups_table
+from tasks.storage.durable import write_whole_in_threads
 from tasks.training.control.batch import train_batch
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.group_lifecycle import GroupLifecycle
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.control.validation import Validation, superseded_policies, validated_policy
+from tasks.training.control.validation import Validation, find_superseded_policies, find_validated_policy
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.restartable import NotFiniteError
 from tasks.training.options.learner import learning_rate
 from tasks.training.options.prompts import ActiveResampling, DynamicResampling, NoResampling
 from tasks.training.options.run import TrainingConfig
-from tasks.training.runtime.timeouts import Limit, watched, within
+from tasks.training.runtime.timeouts import Limit, wait_with_status, wait_within
 from tasks.training.telemetry.alarms import Watch
-from tasks.training.telemetry.step_metrics import batch_metrics
+from tasks.training.telemetry.step_metrics import compute_batch_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +93,13 @@ class Controller:
             collaborators.judge,
             collaborators.weights,
             collaborators.ledger,
-            clock=self._elapsed,
+            clock=self._compute_elapsed,
             turns=collaborators.turns,
             episodes=collaborators.episodes,
         )
         fleet, validated, leave = self.lifecycle.fleet, collaborators.validation_prompts, self._learner.leave_gpus
         self.validation = Validation(config, validated, fleet, self._judge, leave, collaborators.questions)
-        self._stall_limit = Limit.of(config, "stall_seconds")
+        self._stall_limit = Limit.from_config(config, "stall_seconds")
         self._watch = Watch(config.alarms)
         self._setup = run_setup(config)  # reads all source files, which would block a running event loop
         self._saving: asyncio.Task[None] | None = None
@@ -119,7 +119,9 @@ class Controller:
         """
         state = RunState.read(checkpoint)
         self._prompts.restore(state.prompts)
-        groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
+        groups = load_groups(
+            Checkpoints.find_groups_file(checkpoint), self._prompts.by_id, self._config.objective.shaping
+        )
         self.lifecycle.restore(*groups, state.next_group, state.replays)
         self.lifecycle.counters.restore(state.unrecorded)
         rows = list(earlier)
@@ -127,7 +129,7 @@ class Controller:
         self._watch.recall(rows)
         self._elapsed_before = self._recorded_at = state.elapsed
         self.version = self._begun = state.version
-        await self._learner.load(Checkpoints.learner_in(checkpoint))
+        await self._learner.load(Checkpoints.find_learner_folder(checkpoint))
 
     async def run(self) -> None:
         """Train up to the last step.
@@ -157,7 +159,7 @@ class Controller:
                 task.cancel()
             await asyncio.gather(learning, sampling, return_exceptions=True)
             # A checkpoint that is being written is always completed.
-            await asyncio.gather(self._saving_ended(), return_exceptions=True)
+            await asyncio.gather(self._wait_until_saved(), return_exceptions=True)
             await self.validation.close()
         self.lifecycle.close()
         await self._ledger.rollouts.flush()
@@ -168,7 +170,7 @@ class Controller:
         waited = 0.0  # seconds without a batch, since the last step
         while (step := self.version) < self._config.steps:
             started = self._loop.time()
-            batch = await self._next_batch()
+            batch = await self._wait_for_batch()
             if batch is None:
                 break
             waited += self._loop.time() - started
@@ -183,8 +185,8 @@ class Controller:
             if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
                 await self._publish()
             if self.version >= self._config.steps - 1:  # a row has one validation, the last row the last policy's
-                await self._validated(self.validation.finish())
-            figures = await self._within(
+                await self._wait_for_validation(self.validation.finish())
+            figures = await self._wait_within(
                 "the controller waits for the metrics of the reward workers", self._judge.figures()
             )
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
@@ -194,12 +196,12 @@ class Controller:
             waited = 0.0
             await self._export()
             await self._save_if_due()
-        await self._saving_ended()
+        await self._wait_until_saved()
         while self._begun != self.version or self._lacks_checkpoint:
             await self._save()
-            await self._saving_ended()
+            await self._wait_until_saved()
 
-    async def _next_batch(self) -> list[JudgedGroup] | None:
+    async def _wait_for_batch(self) -> list[JudgedGroup] | None:
         """Return `groups_per_step` groups, none of them stale, in the order in which their prompts were sampled.
 
         Returns None if the run ends here, because its prompts are solved.
@@ -219,7 +221,7 @@ class Controller:
                 return None
             self._ask({fate: count - before.get(fate, 0) for fate, count in self._ledger.fates.items()})
             await self._learner.leave_gpus()
-            await within(lifecycle.decided.wait(), self._what_is_missing, self._stall_limit)
+            await wait_within(lifecycle.decided.wait(), self._describe_missing, self._stall_limit)
             if not self._steps_taken:
                 self._on_phase(f"{len(window.ready)} of {wanted} groups of step {self.version} are sampled")
 
@@ -238,19 +240,19 @@ class Controller:
                 if rounds == resampling.max_rounds:
                     lost = dropped.get("failed", 0) + dropped.get("stale", 0)
                     if lost > dropped.get("zero_variance", 0):
-                        raise self._lost_groups(dropped, f"in {rounds} rounds (resampling.max_rounds)")
-                    raise self._no_signal(dropped, f"in {rounds} rounds (resampling.max_rounds)")
+                        raise self._make_lost_groups_error(dropped, f"in {rounds} rounds (resampling.max_rounds)")
+                    raise self._make_no_signal_error(dropped, f"in {rounds} rounds (resampling.max_rounds)")
                 lifecycle.counters.rounds = rounds + 1
                 lifecycle.ask(math.ceil(resampling.batch_multiplier * wanted))
             case ActiveResampling() | NoResampling():
                 limit = f"(resampling.max_dropped_groups = {resampling.max_dropped_groups})"
                 if dropped.get("zero_variance", 0) > resampling.max_dropped_groups:
-                    raise self._no_signal(dropped, limit)
+                    raise self._make_no_signal_error(dropped, limit)
                 if dropped.get("failed", 0) + dropped.get("stale", 0) > resampling.max_dropped_groups:
-                    raise self._lost_groups(dropped, limit)
+                    raise self._make_lost_groups_error(dropped, limit)
                 lifecycle.keep_full(wanted * max(self._config.async_steps, 1))
 
-    def _lost_groups(self, dropped: dict[str, int], limit: str) -> LostGroupsError:
+    def _make_lost_groups_error(self, dropped: dict[str, int], limit: str) -> LostGroupsError:
         return LostGroupsError(f"step {self.version}: too many groups failed or became stale {limit}: {dropped}")
 
     def _end_without_prompts(self) -> None:
@@ -266,7 +268,7 @@ class Controller:
             )
         logger.warning("%s: the run ends here", what)
 
-    def _no_signal(self, dropped: dict[str, int], limit: str) -> NoSignalError:
+    def _make_no_signal_error(self, dropped: dict[str, int], limit: str) -> NoSignalError:
         return NoSignalError(
             f"step {self.version}: {dropped.get('zero_variance', 0)} groups were dropped while "
             f"{len(self.lifecycle.window.ready)} of {self._config.groups_per_step} were ready {limit}; fates so far: "
@@ -274,7 +276,7 @@ class Controller:
             "are cut off (sampling.max_tokens)"
         )
 
-    def _what_is_missing(self) -> str:
+    def _describe_missing(self) -> str:
         window = self.lifecycle.window
         actors = ", ".join(f"actor {slot.index} {slot.description}" for slot in self.lifecycle.fleet.slots)
         return (
@@ -282,8 +284,8 @@ class Controller:
             f"waits for {len(window.in_flight)} in flight (groups {sorted(window.in_flight)[:8]}); {actors}"
         )
 
-    async def _within(self, what: str, awaitable: Awaitable[T]) -> T:
-        return await within(awaitable, f"step {self.version}: {what}", self._stall_limit)
+    async def _wait_within(self, what: str, awaitable: Awaitable[T]) -> T:
+        return await wait_within(awaitable, f"step {self.version}: {what}", self._stall_limit)
 
     async def _train(self, step: int, batch: list[JudgedGroup]) -> dict[str, float]:
         config = self._config
@@ -296,7 +298,7 @@ class Controller:
         return trained.metrics
 
     async def _publish(self) -> None:
-        await self._within("no actor takes the policy that is to be validated", self.validation.begun())
+        await self._wait_within("no actor takes the policy that is to be validated", self.validation.begun())
         has_file = self.version > 0 or bool(self._config.lora)
         if has_file:
             written = await self._learner.write_weights(self._weights.path(self.version))
@@ -304,10 +306,10 @@ class Controller:
         else:
             await self._weights.publish(self.version, "")
         if self.validation.is_due(self.version):
-            await self._validated(self.validation.begin(self.version))
+            await self._wait_for_validation(self.validation.begin(self.version))
 
-    async def _validated(self, awaitable: Awaitable[None]) -> None:
-        await within(
+    async def _wait_for_validation(self, awaitable: Awaitable[None]) -> None:
+        await wait_within(
             awaitable,
             f"step {self.version}: the controller waits for the validation of a policy",
             self._stall_limit,
@@ -320,7 +322,7 @@ class Controller:
         This happens if the checkpoint was written by a run of more steps. The checkpoint is not changed: a retry reads
         the results from the metrics.
         """
-        await self._validated(self.validation.finish())
+        await self._wait_for_validation(self.validation.finish())
         if figures := self.validation.take_metrics():
             await asyncio.to_thread(self._journal.add_validation, figures)
 
@@ -328,12 +330,12 @@ class Controller:
         """Export the policy if it is due, or if it is or may become the best validated policy."""
         every = self._config.export_every
         if every and self.version % every == 0:
-            await self._export_to(self._policies / f"step_{self.version:08d}")
+            await self._export_policy(self._policies / f"step_{self.version:08d}")
         if self.version in self.validation.needed:
-            await self._export_to(validated_policy(self._policies, self.version))
+            await self._export_policy(find_validated_policy(self._policies, self.version))
 
-    async def _export_to(self, folder: Path) -> None:
-        async with whole_in_threads(folder) as partial:
+    async def _export_policy(self, folder: Path) -> None:
+        async with write_whole_in_threads(folder) as partial:
             await self._learner.export(partial)
 
     async def _save_if_due(self) -> None:
@@ -346,26 +348,26 @@ class Controller:
 
     async def _save(self) -> None:
         """Begin a checkpoint of the current state. It is written while training continues, one at a time."""
-        await self._saving_ended()
+        await self._wait_until_saved()
         self._lacks_checkpoint, self._begun = False, self.version
         window, replayable = self.lifecycle.window, self.lifecycle.replay.groups
         state = RunState(
             **self._setup.model_dump(),
             version=self.version,
-            elapsed=self._elapsed(),
+            elapsed=self._compute_elapsed(),
             next_group=self.lifecycle.next_group,
             prompts=self._prompts.state(),
             replays={str(number): group.replays for number, group in replayable.items()},
             unrecorded=self.lifecycle.counters.unrecorded(),
             validated=self.validation.state(),
-            policies=[validated_policy(self._policies, best).name] if (best := self.validation.best) else [],
+            policies=[find_validated_policy(self._policies, best).name] if (best := self.validation.best) else [],
             ledger_bytes=self._ledger.sync(),
             rollout_files=0,
             journal_bytes=self._journal.sync(),
         )
         # a snapshot, as all of the state
-        groups = groups_table([*window.ready, *window.in_flight.values(), *replayable.values()])
-        superseded = superseded_policies(self._policies, self.validation.needed)
+        groups = make_groups_table([*window.ready, *window.in_flight.values(), *replayable.values()])
+        superseded = find_superseded_policies(self._policies, self.validation.needed)
         state = state.model_copy(update={"rollout_files": await self._ledger.rollouts.flush()})
         partial = await self._checkpoints.begin(state, groups, self._learner)
         self._saving = asyncio.create_task(self._complete(partial, self.version, superseded))
@@ -378,18 +380,18 @@ class Controller:
         if self._lacks_checkpoint:
             return
         completing = self._checkpoints.complete(partial)
-        checkpoint = await self._within(f"the checkpoint of version {version} is put on the disk", completing)
-        self._learner.saved(Checkpoints.learner_in(checkpoint))
+        checkpoint = await self._wait_within(f"the checkpoint of version {version} is put on the disk", completing)
+        self._learner.saved(Checkpoints.find_learner_folder(checkpoint))
         settling = self._checkpoints.settle(checkpoint, superseded)
-        await watched(settling, f"checkpoints older than {version} are being uploaded")
+        await wait_with_status(settling, f"checkpoints older than {version} are being uploaded")
 
-    async def _saving_ended(self) -> None:
+    async def _wait_until_saved(self) -> None:
         """Wait until the checkpoint in progress is complete or its ranks were lost. Raise the error that ended it."""
         if self._saving:
             await asyncio.shield(self._saving)  # it has its own time limits
 
     async def _record(self, step: int, batch: list[JudgedGroup], learned: dict[str, float]) -> None:
-        seconds = (now := self._elapsed()) - self._recorded_at
+        seconds = (now := self._compute_elapsed()) - self._recorded_at
         self._recorded_at = now
         trained = learned.pop("num_tokens")
         metrics = {
@@ -399,7 +401,7 @@ class Controller:
             "epoch": self._prompts.epoch,
             **self.lifecycle.take_counters().metrics(seconds),
             **self._prompts.history.take_figures(),
-            **batch_metrics(batch, version=step),
+            **compute_batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,
             **self._learner.take_figures(seconds),
@@ -412,6 +414,6 @@ class Controller:
         print_responses(batch, step, self._config.log_completions)
         await asyncio.to_thread(self._on_step, metrics)
 
-    def _elapsed(self) -> float:
+    def _compute_elapsed(self) -> float:
         """Return the seconds of work on this run, summed over all its attempts."""
         return self._elapsed_before + self._loop.time() - self._started

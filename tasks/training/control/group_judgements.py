@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from tasks.training.actors.rewards import RewardClient, scorer_of
+from tasks.training.actors.rewards import RewardClient, make_scorer
 from tasks.training.groups.group import Group, Sample
 from tasks.verifiers import Score
 from tasks.verifiers.grouped import GroupRewards
@@ -38,9 +38,9 @@ class GroupJudgements:
         """
         group, completion = sample.group, sample.completion
         assert completion is not None
-        rewards = GroupRewards.of(group.prompt.verifier, group.prompt.ground_truth)
-        pending = self._of(group, rewards)
-        alone = await rewards.score_alone(scorer_of(self._judge, group.prompt), completion.text)
+        rewards = GroupRewards.from_ground_truth(group.prompt.verifier, group.prompt.ground_truth)
+        pending = self._ensure_pending(group, rewards)
+        alone = await rewards.score_alone(make_scorer(self._judge, group.prompt), completion.text)
         if alone is not None and alone.error is not None:
             return alone
         return rewards.combined(sample.index, alone, await asyncio.shield(pending.call))
@@ -57,17 +57,17 @@ class GroupJudgements:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
 
-    def _of(self, group: Group, rewards: GroupRewards) -> _Pending:
+    def _ensure_pending(self, group: Group, rewards: GroupRewards) -> _Pending:
         pending = self._pending.get(group.number)
         if pending is None:
             generated = asyncio.Event()
-            call = asyncio.create_task(self._together(group, rewards, generated))
+            call = asyncio.create_task(self._score_together(group, rewards, generated))
             pending = self._pending[group.number] = _Pending(generated, call)
         if all(sample.completion is not None for sample in group.samples):
             pending.generated.set()
         return pending
 
-    async def _together(self, group: Group, rewards: GroupRewards, generated: asyncio.Event) -> list[Score]:
+    async def _score_together(self, group: Group, rewards: GroupRewards, generated: asyncio.Event) -> list[Score]:
         await generated.wait()
         texts = [completion.text for completion in group.completions]
-        return await rewards.score_together(scorer_of(self._judge, group.prompt), texts)
+        return await rewards.score_together(make_scorer(self._judge, group.prompt), texts)

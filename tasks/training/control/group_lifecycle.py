@@ -35,10 +35,10 @@ from tasks.training.objective.rounding import are_equal
 from tasks.training.options.prompts import DynamicResampling
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
-from tasks.training.runtime.timeouts import until_the_first
+from tasks.training.runtime.timeouts import run_until_first_ends
 from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.verifiers.function_watch import FunctionWatch
-from tasks.verifiers.grouped import judges_groups
+from tasks.verifiers.grouped import has_group_reward
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class GroupLifecycle:
         self._learner_version = 0
         self.next_group = 0
         self.decided = asyncio.Event()
-        self.counters = self._new_counters()
+        self.counters = self._make_counters()
 
     def restore(
         self, ready: Iterable[JudgedGroup], in_flight: Iterable[Group], next_group: int, replays: Mapping[str, int]
@@ -121,10 +121,10 @@ class GroupLifecycle:
 
     def take_counters(self) -> StepCounters:
         """Return the counts so far, and reset them to 0."""
-        counters, self.counters = self.counters, self._new_counters()
+        counters, self.counters = self.counters, self._make_counters()
         return counters
 
-    def _new_counters(self) -> StepCounters:
+    def _make_counters(self) -> StepCounters:
         return StepCounters(
             rounds=0 if self._config.samples_in_rounds else None, replayed_groups=0 if self._config.replay else None
         )
@@ -145,11 +145,11 @@ class GroupLifecycle:
 
         Replayed groups take the place of zero-variance groups.
         """
-        self.replay.drop(lambda group: self._staleness(group, version) > self._config.max_staleness)
-        return [self._replayed(group) for group in self.window.pop(groups)]
+        self.replay.drop(lambda group: self._compute_staleness(group, version) > self._config.max_staleness)
+        return [self._replace_zero_variance(group) for group in self.window.pop(groups)]
 
-    def _replayed(self, group: JudgedGroup) -> JudgedGroup:
-        if not self._config.replay or not (reason := self._zero_variance_reason(group)):
+    def _replace_zero_variance(self, group: JudgedGroup) -> JudgedGroup:
+        if not self._config.replay or not (reason := self._describe_zero_variance(group)):
             return group
         substitute = self.replay.take()
         if substitute is None:
@@ -171,7 +171,7 @@ class GroupLifecycle:
             self._ledger.add_replay(group, step=step, spread=spread)
         else:
             self._ledger.close_group(group, "trained", step=step, spread=spread, tokens=tokens)
-        if self._config.replay and not self._zero_variance_reason(group):
+        if self._config.replay and not self._describe_zero_variance(group):
             self.replay.add(group)
 
     def fail(self, group: JudgedGroup, detail: str) -> None:
@@ -207,11 +207,11 @@ class GroupLifecycle:
             self._drop_if_stale(group)
 
     def _drop_if_stale(self, group: Group | JudgedGroup) -> None:
-        if (staleness := self._staleness(group, self._learner_version)) > self._config.max_staleness:
+        if (staleness := self._compute_staleness(group, self._learner_version)) > self._config.max_staleness:
             self._prompts.put_back(group.prompt)
             self.drop(group, "stale", f"{staleness} versions old")
 
-    def _staleness(self, group: Group | JudgedGroup, version: int) -> int:
+    def _compute_staleness(self, group: Group | JudgedGroup, version: int) -> int:
         # If older tokens are masked, a group is stale once all of its tokens are masked.
         masks = self._config.beyond_staleness == "mask"
         return version - (group.last_version if masks else group.first_version)
@@ -225,7 +225,7 @@ class GroupLifecycle:
             Exception: a bug in the scoring of a response.
         """
         try:
-            await until_the_first([self.fleet.run(), self._defects()])
+            await run_until_first_ends([self.fleet.run(), self._wait_for_defect()])
         finally:
             for task in self._judging.values():
                 task.cancel()
@@ -238,13 +238,13 @@ class GroupLifecycle:
         for group in groups:
             self._ledger.close_group(group, "unused", detail="the last step was taken")
 
-    async def _defects(self) -> None:
+    async def _wait_for_defect(self) -> None:
         await self._defect
 
     def _open(self) -> Group | None:
         if self._prompts.is_exhausted:
             return None
-        group = Group.of(
+        group = Group.create(
             self.next_group,
             self._prompts.next(),
             self._config.sampling.samples,
@@ -281,16 +281,16 @@ class GroupLifecycle:
     def _start_judging(self, sample: Sample) -> None:
         task = asyncio.create_task(self._judge_sample(sample))
         self._judging[sample] = task
-        task.add_done_callback(self._judging_ended)
+        task.add_done_callback(self._handle_judging_end)
 
-    def _judging_ended(self, task: asyncio.Task[None]) -> None:
+    def _handle_judging_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (defect := task.exception()) and not self._defect.done():
             self._defect.set_exception(defect)
 
     async def _judge_sample(self, sample: Sample) -> None:
         group = sample.group
         assert sample.completion is not None
-        if judges_groups(group.prompt.verifier, group.prompt.ground_truth):
+        if has_group_reward(group.prompt.verifier, group.prompt.ground_truth):
             score = await self._groups.score(sample)
         else:
             score = await judge_response(self._judge, group.prompt, sample.completion)
@@ -304,13 +304,13 @@ class GroupLifecycle:
             self.drop(group, "failed", describe_unjudged(errors, len(group.samples)))
         elif group.all_judged:
             self._groups.leave(group)
-            self._decide(JudgedGroup.of(group, self._config.objective.shaping, finished_at=self._clock()))
+            self._decide(JudgedGroup.from_group(group, self._config.objective.shaping, finished_at=self._clock()))
 
     def _decide(self, group: JudgedGroup) -> None:
         """Let a group wait for a batch, or drop it if it carries no gradient or is too old."""
         self.counters.judged(group)
         outlook = self._prompts.history.judged(group.prompt.prompt_id, group.passed, group.unshaped_scores)
-        if reason := self._zero_variance_reason(group):
+        if reason := self._describe_zero_variance(group):
             self.counters.zero_variance_groups += 1
             if self._config.resampling.kind != "none":
                 self.drop(group, "zero_variance", "; ".join(filter(None, (reason, outlook))))
@@ -319,7 +319,7 @@ class GroupLifecycle:
         self._drop_if_stale(group)
         self.decided.set()
 
-    def _zero_variance_reason(self, group: JudgedGroup) -> str:
+    def _describe_zero_variance(self, group: JudgedGroup) -> str:
         resampling, metric = self._config.resampling, "reward"
         if isinstance(resampling, DynamicResampling) and not self._config.objective.keeps_equal_rewards:
             metric = resampling.metric
@@ -328,4 +328,4 @@ class GroupLifecycle:
             return f"every score before shaping is {scores[0]:g}" if are_equal(scores) else ""
         if metric == "passed" and len(set(group.passed)) == 1:
             return "every response passes" if group.passed[0] else "no response passes"
-        return group.zero_variance_reason(self._config.objective)
+        return group.describe_zero_variance(self._config.objective)

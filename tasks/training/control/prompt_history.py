@@ -52,7 +52,7 @@ class PromptHistory:
         self._allowed -= 1
         return self._deferred.popleft()
 
-    def drawn(self, prompt: str) -> None:
+    def record_drawn(self, prompt: str) -> None:
         """Record that the epoch has sampled the prompt, so that it no longer waits for a retry."""
         if prompt in self._failed and prompt in self._deferred:
             self._deferred.remove(prompt)
@@ -125,5 +125,5 @@ class PromptHistory:
         return f"no response had a reward at steps {self._failed[prompt]}; the prompt waits for another try"
 
     def _forget_failures(self, prompt: str) -> None:
-        self.drawn(prompt)
+        self.record_drawn(prompt)
         self._failed.pop(prompt, None)

@@ -104,7 +104,7 @@ class PromptStream:
             self._drawn += 1
             prompt = self._order(epoch)[position]
             if not self._is_left_out(prompt):
-                self.history.drawn(prompt.prompt_id)
+                self.history.record_drawn(prompt.prompt_id)
                 return prompt
 
     def _is_left_out(self, prompt: Prompt) -> bool:
@@ -153,11 +153,11 @@ class PromptStream:
                 random.Random(f"{self._seed}:{epoch}").shuffle(self._ordered)
             curriculum = self._curriculum
             if curriculum and (curriculum.epochs is None or epoch < curriculum.epochs):
-                self._ordered = easy_to_hard(self._ordered, curriculum, f"{self._seed}:{epoch}:curriculum")
+                self._ordered = sort_easy_to_hard(self._ordered, curriculum, f"{self._seed}:{epoch}:curriculum")
         return self._ordered
 
 
-def easy_to_hard(prompts: Sequence[Prompt], curriculum: CurriculumConfig, seed: str) -> list[Prompt]:
+def sort_easy_to_hard(prompts: Sequence[Prompt], curriculum: CurriculumConfig, seed: str) -> list[Prompt]:
     """Return prompts by decreasing pass rate, each moved from its rank by less than the share `band` of all prompts."""
     chance = random.Random(seed)
     ranked = sorted(prompts, key=lambda prompt: -(prompt.pass_rate or 0.0))

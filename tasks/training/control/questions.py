@@ -16,8 +16,8 @@ from tasks.config.loading import non_default_options
 from tasks.failures import MistakeError
 from tasks.generation import chat_template
 from tasks.generation.benchmark_sampling import AskedBenchmark
-from tasks.rollouts.judging import judgeable
-from tasks.storage.model_folder import loading
+from tasks.rollouts.judging import split_judgeable
+from tasks.storage.model_folder import convert_load_errors
 from tasks.tables.schemas import canonical_json
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
@@ -60,16 +60,18 @@ def load_questions(
         return []
     from transformers import AutoTokenizer
 
-    with loading(model):
+    with convert_load_errors(model):
         tokenizer = AutoTokenizer.from_pretrained(model)
-    return [question for benchmark in benchmarks for question in _questions(config, benchmark, tokenizer, verifiers)]
+    return [
+        question for benchmark in benchmarks for question in _make_questions(config, benchmark, tokenizer, verifiers)
+    ]
 
 
-def _questions(
+def _make_questions(
     config: TrainingConfig, benchmark: Benchmark, tokenizer: Any, verifiers: VerifiersConfig
 ) -> list[Question]:
     asked, limit = benchmark.asked, config.actors.engine.max_model_len
-    table, set_aside = judgeable(benchmark.questions, verifiers, "evaluation")
+    table, set_aside = split_judgeable(benchmark.questions, verifiers, "evaluation")
     if set_aside.num_rows:
         reason = set_aside["reason"][0].as_py()
         logger.warning("validation on %s: %d questions are left out: %s", asked.name, set_aside.num_rows, reason)
@@ -79,7 +81,7 @@ def _questions(
     rows = table.to_pylist()
     token_ids = chat_template.encode(tokenizer, rows, sampling.chat_template_kwargs)
     questions = [
-        Question(Prompt.of_row(row, tokens), sampling, asked.name, asked.has_majority)
+        Question(Prompt.from_row(row, tokens), sampling, asked.name, asked.has_majority)
         for row, tokens in zip(rows, token_ids, strict=True)
         if len(tokens) + sampling.max_tokens <= limit
     ]

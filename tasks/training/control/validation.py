@@ -18,14 +18,14 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
-from tasks.training.actors.rewards import RewardClient, judge_group, judge_response, scorer_of
+from tasks.training.actors.rewards import RewardClient, judge_group, judge_response, make_scorer
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
 from tasks.training.options.run import TrainingConfig, ValidationConfig
 from tasks.verifiers import stated_answer
-from tasks.verifiers.equal_answers import classes_of_equal_answers
-from tasks.verifiers.grouped import judges_groups
+from tasks.verifiers.equal_answers import group_equal_answers
+from tasks.verifiers.grouped import has_group_reward
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Validation:
         while waiting:
             answering = False
             try:
-                async with self._fleet.pinned(version) as slot:
+                async with self._fleet.pin(version) as slot:
                     self._begun.set()
                     answering = True
                     while waiting:
@@ -287,7 +287,7 @@ class Validation:
 
     async def _judged(self, question: Question, completions: Sequence[Completion]) -> list[Answer]:
         judge, prompt = self._judge, question.prompt
-        if judges_groups(prompt.verifier, prompt.ground_truth):
+        if has_group_reward(prompt.verifier, prompt.ground_truth):
             scores = await judge_group(judge, prompt, completions)
         else:
             scores = await asyncio.gather(*(judge_response(judge, prompt, completion) for completion in completions))
@@ -299,7 +299,7 @@ class Validation:
     async def _classes(self, prompt: Prompt, completions: Sequence[Completion]) -> list[int | None]:
         """Return the class of each response's answer among equal answers."""
         answers = [stated_answer(prompt.verifier, completion.text, prompt.ground_truth) for completion in completions]
-        return await classes_of_equal_answers(answers, prompt.ground_truth, scorer_of(self._judge, prompt))
+        return await group_equal_answers(answers, prompt.ground_truth, make_scorer(self._judge, prompt))
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -312,12 +312,12 @@ _VALIDATED = "validated_"
 """Prefix of the folder names of validated policies."""
 
 
-def validated_policy(policies: Path, version: int) -> Path:
+def find_validated_policy(policies: Path, version: int) -> Path:
     """Return the folder of the validated policy `version`, below the folder of all policies of a run."""
     return policies / f"{_VALIDATED}{version:08d}"
 
 
-def superseded_policies(policies: Path, needed: Collection[int]) -> list[Path]:
+def find_superseded_policies(policies: Path, needed: Collection[int]) -> list[Path]:
     """Return the folders of validated policies whose versions are not among `needed`."""
     folders = policies.glob(f"{_VALIDATED}*")
     return [folder for folder in folders if int(folder.stem.removeprefix(_VALIDATED)) not in needed]

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.statistics.intervals import Estimate, mean_of, score_interval
+from tasks.statistics.intervals import Estimate, estimate_mean_of_rates, estimate_score
 from tasks.statistics.majority import majority
 from tasks.training.groups.group import Prompt
 from tasks.training.runtime.metric import Metric
@@ -103,30 +103,30 @@ def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, fl
         response or, without held-out prompts, a benchmark has none.
     """
     benchmarks = dict.fromkeys(question.benchmark for question in asked if question.benchmark != KEPT_OUT)
-    answered = _grouped(judged, lambda question: question.benchmark)
+    answered = _split_by_key(judged, lambda question: question.benchmark)
     kept_out = answered.get(KEPT_OUT, [])
-    by_benchmark = {name: _figures(answered[name]) for name in benchmarks if name in answered}
+    by_benchmark = {name: _compute_figures(answered[name]) for name in benchmarks if name in answered}
     if any(question.benchmark == KEPT_OUT for question in asked):
         if not kept_out:
             return None
-        overall = _figures(kept_out)
+        overall = _compute_figures(kept_out)
     elif not benchmarks or len(by_benchmark) < len(benchmarks):
         return None
     else:
-        overall = _mean(list(by_benchmark.values()))
+        overall = _compute_mean(list(by_benchmark.values()))
     return {
-        **overall.by_name(),
-        **_rewards(kept_out),
-        **_domains(kept_out),
+        **overall.to_metrics(),
+        **_compute_reward_means(kept_out),
+        **_compute_domain_metrics(kept_out),
         **{
             f"benchmarks/{name}/{key}": value
             for name, part in by_benchmark.items()
-            for key, value in {**part.by_name(), **_of_benchmark(answered[name])}.items()
+            for key, value in {**part.to_metrics(), **_compute_benchmark_metrics(answered[name])}.items()
         },
     }
 
 
-def _grouped(answers: Sequence[Answer], key: Callable[[Question], str]) -> dict[str, list[Answer]]:
+def _split_by_key(answers: Sequence[Answer], key: Callable[[Question], str]) -> dict[str, list[Answer]]:
     """Return the answers by a key of their questions."""
     groups: dict[str, list[Answer]] = {}
     for answer in answers:
@@ -147,52 +147,52 @@ class _Figures:
     pass_at_k: float | None
     truncated: float
 
-    def by_name(self) -> dict[str, float]:
+    def to_metrics(self) -> dict[str, float]:
         """Return the metrics by name."""
         bounds = {"score": self.score.value, "low": self.score.low, "high": self.score.high}
         several = {} if self.pass_at_k is None else {"pass_at_k": self.pass_at_k}
         return {**bounds, "pass_rate": self.pass_rate, **several, "truncated": self.truncated}
 
 
-def _figures(answers: Sequence[Answer]) -> _Figures:
-    by_prompt = _grouped(answers, lambda question: question.prompt.prompt_id)
+def _compute_figures(answers: Sequence[Answer]) -> _Figures:
+    by_prompt = _split_by_key(answers, lambda question: question.prompt.prompt_id)
     scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
     passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
     return _Figures(
-        score_interval(np.array(scores), len(answers)),
+        estimate_score(np.array(scores), len(answers)),
         statistics.fmean(passed),
         statistics.fmean(rate > 0 for rate in passed) if answers[0].question.sampling.samples > 1 else None,
         statistics.fmean(answer.completion.truncated for answer in answers),
     )
 
 
-def _mean(figures: Sequence[_Figures]) -> _Figures:
+def _compute_mean(figures: Sequence[_Figures]) -> _Figures:
     """Return the means of the metrics over benchmarks, which are independent."""
     several: list[Any] = [part.pass_at_k for part in figures]
     return _Figures(
-        mean_of([part.score for part in figures]),
+        estimate_mean_of_rates([part.score for part in figures]),
         statistics.fmean(part.pass_rate for part in figures),
         None if None in several else statistics.fmean(several),
         statistics.fmean(part.truncated for part in figures),
     )
 
 
-def _of_benchmark(answers: Sequence[Answer]) -> dict[str, float]:
+def _compute_benchmark_metrics(answers: Sequence[Answer]) -> dict[str, float]:
     """Return the metrics that only some benchmarks have: majority@k, and the win rate of comparisons."""
     asked = answers[0].question
     figures = {}
     if asked.has_majority:
-        groups = _grouped(answers, lambda question: question.prompt.prompt_id).values()
+        groups = _split_by_key(answers, lambda question: question.prompt.prompt_id).values()
         figures["majority_at_k"] = statistics.fmean(
             majority([each.answer_class for each in group], [each.score.passed for each in group], len(group))
             for group in groups
         )
     if is_pairwise(asked.prompt.ground_truth):
-        figures["win_rate"] = _figures(answers).score.value
+        figures["win_rate"] = _compute_figures(answers).score.value
     return figures
 
 
-def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
+def _compute_reward_means(answers: Sequence[Answer]) -> dict[str, float]:
     """Return the mean of each reward by name, over the answers that have it."""
     values: dict[str, list[float]] = {}
     for part in (part for answer in answers for part in answer.score.rewards):
@@ -201,10 +201,10 @@ def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
     return {f"rewards/{name}/mean": statistics.fmean(items) for name, items in sorted(values.items())}
 
 
-def _domains(answers: Sequence[Answer]) -> dict[str, float]:
+def _compute_domain_metrics(answers: Sequence[Answer]) -> dict[str, float]:
     """Return score and pass rate by domain, or an empty dict if there is only one domain."""
-    domains = _grouped(answers, lambda question: question.prompt.domain)
+    domains = _split_by_key(answers, lambda question: question.prompt.domain)
     if len(domains) < 2:
         return {}
-    figures = {name: _figures(domains[name]).by_name() for name in sorted(domains)}
+    figures = {name: _compute_figures(domains[name]).to_metrics() for name in sorted(domains)}
     return {f"domains/{name}/{key}": part[key] for name, part in figures.items() for key in ("score", "pass_rate")}

@@ -31,7 +31,7 @@ from tasks.generation import chat_template
 from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion
 from tasks.tables.schemas import Message
-from tasks.training.objective import shaped_reward
+from tasks.training.objective import compute_shaped_reward
 from tasks.training.objective.rounding import are_equal
 from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
 from tasks.verifiers import Reward, Score
@@ -67,7 +67,7 @@ class Prompt:
     metadata: str = "{}"
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any], token_ids: list[int]) -> Prompt:
+    def from_row(cls, row: Mapping[str, Any], token_ids: list[int]) -> Prompt:
         """Create a prompt from its tokens and a row of `schemas.PROMPTS`, or of a table with more columns."""
         return cls(
             prompt_id=row["prompt_id"],
@@ -146,7 +146,7 @@ class Group:
     lost_at: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, number: int, prompt: Prompt, samples: int, *, sampled_at: float, policy_version: int) -> Group:
+    def create(cls, number: int, prompt: Prompt, samples: int, *, sampled_at: float, policy_version: int) -> Group:
         """Create a group with this number of samples, which all wait for an actor."""
         group = cls(number, prompt, sampled_at, policy_version)
         group.samples = [Sample(group, index) for index in range(samples)]
@@ -169,15 +169,15 @@ class Group:
         recorded = [sample.recorded for sample in self.samples if sample.recorded and not sample.completion]
         versions = [
             *(version for version in begun if version is not None),
-            *_versions(self.completions),
-            *_versions(recorded),
+            *_list_versions(self.completions),
+            *_list_versions(recorded),
         ]
         return min(versions, default=self.policy_version)
 
     @property
     def last_version(self) -> int:
         """Newest version of the policy that sampled a token of a finished response of the group."""
-        return max(_versions(self.completions), default=self.policy_version)
+        return max(_list_versions(self.completions), default=self.policy_version)
 
     @property
     def all_judged(self) -> bool:
@@ -240,7 +240,7 @@ class JudgedGroup:
     replays: int = 0
 
     @classmethod
-    def of(cls, group: Group, shaping: ShapingConfig, finished_at: float) -> JudgedGroup:
+    def from_group(cls, group: Group, shaping: ShapingConfig, finished_at: float) -> JudgedGroup:
         """Create the scored group from `group`, and shape its scores.
 
         Raises:
@@ -255,7 +255,7 @@ class JudgedGroup:
             if score.error is not None:
                 unjudged.append(UnjudgedSample(length, score.error))
                 continue
-            shaped = shaped_reward(score.reward, length, completion.truncated, shaping)
+            shaped = compute_shaped_reward(score.reward, length, completion.truncated, shaping)
             samples.append(JudgedSample(completion, shaped, score.passed, score.rewards))
         return cls(group, tuple(samples), tuple(unjudged), finished_at)
 
@@ -293,14 +293,14 @@ class JudgedGroup:
     @cached_property
     def first_version(self) -> int:
         """Oldest version of the policy that sampled a token of a scored response."""
-        return min(_versions(self.completions), default=self.sampled.policy_version)
+        return min(_list_versions(self.completions), default=self.sampled.policy_version)
 
     @cached_property
     def last_version(self) -> int:
         """Newest version of the policy that sampled a token of a scored response."""
-        return max(_versions(self.completions), default=self.sampled.policy_version)
+        return max(_list_versions(self.completions), default=self.sampled.policy_version)
 
-    def zero_variance_reason(self, objective: ObjectiveConfig) -> str:
+    def describe_zero_variance(self, objective: ObjectiveConfig) -> str:
         """Return why the group carries no gradient under `objective`, or an empty string if it carries a gradient.
 
         It carries none if all scores are equal or, for GDPO, if no reward with a nonzero weight varies. It also carries
@@ -320,7 +320,7 @@ class JudgedGroup:
         return "" if varies else "no reward varies"
 
 
-def _versions(completions: Sequence[Completion]) -> Iterator[int]:
+def _list_versions(completions: Sequence[Completion]) -> Iterator[int]:
     return (span.version for completion in completions for span in completion.versions)
 
 
@@ -346,4 +346,4 @@ def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]
     """
     rows = mixture.sort_by("order").to_pylist()
     token_ids = chat_template.encode(tokenizer, rows, variables)
-    return [Prompt.of_row(row, tokens) for row, tokens in zip(rows, token_ids, strict=True)]
+    return [Prompt.from_row(row, tokens) for row, tokens in zip(rows, token_ids, strict=True)]

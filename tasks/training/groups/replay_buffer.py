@@ -34,7 +34,7 @@ class ReplayBuffer:
         if config and group.replays < config.max_replays:
             self.groups[group.number] = group
             if len(self.groups) > config.size:
-                del self.groups[min(self.groups.values(), key=_priority).number]
+                del self.groups[min(self.groups.values(), key=_compute_priority).number]
 
     def drop(self, is_stale: Callable[[JudgedGroup], bool]) -> None:
         """Remove the groups for which `is_stale` returns True."""
@@ -44,10 +44,10 @@ class ReplayBuffer:
         """Remove and return the group with the highest priority, with its replays incremented, or None if empty."""
         if not self.groups:
             return None
-        group = self.groups.pop(max(self.groups.values(), key=_priority).number)
+        group = self.groups.pop(max(self.groups.values(), key=_compute_priority).number)
         return replace(group, replays=group.replays + 1)
 
 
-def _priority(group: JudgedGroup) -> Priority:
+def _compute_priority(group: JudgedGroup) -> Priority:
     """Prefer groups with fewer replays, then with a larger standard deviation of scores, then newer ones."""
     return -group.replays, statistics.pstdev(group.scores), group.number

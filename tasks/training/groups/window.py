@@ -82,11 +82,11 @@ class Window:
             self.asked -= 1
             self.in_flight[group.number] = group
             self._waiting[group.number] = deque(group.samples)
-        return self._first_group(self._waiting, limit)
+        return self._take_first_group(self._waiting, limit)
 
     def take_suspects(self, limit: int) -> list[Sample]:
         """Return up to `limit` waiting samples of one suspect group, for an actor that generates nothing else."""
-        return self._first_group(self._suspects, limit)
+        return self._take_first_group(self._suspects, limit)
 
     def generated(self, sample: Sample, completion: Completion) -> None:
         """Record the response that an actor generated for `sample`. It is scored next."""
@@ -112,7 +112,7 @@ class Window:
                 self._waiting.move_to_end(number, last=False)
             else:
                 self._remove(group)
-                self._suspects[number] = _waiting_of(group)
+                self._suspects[number] = _collect_waiting(group)
 
     def judged(self, sample: Sample, score: Score) -> None:
         """Record the score of `sample`."""
@@ -157,7 +157,7 @@ class Window:
         self.ready = deque(ready)
         self.in_flight = {group.number: group for group in in_flight}
         self._waiting = OrderedDict(
-            (group.number, waiting) for group in self.in_flight.values() if (waiting := _waiting_of(group))
+            (group.number, waiting) for group in self.in_flight.values() if (waiting := _collect_waiting(group))
         )
         return [
             sample for group in self.in_flight.values() for sample in group.samples if sample.stage is Stage.JUDGING
@@ -167,7 +167,7 @@ class Window:
         n = self.suspect_after
         return len(group.lost_at) >= n and len(set(group.lost_at)) >= min(n, actors)
 
-    def _first_group(self, queue: Queue, limit: int) -> list[Sample]:
+    def _take_first_group(self, queue: Queue, limit: int) -> list[Sample]:
         if not queue:
             return []
         number, samples = next(iter(queue.items()))
@@ -191,5 +191,5 @@ class Window:
         sample.stage = after
 
 
-def _waiting_of(group: Group) -> deque[Sample]:
+def _collect_waiting(group: Group) -> deque[Sample]:
     return deque(sample for sample in group.samples if sample.stage is Stage.WAITING)

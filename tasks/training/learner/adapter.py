@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from tasks.failures import MistakeError
 from tasks.generation.interface import ServedAdapter
-from tasks.storage.durable import whole
-from tasks.storage.tensor_digest import Contents, contents_of
+from tasks.storage.durable import write_whole
+from tasks.storage.tensor_digest import Contents, compute_contents
 from tasks.training.options.learner import LoraConfig
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
     """
     from peft import inject_adapter_in_model
 
-    inject_adapter_in_model(_peft_config(config, _adapted_layers(model, config)), model, adapter_name=_NAME)
+    inject_adapter_in_model(_make_peft_config(config, _find_adapted_layers(model, config)), model, adapter_name=_NAME)
 
 
-def served_adapter(folder: str | Path, config: LoraConfig) -> ServedAdapter:
+def describe_adapter(folder: str | Path, config: LoraConfig) -> ServedAdapter:
     """Return what an engine needs to know about the adapter of the model in `folder`, without loading weights.
 
     Raises:
@@ -52,10 +52,10 @@ def served_adapter(folder: str | Path, config: LoraConfig) -> ServedAdapter:
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    return ServedAdapter(config.rank, tuple(sorted(_adapted_layers(model, config))))
+    return ServedAdapter(config.rank, tuple(sorted(_find_adapted_layers(model, config))))
 
 
-def _adapted_layers(model: PreTrainedModel, config: LoraConfig) -> set[str]:
+def _find_adapted_layers(model: PreTrainedModel, config: LoraConfig) -> set[str]:
     from torch import nn
 
     head = model.get_output_embeddings()
@@ -100,7 +100,7 @@ def switched_off(model: nn.Module) -> Iterator[None]:
             layer.enable_adapters(True)
 
 
-def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
+def merge_adapter(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
     """Merge an adapter into the weights: `W + (alpha / rank) B A`, computed in float32 and rounded to the type of W.
 
     Args:
@@ -123,8 +123,8 @@ def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: Lo
     return weights
 
 
-def of_layer(adapter: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of an adapter that belong to some of the frozen weights, as `merged` takes them."""
+def select_layer(adapter: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of an adapter that belong to some of the frozen weights, as `merge_adapter` takes them."""
     return {name: tensor for name, tensor in adapter.items() if f"{name.partition('.lora_')[0]}.weight" in base}
 
 
@@ -137,15 +137,15 @@ def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfi
     from safetensors.torch import save_file
 
     named = {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
-    with whole(folder) as partial:
+    with write_whole(folder) as partial:
         partial.mkdir(parents=True)
         save_file(named, partial / WEIGHTS)
         layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in tensors}
-        _peft_config(config, layers).save_pretrained(str(partial))
-    return contents_of(named)
+        _make_peft_config(config, layers).save_pretrained(str(partial))
+    return compute_contents(named)
 
 
-def _peft_config(config: LoraConfig, layers: Iterable[str]) -> peft.LoraConfig:
+def _make_peft_config(config: LoraConfig, layers: Iterable[str]) -> peft.LoraConfig:
     from peft import LoraConfig as PeftConfig
 
     return PeftConfig(

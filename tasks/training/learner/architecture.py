@@ -44,7 +44,7 @@ class LogitsShape:
     cap: float | None = None
 
     @classmethod
-    def of(cls, config: PreTrainedConfig) -> LogitsShape:
+    def from_config(cls, config: PreTrainedConfig) -> LogitsShape:
         """Return the function that the options of `config` define."""
         text = config.get_text_config()
         scale = 1.0
@@ -107,7 +107,7 @@ def fix_rope(model: PreTrainedModel, longest: int | None = None) -> None:
     """
     longest = longest or getattr(model.config.get_text_config(), "max_position_embeddings", 0)
     for module in model.modules():
-        for layer_type, kind in _ropes(module):
+        for layer_type, kind in _find_ropes(module):
             prefix, kinds = (f"{layer_type}_", {"layer_type": layer_type}) if layer_type else ("", {})
             config: Any = module.config
             parameters: dict[str, Any] = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
@@ -123,7 +123,7 @@ def fix_rope(model: PreTrainedModel, longest: int | None = None) -> None:
                 )
 
 
-def _ropes(module: nn.Module) -> Iterator[tuple[str | None, str]]:
+def _find_ropes(module: nn.Module) -> Iterator[tuple[str | None, str]]:
     """Yield the type of each RoPE of a module that depends on the length, by layer type; mark it as fixed."""
     kinds: Any = getattr(module, "rope_type", None)
     if isinstance(kinds, str):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
-from tasks.storage.durable import sync, writing
+from tasks.storage.durable import convert_write_errors, sync
 
 if TYPE_CHECKING:
     from deepspeed.runtime.config import DeepSpeedConfig
@@ -53,15 +53,15 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
     def save(self, state_dict: object, path: str) -> None:
         """Write `state_dict` as it is now to `path` in the background."""
         copies: dict[_Address, torch.Tensor] = {}
-        state, write = self._copied(state_dict, copies), super().save
+        state, write = self._copy(state_dict, copies), super().save
 
-        def written(path: str) -> None:
+        def write_copies(path: str) -> None:
             try:
                 write(state, path)
             finally:
                 self._memory.give_back(copies.values())
 
-        self.write(written, Path(path))
+        self.write(write_copies, Path(path))
 
     def write(self, write: Callable[[str], None], path: Path) -> None:
         """Call `write(path)` in the background; the data that it writes must not change meanwhile."""
@@ -93,23 +93,23 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
             self._writing.popleft().result()
         return not self._writing
 
-    def _copied(self, state: object, copies: dict[_Address, torch.Tensor]) -> object:
+    def _copy(self, state: object, copies: dict[_Address, torch.Tensor]) -> object:
         """Return `state` with its tensors copied, if the engine copies; two references to one tensor share one copy."""
         if isinstance(state, torch.Tensor):
             if not self._copies:
                 return state.detach()
             address = (state.device, state.data_ptr(), state.shape, state.stride(), state.dtype)
             if address not in copies:
-                copies[address] = self._memory.copy_of(state.detach())
+                copies[address] = self._memory.make_copy(state.detach())
             return copies[address]
         if isinstance(state, dict):
             copied = copy.copy(state)  # a module's state is a dict with attributes
-            copied.update((key, self._copied(value, copies)) for key, value in state.items())
+            copied.update((key, self._copy(value, copies)) for key, value in state.items())
             return copied
         if type(state) is list:
-            return [self._copied(value, copies) for value in state]
+            return [self._copy(value, copies) for value in state]
         if type(state) is tuple:
-            return tuple(self._copied(value, copies) for value in state)
+            return tuple(self._copy(value, copies) for value in state)
         return state
 
 
@@ -122,7 +122,7 @@ class CopyMemory:
     def __init__(self) -> None:
         self._free: defaultdict[tuple[torch.Size, torch.dtype], list[torch.Tensor]] = defaultdict(list)
 
-    def copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def make_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a tensor, whose memory is not reused before `give_back`."""
         free = self._free[tensor.shape, tensor.dtype]
         target = free.pop() if free else torch.empty_like(tensor, device="cpu")
@@ -139,6 +139,6 @@ _Address = tuple[torch.device, int, torch.Size, tuple[int, ...], torch.dtype]
 
 
 def _write(write: Callable[[str], None], path: Path) -> None:
-    with writing(path):
+    with convert_write_errors(path):
         write(str(path))
     sync(path)

@@ -88,7 +88,7 @@ class Layout:
         return self.blocks[-1].start + self.blocks[-1].slots
 
     @classmethod
-    def of(cls, position_ids: Tensor) -> Layout:
+    def build(cls, position_ids: Tensor) -> Layout:
         """Return the blocks of tokens that attend to each other in a packed row, from its `position_ids` `[1, T]`.
 
         A row contains sequences one after the other; responses to one prompt branch off from a position of the prompt
@@ -100,13 +100,13 @@ class Layout:
         """
         if position_ids.ndim != 2 or len(position_ids) != 1 or position_ids[0, 0] != 0:
             raise ValueError(f"position_ids must be one row that starts at 0, got shape {list(position_ids.shape)}")
-        branches = _branches(position_ids[0])
+        branches = _find_branches(position_ids[0])
         lengths = [branch.length for branch in branches]
         blocks: list[Block] = []
         copies: list[Copy] = []
         slots = torch.empty(position_ids.shape[1], dtype=torch.int64)
         used = 0
-        for group in _similar(lengths):
+        for group in _split_into_blocks(lengths):
             block = Block(start=used, count=len(group), length=lengths[group[0]])
             for number, index in enumerate(group):
                 branch, first = branches[index], used + number * block.length
@@ -132,7 +132,7 @@ class _Branch:
         return self.shared + self.end - self.start
 
 
-def _branches(positions: Tensor) -> list[_Branch]:
+def _find_branches(positions: Tensor) -> list[_Branch]:
     breaks = (positions[1:] != positions[:-1] + 1).nonzero()[:, 0] + 1
     starts = [0, *breaks.tolist()]
     branches: list[_Branch] = []
@@ -150,7 +150,7 @@ def _branches(positions: Tensor) -> list[_Branch]:
     return branches
 
 
-def _similar(lengths: Sequence[int]) -> list[list[int]]:
+def _split_into_blocks(lengths: Sequence[int]) -> list[list[int]]:
     """Group the sequences into blocks; return the indices of each block, the longest sequence first."""
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

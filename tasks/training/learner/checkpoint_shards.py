@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tasks.failures import InfrastructureError, MistakeError, one_line
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.stored_files import DamagedError, StoredFile, StoredFiles, StoreError, digest, fetch_file, put_file
-from tasks.training.learner.universal import universal_in
+from tasks.training.learner.universal import make_universal_path
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -80,10 +80,10 @@ class LearnerShards(BaseModel):
     def write(self, learner: Path) -> None:
         """Write `parts.json` into the learner's folder, which is created if it does not exist."""
         learner.mkdir(parents=True, exist_ok=True)
-        with whole(learner / f"{SHARDS}.json") as unfinished:
+        with write_whole(learner / f"{SHARDS}.json") as unfinished:
             unfinished.write_text(self.model_dump_json())
 
-    def by_rank(self, nodes: Sequence[str]) -> list[dict[str, StoredFile]]:
+    def split_by_rank(self, nodes: Sequence[str]) -> list[dict[str, StoredFile]]:
         """Return the files that each rank has to fetch.
 
         These are its own files and, for the first rank of a node, the shared files.
@@ -91,17 +91,17 @@ class LearnerShards(BaseModel):
         Args:
             nodes: the ids of the ranks' nodes, by rank.
         """
-        common = {name: file for name, file in self.files.items() if _owner(name) is None}
+        common = {name: file for name, file in self.files.items() if _parse_owner(name) is None}
         return [
             {
-                **{name: file for name, file in self.files.items() if _owner(name) == rank},
+                **{name: file for name, file in self.files.items() if _parse_owner(name) == rank},
                 **(common if nodes.index(node) == rank else {}),
             }
             for rank, node in enumerate(nodes)
         ]
 
 
-def _owner(name: str) -> int | None:
+def _parse_owner(name: str) -> int | None:
     match = _OF_ONE_RANK.search(name)
     return int(match[1]) if match else None
 
@@ -131,10 +131,10 @@ class ShardStorage:
         stored = {}
         for path in files:
             name = path.relative_to(folder).as_posix()
-            target = f"{self._address_of(upload)}/{name}"
+            target = f"{self._format_address(upload)}/{name}"
             try:
                 stored[name] = digest(path, path.stat().st_size)
-                self._persistently(partial(put_file, self.filesystem, path, target))
+                self._retry(partial(put_file, self.filesystem, path, target))
             except Exception as error:  # fsspec's file systems have no common error class
                 raise ShardUploadError(f"{target} was not uploaded: {one_line(error)}") from error
         return stored
@@ -150,17 +150,17 @@ class ShardStorage:
             path = folder / name
             if path.is_file() and path.stat().st_size == file.size:  # a file gets its name when it is complete
                 continue
-            address = f"{self._address_of(upload)}/{name}"
+            address = f"{self._format_address(upload)}/{name}"
             try:
-                self._persistently(partial(fetch_file, self.filesystem, address, path, file))
+                self._retry(partial(fetch_file, self.filesystem, address, path, file))
             except DamagedError:
                 raise
             except Exception as error:  # fsspec's file systems have no common error class
                 raise StoreError(f"{address} cannot be read: {one_line(error)}") from error
 
-    def lack(self, shards: LearnerShards) -> str:
+    def find_missing(self, shards: LearnerShards) -> str:
         """Return the name of a file that is missing on the storage or has a wrong size there, or "" if none is."""
-        root = self.filesystem._strip_protocol(self._address_of(shards.upload))
+        root = self.filesystem._strip_protocol(self._format_address(shards.upload))
         self.filesystem.invalidate_cache()
         try:
             held = self.filesystem.find(root, detail=True)
@@ -179,10 +179,10 @@ class ShardStorage:
         except Exception as error:  # the next attempt finds the damage again
             logger.warning("%s could not be deleted: %s", manifest, one_line(error))
 
-    def _address_of(self, upload: str) -> str:
+    def _format_address(self, upload: str) -> str:
         return f"{self.address}/{upload}/{SHARDS}"
 
-    def _persistently(self, do: Callable[[], Result]) -> Result:
+    def _retry(self, do: Callable[[], Result]) -> Result:
         return retrying(do, self.waits, lambda error: not isinstance(error, DamagedError), self.address)
 
 
@@ -210,9 +210,9 @@ def fetch_whole(learner: Path, storage: ShardStorage | None) -> None:
         StoreError: the storage does not answer, or a file is damaged; the checkpoint is then removed.
     """
     shards = LearnerShards.read(learner)
-    if shards is None or universal_in(learner).is_dir():
+    if shards is None or make_universal_path(learner).is_dir():
         return
-    storage = storage_of(shards, storage)
+    storage = find_storage(shards, storage)
     try:
         storage.fetch(shards.upload, learner, shards.files)
     except DamagedError as error:
@@ -232,7 +232,7 @@ def reject(learner: Path, storage: ShardStorage, upload: str) -> None:
     shutil.rmtree(learner.parent, ignore_errors=True)
 
 
-def storage_of(shards: LearnerShards, storage: ShardStorage | None) -> ShardStorage:
+def find_storage(shards: LearnerShards, storage: ShardStorage | None) -> ShardStorage:
     """Return the storage that contains the shards.
 
     Raises:

@@ -20,19 +20,19 @@ from tasks.machine.ray_memory import RayMemory
 from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
 from tasks.training.learner.checkpoint_shards import ShardUploadError
-from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, by_number, pack
+from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, collect_by_number, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.learner.ranks_start import RanksStart
 from tasks.training.learner.row_cost import TOKENS
 from tasks.training.objective.own_functions import OwnFunctionError
 from tasks.training.options.run import TrainingConfig
-from tasks.training.runtime.timeouts import Limit, within
+from tasks.training.runtime.timeouts import Limit, wait_within
 from tasks.training.sizing.roofline import (
     Architecture,
-    gpu_called,
-    model_flops_utilization,
-    tokens_before,
+    compute_flops_utilization,
+    compute_tokens_before,
+    find_gpu,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class StepReport:
     logprobs: dict[int, Floats] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, updates: list[StepReport]) -> StepReport:
+    def merge(cls, updates: list[StepReport]) -> StepReport:
         """Combine the metrics of several updates on one batch.
 
         Counts and seconds are summed, and maxima are taken over all updates. Losses and gradient norms are averaged
@@ -220,16 +220,16 @@ class RayLearner:
         self._rows = RowOptions(share_prompts=False, alone=False, cost=TOKENS)
 
     async def start(self) -> None:
-        limit = Limit.of(self._config, "learner.init_timeout_seconds")
+        limit = Limit.from_config(self._config, "learner.init_timeout_seconds")
         wait = RanksStart(self._config.learner, limit.seconds)
-        self._rows = await within(self._set_up(wait), wait.describe, limit, error=LearnerLostError)
+        self._rows = await wait_within(self._set_up(wait), wait.describe, limit, error=LearnerLostError)
 
     async def _set_up(self, wait: RanksStart) -> RowOptions:
         with self._first():
             locations = await self._all(lambda handle, _: handle.location.remote())
         wait.placed = True
         # Ranks of one node have consecutive numbers, so that NCCL's rings go through one node after the other.
-        order = sorted(range(len(locations)), key=lambda rank: _numeric(*locations[rank]))
+        order = sorted(range(len(locations)), key=lambda rank: _make_sort_key(*locations[rank]))
         self._ranks = [self._ranks[rank] for rank in order]
         self._node = locations[order[0]][0]
         with _losing_a_rank("the node of a learner rank cannot be prepared"):
@@ -250,25 +250,27 @@ class RayLearner:
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
         from tasks.training.objective import summarize
 
-        micro_batches = await self._packed(sequences)
+        micro_batches = await self._pack(sequences)
         reports = await self._once("step", lambda rank: (micro_batches[rank], denominator, learning_rate))
         metrics = summarize(itertools.chain.from_iterable(report.parts for report in reports))
         entropy = sum(report.entropy_sum for report in reports) / max(metrics["num_tokens"], 1)
         seconds = max(report.seconds for report in reports)
-        mfu = self._mfu(sequences, metrics["num_tokens"] / seconds, {report.gpu for report in reports})
+        mfu = self._compute_mfu(sequences, metrics["num_tokens"] / seconds, {report.gpu for report in reports})
         return StepReport(
             {**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds, **mfu},
-            by_number(sequences, micro_batches, [report.logprobs for report in reports]),
+            collect_by_number(sequences, micro_batches, [report.logprobs for report in reports]),
         )
 
-    def _mfu(self, sequences: list[TokenSequence], tokens_per_second: float, gpus: set[str]) -> dict[str, float]:
+    def _compute_mfu(
+        self, sequences: list[TokenSequence], tokens_per_second: float, gpus: set[str]
+    ) -> dict[str, float]:
         """Return the metric `learner_mfu`, or nothing if the model's shape or the peak of the GPUs is not known."""
-        gpu = gpu_called(gpus.pop()) if len(gpus) == 1 else None
+        gpu = find_gpu(gpus.pop()) if len(gpus) == 1 else None
         if gpu is None or self._shape is None or not tokens_per_second:
             return {}
-        context = tokens_before((len(s.prompt_ids), len(s.response_ids)) for s in sequences)
+        context = compute_tokens_before((len(s.prompt_ids), len(s.response_ids)) for s in sequences)
         return {
-            "learner_mfu": model_flops_utilization(
+            "learner_mfu": compute_flops_utilization(
                 tokens_per_second,
                 self._shape,
                 gpu,
@@ -280,14 +282,14 @@ class RayLearner:
         }
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._by_sequence(sequences, "logprobs")
+        return await self._collect_by_sequence(sequences, "logprobs")
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._by_sequence(sequences, "reference_logprobs")
+        return await self._collect_by_sequence(sequences, "reference_logprobs")
 
-    async def _by_sequence(self, sequences: list[TokenSequence], method: str) -> list[Floats]:
+    async def _collect_by_sequence(self, sequences: list[TokenSequence], method: str) -> list[Floats]:
         """Call a method of each rank that gives one number per predicted token; return them by sequence."""
-        micro_batches = await self._packed(sequences)
+        micro_batches = await self._pack(sequences)
         by_rank = await self._once(method, lambda rank: (micro_batches[rank],))
         result: list[Floats] = [np.zeros(0, np.float32) for _ in sequences]
         for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*by_rank), strict=True):
@@ -295,7 +297,7 @@ class RayLearner:
                 result[index] = values[batch.sequence_ids[0] == index]
         return result
 
-    async def _packed(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
+    async def _pack(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
         # Packing 100 million tokens takes 20 seconds, during which the controller must answer engines and verifiers.
         return await asyncio.to_thread(
             pack, sequences, self._config.learner.micro_batch_tokens, ranks=len(self._ranks), **self._rows
@@ -379,22 +381,22 @@ class RayLearner:
                 if task.done() and isinstance(lost := task.exception(), LearnerLostError):
                     raise lost from error
             if is_of_communication(error):
-                raise LearnerLostError(f"a learner rank lost the others: {_message(error)}") from error
+                raise LearnerLostError(f"a learner rank lost the others: {_format_error(error)}") from error
             if is_of_device(error):
-                raise LearnerLostError(f"a learner rank lost its GPU: {_message(error)}") from error
+                raise LearnerLostError(f"a learner rank lost its GPU: {_format_error(error)}") from error
             if is_of_main_memory(error):
                 raise MemoryLimitError(
-                    f"a learner rank cannot allocate memory: {_message(error)}; {LESS_MEMORY}"
+                    f"a learner rank cannot allocate memory: {_format_error(error)}; {LESS_MEMORY}"
                 ) from error
             if is_of_memory(error):
-                message = f"a learner rank's GPU is full: {_message(error)}; {self._less_memory()}"
+                message = f"a learner rank's GPU is full: {_format_error(error)}; {self._describe_memory_options()}"
                 raise GpuMemoryError(message) from error
             raise
         finally:
             for task in calls:
                 task.cancel()
 
-    def _less_memory(self) -> str:
+    def _describe_memory_options(self) -> str:
         """Return the options that reduce the GPU memory of a rank, except the ones already set in the recipe."""
         learner, engine = self._config.learner, self._config.actors.engine
         ways = [
@@ -423,7 +425,7 @@ class RayLearner:
                 raise error.cause from error
             raise  # the rank's exception, with its traceback
         except ray.exceptions.RayError as error:
-            raise LearnerLostError(f"a learner rank was lost: {await self._memory.reason_of(error)}") from error
+            raise LearnerLostError(f"a learner rank was lost: {await self._memory.find_reason(error)}") from error
 
 
 @contextlib.contextmanager
@@ -435,7 +437,7 @@ def _losing_a_rank(doing: str) -> Iterator[None]:
         raise LearnerLostError(f"{doing}: {error}") from error
 
 
-def _numeric(node: str, gpu: str) -> tuple[str, int, str]:
+def _make_sort_key(node: str, gpu: str) -> tuple[str, int, str]:
     """Return a sort key that orders GPUs by node and then by number, 10 after 9."""
     return node, len(gpu), gpu
 
@@ -471,5 +473,5 @@ def is_of_main_memory(error: BaseException) -> bool:
     return isinstance(cause, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(cause)
 
 
-def _message(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return one_line(getattr(error, "cause", None) or error)  # Ray's error has the rank's error in `cause`

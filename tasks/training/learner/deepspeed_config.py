@@ -7,7 +7,7 @@ from typing import Any
 from tasks.training.options.run import TrainingConfig
 
 
-def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
+def make_deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
     """Return DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, gradient clipping.
 
     The keys of `learner.deepspeed` are merged into it.
@@ -48,12 +48,12 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
             },
         },
     }
-    return _merged(ours, config.learner.deepspeed)
+    return _merge(ours, config.learner.deepspeed)
 
 
-def _merged(ours: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
+def _merge(ours: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
     both = {
-        key: _merged(ours[key], value) if isinstance(value, dict) and isinstance(ours.get(key), dict) else value
+        key: _merge(ours[key], value) if isinstance(value, dict) and isinstance(ours.get(key), dict) else value
         for key, value in further.items()
     }
     return ours | both

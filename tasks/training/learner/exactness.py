@@ -41,12 +41,16 @@ def is_as_exact(
         constants: tensors that need no gradient.
     """
     with _StayInFloat64():
-        exact = _results(original, [tensor.double() for tensor in inputs], [tensor.double() for tensor in constants])
-    usual, ours = (_errors(_results(function, inputs, constants), exact) for function in (original, replacement))
+        exact = _compute_results(
+            original, [tensor.double() for tensor in inputs], [tensor.double() for tensor in constants]
+        )
+    usual, ours = (
+        _compute_errors(_compute_results(function, inputs, constants), exact) for function in (original, replacement)
+    )
     return all(our <= TIMES * error for our, error in zip(ours, usual, strict=True))
 
 
-def _results(function: Function, inputs: Sequence[Tensor], constants: Sequence[Tensor]) -> list[Tensor]:
+def _compute_results(function: Function, inputs: Sequence[Tensor], constants: Sequence[Tensor]) -> list[Tensor]:
     """Return a function's results, and their gradient by each input, for one random change of the results."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     values = function(*leaves, *constants)
@@ -58,7 +62,7 @@ def _results(function: Function, inputs: Sequence[Tensor], constants: Sequence[T
     return [*values, *torch.autograd.grad(values, leaves, changes)]
 
 
-def _errors(results: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
+def _compute_errors(results: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
     """Return the root mean square error of each result, or NaN if one has another shape."""
     return [
         float((value.double() - right).square().mean().sqrt()) if value.shape == right.shape else float("nan")

@@ -49,7 +49,7 @@ class Heads:
     capped: bool
 
     @classmethod
-    def of(cls, config: PreTrainedConfig) -> Heads:
+    def from_config(cls, config: PreTrainedConfig) -> Heads:
         """Return the heads of a model with this configuration."""
         text = config.get_text_config()
         queries = getattr(text, "num_attention_heads", 0)  # recurrent models have none
@@ -70,7 +70,7 @@ class Heads:
         )
 
 
-def reason_against(heads: Heads, dtype: torch.dtype, capability: tuple[int, int] | None, version: str | None) -> str:
+def find_obstacle(heads: Heads, dtype: torch.dtype, capability: tuple[int, int] | None, version: str | None) -> str:
     """Return why FlashAttention 4 cannot compute a model, or an empty text if nothing is known against it.
 
     Args:
@@ -96,7 +96,7 @@ def reason_against(heads: Heads, dtype: torch.dtype, capability: tuple[int, int]
     return next((reason for applies, reason in reasons if applies), "")
 
 
-def installed_version() -> str | None:
+def find_installed_version() -> str | None:
     """Return the installed version of the package, or None."""
     try:
         return importlib.metadata.version(PACKAGE)
@@ -122,7 +122,7 @@ def switch_on(heads: Heads, dtype: torch.dtype, device: torch.device) -> str:
         Why it is not used, or an empty text if it is.
     """
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    return reason_against(heads, dtype, capability, installed_version()) or try_out(heads, dtype, device)
+    return find_obstacle(heads, dtype, capability, find_installed_version()) or try_out(heads, dtype, device)
 
 
 def try_out(heads: Heads, dtype: torch.dtype, device: torch.device) -> str:
@@ -152,16 +152,16 @@ def _is_exact(heads: Heads, size: int, windows: bool, dtype: torch.dtype, device
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None].to(device)
     window = WINDOW if windows else None
 
-    def kernels(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        layout = Bounds.of(positions)
+    def compute_with_kernels(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        layout = Bounds.build(positions)
         return varlen_attention(
             nn.Identity(), queries, keys, values, None, layout=layout, scaling=size**-0.5, sliding_window=window
         )[0]
 
-    return is_as_exact(kernels, _plain_attention(positions[0], size**-0.5, window), inputs)
+    return is_as_exact(compute_with_kernels, _make_plain_attention(positions[0], size**-0.5, window), inputs)
 
 
-def _plain_attention(positions: Tensor, scaling: float, window: int | None) -> Callable[..., Tensor]:
+def _make_plain_attention(positions: Tensor, scaling: float, window: int | None) -> Callable[..., Tensor]:
     """Return a function that computes attention over a packed row with a mask `[T, T]`."""
     tokens = torch.arange(len(positions), device=positions.device)
     distance = tokens[:, None] - tokens

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from tasks.failures import one_line
 from tasks.training.learner.exactness import is_as_exact
-from tasks.training.learner.sharding import whole_shape
+from tasks.training.learner.sharding import get_whole_shape
 
 NORMS, ROTARY, MLPS = "norms", "rotary embedding", "gated MLPs"
 """The kinds of functions that are replaced."""
@@ -85,13 +85,13 @@ def fuse(model: PreTrainedModel, device: torch.device) -> Replacements:
     """
     replacements = Replacements()
     verdicts: dict[object, str | None] = {}
-    for kind, candidate in ((NORMS, _norm), (ROTARY, _rotary), (MLPS, _gated_mlp)):
+    for kind, candidate in ((NORMS, _make_fused_norm), (ROTARY, _make_fused_rotary), (MLPS, _make_fused_mlp)):
         for module in model.modules():
             fused = None if "forward" in vars(module) else candidate(module, model, device)
             if fused is None:
                 continue
             if fused.key not in verdicts:
-                verdicts[fused.key] = _reason_against(fused)
+                verdicts[fused.key] = _find_obstacle(fused)
             if reason := verdicts[fused.key]:
                 replacements.reasons.setdefault(kind, reason)
             else:
@@ -128,7 +128,7 @@ class _Candidate:
     is_as_exact: Callable[[], bool]
 
 
-def _reason_against(candidate: _Candidate) -> str | None:
+def _find_obstacle(candidate: _Candidate) -> str | None:
     """Compare a fused forward pass with the original one, and return why it cannot be used, or None."""
     try:
         exact = candidate.is_as_exact()
@@ -147,7 +147,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def _norm(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
+def _make_fused_norm(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
     """Return a root mean square norm (Zhang and Sennrich 2019, arXiv:1910.07467) with torch's kernel."""
     original = type(module).forward
     weight = module._parameters.get("weight")
@@ -155,7 +155,7 @@ def _norm(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _C
     eps = next((name for name in ("variance_epsilon", "eps") if isinstance(getattr(module, name, None), float)), None)
     if not named or weight is None or eps is None or not _takes_one_tensor(original):
         return None
-    shape, epsilon = whole_shape(weight), getattr(module, eps)
+    shape, epsilon = get_whole_shape(weight), getattr(module, eps)
 
     def forward(self: Any, hidden: Tensor) -> Tensor:
         if hidden.dtype != self.weight.dtype:  # such as Mamba 2's residual in float32
@@ -163,16 +163,16 @@ def _norm(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _C
         return nn.functional.rms_norm(hidden, shape, self.weight, epsilon)
 
     def run(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda hidden, values: function(_like(module, _parameters={"weight": values}), hidden)
+        return lambda hidden, values: function(_copy_module(module, _parameters={"weight": values}), hidden)
 
     def compare() -> bool:
-        inputs = _random(weight.dtype, device, (TOKENS, *shape), shape)
+        inputs = _sample_tensors(weight.dtype, device, (TOKENS, *shape), shape)
         return is_as_exact(run(forward), run(original), inputs)
 
     return _Candidate((type(module), shape, epsilon, weight.dtype), forward, compare)
 
 
-def _gated_mlp(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
+def _make_fused_mlp(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
     """Return a gated MLP (Shazeer 2020, arXiv:2002.05202) whose activation and product are one compiled function."""
     original = type(module).forward
     if not all(hasattr(module, name) for name in _GATED) or not _takes_one_tensor(original):
@@ -180,9 +180,9 @@ def _gated_mlp(module: nn.Module, model: PreTrainedModel, device: torch.device) 
     activation: Any = module.act_fn
     if isinstance(activation, nn.Module) and next(activation.parameters(), None) is not None:
         return None
-    kind = (type(activation), _settings(activation)) if isinstance(activation, nn.Module) else activation
+    kind = (type(activation), _collect_settings(activation)) if isinstance(activation, nn.Module) else activation
     if kind not in _PRODUCTS:
-        _PRODUCTS[kind] = compiled(_product_after(activation))
+        _PRODUCTS[kind] = compiled(_make_product(activation))
     product = _PRODUCTS[kind]
 
     def forward(self: Any, hidden: Tensor) -> Tensor:
@@ -191,15 +191,15 @@ def _gated_mlp(module: nn.Module, model: PreTrainedModel, device: torch.device) 
 
     def run(function: Callable[..., Any]) -> Callable[..., Any]:
         halves = {"gate_proj": _Half(0), "up_proj": _Half(1), "down_proj": nn.Identity()}
-        return lambda hidden: function(_like(module, _modules=module._modules | halves), hidden)
+        return lambda hidden: function(_copy_module(module, _modules=module._modules | halves), hidden)
 
     def compare() -> bool:
-        return is_as_exact(run(forward), run(original), _random(model.dtype, device, (TOKENS, 2 * WIDTH)))
+        return is_as_exact(run(forward), run(original), _sample_tensors(model.dtype, device, (TOKENS, 2 * WIDTH)))
 
-    return _Candidate((type(module), _settings(module), kind), forward, compare)
+    return _Candidate((type(module), _collect_settings(module), kind), forward, compare)
 
 
-def _rotary(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
+def _make_fused_rotary(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
     """Return an attention whose rotary embedding (Su et al. 2021, arXiv:2104.09864) is compiled."""
     original = type(module).forward
     function = getattr(original, "__globals__", {}).get(_ROTARY)
@@ -209,18 +209,18 @@ def _rotary(module: nn.Module, model: PreTrainedModel, device: torch.device) -> 
 
     def compare(cos: Tensor, sin: Tensor) -> bool:
         size = getattr(module, "head_dim", cos.shape[-1])
-        heads = _random(model.dtype, device, (1, TOKENS, 4, size), (1, TOKENS, 2, size))
+        heads = _sample_tensors(model.dtype, device, (1, TOKENS, 4, size), (1, TOKENS, 2, size))
         queries, keys = (one.transpose(1, 2) for one in heads)  # as layers pass them, so that they are compiled once
         return is_as_exact(replacement, function, (queries, keys), (cos, sin))
 
     def compare_angles() -> bool:
-        return all(compare(*angles) for angles in _angles(model, device))
+        return all(compare(*angles) for angles in _compute_angles(model, device))
 
-    forward = _with_globals(original, **{_ROTARY: replacement})
+    forward = _replace_globals(original, **{_ROTARY: replacement})
     return _Candidate((type(module), getattr(module, "head_dim", None)), forward, compare_angles)
 
 
-def _angles(model: PreTrainedModel, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def _compute_angles(model: PreTrainedModel, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield cosines and sines `[1, T, D]` of the first tokens, as each kind of layer gets them."""
     hidden = torch.zeros(1, TOKENS, 1, dtype=model.dtype, device=device)
     positions = torch.arange(TOKENS, device=device)[None]
@@ -234,11 +234,11 @@ def _angles(model: PreTrainedModel, device: torch.device) -> Iterator[tuple[Tens
             yield module(hidden, positions)
 
 
-def _product_after(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    def product(gate: Tensor, up: Tensor) -> Tensor:
+def _make_product(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def compute_product(gate: Tensor, up: Tensor) -> Tensor:
         return activation(gate) * up
 
-    return product
+    return compute_product
 
 
 class _Half(nn.Module):
@@ -257,20 +257,20 @@ def _takes_one_tensor(forward: Callable[..., Any]) -> bool:
     return len(inspect.signature(forward).parameters) == 2
 
 
-def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
+def _collect_settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
     """Return the numbers and texts that a module was made with."""
     named = ((name, value) for name, value in vars(module).items() if not name.startswith("_") and name != "training")
     return tuple(sorted((name, value) for name, value in named if isinstance(value, int | float | str)))
 
 
-def _like(module: nn.Module, **attributes: Any) -> nn.Module:
+def _copy_module(module: nn.Module, **attributes: Any) -> nn.Module:
     """Return a copy of a module that shares everything but these attributes with it."""
     other = copy.copy(module)
     vars(other).update(attributes)
     return other
 
 
-def _with_globals(function: FunctionType, **names: Any) -> FunctionType:
+def _replace_globals(function: FunctionType, **names: Any) -> FunctionType:
     """Return a copy of a function that finds other values under these names of its module."""
     values = {**function.__globals__, **names}
     other = FunctionType(function.__code__, values, function.__name__, function.__defaults__, function.__closure__)
@@ -278,7 +278,7 @@ def _with_globals(function: FunctionType, **names: Any) -> FunctionType:
     return other
 
 
-def _random(dtype: torch.dtype, device: torch.device, *shapes: Sequence[int]) -> list[Tensor]:
+def _sample_tensors(dtype: torch.dtype, device: torch.device, *shapes: Sequence[int]) -> list[Tensor]:
     """Return normally distributed tensors, the same for each call."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(*shape, generator=generator).to(device, dtype) for shape in shapes]

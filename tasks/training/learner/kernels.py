@@ -44,11 +44,11 @@ def choose_attention(model: PreTrainedModel, options: LearnerConfig, *, prints: 
     flash_attention.switch_off()
     if options.attention == "fa2" or (options.attention == "auto" and not torch.cuda.is_available()):
         return
-    reason = flash_attention.switch_on(flash_attention.Heads.of(model.config), model.dtype, _device())
+    reason = flash_attention.switch_on(flash_attention.Heads.from_config(model.config), model.dtype, _choose_device())
     if reason and options.attention == "fa4":
         raise MistakeError(f"learner.attention = fa4: {reason}; set it to auto")
     if prints:
-        _say(f"does not use FlashAttention 4: {reason}" if reason else "uses FlashAttention 4")
+        _print(f"does not use FlashAttention 4: {reason}" if reason else "uses FlashAttention 4")
 
 
 def fuse_layers(model: PreTrainedModel, options: LearnerConfig, *, prints: bool) -> None:
@@ -64,16 +64,16 @@ def fuse_layers(model: PreTrainedModel, options: LearnerConfig, *, prints: bool)
     """
     if not options.fuses_layers(gpu=torch.cuda.is_available()):
         return
-    replacements = fuse(model, _device())
+    replacements = fuse(model, _choose_device())
     if options.fused_layers is True and not replacements.counts:
         raise MistakeError(f"learner.fused_layers = true: the learner fuses {replacements}; set it to auto")
     if prints:
-        _say(f"fuses {replacements}")
+        _print(f"fuses {replacements}")
 
 
-def _device() -> torch.device:
+def _choose_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _say(what: str) -> None:
+def _print(what: str) -> None:
     print(f"the learner {what}", file=sys.stderr, flush=True)

@@ -17,13 +17,13 @@ from torch import Tensor
 _NO_TARGET = -100
 
 
-def serves(tensor: Tensor) -> bool:
+def can_run(tensor: Tensor) -> bool:
     """Return whether the kernel can run on this tensor: it is on a GPU, and `liger-kernel` is installed."""
-    return tensor.is_cuda and installed()
+    return tensor.is_cuda and is_installed()
 
 
 @cache
-def installed() -> bool:
+def is_installed() -> bool:
     """Return whether `liger-kernel` is installed."""
     return importlib.util.find_spec("liger_kernel") is not None
 

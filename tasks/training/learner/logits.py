@@ -59,8 +59,8 @@ class Blocks:
         return self._reused[key][:rows]
 
 
-def on_device(function: Callable[..., Any], device: torch.device, blocks: Blocks) -> Callable[..., Any]:
-    """Return `values`, `logits` or `slope` as it runs on a device: compiled on a GPU, or in `blocks`."""
+def prepare_for_device(function: Callable[..., Any], device: torch.device, blocks: Blocks) -> Callable[..., Any]:
+    """Return `values`, `compute_logits` or `compute_slope` on a device: compiled on a GPU, else in `blocks`."""
     if device.type == "cuda" and can_compile():
         return compiled(function)
     return partial(function, blocks=blocks)
@@ -105,8 +105,8 @@ def values(
         with_entropy: whether entropies are returned.
         blocks: memory for tensors `[rows, V]`. None if the function is compiled, which needs none.
     """
-    sampled = logits(product, bias, shape, blocks=blocks)
-    logprobs = torch.log_softmax(sampled, dim=-1, out=_block(blocks, "softmax", sampled))
+    sampled = compute_logits(product, bias, shape, blocks=blocks)
+    logprobs = torch.log_softmax(sampled, dim=-1, out=_take_block(blocks, "softmax", sampled))
     chosen = logprobs.gather(1, targets[:, None])[:, 0]
     if not with_entropy:
         return chosen, None
@@ -114,7 +114,7 @@ def values(
     return chosen, -torch.exp(logprobs, out=sampled if blocks else None).mul_(logprobs).sum(dim=-1)
 
 
-def logits(product: Tensor, bias: Tensor | None, shape: Shape, *, blocks: Blocks | None = None) -> Tensor:
+def compute_logits(product: Tensor, bias: Tensor | None, shape: Shape, *, blocks: Blocks | None = None) -> Tensor:
     """Return the logits used for sampling, `[rows, V]`, in float32 or a wider type; see `values`."""
     wide = torch.promote_types(product.dtype, torch.float32)
     if blocks and product.dtype != wide:
@@ -130,7 +130,7 @@ def logits(product: Tensor, bias: Tensor | None, shape: Shape, *, blocks: Blocks
     return result if shape.factor == 1 else torch.mul(result, shape.factor, out=own)
 
 
-def slope(
+def compute_slope(
     product: Tensor,
     bias: Tensor | None,
     targets: Tensor,
@@ -146,15 +146,15 @@ def slope(
     arguments are as in `values`. The result has the type of the product, or if there is a bias the type of the logits,
     since its gradient is a sum over all rows.
     """
-    sampled = logits(product, bias, shape, blocks=blocks)
+    sampled = compute_logits(product, bias, shape, blocks=blocks)
     flatness = None
     if shape.cap:  # the slope of the cap, 1 - tanh(x) ** 2
-        flatness = torch.square(sampled, out=_block(blocks, "flatness", sampled))
+        flatness = torch.square(sampled, out=_take_block(blocks, "flatness", sampled))
         flatness.mul_(-((shape.temperature / shape.cap) ** 2)).add_(1)
     if of_entropy is None:
         result = _softmax_minus_onehot(sampled, targets, blocks)
     else:
-        result = _slope_of_both(sampled, targets, of_logprobs, of_entropy, blocks)
+        result = _compute_slope_of_both(sampled, targets, of_logprobs, of_entropy, blocks)
     if flatness is not None:
         result.mul_(flatness)
     if bias is not None or result.dtype == product.dtype:
@@ -168,7 +168,7 @@ def _softmax_minus_onehot(sampled: Tensor, targets: Tensor, blocks: Blocks | Non
     The subtraction comes before the rounding to bfloat16, which would lose 1 - p of a confident token. The factors of
     rows are applied later, to the 16-bit matrices.
     """
-    return _minus_onehot_(torch.softmax(sampled, dim=-1, out=_block(blocks, "softmax", sampled)), targets, blocks)
+    return _minus_onehot_(torch.softmax(sampled, dim=-1, out=_take_block(blocks, "softmax", sampled)), targets, blocks)
 
 
 def _minus_onehot_(softmax: Tensor, targets: Tensor, blocks: Blocks | None) -> Tensor:
@@ -178,20 +178,20 @@ def _minus_onehot_(softmax: Tensor, targets: Tensor, blocks: Blocks | None) -> T
     return softmax.sub_((torch.arange(softmax.shape[1], device=softmax.device) == targets[:, None]).to(softmax.dtype))
 
 
-def _slope_of_both(
+def _compute_slope_of_both(
     sampled: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor, blocks: Blocks | None
 ) -> Tensor:
     """Return `-d (of_logprobs * logprob + of_entropy * H) / d logits`, `[rows, V]`; the factors are `[rows]`.
 
     It overwrites the logits if there are `blocks`. `d H / d logits = -p (log p + H)`.
     """
-    softmax = torch.softmax(sampled, dim=-1, out=_block(blocks, "softmax", sampled))
+    softmax = torch.softmax(sampled, dim=-1, out=_take_block(blocks, "softmax", sampled))
     logprobs = torch.sub(sampled, sampled.logsumexp(dim=-1, keepdim=True), out=sampled if blocks else None)
     negative_entropy = (softmax * logprobs).sum(dim=-1, keepdim=True)
     bonus = logprobs.sub_(negative_entropy).mul_(softmax).mul_(of_entropy[:, None])
     return _minus_onehot_(softmax, targets, blocks).mul_(of_logprobs[:, None]).add_(bonus)
 
 
-def _block(blocks: Blocks | None, name: str, like: Tensor) -> Tensor | None:
+def _take_block(blocks: Blocks | None, name: str, like: Tensor) -> Tensor | None:
     """Return memory for a tensor as large as `like`, or None: a compiled function's is chosen by the compiler."""
     return blocks.get(name, like.dtype, len(like)) if blocks else None

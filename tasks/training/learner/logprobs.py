@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tasks.training.learner import liger, logits
-from tasks.training.learner.logits import Blocks, Shape, on_device
+from tasks.training.learner.logits import Blocks, Shape, prepare_for_device
 from tasks.training.options.learner import CHUNK_ON_CPU
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ class _TokenLogprobs(torch.autograd.Function):
         head: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         blocks = Blocks(hidden.device, len(weight), chunk)
-        values = on_device(logits.values, hidden.device, blocks)
+        values = prepare_for_device(logits.values, hidden.device, blocks)
         left, right = (hidden, weight) if hidden.is_cuda else (hidden.to(head), weight.to(head))
         wide = torch.promote_types(head, torch.float32)
         chosen, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(2))
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
-            product = _product(left[rows], right, head, blocks)  # [chunk, V]
+            product = _compute_product(left[rows], right, head, blocks)  # [chunk, V]
             chosen[rows], of_rows = values(product, bias, targets[rows], shape, with_entropy=with_entropy)
             if with_entropy:
                 entropy[rows] = of_rows
@@ -134,7 +134,7 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden, weight, targets, bias = ctx.saved_tensors
         shape, (needs_hidden, needs_weight, needs_bias) = ctx.shape, ctx.needs_input_grad[:3]
         blocks = Blocks(hidden.device, len(weight), ctx.chunk)
-        slope_of = on_device(logits.slope, hidden.device, blocks)
+        slope_of = prepare_for_device(logits.compute_slope, hidden.device, blocks)
         exact_hidden, exact_weight = hidden.to(ctx.head), weight.to(ctx.head)
         left, right = (hidden, weight) if hidden.is_cuda else (exact_hidden, exact_weight)
         wide = torch.promote_types(ctx.head, torch.float32)
@@ -144,9 +144,9 @@ class _TokenLogprobs(torch.autograd.Function):
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             upstream = -shape.factor * grad_logprobs[rows, None]  # [chunk, 1]
-            product = _product(left[rows], right, ctx.head, blocks)  # [chunk, V]
-            if ctx.fused and liger.serves(hidden):
-                slope = _slope_by_liger(product, targets[rows], shape, blocks)
+            product = _compute_product(left[rows], right, ctx.head, blocks)  # [chunk, V]
+            if ctx.fused and liger.can_run(hidden):
+                slope = _compute_slope_by_liger(product, targets[rows], shape, blocks)
             else:
                 of_entropy = grad_entropy[rows] if ctx.entropy_gradient else None
                 slope = slope_of(product, bias, targets[rows], grad_logprobs[rows], of_entropy, shape)
@@ -169,7 +169,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None, None
 
 
-def _product(hidden: Tensor, weight: Tensor, head: torch.dtype, blocks: Blocks) -> Tensor:
+def _compute_product(hidden: Tensor, weight: Tensor, head: torch.dtype, blocks: Blocks) -> Tensor:
     """Return `hidden @ weight.T`, `[rows, V]`, in the type of the head."""
     if hidden.dtype == head:
         return torch.mm(hidden, weight.T, out=blocks.get("product", head, len(hidden)))
@@ -177,11 +177,11 @@ def _product(hidden: Tensor, weight: Tensor, head: torch.dtype, blocks: Blocks) 
     return torch.mm(hidden, weight.T, out_dtype=head)
 
 
-def _slope_by_liger(product: Tensor, targets: Tensor, shape: Shape, blocks: Blocks) -> Tensor:
+def _compute_slope_by_liger(product: Tensor, targets: Tensor, shape: Shape, blocks: Blocks) -> Tensor:
     """Return `logits.slope`, `[rows, V]`, without a cap, a bias and an entropy; it overwrites the product.
 
     Its type is the product's, or a wider one if logits are scaled, to avoid rounding them.
     """
     if shape.factor != 1:
-        product = logits.logits(product, None, shape, blocks=blocks)
+        product = logits.compute_logits(product, None, shape, blocks=blocks)
     return liger.softmax_minus_onehot_(product, targets)

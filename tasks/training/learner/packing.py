@@ -178,11 +178,11 @@ def pack(
     """
     _check(sequences, max_tokens, ranks)
     packer = _Packer(sequences, max_tokens, share_prompts, cost)
-    rows = packer.divisible([[i] for i in range(len(sequences))] if alone else packer.rows(), ranks)
+    rows = packer.make_divisible([[i] for i in range(len(sequences))] if alone else packer.rows(), ranks)
     return [[packer.build(row) for row in share] for share in packer.deal(rows, ranks)]
 
 
-def by_number(
+def collect_by_number(
     sequences: list[Sequence],
     micro_batches: list[list[MicroBatch]],
     returned: list[collections.abc.Sequence[Floats]],
@@ -223,56 +223,62 @@ class _Packer:
         families: dict[int, list[int]] = {}
         for i, family in enumerate(self._family):
             families.setdefault(family, []).append(i)
-        units = [unit for family in families.values() for unit in self._fitting(family)]
+        units = [unit for family in families.values() for unit in self._split_family(family)]
         sizes = [self._size(unit) for unit in units]
-        return [[i for unit in row for i in units[unit]] for row in _first_fit_decreasing(sizes, self._max_tokens)]
+        return [[i for unit in row for i in units[unit]] for row in _pack_bins(sizes, self._max_tokens)]
 
-    def _fitting(self, family: list[int]) -> list[list[int]]:
+    def _split_family(self, family: list[int]) -> list[list[int]]:
         """Split a family into parts that, with its prompt, fit into a row; first-fit decreasing makes them few."""
         space = self._max_tokens - len(self._sequences[family[0]].prompt_ids)
-        parts = _first_fit_decreasing([len(self._sequences[i].response_ids) for i in family], space)
+        parts = _pack_bins([len(self._sequences[i].response_ids) for i in family], space)
         return [[family[i] for i in part] for part in parts]
 
     def _size(self, row: list[int]) -> int:
-        prompts = sum(len(self._sequences[i].prompt_ids) for i in self._openers(row))
+        prompts = sum(len(self._sequences[i].prompt_ids) for i in self._find_openers(row))
         return prompts + sum(len(self._sequences[i].response_ids) for i in row)
 
-    def _openers(self, row: list[int]) -> list[int]:
+    def _find_openers(self, row: list[int]) -> list[int]:
         """Return the sequences of a row whose prompt precedes them; the others share an earlier sequence's prompt."""
         return row[:1] + [own for before, own in itertools.pairwise(row) if self._family[before] != self._family[own]]
 
-    def _cost(self, row: list[int]) -> int:
+    def _compute_cost(self, row: list[int]) -> int:
         """Return the operations of a row. A shared prompt counts once."""
-        prompts = sum(self._row_cost.of_prompt(len(self._sequences[i].prompt_ids)) for i in self._openers(row))
+        prompts = sum(
+            self._row_cost.compute_prompt_cost(len(self._sequences[i].prompt_ids)) for i in self._find_openers(row)
+        )
         chosen = [self._sequences[i] for i in row]
-        return prompts + sum(self._row_cost.of_response(len(s.prompt_ids), len(s.response_ids)) for s in chosen)
+        return prompts + sum(
+            self._row_cost.compute_response_cost(len(s.prompt_ids), len(s.response_ids)) for s in chosen
+        )
 
-    def divisible(self, rows: list[list[int]], ranks: int) -> list[list[int]]:
+    def make_divisible(self, rows: list[list[int]], ranks: int) -> list[list[int]]:
         """Return rows, of about the same cost if possible, whose number is divisible by `ranks`.
 
         If there are too few sequences or parts of families, the costliest rows are halved.
         """
         if ranks == 1:
             return rows
-        rows = self._even(rows, math.ceil(len(rows) / ranks) * ranks)
+        rows = self._split_evenly(rows, math.ceil(len(rows) / ranks) * ranks)
         while len(rows) % ranks:
-            costliest = max(range(len(rows)), key=lambda r: (len(rows[r]) > 1, self._cost(rows[r])))
+            costliest = max(range(len(rows)), key=lambda r: (len(rows[r]) > 1, self._compute_cost(rows[r])))
             row = rows[costliest]
             if len(row) < 2:
                 rows.append([])
             else:
-                cut = min(range(1, len(row)), key=lambda c: max(self._cost(row[:c]), self._cost(row[c:])))
+                cut = min(
+                    range(1, len(row)), key=lambda c: max(self._compute_cost(row[:c]), self._compute_cost(row[c:]))
+                )
                 rows[costliest : costliest + 1] = [row[:cut], row[cut:]]
         return rows
 
-    def _even(self, rows: list[list[int]], number: int) -> list[list[int]]:
+    def _split_evenly(self, rows: list[list[int]], number: int) -> list[list[int]]:
         """Distribute what is in rows over at most `number` rows, so that they cost about the same.
 
         The costliest sequence or part of a family is first, and each goes to the cheapest row that has space (Graham
         1969, "longest processing time"). If one has no space in any row, the rows are returned as they are.
         """
         units = [list(unit) for row in rows for _, unit in itertools.groupby(row, key=self._family.__getitem__)]
-        costs = [self._cost(unit) for unit in units]
+        costs = [self._compute_cost(unit) for unit in units]
         even: list[list[int]] = [[] for _ in range(number)]
         loads, space = np.zeros(number, np.int64), np.full(number, self._max_tokens)
         for index in sorted(range(len(units)), key=lambda i: (-costs[i], i)):
@@ -289,7 +295,7 @@ class _Packer:
         """Give every rank equally many rows of about the same cost; rows of similar cost run at the same time."""
         shares: list[list[list[int]]] = [[] for _ in range(ranks)]
         loads = [0] * ranks
-        by_cost = sorted(((self._cost(row), row) for row in rows), key=lambda costly: -costly[0])
+        by_cost = sorted(((self._compute_cost(row), row) for row in rows), key=lambda costly: -costly[0])
         for start in range(0, len(by_cost), ranks):
             lightest_first = sorted(range(ranks), key=lambda rank: loads[rank])
             for rank, (cost, row) in zip(lightest_first, by_cost[start : start + ranks], strict=True):
@@ -302,7 +308,7 @@ class _Packer:
         ids: list[float] = []
         positions: list[int] = []
         sources: list[int] = []
-        openers = set(self._openers(row))
+        openers = set(self._find_openers(row))
         prompt_end = 0  # end, in the row, of the prompt that the next response belongs to
         for index in row:
             sequence = self._sequences[index]
@@ -316,7 +322,7 @@ class _Packer:
             ids += response
             positions += range(len(prompt), len(prompt) + len(response))
         if not sources:
-            return _without_a_prediction(ids or [0], positions or [0])
+            return _make_empty_row(ids or [0], positions or [0])
         chosen = [self._sequences[i] for i in row]
         lengths = [len(s.response_ids) for s in chosen]
         mask = np.concatenate([s.mask or [True] * n for s, n in zip(chosen, lengths, strict=True)]).astype(np.bool_)
@@ -329,15 +335,15 @@ class _Packer:
             raise ValueError("of the sequences in a row, all have old_logprobs or none has")
         returned = [s.is_returned for s in chosen]
         return MicroBatch(
-            input_ids=_row(ids),
-            position_ids=_row(positions),
-            sources=_row(sources),
+            input_ids=_make_row(ids),
+            position_ids=_make_row(positions),
+            sources=_make_row(sources),
             targets=np.concatenate([s.response_ids for s in chosen]).astype(np.int64)[None],
-            sequence_ids=np.repeat(_row(row), lengths, axis=1),
+            sequence_ids=np.repeat(_make_row(row), lengths, axis=1),
             advantages=np.where(mask, advantages, np.float32(0))[None],
             rollout_logprobs=np.where(mask, logprobs, np.float32(0))[None],
             mask=mask[None],
-            sample_tokens=np.repeat(_row([_sample_tokens(s) for s in chosen]), lengths, axis=1),
+            sample_tokens=np.repeat(_make_row([_sample_tokens(s) for s in chosen]), lengths, axis=1),
             old_logprobs=np.where(mask, np.concatenate(old), 0)[None].astype(np.float32) if old else None,
             returned=np.repeat([returned], lengths, axis=1) if any(returned) else None,
             routes=self._routes(row, openers),
@@ -358,7 +364,7 @@ class _Packer:
         return np.concatenate(parts) if parts else None
 
 
-def _row(values: collections.abc.Sequence[float]) -> Ints:
+def _make_row(values: collections.abc.Sequence[float]) -> Ints:
     return np.array([values], dtype=np.int64)
 
 
@@ -366,22 +372,22 @@ def _sample_tokens(sequence: Sequence) -> int:
     return sequence.num_trained if sequence.sample_tokens is None else sequence.sample_tokens
 
 
-def _without_a_prediction(ids: list[float], positions: list[int]) -> MicroBatch:
+def _make_empty_row(ids: list[float], positions: list[int]) -> MicroBatch:
     nothing = np.zeros((1, 1), dtype=np.float32)
     return MicroBatch(
-        input_ids=_row(ids),
-        position_ids=_row(positions),
-        sources=_row([0]),
-        targets=_row([0]),
-        sequence_ids=_row([-1]),
+        input_ids=_make_row(ids),
+        position_ids=_make_row(positions),
+        sources=_make_row([0]),
+        targets=_make_row([0]),
+        sequence_ids=_make_row([-1]),
         advantages=nothing,
         rollout_logprobs=nothing,
         mask=nothing.astype(np.bool_),
-        sample_tokens=_row([0]),
+        sample_tokens=_make_row([0]),
     )
 
 
-def _first_fit_decreasing(sizes: list[int], capacity: int) -> list[list[int]]:
+def _pack_bins(sizes: list[int], capacity: int) -> list[list[int]]:
     """Return the indices of `sizes` in bins of at most `capacity`, the largest first."""
     bins: list[list[int]] = []
     space: list[int] = []

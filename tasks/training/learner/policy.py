@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tasks.storage.model_folder import ModelError, loading
+from tasks.storage.model_folder import ModelError, convert_load_errors
 from tasks.training.learner import attention, varlen
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
 from tasks.training.learner.architecture import (
@@ -28,7 +28,7 @@ from tasks.training.learner.logprobs import can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.routing import RouteReplay
 from tasks.training.learner.row_cost import RowCost
-from tasks.training.learner.sharding import gather_experts_together, restore_buffers, sharded_loading
+from tasks.training.learner.sharding import gather_experts_together, load_sharded, restore_buffers
 from tasks.training.options.learner import CHUNK_ON_CPU, LoraConfig
 
 DENSE = "sdpa"
@@ -36,8 +36,8 @@ DENSE = "sdpa"
 EAGER = "eager"
 """Name of transformers' plain attention, which takes the same mask and supports every variant."""
 LAYOUTS: Mapping[str, Callable[[Tensor], object]] = {
-    attention.NAME: attention.Layout.of,
-    varlen.NAME: varlen.Bounds.of,
+    attention.NAME: attention.Layout.build,
+    varlen.NAME: varlen.Bounds.build,
 }
 """Functions that compute an attention's description of a row from its `position_ids`, by the attention's name."""
 
@@ -92,7 +92,7 @@ class Policy(nn.Module):
         self._offload_activations = offload_activations
         self.model = model
         self._chunk = chunk
-        self._logits = LogitsShape.of(model.config)
+        self._logits = LogitsShape.from_config(model.config)
         self._replay = RouteReplay(model) if replays_routes else None
 
     @classmethod
@@ -115,10 +115,10 @@ class Policy(nn.Module):
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter if `lora` is given.
 
-        It uses the attention from `attention_for`, or transformers' plain attention on a GPU if scores are capped. All
-        randomness, such as dropout, is off. With `gradient_checkpointing`, the backward pass recomputes the first of
-        every `checkpoint_every_n_layers` layers. `longest` is passed to `fix_rope`, and `fused` and `float32_head` to
-        `token_logprobs`. With `compiled`, layers are compiled when they first run. With `replays_routes`, `forward`
+        It uses the attention from `register_attention`, or transformers' plain attention on a GPU if scores are capped.
+        All randomness, such as dropout, is off. With `gradient_checkpointing`, the backward pass recomputes the first
+        of every `checkpoint_every_n_layers` layers. `longest` is passed to `fix_rope`, and `fused` and `float32_head`
+        to `token_logprobs`. With `compiled`, layers are compiled when they first run. With `replays_routes`, `forward`
         takes the experts of each token. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank
         loads its shard of each parameter, and the call is collective.
 
@@ -126,9 +126,9 @@ class Policy(nn.Module):
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
                 rows cannot follow, or its routes cannot be replayed.
         """
-        with loading(folder), sharded_loading(sharding):
+        with convert_load_errors(folder), load_sharded(sharding):
             config = without_randomness(AutoConfig.from_pretrained(folder))
-            name = attention_of(config, dtype)
+            name = choose_attention(config, dtype)
             try:
                 model = AutoModelForCausalLM.from_pretrained(
                     folder, config=config, dtype=dtype, attn_implementation=name
@@ -185,7 +185,7 @@ class Policy(nn.Module):
         return RowOptions(
             share_prompts=self.shares_prompts,
             alone=carries_state(self.model),
-            cost=RowCost.of_config(self.model.config.get_text_config().to_dict()),
+            cost=RowCost.from_config(self.model.config.get_text_config().to_dict()),
         )
 
     @property
@@ -224,7 +224,7 @@ class Policy(nn.Module):
                 input_ids=input_ids,
                 position_ids=position_ids,
                 use_cache=False,
-                **layout_arguments(self.model, position_ids),
+                **make_layout_arguments(self.model, position_ids),
             )[0]
         head = self.model.get_output_embeddings()
         # Mamba 2 has float32 hidden states, and casts them to the type of the head before it
@@ -279,7 +279,7 @@ class Policy(nn.Module):
         return switched_off(self.model)
 
 
-def layout_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, object]:
+def make_layout_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, object]:
     """Return the arguments that describe a row to the attention of the model, none for a dense mask."""
     layout_of = LAYOUTS.get(model.config._attn_implementation)
     return {"layout": layout_of(position_ids)} if layout_of else {}
@@ -290,18 +290,18 @@ def _scatter(values: Tensor, mask: Tensor) -> Tensor:
     return full.masked_scatter(mask, values)
 
 
-def attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:
+def choose_attention(config: PreTrainedConfig, dtype: torch.dtype) -> str:
     """Return the name of the attention for packed rows of this model on this machine.
 
-    It is the attention from `attention_for`, or transformers' plain attention if the model caps scores and that
+    It is the attention from `register_attention`, or transformers' plain attention if the model caps scores and that
     attention cannot.
     """
-    name = attention_for(dtype)
+    name = register_attention(dtype)
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
     return EAGER if capped and name != attention.NAME else name
 
 
-def attention_for(dtype: torch.dtype) -> str:
+def register_attention(dtype: torch.dtype) -> str:
     """Return the name of the attention for packed rows on this machine, and register it with transformers.
 
     It is `packed_attention` without a GPU, `varlen_attention` with one, and torch's attention with a dense mask if that
@@ -312,4 +312,4 @@ def attention_for(dtype: torch.dtype) -> str:
         AttentionInterface.register(known, torch.compiler.disable(function))
     if not torch.cuda.is_available():
         return attention.NAME
-    return varlen.NAME if varlen.serves(dtype) else DENSE
+    return varlen.NAME if varlen.can_run(dtype) else DENSE

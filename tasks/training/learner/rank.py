@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.machine.large_imports import large_imports
 from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import WEIGHT, known_architecture
+from tasks.training.sizing.roofline import WEIGHT, find_architecture
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -34,13 +34,13 @@ def group_timeout(config: TrainingConfig) -> timedelta:
     return timedelta(seconds=max(config.stall_seconds, config.learner.init_timeout_seconds) + MARGIN)
 
 
-def memory_share(config: TrainingConfig, memory: int, model: Path) -> float:
+def compute_memory_share(config: TrainingConfig, memory: int, model: Path) -> float:
     """Return the share of a GPU of `memory` bytes that a rank may use.
 
     For a model whose shape is not known, nothing is reserved for a layer.
     """
-    shape = known_architecture(model)
-    return config.rank_share(memory, WEIGHT * shape.largest_module if shape else 0)
+    shape = find_architecture(model)
+    return config.compute_rank_share(memory, WEIGHT * shape.largest_module if shape else 0)
 
 
 class LearnerRank:
@@ -141,17 +141,17 @@ class LearnerRank:
             torch.set_num_threads(self._config.learner.cpu_threads)
         # DeepSpeed would compile its collectives for CPUs now, with a C++ compiler; gloo's need none.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        store = self._store(*address) if self._listening else None
+        store = self._create_store(*address) if self._listening else None
         if torch.cuda.is_available():
             # An engine may use the rest.
             torch.cuda.set_per_process_memory_fraction(
-                memory_share(self._config, torch.cuda.get_device_properties(0).total_memory, Path(self._folder))
+                compute_memory_share(self._config, torch.cuda.get_device_properties(0).total_memory, Path(self._folder))
             )
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=group_timeout(self._config))
         del store  # torch keeps a reference
 
-    def _store(self, host: str, port: int) -> TCPStore:
+    def _create_store(self, host: str, port: int) -> TCPStore:
         """Return the store that ranks use to find each other, on the port that `address` reserved.
 
         torch would open a store on that port itself, and uses this one instead.

@@ -18,10 +18,10 @@ from tasks.training.learner.checkpoint_shards import (
     LearnerShards,
     ShardStorage,
     Upload,
+    find_storage,
     reject,
-    storage_of,
 )
-from tasks.training.learner.universal import TAG, universal_in
+from tasks.training.learner.universal import TAG, make_universal_path
 
 
 class RankNodes(Protocol):
@@ -148,13 +148,13 @@ class RankFiles:
             MistakeError: the files are on blob storage, and this run has no address there.
             InfrastructureError: copying to a node fails.
         """
-        universal = universal_in(learner)
+        universal = make_universal_path(learner)
         shards = None if universal.is_dir() else LearnerShards.read(learner)
         if shards:
-            storage_of(shards, self._storage)
+            find_storage(shards, self._storage)
             if shards.upload not in self._complete:
                 self._complete.append(shards.upload)
-            return Source(self._folder / SHARDS / shards.upload, shards.by_rank(self._by_rank), shards.upload)
+            return Source(self._folder / SHARDS / shards.upload, shards.split_by_rank(self._by_rank), shards.upload)
         if not self._blind:
             return Source(learner)
         assert self._nodes

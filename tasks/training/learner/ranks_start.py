@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from tasks.machine.resources import free_resources
+from tasks.machine.resources import describe_free_resources
 from tasks.training.options.learner import LearnerConfig
 
 IMPORT_SECONDS = 240.0
@@ -53,4 +53,4 @@ class RanksStart:
             return f"{ranks} start" if many else f"{ranks} starts"
         waits, ending = ("wait", " each") if many else ("waits", "")
         needed = f"{config.cpus:g} CPUs and, if there are any, a GPU{ending}"
-        return f"{ranks} {waits} for a place in the cluster ({needed}); {await free_resources()}"
+        return f"{ranks} {waits} for a place in the cluster ({needed}); {await describe_free_resources()}"

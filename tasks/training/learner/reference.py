@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.training.learner.policy import Policy, Row
-from tasks.training.learner.sharding import drop_copies, own_part, own_range
+from tasks.training.learner.sharding import compute_own_range, drop_copies, take_own_part
 
 FILES = "reference-{rank:05}-of-{ranks:05}.safetensors"
 """Names of the files of a saved reference policy below a checkpoint's folder: one per rank that has a shard."""
@@ -86,10 +86,10 @@ class Reference:
             policy: the current policy, sharded like the reference.
             alpha: weight of the policy; with 1, the policy replaces the reference.
         """
-        ours = self._parts()
+        ours = self._collect_parts()
         for name, parameter in policy.checkpoint_parameters():
             own = ours[name]
-            mixed = self._exact.get(name, own.float()).lerp(own_part(parameter).to(own.device).float(), alpha)
+            mixed = self._exact.get(name, own.float()).lerp(take_own_part(parameter).to(own.device).float(), alpha)
             if alpha < 1 and own.dtype != torch.float32:
                 self._exact[name] = mixed
             own.copy_(mixed)
@@ -105,7 +105,7 @@ class Reference:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return a copy of this rank's weights in main memory: `[n]`, in memory order, by the model's names."""
-        return {name: self._exact.get(name, own).to("cpu", copy=True) for name, own in self._parts().items()}
+        return {name: self._exact.get(name, own).to("cpu", copy=True) for name, own in self._collect_parts().items()}
 
     @torch.no_grad()
     def load(self, folder: str) -> None:
@@ -116,22 +116,22 @@ class Reference:
         """
         from safetensors import safe_open
 
-        paths = _files_in(Path(folder))
+        paths = _list_files(Path(folder))
         parameters = dict(self._policy.checkpoint_parameters())
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
-            for name, own in self._parts().items():
-                saved = _numbers([file.get_slice(name) for file in files], *own_range(parameters[name]))
+            for name, own in self._collect_parts().items():
+                saved = _select_numbers([file.get_slice(name) for file in files], *compute_own_range(parameters[name]))
                 if saved.dtype != own.dtype:
                     self._exact[name] = saved.to(own.device)
                 own.copy_(saved)
         drop_copies(self._policy)
 
-    def _parts(self) -> dict[str, Tensor]:
-        return {name: own_part(parameter) for name, parameter in self._policy.checkpoint_parameters()}
+    def _collect_parts(self) -> dict[str, Tensor]:
+        return {name: take_own_part(parameter) for name, parameter in self._policy.checkpoint_parameters()}
 
 
-def _files_in(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """Return the files of a saved reference policy, by rank.
 
     Raises:
@@ -144,7 +144,7 @@ def _files_in(folder: Path) -> list[Path]:
     return paths
 
 
-def _numbers(parts: list[Any], start: int, stop: int) -> Tensor:
+def _select_numbers(parts: list[Any], start: int, stop: int) -> Tensor:
     """Return the numbers from `start` to before `stop` of a parameter whose consecutive shards are `parts`."""
     taken, offset = [parts[0][0:0]], 0
     for part in parts:

@@ -29,7 +29,7 @@ from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.runtime.restart_budget import RestartBudget
-from tasks.training.runtime.timeouts import Limit, watched, within
+from tasks.training.runtime.timeouts import Limit, wait_with_status, wait_within
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class RestartingLearner:
         self._learner = learner
         self._turns = turns or Turns()
         self._budget = RestartBudget(config.learner.max_restarts, config.learner.restart_window_seconds)
-        self._limit = Limit.of(config, "stall_seconds")
+        self._limit = Limit.from_config(config, "stall_seconds")
         self._checkpoint: Path | None = None
         self._steps: list[_Step] = []  # since `_checkpoint`
         self._saved_steps = 0  # number of `_steps` in the checkpoint that is being written
@@ -109,17 +109,17 @@ class RestartingLearner:
         return await self._computing("takes reference log-probabilities", methodcaller("reference_logprobs", sequences))
 
     async def write_weights(self, path: Path) -> WrittenWeights:
-        return await self._until_it_succeeds("writes its weights", methodcaller("write_weights", path))
+        return await self._retry_until_success("writes its weights", methodcaller("write_weights", path))
 
     async def export(self, folder: Path) -> None:
-        await self._until_it_succeeds("writes its policy", methodcaller("export", folder))
+        await self._retry_until_success("writes its policy", methodcaller("export", folder))
 
     async def save(self, folder: Path) -> None:
         async def save_anew(learner: Learner) -> None:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # the files of a lost rank
             await learner.save(folder)
 
-        await self._until_it_succeeds("saves its checkpoint", save_anew)
+        await self._retry_until_success("saves its checkpoint", save_anew)
         self._saved_steps, self._saving_generation = len(self._steps), self._generation
 
     async def wait_until_written(self) -> bool:
@@ -134,9 +134,9 @@ class RestartingLearner:
         """
         writing = "the learner writes its checkpoint"
         try:
-            written = await within(self._learner.wait_until_written(), writing, self._limit)
+            written = await wait_within(self._learner.wait_until_written(), writing, self._limit)
             if written:
-                written = await watched(
+                written = await wait_with_status(
                     self._learner.wait_until_uploaded(), "the learner's ranks upload their checkpoint"
                 )
         except LearnerLostError as error:
@@ -159,19 +159,19 @@ class RestartingLearner:
 
     async def load(self, folder: Path) -> None:
         self.saved(folder)
-        await self._until_it_succeeds("loads its checkpoint", methodcaller("load", folder))
+        await self._retry_until_success("loads its checkpoint", methodcaller("load", folder))
 
     async def leave_gpus(self) -> None:
         """With time sharing, give the GPUs to the engines until the next call that needs them."""
         if self._turns.taken and self._turns.are_learners:
-            await self._until_it_succeeds("moves its states to main memory", methodcaller("offload_states"))
+            await self._retry_until_success("moves its states to main memory", methodcaller("offload_states"))
             self._turns.give()
 
     async def _take_gpus(self) -> None:
         """Begin the learner's turn, unless it has begun already."""
         if self._turns.taken and not self._turns.are_learners:
-            await watched(self._turns.take(), "the learner waits until all engines have left its GPUs")
-            await self._watched("brings its states to its GPUs", methodcaller("reload_states"))
+            await wait_with_status(self._turns.take(), "the learner waits until all engines have left its GPUs")
+            await self._watch("brings its states to its GPUs", methodcaller("reload_states"))
 
     def take_figures(self, seconds: float) -> dict[str, float]:
         """Return the metrics of the `seconds` since the last call, and reset the counts.
@@ -192,19 +192,19 @@ class RestartingLearner:
             self._computed += asyncio.get_running_loop().time() - started
             return result
 
-        return await self._until_it_succeeds(doing, timed)
+        return await self._retry_until_success(doing, timed)
 
-    async def _until_it_succeeds(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
+    async def _retry_until_success(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
         """Make a call; after each loss of ranks, restore the learner and repeat the call."""
         while True:
             try:
                 await self._take_gpus()
-                return await self._watched(doing, call)
+                return await self._watch(doing, call)
             except LearnerLostError as error:
                 await self._restore(error)
 
-    async def _watched(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
-        return await within(
+    async def _watch(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
+        return await wait_within(
             call(self._learner),
             f"the controller waits while the learner {doing}",
             self._limit,
@@ -219,7 +219,7 @@ class RestartingLearner:
                 resources for new ranks.
         """
         while True:
-            self._use_a_restart(reason)
+            self._count_restart(reason)
             self._generation += 1  # the checkpoint that the old ranks were writing is lost
             folder, steps = self._checkpoint, list(self._steps)
             logger.warning(
@@ -231,15 +231,15 @@ class RestartingLearner:
             try:
                 await self._learner.restart()
                 if folder:
-                    await self._watched("loads its checkpoint", methodcaller("load", folder))
+                    await self._watch("loads its checkpoint", methodcaller("load", folder))
                 for number, step in enumerate(steps, 1):
-                    await self._watched(f"takes step {number} of {len(steps)} again", step.take)
+                    await self._watch(f"takes step {number} of {len(steps)} again", step.take)
             except LearnerLostError as error:
                 reason = error
             else:
                 return
 
-    def _use_a_restart(self, reason: LearnerLostError | NotFiniteError) -> None:
+    def _count_restart(self, reason: LearnerLostError | NotFiniteError) -> None:
         """Count one restart; raise `reason`, with the limit, if none is left."""
         now, budget = asyncio.get_running_loop().time(), self._budget
         # A hanging rank is detected after `stall_seconds`, so that only few restarts fall into the window, no matter

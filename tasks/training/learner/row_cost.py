@@ -30,7 +30,7 @@ class RowCost:
     window: int = 0
 
     @classmethod
-    def of(cls, shape: Architecture) -> RowCost:
+    def from_shape(cls, shape: Architecture) -> RowCost:
         """Return the cost of a model's rows: the operations that `Architecture.forward_flops` counts per token.
 
         Only the embedding does not count, because looking up a token takes no operations.
@@ -45,33 +45,33 @@ class RowCost:
         )
 
     @classmethod
-    def of_config(cls, config: Mapping[str, Any]) -> RowCost:
+    def from_config(cls, config: Mapping[str, Any]) -> RowCost:
         """Return the cost from a model's `config.json`, or `TOKENS` if `Architecture` cannot describe the model."""
         try:
-            return cls.of(Architecture.of(config))
+            return cls.from_shape(Architecture.from_config(config))
         except (KeyError, ValueError):
             return TOKENS
 
-    def of_prompt(self, length: int) -> int:
+    def compute_prompt_cost(self, length: int) -> int:
         """Return the operations of a prompt."""
-        return self.token * length + self._attention(length)
+        return self.token * length + self._compute_attention_cost(length)
 
-    def of_response(self, prompt: int, length: int) -> int:
+    def compute_response_cost(self, prompt: int, length: int) -> int:
         """Return the operations of a response of `length` tokens after a prompt of `prompt` tokens."""
-        attention = self._attention(prompt + length) - self._attention(prompt)
+        attention = self._compute_attention_cost(prompt + length) - self._compute_attention_cost(prompt)
         return (self.token + self.prediction) * length + attention
 
-    def _attention(self, length: int) -> int:
+    def _compute_attention_cost(self, length: int) -> int:
         """Return the operations of causal attention over the first `length` tokens of a sequence."""
         within = min(length, self.window)
-        windowed = _pairs(within) + (length - within) * self.window
-        return self.pair * _pairs(length) + self.windowed_pair * windowed
+        windowed = _count_pairs(within) + (length - within) * self.window
+        return self.pair * _count_pairs(length) + self.windowed_pair * windowed
 
 
 TOKENS = RowCost(token=1)
 """The cost of the rows of a model whose shape is not known: their number of tokens."""
 
 
-def _pairs(length: int) -> int:
+def _count_pairs(length: int) -> int:
     """Return the number of pairs of a token and a token that it attends to: itself, or an earlier token."""
     return length * (length + 1) // 2

@@ -28,7 +28,7 @@ _LAYER = re.compile(r".*?\.\d+\.")
 
 
 @contextlib.contextmanager
-def sharded_loading(config: Mapping[str, Any] | None) -> Iterator[None]:
+def load_sharded(config: Mapping[str, Any] | None) -> Iterator[None]:
     """Let transformers load models sharded over all ranks within a block. Collective.
 
     A rank's memory never contains more than its shard of the model, the tensors of one layer, and the tensors of one
@@ -42,7 +42,7 @@ def sharded_loading(config: Mapping[str, Any] | None) -> Iterator[None]:
         return
     load: _Load = getattr(modeling_utils, _LOADER)
     alive = HfDeepSpeedConfig(dict(config))  # transformers keeps only a weak reference to it
-    setattr(modeling_utils, _LOADER, _by_layer(load))
+    setattr(modeling_utils, _LOADER, _load_by_layer(load))
     try:
         yield
     finally:
@@ -50,7 +50,7 @@ def sharded_loading(config: Mapping[str, Any] | None) -> Iterator[None]:
         del alive
 
 
-def _by_layer(load: _Load) -> _Load:
+def _load_by_layer(load: _Load) -> _Load:
     """Return a function that calls `load` for one layer at a time, since it joins the experts of all its tensors first.
 
     The tensors of the checkpoint are memory-mapped files, which take no memory until they are joined or copied.
@@ -61,7 +61,7 @@ def _by_layer(load: _Load) -> _Load:
     ) -> tuple[list[str], set[str]]:
         errors: list[str] = []
         missing = set(model.state_dict())
-        for layer_tensors in by_layer(tensors.items()).values():
+        for layer_tensors in split_by_layer(tensors.items()).values():
             wrong, others = load(model, layer_tensors, options)
             errors += wrong
             missing &= others
@@ -70,7 +70,7 @@ def _by_layer(load: _Load) -> _Load:
     return load_in_parts
 
 
-def by_layer(tensors: Iterable[tuple[str, T]]) -> dict[str, dict[str, T]]:
+def split_by_layer(tensors: Iterable[tuple[str, T]]) -> dict[str, dict[str, T]]:
     """Return tensors or parameters by layer: a layer's by its prefix, and each other tensor alone by its name.
 
     Args:
@@ -83,7 +83,7 @@ def by_layer(tensors: Iterable[tuple[str, T]]) -> dict[str, dict[str, T]]:
     return layers
 
 
-def whole_shape(parameter: nn.Parameter) -> torch.Size:
+def get_whole_shape(parameter: nn.Parameter) -> torch.Size:
     """Return the shape of the whole parameter, which may be sharded."""
     shape: torch.Size = parameter.ds_shape if is_sharded(parameter) else parameter.shape  # type: ignore[attr-defined]
     return shape
@@ -95,7 +95,7 @@ def restore_buffers(model: PreTrainedModel, dtype: torch.dtype) -> None:
     `zero.Init` rounds every number that a model computes on initialisation to the type of its weights.
 
     Args:
-        model: a model loaded within `sharded_loading`; changed in place.
+        model: a model loaded within `load_sharded`; changed in place.
         dtype: type of its weights.
     """
     with torch.device("meta"):
@@ -116,7 +116,7 @@ def is_sharded(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, "ds_tensor")
 
 
-def own_part(parameter: nn.Parameter) -> Tensor:
+def take_own_part(parameter: nn.Parameter) -> Tensor:
     """Return this rank's shard of a parameter, `[n]` in memory order, or all of it if it is not sharded.
 
     Writing to the shard changes the parameter, but not a copy of the whole parameter that DeepSpeed may have
@@ -124,12 +124,12 @@ def own_part(parameter: nn.Parameter) -> Tensor:
     """
     if not is_sharded(parameter):
         return parameter.data.view(-1)
-    start, stop = own_range(parameter)
+    start, stop = compute_own_range(parameter)
     part: Tensor = parameter.ds_tensor.data[: stop - start]  # type: ignore[attr-defined]
     return part
 
 
-def own_range(parameter: nn.Parameter) -> tuple[int, int]:
+def compute_own_range(parameter: nn.Parameter) -> tuple[int, int]:
     """Return the indices of the first number of this rank's shard, in memory order, and of the one after its last."""
     if not is_sharded(parameter):
         return 0, parameter.numel()

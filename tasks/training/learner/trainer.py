@@ -21,23 +21,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tasks.machine import precision
-from tasks.storage.durable import writing
+from tasks.storage.durable import convert_write_errors
 from tasks.storage.stored_files import StoredFile
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.learner.async_checkpoint import BackgroundCheckpointEngine
 from tasks.training.learner.checkpoint_shards import Upload
 from tasks.training.learner.client import LearnerLostError, RankReport
-from tasks.training.learner.deepspeed_config import deepspeed_config
+from tasks.training.learner.deepspeed_config import make_deepspeed_config
 from tasks.training.learner.kernels import check_kernels, choose_attention, fuse_layers
 from tasks.training.learner.packing import Floats, MicroBatch
 from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import Reference, WithoutAdapter
-from tasks.training.learner.sharding import by_layer, whole_shape
-from tasks.training.learner.universal import TAG, universal_in
+from tasks.training.learner.sharding import get_whole_shape, split_by_layer
+from tasks.training.learner.universal import TAG, make_universal_path
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers
-from tasks.training.learner.weight_files import as_readable_as_others, copy_all_but_weights
+from tasks.training.learner.weight_files import copy_all_but_weights, copy_permissions
 from tasks.training.objective import LossInputs, policy_loss
-from tasks.training.objective.own_functions import own_loss
+from tasks.training.objective.own_functions import load_own_loss
 from tasks.training.options.run import TrainingConfig
 
 SHARD = "5GB"
@@ -77,10 +77,10 @@ class Trainer:
         self._folder = model_folder
         self._rank = torch.distributed.get_rank()
         self._ranks = torch.distributed.get_world_size()
-        self._own_loss = own_loss(config.objective.surrogate)
+        self._own_loss = load_own_loss(config.objective.surrogate)
         self._dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
         dtype: torch.dtype = getattr(torch, self._dtype)
-        engine_config = deepspeed_config(config, self._dtype)
+        engine_config = make_deepspeed_config(config, self._dtype)
         sharding = engine_config if options.zero_stage == 3 else None
         load = partial(
             Policy.load,
@@ -141,7 +141,7 @@ class Trainer:
             group["lr"] = learning_rate
         self._files.wait()
         self.engine.step()
-        kl, moving = self._config.objective.kl, self._moving_reference()
+        kl, moving = self._config.objective.kl, self._find_moving_reference()
         if moving and kl.sync_every and kl.sync_alpha and self.engine.global_steps % kl.sync_every == 0:
             moving.follow(self.policy, kl.sync_alpha)
         return RankReport(
@@ -228,7 +228,7 @@ class Trainer:
         # Ray passes read-only arrays, which torch does not accept
         return torch.from_numpy(array.copy()).to(self._device)
 
-    def _moving_reference(self) -> Reference | None:
+    def _find_moving_reference(self) -> Reference | None:
         """Return the reference if it follows the policy; a fixed reference need not be saved."""
         moves = self._config.objective.kl.sync_every is not None
         return self.reference if moves and isinstance(self.reference, Reference) else None
@@ -242,7 +242,7 @@ class Trainer:
         if self._device.type == "cuda":
             before = torch.cuda.memory_allocated()
             self.engine.offload_states()
-            for tensor in self._untrained():
+            for tensor in self._list_untrained():
                 tensor.data = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
             torch.cuda.empty_cache()
             self._offloaded = before - torch.cuda.memory_allocated()
@@ -253,12 +253,12 @@ class Trainer:
             deadline = time.monotonic() + ENDING_SECONDS
             while torch.cuda.mem_get_info()[0] < self._offloaded and time.monotonic() < deadline:
                 time.sleep(0.1)
-            for tensor in self._untrained():
+            for tensor in self._list_untrained():
                 tensor.data = tensor.to(self._device)
             self.engine.reload_states()
             self._offloaded = 0
 
-    def _untrained(self) -> Iterator[Tensor]:
+    def _list_untrained(self) -> Iterator[Tensor]:
         """Yield weights that no optimizer changes: frozen weights, and the weights of a separate reference policy."""
         yield from (parameter for parameter in self.policy.parameters() if not parameter.requires_grad)
         if isinstance(self.reference, Reference):
@@ -279,23 +279,23 @@ class Trainer:
         if self._config.lora:
             from tasks.training.learner.adapter import write_adapter
 
-            adapter = _in_memory(self._on_rank_0(self.policy.adapter_parameters()))
+            adapter = _copy_to_memory(self._gather_on_rank_0(self.policy.adapter_parameters()))
             if self._rank:
                 return NOTHING
-            with writing(Path(path)):
+            with convert_write_errors(Path(path)):
                 return write_adapter(Path(path), adapter, self._config.lora)
         return self._write_file(path)
 
     def _write_file(self, path: str) -> Contents:
         if self._rank:
-            deque(self._whole_policy(), maxlen=0)
+            deque(self._gather_policy(), maxlen=0)
             return NOTHING
-        with self._buffers_in(Path(path).parent).writing(Path(path)) as version:
-            for tensors in self._whole_policy():
+        with self._open_buffers(Path(path).parent).open_version(Path(path)) as version:
+            for tensors in self._gather_policy():
                 version.fill(tensors)
             return version.contents()
 
-    def _buffers_in(self, folder: Path) -> WeightBuffers:
+    def _open_buffers(self, folder: Path) -> WeightBuffers:
         """Return the buffers in a folder. Close the buffers in another folder."""
         if self._buffers is None or self._buffers.folder != folder:
             if self._buffers:
@@ -306,11 +306,11 @@ class Trainer:
     def _layout(self) -> Layout:
         """Return the layout of a file of the policy."""
         parameters = (
-            (name, torch.empty(whole_shape(parameter), dtype=parameter.dtype, device="meta"))
+            (name, torch.empty(get_whole_shape(parameter), dtype=parameter.dtype, device="meta"))
             for name, parameter in self.policy.checkpoint_parameters()
         )
         buffers = ((name, buffer.to("meta")) for name, buffer in self.policy.checkpoint_buffers())
-        return Layout.of(self.policy.in_checkpoint(dict([*parameters, *buffers])))
+        return Layout.build(self.policy.in_checkpoint(dict([*parameters, *buffers])))
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder with its tokenizer, in shards of 5 GB. Collective; rank 0 writes.
@@ -322,18 +322,18 @@ class Trainer:
         """
         from huggingface_hub import save_torch_state_dict
 
-        tensors = _in_memory(self._whole_policy())
+        tensors = _copy_to_memory(self._gather_policy())
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
             copy_all_but_weights(Path(self._folder), Path(folder), self._dtype)
-            with writing(Path(folder)):
+            with convert_write_errors(Path(folder)):
                 save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
         if self._config.lora:
             self.write_weights(str(Path(folder) / "adapter"))
         if self._rank == 0:
-            as_readable_as_others(Path(folder))
+            copy_permissions(Path(folder))
 
-    def _whole_policy(self) -> Iterator[dict[str, Tensor]]:
+    def _gather_policy(self) -> Iterator[dict[str, Tensor]]:
         """Yield the policy's tensors on rank 0, as in its checkpoint, with an adapter merged, layer by layer.
 
         A layer exists until the next is requested. On other ranks, nothing is yielded. Collective.
@@ -341,19 +341,19 @@ class Trainer:
         Raises:
             LearnerLostError: a weight is NaN or infinite, which no engine must receive.
         """
-        adapter = _in_memory(self._on_rank_0(self.policy.adapter_parameters()))
-        for layer in self._on_rank_0(self.policy.checkpoint_parameters()):
-            yield self.policy.in_checkpoint(self._merged(layer, adapter) if adapter else layer)
+        adapter = _copy_to_memory(self._gather_on_rank_0(self.policy.adapter_parameters()))
+        for layer in self._gather_on_rank_0(self.policy.checkpoint_parameters()):
+            yield self.policy.in_checkpoint(self._merge_adapter(layer, adapter) if adapter else layer)
         if self._rank == 0:
             yield self.policy.in_checkpoint(dict(self.policy.checkpoint_buffers()))
 
-    def _merged(self, layer: Mapping[str, Tensor], adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        from tasks.training.learner.adapter import merged, of_layer
+    def _merge_adapter(self, layer: Mapping[str, Tensor], adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        from tasks.training.learner.adapter import merge_adapter, select_layer
 
         assert self._config.lora
-        return merged(_in_memory([layer]), of_layer(adapter, layer), self._config.lora)
+        return merge_adapter(_copy_to_memory([layer]), select_layer(adapter, layer), self._config.lora)
 
-    def _on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[dict[str, Tensor]]:
+    def _gather_on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[dict[str, Tensor]]:
         """Yield whole parameters on rank 0, layer by layer, or nothing on other ranks. Collective.
 
         With ZeRO 3 a rank has only a shard of each parameter: the parameters of a layer are gathered together, and
@@ -363,11 +363,11 @@ class Trainer:
             LearnerLostError: a weight is NaN or infinite, after the last layer.
         """
         wrong: list[str] = []
-        for layer in by_layer(parameters).values():
+        for layer in split_by_layer(parameters).values():
             with deepspeed.zero.GatheredParameters(list(layer.values()), enabled=self._config.learner.zero_stage == 3):
                 if self._rank == 0:
                     tensors = {name: parameter.detach() for name, parameter in layer.items()}
-                    wrong += _not_finite(tensors)
+                    wrong += _find_not_finite(tensors)
                     yield tensors
                     del tensors
         if wrong:
@@ -381,7 +381,7 @@ class Trainer:
         self._files.begin()
         frozen = self._config.lora is not None  # frozen weights are in the initial checkpoint
         self.engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
-        moving = self._moving_reference()
+        moving = self._find_moving_reference()
         if moving and (name := moving.file(self._rank)):
             from safetensors.torch import save_file
 
@@ -420,7 +420,7 @@ class Trainer:
         Raises:
             RuntimeError: the folder has no checkpoint for this number of ranks.
         """
-        if (universal := universal_in(Path(folder))).is_dir():
+        if (universal := make_universal_path(Path(folder))).is_dir():
             self.engine._config.load_universal_checkpoint = True  # DeepSpeed's option; its value is known only now
             self._load(universal)
             for state in self.engine.optimizer.optimizer.state.values():
@@ -428,7 +428,7 @@ class Trainer:
                 state["step"] = torch.as_tensor(state["step"], device=state["exp_avg"].device)
         else:
             self._load(Path(folder))
-        if moving := self._moving_reference():
+        if moving := self._find_moving_reference():
             moving.load(folder)
 
     def _load(self, folder: Path) -> None:
@@ -440,13 +440,13 @@ class Trainer:
             raise RuntimeError(f"{folder} contains no checkpoint for {self._ranks} learner ranks")
 
 
-def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+def _find_not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the tensors that contain NaN or infinity."""
     # several times faster than checking each number, and the GPU is waited for once
     finite = torch.stack([torch.stack(tensor.aminmax()).isfinite().all() for tensor in tensors.values()]).tolist()
     return [name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite]
 
 
-def _in_memory(layers: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def _copy_to_memory(layers: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return copies in main memory of the tensors of all layers, each in separate memory, as safetensors needs them."""
     return {name: tensor.to("cpu", copy=True).contiguous() for layer in layers for name, tensor in layer.items()}

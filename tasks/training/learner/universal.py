@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from tasks.failures import InfrastructureError
-from tasks.storage.durable import whole
+from tasks.storage.durable import write_whole
 
 TAG = "rlvr"
 """DeepSpeed's name ("tag") of a checkpoint in a folder; our folders contain one checkpoint, with this tag."""
@@ -24,7 +24,7 @@ class ConversionError(InfrastructureError):
     """A checkpoint could not be converted to its universal form: the disk is full, or there is too little memory."""
 
 
-def universal_in(learner: Path) -> Path:
+def make_universal_path(learner: Path) -> Path:
     """Return the folder of the universal form of a checkpoint; it exists once `convert` has made it.
 
     Args:
@@ -44,14 +44,14 @@ def convert(learner: Path) -> None:
     Raises:
         ConversionError: DeepSpeed failed; the message is the last line of its error.
     """
-    final = universal_in(learner)
+    final = make_universal_path(learner)
     if final.is_dir():
         return
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     workers = ["--num_extract_workers", "1"]  # every worker has one rank's state in memory
     # More workers would be forks of a process with torch threads, and wait for these forever.
     workers += ["--num_merge_workers", "1"]
-    with whole(final, durable=True) as partial:
+    with write_whole(final, durable=True) as partial:
         folders = ["--input_folder", str(learner / TAG), "--output_folder", str(partial / TAG)]
         done = subprocess.run([*command, *folders, *workers], capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:

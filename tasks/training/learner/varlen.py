@@ -29,7 +29,7 @@ CAPABILITY = (8, 0)
 _GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
-def serves(dtype: torch.dtype) -> bool:
+def can_run(dtype: torch.dtype) -> bool:
     """Return whether the kernels can run here: on a GPU that supports them, and in 16 bits."""
     narrow = dtype in (torch.bfloat16, torch.float16)
     return narrow and torch.cuda.is_available() and torch.cuda.get_device_capability() >= CAPABILITY
@@ -48,7 +48,7 @@ class Bounds:
     longest: int
 
     @classmethod
-    def of(cls, position_ids: Tensor) -> Bounds:
+    def build(cls, position_ids: Tensor) -> Bounds:
         """Return the bounds of the sequences of a packed row, from its `position_ids` `[1, T]`.
 
         Raises:

@@ -28,7 +28,7 @@ from safetensors.torch import _TYPES
 from torch import Tensor
 
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
-from tasks.storage.durable import WriteError, whole
+from tasks.storage.durable import WriteError, write_whole
 from tasks.storage.tensor_digest import Contents, TensorDigest
 from tasks.training.learner.weight_files import BUFFERS
 
@@ -55,7 +55,7 @@ class Layout:
     tensors: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Layout:
+    def build(cls, tensors: Mapping[str, Tensor]) -> Layout:
         """Return the layout of the file that safetensors' `save_file` writes for these tensors.
 
         Tensors with larger numbers come first, then they are sorted by name. So each begins at a multiple of the size
@@ -98,7 +98,7 @@ class WeightBuffers:
         (folder / BUFFERS).mkdir(parents=True)
 
     @contextlib.contextmanager
-    def writing(self, path: Path) -> Iterator[Version]:
+    def open_version(self, path: Path) -> Iterator[Version]:
         """Yield a version to fill. Its file appears at `path` at the end of the block, or not at all if that raises.
 
         Args:
@@ -112,7 +112,7 @@ class WeightBuffers:
         version = Version(buffer.tensors)
         yield version
         version.contents()
-        with whole(path) as partial:
+        with write_whole(path) as partial:
             try:
                 os.link(buffer.path, partial)
             except OSError as error:
@@ -179,7 +179,7 @@ class _Buffer:
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path = path
-        with whole(path) as partial:
+        with write_whole(path) as partial:
             partial.touch(mode=0o600)
             with partial.open("r+b") as file:
                 # a write to the mapping of a file that finds no memory would kill the process

@@ -14,7 +14,7 @@ BUFFERS = "buffers"
 """Folder, next to the versions of the weights, of the files that versions are written into (`weight_buffers`)."""
 
 
-def as_readable_as_others(folder: Path) -> None:
+def copy_permissions(folder: Path) -> None:
     """Give the weights in a model folder the permissions of its `config.json`.
 
     The library safetensors creates files that only their owner may read, for any umask.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tasks.training.objective.shaping import shaped_reward
+from tasks.training.objective.shaping import compute_shaped_reward
 
 if TYPE_CHECKING:
-    from tasks.training.objective.advantages import compute_advantages, normalize_then_sum, zero_variance
-    from tasks.training.objective.kl import kl_of_responses
+    from tasks.training.objective.advantages import compute_advantages, find_zero_variance, normalize_then_sum
+    from tasks.training.objective.kl import estimate_response_kl
     from tasks.training.objective.loss import LossInputs, LossOutput, policy_loss
     from tasks.training.objective.metrics import summarize
 
@@ -21,23 +21,23 @@ __all__ = [
     "LossInputs",
     "LossOutput",
     "compute_advantages",
-    "kl_of_responses",
+    "compute_shaped_reward",
+    "estimate_response_kl",
+    "find_zero_variance",
     "normalize_then_sum",
     "policy_loss",
-    "shaped_reward",
     "summarize",
-    "zero_variance",
 ]
 
 _MODULES = {
     "LossInputs": "loss",
     "LossOutput": "loss",
     "compute_advantages": "advantages",
-    "kl_of_responses": "kl",
+    "estimate_response_kl": "kl",
     "normalize_then_sum": "advantages",
     "policy_loss": "loss",
     "summarize": "metrics",
-    "zero_variance": "advantages",
+    "find_zero_variance": "advantages",
 }
 
 

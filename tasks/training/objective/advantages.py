@@ -64,7 +64,7 @@ def compute_advantages(
         MistakeError: a reward is negative, and `maxrl` is used.
     """
     _check_shapes(rewards, num_tokens)
-    present = _checked(present, rewards.shape, rewards.device)
+    present = _check_present(present, rewards.shape, rewards.device)
     r = rewards.double().masked_fill(~present, 0.0)
     lengths = num_tokens.masked_fill(~present, 0)
     _check_values(r, lengths)
@@ -76,18 +76,18 @@ def compute_advantages(
         case "reinforce_pp":
             advantages = r
         case "maxrl":
-            advantages = _over_mean(r, present)
+            advantages = _divide_by_mean(r, present)
         case "pass_at_k":
             assert config.pass_at_k is not None
-            advantages = _gains(r, present, config.pass_at_k)
+            advantages = _compute_gains(r, present, config.pass_at_k)
         case _:
             raise ValueError(f"advantage.function = {config.advantage.function} is not computed here")
     match config.normalized_by:
         case "group" if config.advantage == "leave_one_out":
-            deviation = _std_of_others(r, present)
+            deviation = _compute_std_of_others(r, present)
             advantages = torch.where(deviation > 0, advantages / (deviation + GROUP_STD_EPSILON), advantages)
         case "group":
-            advantages = advantages / (_std(r, present) + GROUP_STD_EPSILON)
+            advantages = advantages / (_compute_std(r, present) + GROUP_STD_EPSILON)
         case "batch":
             advantages = _normalise(advantages, lengths, present)
         case "none":
@@ -121,7 +121,7 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None 
             "rewards must be a non-empty [groups, samples, rewards] and weights [groups, rewards], "
             f"got {list(rewards.shape)} and {list(weights.shape)}"
         )
-    present = _checked(present, rewards.shape[:2], rewards.device)
+    present = _check_present(present, rewards.shape[:2], rewards.device)
     rewards = rewards.masked_fill(~present[:, :, None], torch.nan)
     if rewards.isinf().any():
         raise ValueError("a reward is infinite")
@@ -138,9 +138,9 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None 
     return (summed * mean_square.clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()).to(rewards.dtype)
 
 
-def zero_variance(rewards: Tensor, present: Tensor | None = None) -> Tensor:
+def find_zero_variance(rewards: Tensor, present: Tensor | None = None) -> Tensor:
     """Find zero-variance groups, whose equal rewards give no gradient: `[groups, samples]` -> bool `[groups]`."""
-    return _are_equal(rewards, _checked(present, rewards.shape, rewards.device))
+    return _are_equal(rewards, _check_present(present, rewards.shape, rewards.device))
 
 
 def _are_equal(values: Tensor, given: Tensor) -> Tensor:
@@ -158,48 +158,48 @@ def _are_equal(values: Tensor, given: Tensor) -> Tensor:
 # Below, rewards of absent samples are 0, so that the sum over a row is the sum over its group.
 
 
-def _size(present: Tensor) -> Tensor:
+def _count_present(present: Tensor) -> Tensor:
     return present.sum(dim=1, keepdim=True).double()  # [groups, 1]
 
 
 def _centre(r: Tensor, present: Tensor) -> Tensor:
-    centred = r - r.sum(dim=1, keepdim=True) / _size(present)
-    return centred.masked_fill(~present | zero_variance(r, present)[:, None], 0.0)
+    centred = r - r.sum(dim=1, keepdim=True) / _count_present(present)
+    return centred.masked_fill(~present | find_zero_variance(r, present)[:, None], 0.0)
 
 
-def _std(r: Tensor, present: Tensor) -> Tensor:
+def _compute_std(r: Tensor, present: Tensor) -> Tensor:
     # [groups, 1]; the deviation of a group of one is 0; the divisor G - 1 would make it NaN
     squares = _centre(r, present).square().sum(dim=1, keepdim=True)
-    return (squares / (_size(present) - 1).clamp(min=1)).sqrt()
+    return (squares / (_count_present(present) - 1).clamp(min=1)).sqrt()
 
 
 def _leave_one_out(r: Tensor, present: Tensor) -> Tensor:
-    size = _size(present)
+    size = _count_present(present)
     if (size < 2).any():
         raise ValueError("advantage = leave_one_out needs at least 2 samples per group, got 1")
     return _centre(r, present) * (size / (size - 1))
 
 
-def _over_mean(r: Tensor, present: Tensor) -> Tensor:
+def _divide_by_mean(r: Tensor, present: Tensor) -> Tensor:
     if (r < 0).any():
         raise MistakeError(
             f"objective.advantage = maxrl divides by the mean reward of a group, and a reward is {r.min().item():g}: "
             "give rewards that are not negative, or another estimator"
         )
-    mean = r.sum(dim=1, keepdim=True) / _size(present)
+    mean = r.sum(dim=1, keepdim=True) / _count_present(present)
     return _centre(r, present) / mean.where(mean > 0, 1.0)
 
 
-def _gains(r: Tensor, present: Tensor, k: int) -> Tensor:
+def _compute_gains(r: Tensor, present: Tensor, k: int) -> Tensor:
     """Return for each sample k times the mean of what it adds to the maximum of k - 1 others: `[groups, samples]`."""
     ascending = r.masked_fill(~present, torch.inf).sort(dim=1).values
-    chances = [_chances_of_maximum(size, r.shape[1], k) for size in present.sum(dim=1).tolist()]
+    chances = [_compute_maximum_chances(size, r.shape[1], k) for size in present.sum(dim=1).tolist()]
     gains = (r[:, :, None] - ascending[:, None, :]).clamp(min=0)  # [groups, samples, ranks]
     expected = (gains * torch.tensor(chances, dtype=r.dtype, device=r.device)[:, None, :]).sum(dim=2)
-    return expected.masked_fill(~present | zero_variance(r, present)[:, None], 0.0)
+    return expected.masked_fill(~present | find_zero_variance(r, present)[:, None], 0.0)
 
 
-def _chances_of_maximum(size: int, ranks: int, k: int) -> list[float]:
+def _compute_maximum_chances(size: int, ranks: int, k: int) -> list[float]:
     """Return for each rank i (from 0, ascending) k times the chance that the best of k - 1 other samples has it.
 
     The ranks are within a group of `size` samples and below the sample's own. A set of k - 1 others whose best has rank
@@ -209,7 +209,7 @@ def _chances_of_maximum(size: int, ranks: int, k: int) -> list[float]:
     return [k * comb(i, k - 2) / comb(size - 1, k - 1) if k > 1 else 0.0 for i in range(ranks)]
 
 
-def _std_of_others(r: Tensor, present: Tensor) -> Tensor:
+def _compute_std_of_others(r: Tensor, present: Tensor) -> Tensor:
     # [groups, samples]; exactly 0 if the other rewards are all equal, which the sums of squares would not give.
     # `others` is [groups, samples, samples]: for each sample, the other samples.
     others = present[:, None, :] & ~torch.eye(r.shape[1], dtype=torch.bool, device=r.device)
@@ -229,7 +229,7 @@ def _normalise(advantages: Tensor, num_tokens: Tensor, present: Tensor) -> Tenso
     return (centred * variance.clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()).masked_fill(~present, 0.0)
 
 
-def _checked(present: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
+def _check_present(present: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
     if present is None:
         return torch.ones(shape, dtype=torch.bool, device=device)
     if present.dtype != torch.bool or present.shape != shape:

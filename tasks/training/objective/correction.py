@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.training.objective.divergence import binary_divergence
+from tasks.training.objective.divergence import compute_binary_divergence
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import mean_per_sequence, sum_per_sequence
 from tasks.training.options.correction import CorrectionConfig, MaskConfig
@@ -48,18 +48,18 @@ def correction(
         sequence_ids: `[batch, seq]` for packed rows, else None.
         config: kind and bounds, both inclusive.
     """
-    weights, outside = _weights(old_logprobs - rollout_logprobs, mask, sequence_ids, config)
+    weights, outside = _compute_weights(old_logprobs - rollout_logprobs, mask, sequence_ids, config)
     off_policy = torch.zeros_like(mask)
     if config.off_policy_threshold is not None:
         drift = mean_per_sequence(rollout_logprobs - logprobs, mask, sequence_ids)
         off_policy = mask & (advantages < 0) & (drift > config.off_policy_threshold)
     masked = torch.zeros_like(mask)
     if config.mask is not None:
-        masked = _masked(old_logprobs, rollout_logprobs, advantages, mask, sequence_ids, config.mask)
+        masked = _find_masked(old_logprobs, rollout_logprobs, advantages, mask, sequence_ids, config.mask)
     return Correction(weights.masked_fill(off_policy | masked, 0.0), outside, off_policy, masked)
 
 
-def _masked(
+def _find_masked(
     old_logprobs: Tensor,
     rollout_logprobs: Tensor,
     advantages: Tensor,
@@ -75,9 +75,9 @@ def _masked(
         case "tv":
             values = (bounded_exp(log_weights) - 1).abs()
         case "binary_tv":
-            values = binary_divergence(old_logprobs, rollout_logprobs, "tv")
+            values = compute_binary_divergence(old_logprobs, rollout_logprobs, "tv")
         case "binary_kl":
-            values = binary_divergence(old_logprobs, rollout_logprobs, "kl")
+            values = compute_binary_divergence(old_logprobs, rollout_logprobs, "kl")
     if config.level == "sequence":
         values = mean_per_sequence(values, mask, sequence_ids)
     if config.metric == "ratio":
@@ -88,7 +88,7 @@ def _masked(
     return mask & outside
 
 
-def _weights(
+def _compute_weights(
     log_weights: Tensor, mask: Tensor, sequence_ids: Tensor | None, config: CorrectionConfig
 ) -> tuple[Tensor, Tensor]:
     """Return the weights, and a bool tensor that marks the ones out of bounds; both `[batch, seq]`."""

@@ -13,7 +13,7 @@ LARGEST_LOGPROB = -1e-9
 """Log-probability, nats, that replaces larger ones: the probability of another token, `1 - p`, must not be 0."""
 
 
-def binary_divergence(logprobs: Tensor, engine_logprobs: Tensor, kind: BinaryDivergence) -> Tensor:
+def compute_binary_divergence(logprobs: Tensor, engine_logprobs: Tensor, kind: BinaryDivergence) -> Tensor:
     """Return the divergence of each token between "this token" and "another token" under learner and engine.
 
     With p the token's probability under the learner and q under the engine, a lower bound of the divergence between

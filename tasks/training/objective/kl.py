@@ -13,7 +13,7 @@ from tasks.training.objective.ratios import bounded_exp
 from tasks.training.options.objective import KLConfig, KLEstimator
 
 
-def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
+def estimate_kl(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
     """Estimate KL(policy || reference) per token, from `d = log pi_ref - log pi` of a token sampled from the policy.
 
     - `k1`: `-d`. Unbiased, with high variance, sometimes negative; as a loss its expected gradient is zero.
@@ -38,7 +38,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) 
             return bounded_exp(d) - d - 1
 
 
-def kl_of_responses(logprobs: Sequence[ArrayLike], ref_logprobs: Sequence[ArrayLike], config: KLConfig) -> Tensor:
+def estimate_response_kl(logprobs: Sequence[ArrayLike], ref_logprobs: Sequence[ArrayLike], config: KLConfig) -> Tensor:
     """Estimate the KL of whole responses, for `KLConfig.in_reward`: the sum over a response's tokens.
 
     Args:
@@ -50,9 +50,11 @@ def kl_of_responses(logprobs: Sequence[ArrayLike], ref_logprobs: Sequence[ArrayL
         `[responses]`, float64, nats.
     """
     pairs = zip(logprobs, ref_logprobs, strict=True)
-    estimates = (kl_estimate(_wide(own), _wide(reference), config.estimator).sum() for own, reference in pairs)
+    estimates = (
+        estimate_kl(_to_float64(own), _to_float64(reference), config.estimator).sum() for own, reference in pairs
+    )
     return torch.stack(list(estimates))
 
 
-def _wide(values: ArrayLike) -> Tensor:
+def _to_float64(values: ArrayLike) -> Tensor:
     return torch.from_numpy(np.asarray(values, np.float64))

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from tasks.training.objective.correction import correction
-from tasks.training.objective.kl import kl_estimate
+from tasks.training.objective.kl import estimate_kl
 from tasks.training.objective.metrics import Measured, measure
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import sum_per_sequence
-from tasks.training.objective.surrogate import clipped, importance_ratio, surrogate
+from tasks.training.objective.surrogate import compute_importance_ratio, find_clipped, surrogate
 from tasks.training.options.objective import Aggregation, ObjectiveConfig
 from tasks.training.options.own import OwnSurrogate, RowTerms, SurrogateRow
 
@@ -96,17 +96,18 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig, own: RowTerms | Non
     _check(inputs, config, own)
     mask = inputs.mask.bool()
     logprobs, old, rollout, advantages = (
-        _trained(x, mask) for x in (inputs.logprobs, inputs.old_logprobs, inputs.rollout_logprobs, inputs.advantages)
+        _select_trained(x, mask)
+        for x in (inputs.logprobs, inputs.old_logprobs, inputs.rollout_logprobs, inputs.advantages)
     )
     old, rollout, advantages = old.detach(), rollout.detach(), advantages.detach()
 
     base = rollout if config.surrogate == "dppo" else old
-    ratio = importance_ratio(logprobs, base, mask, inputs.sequence_ids, config)
+    ratio = compute_importance_ratio(logprobs, base, mask, inputs.sequence_ids, config)
     engine = correction(logprobs, old, rollout, advantages, mask, inputs.sequence_ids, config.correction)
 
     sample_share = _sample_share(mask, inputs, logprobs.dtype)
     share = sample_share if config.aggregation == "sequence" else mask.to(logprobs.dtype)
-    denominator = _denominator(inputs.denominator, mask, sample_share, config)
+    denominator = _compute_denominator(inputs.denominator, mask, sample_share, config)
 
     own_metrics: Mapping[str, Tensor] = {}
     if own is None:
@@ -120,15 +121,15 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig, own: RowTerms | Non
     kl, kl_part, entropy_part = None, nothing, nothing
     if config.kl.in_loss:
         assert inputs.ref_logprobs is not None
-        kl = kl_estimate(logprobs, _trained(inputs.ref_logprobs, mask).detach(), config.kl.estimator)
+        kl = estimate_kl(logprobs, _select_trained(inputs.ref_logprobs, mask).detach(), config.kl.estimator)
         penalty = kl * bounded_exp(logprobs - old) if config.kl.importance_corrected else kl
         kl_part = config.kl.beta * (share * penalty).sum() / denominator
     if config.surrogate == "dppo":
-        penalty = 2 * kl_estimate(logprobs, rollout, "k2")  # the squared log-ratio
+        penalty = 2 * estimate_kl(logprobs, rollout, "k2")  # the squared log-ratio
         kl_part = kl_part + config.dppo.kl_weight * (share * penalty).sum() / denominator
     if config.entropy_coefficient > 0:
         assert inputs.entropy is not None
-        entropy_part = -config.entropy_coefficient * (share * _trained(inputs.entropy, mask)).sum() / denominator
+        entropy_part = -config.entropy_coefficient * (share * _select_trained(inputs.entropy, mask)).sum() / denominator
     loss = policy_part + kl_part + entropy_part
 
     with torch.no_grad():
@@ -136,7 +137,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig, own: RowTerms | Non
             probability=bounded_exp(old),
             log_mismatch=old - rollout,
             ratio=ratio,
-            clipped=None if own else clipped(ratio, logprobs, advantages, config),
+            clipped=None if own else find_clipped(ratio, logprobs, advantages, config),
             weights=engine.weights,
             out_of_bounds=engine.out_of_bounds,
             off_policy=engine.off_policy,
@@ -151,7 +152,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig, own: RowTerms | Non
         return LossOutput(loss=loss, metrics={**detached, **measure(tokens, config)})
 
 
-def _trained(values: Tensor, mask: Tensor) -> Tensor:
+def _select_trained(values: Tensor, mask: Tensor) -> Tensor:
     # Select before any arithmetic, to keep NaN and infinity at other positions out of the gradient: multiplying by the
     # mask afterwards would give 0 * inf.
     values = values.to(torch.promote_types(values.dtype, torch.float32))
@@ -166,15 +167,17 @@ def _sample_share(mask: Tensor, inputs: LossInputs, dtype: torch.dtype) -> Tenso
     return mask / tokens.to(dtype).clamp(min=1)
 
 
-def _denominator(given: float | Tensor | None, mask: Tensor, sample_share: Tensor, config: ObjectiveConfig) -> Tensor:
+def _compute_denominator(
+    given: float | Tensor | None, mask: Tensor, sample_share: Tensor, config: ObjectiveConfig
+) -> Tensor:
     if given is None:
-        given = _units(mask, sample_share, config.aggregation) * (config.constant_length or 1)
+        given = _count_units(mask, sample_share, config.aggregation) * (config.constant_length or 1)
     count = torch.as_tensor(given, dtype=sample_share.dtype, device=mask.device)
     # avoids 0 / 0 for a global batch without trained tokens
     return torch.where(count == 0, 1.0, count)
 
 
-def _units(mask: Tensor, sample_share: Tensor, aggregation: Aggregation) -> Tensor:
+def _count_units(mask: Tensor, sample_share: Tensor, aggregation: Aggregation) -> Tensor:
     return mask.sum() if aggregation == "token" else sample_share.sum().round()
 
 

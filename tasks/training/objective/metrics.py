@@ -151,7 +151,7 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         "token_mult_prob_error": total(bounded_exp(d.abs())),
         "gen_kl_error": total(bounded_exp(d) - d - 1),
         "policy_kl_error": total(bounded_exp(-d) + d - 1),
-        "js_divergence_error": total(_jensen_shannon(d)),
+        "js_divergence_error": total(_compute_jensen_shannon(d)),
         "num_tokens": num_tokens,
         "num_sequences": num_sequences,
     }
@@ -171,7 +171,7 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
     return sums
 
 
-def _jensen_shannon(d: Tensor) -> Tensor:
+def _compute_jensen_shannon(d: Tensor) -> Tensor:
     """`(k(p) + k(q)) / 2` from `d = log(p / q)`: p / m is `2 / (1 + exp(-d))`, and q / m is `2 / (1 + exp(d))`."""
     from torch.nn.functional import logsigmoid
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tasks.failures import MistakeError, one_line
-from tasks.lineage.user_code import line_of
+from tasks.lineage.user_code import find_line
 from tasks.training.options.own import (
     OwnAdvantage,
     OwnFunction,
@@ -19,7 +19,7 @@ from tasks.training.options.own import (
     SurrogateRow,
     Terms,
 )
-from tasks.verifiers.functions import function_digest, load
+from tasks.verifiers.functions import compute_function_digest, load
 from tasks.verifiers.scores import CannotJudge
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class OwnCode:
         self._option = option
         self.name = f"{what} {option.function}"
         try:
-            digest = function_digest(option.function, what)
+            digest = compute_function_digest(option.function, what)
             if option.fingerprint not in (None, digest):
                 raise OwnFunctionError(
                     f"{self.name}: its file, or one that it imports, has changed since the run was checked: start the "
@@ -78,7 +78,7 @@ class OwnCode:
     def refuse(self, reason: str, error: BaseException | None = None) -> NoReturn:
         """Raise `OwnFunctionError`, with the line of `error` in the user's files or the function's first line."""
         module = self._option.function.rpartition(".")[0]
-        line = line_of(error or Exception(), module, self._function)
+        line = find_line(error or Exception(), module, self._function)
         raise OwnFunctionError(f"{self.name} {reason}{line}") from error
 
 
@@ -156,7 +156,7 @@ class OwnEstimator(OwnCode):
         return values.detach().double()
 
 
-def own_loss(option: object) -> OwnLoss | None:
+def load_own_loss(option: object) -> OwnLoss | None:
     """Return the user's loss that `objective.surrogate` names, or None for a built-in surrogate.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.training.options.objective import OverlongConfig, ShapingConfig
 
 
-def shaped_reward(reward: float, length: int, truncated: bool, config: ShapingConfig) -> float:
+def compute_shaped_reward(reward: float, length: int, truncated: bool, config: ShapingConfig) -> float:
     """Return the reward that training maximises, computed from the verifier's reward.
 
     With r the verifier's reward, in this order:
@@ -25,11 +25,11 @@ def shaped_reward(reward: float, length: int, truncated: bool, config: ShapingCo
     if config.stop_properly is not None and truncated:
         reward *= config.stop_properly
     if config.overlong is not None:
-        reward += config.overlong.weight * overlong_penalty(length, config.overlong)
+        reward += config.overlong.weight * compute_overlong_penalty(length, config.overlong)
     return reward
 
 
-def overlong_penalty(length: int, config: OverlongConfig) -> float:
+def compute_overlong_penalty(length: int, config: OverlongConfig) -> float:
     """Return DAPO's soft overlong punishment (eq. 13), with `L_max` = `max_length` and `L_cache` = `cache`.
 
     0 up to `L_max - L_cache` tokens, `((L_max - L_cache) - length) / L_cache` up to `L_max`, -1 beyond.

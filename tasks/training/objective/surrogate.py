@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.training.objective.divergence import binary_divergence
+from tasks.training.objective.divergence import compute_binary_divergence
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import mean_per_sequence
 from tasks.training.options.objective import ObjectiveConfig
@@ -24,7 +24,7 @@ class Clipped(NamedTuple):
     """The advantage is negative and the ratio above `dual_clip`."""
 
 
-def importance_ratio(
+def compute_importance_ratio(
     logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, sequence_ids: Tensor | None, config: ObjectiveConfig
 ) -> Tensor:
     """Return the importance ratio `r = pi / pi_old`, `[batch, seq]`; the gradient flows through `logprobs`.
@@ -64,7 +64,7 @@ def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objec
       and 12). Tokens that move back to the engine's probability keep their gradient.
     """
     if config.surrogate == "dppo":
-        outside = _outside_region(ratio, logprobs, advantages, config)
+        outside = _find_outside_region(ratio, logprobs, advantages, config)
         return (ratio * advantages).masked_fill(outside.low | outside.high, 0.0)
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     if config.surrogate == "cispo":
@@ -76,10 +76,10 @@ def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objec
 
 
 @torch.no_grad()
-def clipped(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
+def find_clipped(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
     """Find the tokens that have no gradient because of a bound of `surrogate`; all tensors are `[batch, seq]`."""
     if config.surrogate == "dppo":
-        return _outside_region(ratio, logprobs, advantages, config)
+        return _find_outside_region(ratio, logprobs, advantages, config)
     low, high = ratio < 1 - config.clip_low, ratio > 1 + config.clip_high
     if config.surrogate == "cispo":  # its weights are clipped for any advantage
         return Clipped(low, high, torch.zeros_like(low))
@@ -88,9 +88,9 @@ def clipped(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objecti
 
 
 @torch.no_grad()
-def _outside_region(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
+def _find_outside_region(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
     """Find the tokens that have left the trust region of `dppo`, and that the update would move further away."""
-    divergence = binary_divergence(logprobs, logprobs - ratio.log(), config.dppo.divergence)
+    divergence = compute_binary_divergence(logprobs, logprobs - ratio.log(), config.dppo.divergence)
     low = (advantages < 0) & (ratio < 1) & (divergence > config.dppo.low)
     high = (advantages > 0) & (ratio > 1) & (divergence > config.dppo.high)
     return Clipped(low, high, torch.zeros_like(low))

@@ -106,13 +106,13 @@ class CorrectionConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_max(cls, data: object) -> object:
+    def _fill_max(cls, data: object) -> object:
         if isinstance(data, dict) and data.get("kind", "tis") == "tis" and "max" not in data:
             return {**data, "max": TIS_MAX}
         return data
 
     @model_validator(mode="after")
-    def _bounds_match_kind(self) -> CorrectionConfig:
+    def _check_bounds(self) -> CorrectionConfig:
         needed = _BOUNDS[self.kind]
         taken = (*needed, *_OPTIONAL_BOUNDS.get(self.kind, ()))
         for name in ("min", "max"):

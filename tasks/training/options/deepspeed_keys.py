@@ -57,7 +57,7 @@ TOP_KEYS = frozenset(_TOP.split())
 """Top-level keys of DeepSpeed's configuration that are passed through."""
 
 
-def _for_each(reason: str, names: str) -> dict[str, str]:
+def _make_reasons(reason: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), reason)
 
 
@@ -67,49 +67,51 @@ _UNUSED = "the learner does not use this part of DeepSpeed, and it would be igno
 _CHECKPOINT = "the learner writes and reads checkpoints itself (`checkpoint_every`)"
 _NVME = "only main memory (`device: cpu`) is offered to offload to"
 REFUSED = {
-    **_for_each(_BATCH, "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps"),
-    **_for_each(_BATCH, "managed_gradient_accumulation"),
-    **_for_each(_DTYPE, "fp16 bf16 bfloat16 torch_autocast data_types"),
+    **_make_reasons(_BATCH, "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps"),
+    **_make_reasons(_BATCH, "managed_gradient_accumulation"),
+    **_make_reasons(_DTYPE, "fp16 bf16 bfloat16 torch_autocast data_types"),
     "gradient_clipping": "`optimizer.max_grad_norm` sets it",
-    **_for_each("`optimizer` of the recipe sets it", "optimizer zero_allow_untested_optimizer"),
+    **_make_reasons("`optimizer` of the recipe sets it", "optimizer zero_allow_untested_optimizer"),
     "zero_force_ds_cpu_optimizer": "the optimizer is torch's AdamW, on the processor too",
     "scheduler": "`optimizer.schedule` sets it",
     "gradient_allreduce_op": "gradients are averaged over ranks, which the loss relies on",
-    **_for_each("`trackers` of the recipe sets it", "tensorboard wandb comet csv_monitor"),
+    **_make_reasons("`trackers` of the recipe sets it", "tensorboard wandb comet csv_monitor"),
     "activation_checkpointing": "it is for models that call DeepSpeed's own; `learner.gradient_checkpointing` and "
     "`learner.offload_activations` are ours",
     "compile": "`learner.torch_compile` compiles the model",
-    **_for_each(_CHECKPOINT, "checkpoint datastates_ckpt"),
+    **_make_reasons(_CHECKPOINT, "checkpoint datastates_ckpt"),
     "aio": _NVME,
-    **_for_each(_UNUSED, "autotuning hybrid_engine pipeline data_efficiency weight_quantization tensor_parallel"),
-    **_for_each(_UNUSED, "expert_parallel use_data_before_expert_parallelism dataloader_drop_last disable_allgather"),
-    **_for_each(_UNUSED, "seq_parallel_communication_data_type sequence_parallel_size data_parallel_size"),
-    **_for_each(
+    **_make_reasons(_UNUSED, "autotuning hybrid_engine pipeline data_efficiency weight_quantization tensor_parallel"),
+    **_make_reasons(
+        _UNUSED, "expert_parallel use_data_before_expert_parallelism dataloader_drop_last disable_allgather"
+    ),
+    **_make_reasons(_UNUSED, "seq_parallel_communication_data_type sequence_parallel_size data_parallel_size"),
+    **_make_reasons(
         "DeepSpeed has removed it",
         "nebula compression_training amp quantize_training sparse_gradients eigenvalue sparse_attention elasticity "
         "graph_harvesting curriculum_learning progressive_layer_drop zero_optimization.mics_shard_size "
         "zero_optimization.mics_hierarchical_params_gather zero_optimization.zeropp_loco_param",
     ),
     "zero_optimization.stage": "`learner.zero_stage` sets it",
-    **_for_each(
+    **_make_reasons(
         "`learner.persistence_threshold` sets it",
         "zero_optimization.stage3_param_persistence_threshold zero_optimization.param_persistence_threshold",
     ),
     "zero_optimization.compute_grad_norm": "the norm of the gradient is clipped and is a metric",
     "zero_optimization.zenflow": "it applies a part of a gradient in a later step, after weights were given to engines",
-    **_for_each(
+    **_make_reasons(
         _CHECKPOINT,
         "zero_optimization.load_from_fp32_weights zero_optimization.elastic_checkpoint "
         "zero_optimization.pipeline_loading_checkpoint zero_optimization.stage3_gather_16bit_weights_on_model_save "
         "zero_optimization.gather_16bit_weights_on_model_save "
         "zero_optimization.stage3_gather_fp16_weights_on_model_save",
     ),
-    **_for_each(
+    **_make_reasons(
         "it is deprecated; give offload_optimizer or offload_param",
         "zero_optimization.cpu_offload zero_optimization.cpu_offload_param "
         "zero_optimization.cpu_offload_use_pin_memory",
     ),
-    **_for_each(
+    **_make_reasons(
         "give the name that begins with stage3_",
         "zero_optimization.prefetch_bucket_size zero_optimization.model_persistence_threshold "
         "zero_optimization.max_live_parameters zero_optimization.max_reuse_distance "
@@ -118,7 +120,7 @@ REFUSED = {
     ),
     "zero_optimization.legacy_stage1": "DeepSpeed deprecates it",
     "zero_optimization.save_muon_momentum_buffer_in_memory": "the optimizer is AdamW",
-    **_for_each(
+    **_make_reasons(
         _NVME,
         "zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_optimizer.buffer_count "
         "zero_optimization.offload_optimizer.pipeline_read zero_optimization.offload_optimizer.pipeline_write "
@@ -126,7 +128,7 @@ REFUSED = {
         "zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size "
         "zero_optimization.offload_param.max_in_cpu",
     ),
-    **_for_each(
+    **_make_reasons(
         "it is for DeepSpeed's own Adam, and the optimizer is torch's AdamW",
         "zero_optimization.offload_optimizer.ratio zero_optimization.offload_optimizer.super_offload "
         "zero_optimization.offload_optimizer.cpuadam_cores_perc",

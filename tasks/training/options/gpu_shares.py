@@ -22,7 +22,7 @@ PlacementOption = Literal["auto", "apart", "shared", "time_shared"]
 """Values of the option `placement`."""
 
 
-def engine_share(placement: PlacementOption, utilization: float | None) -> float:
+def compute_engine_share(placement: PlacementOption, utilization: float | None) -> float:
     """Return the share of a GPU's memory that an engine uses.
 
     Args:
@@ -32,24 +32,24 @@ def engine_share(placement: PlacementOption, utilization: float | None) -> float
     return utilization or {"shared": SHARED_ENGINE, "time_shared": 1 - ABSENT}.get(placement, GPU_SHARE)
 
 
-def rank_share(placement: PlacementOption, utilization: float | None, reserved: float = LIBRARIES) -> float:
+def compute_rank_share(placement: PlacementOption, utilization: float | None, reserved: float = LIBRARIES) -> float:
     """Return the share of a GPU's memory that a learner rank may use.
 
     Args:
-        placement, utilization: as in `engine_share`.
+        placement, utilization: as in `compute_engine_share`.
         reserved: share of the memory that neither rank nor engine may use if both are on the GPU at the same time. By
             default the smallest, of a large GPU.
     """
     match placement:
         case "shared":
-            return 1 - engine_share(placement, utilization) - reserved
+            return 1 - compute_engine_share(placement, utilization) - reserved
         case "time_shared":
             return 1 - ABSENT
         case _:
             return 1.0
 
 
-def reserved_share(memory: float, layer: float) -> float:
+def compute_reserved_share(memory: float, layer: float) -> float:
     """Return the share of a GPU's memory that neither the engine nor the rank on it may use.
 
     Args:
@@ -64,7 +64,7 @@ def can_share(ranks: int, engines: int, engine: EngineConfig) -> bool:
     return engines == ranks and engine.gpus == 1
 
 
-def refusal(placement: PlacementOption, ranks: int, engines: int, engine: EngineConfig, zero_stage: int) -> str:
+def find_obstacle(placement: PlacementOption, ranks: int, engines: int, engine: EngineConfig, zero_stage: int) -> str:
     """Return why ranks and engines cannot be placed as `placement` says, or an empty text if they can.
 
     Args:
@@ -81,8 +81,8 @@ def refusal(placement: PlacementOption, ranks: int, engines: int, engine: Engine
             f"placement = {placement}: every GPU has one rank and one engine, so that actors.count ({engines}) must be "
             f"learner.ranks ({ranks}), and an engine run on one GPU ({engine.parallel_sizes})"
         )
-    of_engine = engine_share(placement, engine.gpu_memory_utilization)
-    of_rank = rank_share(placement, engine.gpu_memory_utilization)
+    of_engine = compute_engine_share(placement, engine.gpu_memory_utilization)
+    of_rank = compute_rank_share(placement, engine.gpu_memory_utilization)
     if of_rank < SMALLEST_LEARNER:
         return (
             f"placement = shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves {max(of_rank, 0):.0%} of "

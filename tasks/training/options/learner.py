@@ -64,7 +64,7 @@ class LoraConfig(Config):
     transformers stores in one tensor are not linear layers and get no adapter."""
 
     @model_validator(mode="after")
-    def _no_head(self) -> Self:
+    def _check_no_head(self) -> Self:
         if self.target_modules and "lm_head" in self.target_modules:
             raise ValueError("lora.target_modules = lm_head: log-probabilities are taken from the head as it is")
         return self
@@ -132,7 +132,7 @@ class LearnerConfig(Config):
     """Seconds after which a restart of the learner no longer counts against `max_restarts`."""
 
     @model_validator(mode="after")
-    def _passes_to_deepspeed_what_it_uses(self) -> Self:
+    def _check_deepspeed(self) -> Self:
         try:
             check_keys(self.deepspeed, self.zero_stage)
         except ValueError as error:
@@ -145,7 +145,7 @@ class LearnerConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _offloads_inputs_alone(self) -> Self:
+    def _check_offload(self) -> Self:
         if self.offload_activations and not self.gradient_checkpointing:
             raise ValueError(
                 "learner.offload_activations: without gradient checkpointing, copies of weights would be moved too; "
@@ -154,7 +154,7 @@ class LearnerConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _recomputes_some_layers(self) -> Self:
+    def _check_recomputed_layers(self) -> Self:
         if self.checkpoint_every_n_layers == 1:
             return self
         if not self.gradient_checkpointing:
@@ -170,7 +170,7 @@ class LearnerConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _compiles_whole_layers(self) -> Self:
+    def _check_compiled_layers(self) -> Self:
         if self.torch_compile and self.zero_stage == 3:
             raise ValueError(
                 "learner.torch_compile: ZeRO 3 gathers parameters in the midst of a layer, which cannot be compiled; "
@@ -179,7 +179,7 @@ class LearnerConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _fuses_layers_once(self) -> Self:
+    def _check_fused_layers(self) -> Self:
         if self.torch_compile and self.fused_layers is True:
             raise ValueError("learner.fused_layers = true: torch_compile fuses whole layers already; set it to auto")
         return self

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from tasks.config.fields import name_or_mapping
+from tasks.config.fields import choose_tag
 from tasks.config.loading import Config
 from tasks.training.options.correction import CorrectionConfig
 from tasks.training.options.own import OwnAdvantage, OwnFunction, OwnSurrogate
@@ -94,7 +94,7 @@ class KLConfig(Config):
         return self.beta > 0 and not self.in_reward
 
     @model_validator(mode="after")
-    def _needs_a_reference(self) -> KLConfig:
+    def _check_reference(self) -> KLConfig:
         given = [
             name for name in ("sync_every", "sync_alpha", "importance_corrected", "in_reward") if getattr(self, name)
         ]
@@ -128,7 +128,7 @@ class OverlongConfig(Config):
     """Full penalty, subtracted from the reward; 1 in DAPO."""
 
     @model_validator(mode="after")
-    def _cache_fits(self) -> OverlongConfig:
+    def _check_cache(self) -> OverlongConfig:
         if self.cache > self.max_length:
             raise ValueError(f"overlong.cache = {self.cache} is more than overlong.max_length = {self.max_length}")
         return self
@@ -153,7 +153,7 @@ class ShapingConfig(Config):
         return self.signed or self.stop_properly is not None or self.overlong is not None
 
     @model_validator(mode="after")
-    def _consistent(self) -> ShapingConfig:
+    def _check_consistency(self) -> ShapingConfig:
         if self.stop_properly is None:
             return self
         conflicts = (
@@ -172,7 +172,7 @@ class ObjectiveConfig(Config):
 
     advantage: Annotated[
         Annotated[Advantage, Tag("[name]")] | Annotated[OwnAdvantage, Tag("[mapping]")],
-        Discriminator(name_or_mapping),
+        Discriminator(choose_tag),
     ] = "group_mean"
     """Estimator that computes advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm`
     (GRPO, DAPO), `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++), `reinforce_pp_baseline` (ProRLv2), `maxrl`
@@ -204,7 +204,7 @@ class ObjectiveConfig(Config):
     """Divisor per sequence of `aggregation: constant`, tokens; rejected by the other aggregations."""
     surrogate: Annotated[
         Annotated[Surrogate, Tag("[name]")] | Annotated[OwnSurrogate, Tag("[mapping]")],
-        Discriminator(name_or_mapping),
+        Discriminator(choose_tag),
     ] = "ppo"
     """Surrogate objective: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy
     gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
@@ -236,7 +236,7 @@ class ObjectiveConfig(Config):
     update are the policy's own in any case, so that it changes nothing but, with `kl.in_reward`, rounding."""
 
     @model_validator(mode="after")
-    def _length_matches_aggregation(self) -> ObjectiveConfig:
+    def _check_length(self) -> ObjectiveConfig:
         if self.aggregation == "constant" and self.constant_length is None:
             raise ValueError("aggregation = constant needs constant_length")
         if self.aggregation != "constant" and self.constant_length is not None:
@@ -244,7 +244,7 @@ class ObjectiveConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _surrogate_matches(self) -> ObjectiveConfig:
+    def _check_surrogate(self) -> ObjectiveConfig:
         if self.surrogate == "gspo" and self.aggregation != "sequence":
             raise ValueError(
                 f"surrogate = gspo is a ratio of sequences: it needs aggregation = sequence, not {self.aggregation}"
@@ -253,12 +253,12 @@ class ObjectiveConfig(Config):
             raise ValueError(f"surrogate = cispo does not use dual_clip = {self.dual_clip}: its weights are bounded")
         if self.surrogate != "dppo" and self.dppo != DPPOConfig():
             raise ValueError(
-                f"surrogate = {_name(self.surrogate)} does not use dppo: give surrogate = dppo, or leave it out"
+                f"surrogate = {_format_name(self.surrogate)} does not use dppo: give surrogate = dppo, or leave it out"
             )
         return self
 
     @model_validator(mode="after")
-    def _dppo_bounds_alone(self) -> ObjectiveConfig:
+    def _check_dppo_bounds(self) -> ObjectiveConfig:
         if self.surrogate != "dppo":
             return self
         if self.correction.kind != "none":
@@ -276,11 +276,11 @@ class ObjectiveConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _advantage_has_its_options(self) -> ObjectiveConfig:
+    def _check_advantage_options(self) -> ObjectiveConfig:
         if self.advantage == "pass_at_k" and self.pass_at_k is None:
             raise ValueError("advantage = pass_at_k needs pass_at_k, the number of samples")
         if self.advantage != "pass_at_k" and self.pass_at_k is not None:
-            raise ValueError(f"advantage = {_name(self.advantage)} does not use pass_at_k = {self.pass_at_k}")
+            raise ValueError(f"advantage = {_format_name(self.advantage)} does not use pass_at_k = {self.pass_at_k}")
         if self.advantage in ("maxrl", "pass_at_k") and self.normalized_by != "none":
             raise ValueError(f"advantage = {self.advantage} does not use normalization = {self.normalization}")
         shaping = self.shaping
@@ -292,7 +292,7 @@ class ObjectiveConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _own_functions_replace_options(self) -> ObjectiveConfig:
+    def _check_own_functions(self) -> ObjectiveConfig:
         if isinstance(self.surrogate, OwnSurrogate):
             for name in ("clip_low", "clip_high", "dual_clip", "force_on_policy_ratio"):
                 value, default = getattr(self, name), type(self).model_fields[name].default
@@ -311,7 +311,7 @@ class ObjectiveConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _rewards_match_advantage(self) -> ObjectiveConfig:
+    def _check_rewards(self) -> ObjectiveConfig:
         if self.advantage == "reinforce_pp" and self.normalization == "group":
             raise ValueError(
                 "normalization = group divides by the deviation of a group, whose mean advantage = reinforce_pp does "
@@ -325,7 +325,7 @@ class ObjectiveConfig(Config):
         if self.reward_aggregation == "normalize_then_sum" and self.advantage != "group_norm":
             raise ValueError(
                 "reward_aggregation = normalize_then_sum normalises by the group's deviation: it needs advantage = "
-                f"group_norm, not {_name(self.advantage)}"
+                f"group_norm, not {_format_name(self.advantage)}"
             )
         if self.reward_aggregation == "normalize_then_sum" and (self.shaping.changes_rewards or self.kl.in_reward):
             raise ValueError(
@@ -380,5 +380,5 @@ class ObjectiveConfig(Config):
         return float(len(trained) * (self.constant_length or 1))
 
 
-def _name(option: str | OwnFunction) -> str:
+def _format_name(option: str | OwnFunction) -> str:
     return option if isinstance(option, str) else option.function

@@ -12,7 +12,7 @@ from tasks.generation.vllm_arguments import (
     ENGINE_REFUSED_IN_TRAINING,
     HEAD_QUANTISED_BY,
     SAMPLING_REFUSED_IN_TRAINING,
-    refused_in_training,
+    refuse_in_training,
 )
 from tasks.machine.precision import HeadDtype
 from tasks.training.options import gpu_shares
@@ -280,15 +280,15 @@ class TrainingConfig(Config):
     @property
     def engine_share(self) -> float:
         """Share of a GPU's memory that an engine uses."""
-        return gpu_shares.engine_share(self.placement, self.actors.engine.gpu_memory_utilization)
+        return gpu_shares.compute_engine_share(self.placement, self.actors.engine.gpu_memory_utilization)
 
-    def rank_share(self, memory: float, layer: float) -> float:
+    def compute_rank_share(self, memory: float, layer: float) -> float:
         """Return the share of a GPU of `memory` bytes that a learner rank may use.
 
         `layer` is the size of the model's largest layer, bytes.
         """
-        reserved = gpu_shares.reserved_share(memory, layer)
-        return gpu_shares.rank_share(self.placement, self.actors.engine.gpu_memory_utilization, reserved)
+        reserved = gpu_shares.compute_reserved_share(memory, layer)
+        return gpu_shares.compute_rank_share(self.placement, self.actors.engine.gpu_memory_utilization, reserved)
 
     @property
     def is_synchronous(self) -> bool:
@@ -305,13 +305,13 @@ class TrainingConfig(Config):
 
     @field_validator("placement", mode="before")
     @classmethod
-    def _placement_has_its_new_name(cls, value: Any) -> Any:
+    def _check_placement_name(cls, value: Any) -> Any:
         if value == "turns":
             raise ValueError("turns is called time_shared now")
         return value
 
     @model_validator(mode="after")
-    def _samples_from_the_policy(self) -> Self:
+    def _check_sampling(self) -> Self:
         if self.sampling.samples < 2:
             raise ValueError(
                 f"sampling.samples is {self.sampling.samples}: a group needs at least 2 samples to compare"
@@ -338,7 +338,7 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _writes_the_responses_of_tokens(self) -> Self:
+    def _check_kept_tokens(self) -> Self:
         if self.keep_tokens and not self.keep_rollouts:
             raise ValueError(
                 f"keep_tokens = {self.keep_tokens:g}: tokens are columns of the responses, which keep_rollouts = false "
@@ -347,15 +347,15 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _passes_to_vllm_what_training_allows(self) -> Self:
+    def _check_vllm_options(self) -> Self:
         engine = self.actors.engine
         if engine.server is not None:
             raise ValueError(
                 "actors.engine.server: training needs its own engines, which take new weights in the middle of "
                 "responses and return the log-probability of every token that they sampled; a server does neither"
             )
-        reason = refused_in_training("sampling.vllm", self.sampling.vllm, SAMPLING_REFUSED_IN_TRAINING)
-        reason = reason or refused_in_training("actors.engine.vllm", engine.vllm, ENGINE_REFUSED_IN_TRAINING)
+        reason = refuse_in_training("sampling.vllm", self.sampling.vllm, SAMPLING_REFUSED_IN_TRAINING)
+        reason = reason or refuse_in_training("actors.engine.vllm", engine.vllm, ENGINE_REFUSED_IN_TRAINING)
         if reason:
             raise ValueError(reason)
         for name in engine.coarse:
@@ -372,7 +372,7 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _computes_heads_that_are_not_quantised(self) -> Self:
+    def _check_head_dtype(self) -> Self:
         method = self.actors.engine.vllm.get("quantization")
         if self.head_dtype == "float32" and method in HEAD_QUANTISED_BY:
             raise ValueError(
@@ -383,14 +383,14 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _shares_gpus_one_to_one(self) -> Self:
+    def _check_placement(self) -> Self:
         engines, ranks, zero_stage = self.actors.count, self.learner.ranks, self.learner.zero_stage
-        if reason := gpu_shares.refusal(self.placement, ranks, engines, self.actors.engine, zero_stage):
+        if reason := gpu_shares.find_obstacle(self.placement, ranks, engines, self.actors.engine, zero_stage):
             raise ValueError(reason)
         return self
 
     @model_validator(mode="after")
-    def _liger_computes_its_loss(self) -> Self:
+    def _check_liger(self) -> Self:
         if self.learner.liger is True and self.objective.entropy_coefficient > 0:
             raise ValueError(
                 f"learner.liger = true: its kernel has no gradient of an entropy, and objective.entropy_coefficient is "
@@ -399,7 +399,7 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _copies_weights_in_one_model(self) -> Self:
+    def _check_weight_copies(self) -> Self:
         if self.learner.ranks_with_a_copy > 1 and self.objective.kl.beta > 0 and self.lora is None:
             raise ValueError(
                 "learner.deepspeed: zero_optimization.zero_hpz_partition_size: DeepSpeed makes its groups of ranks for "
@@ -409,7 +409,7 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.samples_in_rounds and not self.is_synchronous:
             raise ValueError(
                 f"resampling.kind = dynamic samples in rounds and needs async_steps = 0, not {self.async_steps}; "
@@ -459,7 +459,7 @@ class TrainingConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _replays_routes_that_engines_return(self) -> Self:
+    def _check_routing_replay(self) -> Self:
         if not self.routing_replay:
             return self
         engine = self.actors.engine

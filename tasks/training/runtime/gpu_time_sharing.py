@@ -48,7 +48,7 @@ class Turns:
         if not self._on_gpus:
             self._all_left.set()
 
-    async def until_wanted(self) -> None:
+    async def wait_until_wanted(self) -> None:
         """Wait until engines must leave their GPUs."""
         await self._of_learner.wait()
 

@@ -24,6 +24,6 @@ class RestartBudget:
             self._times.popleft()
         return len(self._times)
 
-    def seconds_until_freed(self, now: float) -> float:
+    def compute_seconds_until_freed(self, now: float) -> float:
         """Return the seconds until the oldest restart leaves the window, or 0 without restarts."""
         return max(0.0, self._times[0] + self.window_seconds - now) if self.used(now) else 0.0

@@ -44,7 +44,7 @@ class Limit:
     option: str
 
     @classmethod
-    def of(cls, config: Config, option: str) -> Self:
+    def from_config(cls, config: Config, option: str) -> Self:
         """Return the limit that the option with this dotted name has in `config`."""
         return cls(attrgetter(option)(config), option)
 
@@ -53,7 +53,7 @@ NO_LIMIT = Limit(math.inf, "no limit")
 """A time limit that never ends a wait."""
 
 
-async def within(
+async def wait_within(
     awaitable: Awaitable[T],
     status: Status,
     limit: Limit,
@@ -76,7 +76,7 @@ async def within(
     return await _wait(awaitable, status, limit, error, progress)
 
 
-async def watched(awaitable: Awaitable[T], status: Status) -> T:
+async def wait_with_status(awaitable: Awaitable[T], status: Status) -> T:
     """Return the result of `awaitable`, however long it takes; log `status` every minute until then."""
     return await _wait(awaitable, status, NO_LIMIT, StalledError, lambda: 0)
 
@@ -101,7 +101,7 @@ async def _wait(
             if newest != count:
                 started, count = loop.time(), newest
             passed = loop.time() - started
-            text = await _text(status)
+            text = await _format_status(status)
             if task.done():  # it may have ended while the text was computed
                 return task.result()
             if passed >= limit.seconds:
@@ -111,12 +111,12 @@ async def _wait(
         task.cancel()
 
 
-async def _text(status: Status) -> str:
+async def _format_status(status: Status) -> str:
     text = status if isinstance(status, str) else status()
     return text if isinstance(text, str) else await text
 
 
-async def until_the_first(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def run_until_first_ends(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run jobs until the first of them ends; then cancel the others, and raise its error if it failed."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:

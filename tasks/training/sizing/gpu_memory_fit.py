@@ -10,8 +10,8 @@ from tasks.training.options import gpu_shares
 from tasks.training.options.gpu_shares import PlacementOption
 from tasks.training.options.learner import LoraConfig, check_dense_attention
 from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.rank_memory import LearnerMemory, learner_memory
-from tasks.training.sizing.roofline import GB, WEIGHT, Architecture, Gpu, kv_room
+from tasks.training.sizing.rank_memory import LearnerMemory, estimate_learner_memory
+from tasks.training.sizing.roofline import GB, WEIGHT, Architecture, Gpu, compute_kv_room
 
 RESERVED = 0.1
 """Share of a GPU's memory that a learner rank leaves for libraries, buffers and fragmentation."""
@@ -43,16 +43,16 @@ class Need:
 
 def learner_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
     """Return the number of bytes that a learner rank may use on its GPU."""
-    return (1 - RESERVED) * config.rank_share(gpu.memory, WEIGHT * model.largest_module) * gpu.memory
+    return (1 - RESERVED) * config.compute_rank_share(gpu.memory, WEIGHT * model.largest_module) * gpu.memory
 
 
-def cache_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
+def compute_cache_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
     """Return the number of bytes for an engine's KV cache, below 0 if not even the weights fit."""
     gpus = config.actors.engine.gpus_of_replica
-    return kv_room(model, gpu, gpus=gpus, utilization=config.engine_share)
+    return compute_kv_room(model, gpu, gpus=gpus, utilization=config.engine_share)
 
 
-def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, Need]:
+def compute_needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, Need]:
     """Return the memory of a learner rank, and of an engine with its weights and one sequence of maximum length.
 
     Raises:
@@ -61,12 +61,12 @@ def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, 
     if config.learner.dtype == "float32":
         check_dense_attention(config.learner)
     weights = WEIGHT * model.parameters
-    longest = model.kv_cache(config.actors.engine.max_model_len)
-    rank = Need(learner_memory(model, config).total, learner_room(config, model, gpu))
-    return rank, Need(weights + longest, weights + cache_room(config, model, gpu))
+    longest = model.compute_kv_cache_bytes(config.actors.engine.max_model_len)
+    rank = Need(estimate_learner_memory(model, config).total, learner_room(config, model, gpu))
+    return rank, Need(weights + longest, weights + compute_cache_room(config, model, gpu))
 
 
-def fitting(config: TrainingConfig, model: Architecture, gpu: Gpu) -> list[PlacementOption]:
+def find_fitting_placements(config: TrainingConfig, model: Architecture, gpu: Gpu) -> list[PlacementOption]:
     """Return the placements other than `auto` that let ranks and engines fit into the memory of their GPUs.
 
     `actors.engine.gpu_memory_utilization` applies to the recipe's placement, and to all placements if that is `auto`.
@@ -76,12 +76,12 @@ def fitting(config: TrainingConfig, model: Architecture, gpu: Gpu) -> list[Place
         placement
         for placement in get_args(PlacementOption)
         if placement != "auto"
-        and not _refused(placed := _placed(config, placement))
-        and all(need.fits for need in needs(placed, model, gpu))
+        and not _find_obstacle(placed := _set_placement(config, placement))
+        and all(need.fits for need in compute_needs(placed, model, gpu))
     ]
 
 
-def _placed(config: TrainingConfig, placement: PlacementOption) -> TrainingConfig:
+def _set_placement(config: TrainingConfig, placement: PlacementOption) -> TrainingConfig:
     if config.placement in (placement, "auto"):
         return config.model_copy(update={"placement": placement})
     engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": None})
@@ -89,21 +89,21 @@ def _placed(config: TrainingConfig, placement: PlacementOption) -> TrainingConfi
     return config.model_copy(update={"placement": placement, "actors": actors})
 
 
-def _refused(config: TrainingConfig) -> str:
+def _find_obstacle(config: TrainingConfig) -> str:
     actors, learner = config.actors, config.learner
-    return gpu_shares.refusal(config.placement, learner.ranks, actors.count, actors.engine, learner.zero_stage)
+    return gpu_shares.find_obstacle(config.placement, learner.ranks, actors.count, actors.engine, learner.zero_stage)
 
 
-def with_adapter(config: TrainingConfig, *, lora: bool) -> TrainingConfig:
+def set_adapter(config: TrainingConfig, *, lora: bool) -> TrainingConfig:
     """Return `config` with training of an adapter, or of all weights."""
     return config.model_copy(update={"lora": (config.lora or ADAPTER) if lora else None})
 
 
-def on_one_gpu(config: TrainingConfig, model: Architecture, gpu: Gpu) -> str:
+def describe_fitting_placements(config: TrainingConfig, model: Architecture, gpu: Gpu) -> str:
     """Return a text that lists the placements that fit on this GPU, when training all weights or an adapter."""
     ways = []
     for what, lora in (("all weights", False), ("LoRA", True)):
-        placements = fitting(with_adapter(config, lora=lora), model, gpu)
+        placements = find_fitting_placements(set_adapter(config, lora=lora), model, gpu)
         ways.append(f"{what}: {', '.join(placements) or 'none'}")
     return "; ".join(ways)
 
@@ -116,21 +116,22 @@ def check_memory(config: TrainingConfig, model: Architecture, gpu: Gpu) -> None:
             on its GPU, what fits on this kind of GPU.
         DenseAttentionError: rows are too long for the attention that GPUs support for the learner's type.
     """
-    rank, engine = needs(config, model, gpu)
+    rank, engine = compute_needs(config, model, gpu)
     reason = ""
     if not rank.fits:
-        reason = _of_rank(learner_memory(model, config), rank)
+        reason = _describe_rank_need(estimate_learner_memory(model, config), rank)
     elif not engine.fits:
-        reason = _of_engine(config, model, engine)
+        reason = _describe_engine_need(config, model, engine)
     if reason and config.as_many_engines_as_ranks:
-        reason += f". Placements that fit on a GPU of {gpu.memory / GB:.0f} GB: {on_one_gpu(config, model, gpu)}"
+        fitting = describe_fitting_placements(config, model, gpu)
+        reason += f". Placements that fit on a GPU of {gpu.memory / GB:.0f} GB: {fitting}"
     if reason:
         raise PlanError(reason)
 
 
-def _of_engine(config: TrainingConfig, model: Architecture, need: Need) -> str:
+def _describe_engine_need(config: TrainingConfig, model: Architecture, need: Need) -> str:
     options, weights = config.actors.engine, WEIGHT * model.parameters
-    longest, room = model.kv_cache(options.max_model_len), need.room - weights
+    longest, room = model.compute_kv_cache_bytes(options.max_model_len), need.room - weights
     remedies = {
         "shared": "raise actors.engine.gpu_memory_utilization",
         "time_shared": "lower actors.engine.max_model_len",
@@ -142,7 +143,7 @@ def _of_engine(config: TrainingConfig, model: Architecture, need: Need) -> str:
     )
 
 
-def _of_rank(memory: LearnerMemory, need: Need) -> str:
+def _describe_rank_need(memory: LearnerMemory, need: Need) -> str:
     largest = max(memory.uses, key=lambda name: memory.uses[name])
     remedy = {
         "weights": "learner.zero_stage = 3, or more learner.ranks",

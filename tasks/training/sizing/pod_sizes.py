@@ -40,7 +40,7 @@ SLACK = 1.25
 """Factor of the head's default memory over its computed need."""
 
 
-def head_needs(config: TrainingConfig, cores: int, mean_tokens: float | None = None) -> dict[str, float]:
+def compute_head_needs(config: TrainingConfig, cores: int, mean_tokens: float | None = None) -> dict[str, float]:
     """Return the GiB that each component of the head needs, by name.
 
     Args:
@@ -63,9 +63,9 @@ def head_needs(config: TrainingConfig, cores: int, mean_tokens: float | None = N
     }
 
 
-def head_memory_gib(config: TrainingConfig, cores: int) -> int:
+def compute_head_memory_gib(config: TrainingConfig, cores: int) -> int:
     """Return the default memory of the head in GiB: its need with slack, rounded up to a multiple of 8, at least 32."""
-    return max(32, 8 * ceil(SLACK * sum(head_needs(config, cores).values()) / 8))
+    return max(32, 8 * ceil(SLACK * sum(compute_head_needs(config, cores).values()) / 8))
 
 
 def shared_memory_gib(gpus: int, weights_gib: float | None) -> int:

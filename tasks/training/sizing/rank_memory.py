@@ -92,7 +92,7 @@ class LearnerMemory:
         return self.weights + self.optimizer + self.reference + self.mixed
 
 
-def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = True) -> LearnerMemory:
+def estimate_learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = True) -> LearnerMemory:
     """Return the memory of a learner rank of a recipe.
 
     Args:
@@ -102,7 +102,7 @@ def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = T
     """
     learner, kl = config.learner, config.objective.kl
     zero = learner.deepspeed.get("zero_optimization", {})
-    return rank_memory(
+    return estimate_rank_memory(
         model,
         ranks=learner.ranks,
         zero_stage=learner.zero_stage,
@@ -121,7 +121,7 @@ def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = T
     )
 
 
-def rank_memory(
+def estimate_rank_memory(
     model: Architecture,
     *,
     ranks: int,
@@ -168,7 +168,7 @@ def rank_memory(
     trained = 0 if frozen else model.parameters
     live = min(model.parameters, max(live_parameters, model.largest_layer))
     recomputed = range(0, model.layers, checkpoint_every_n_layers) if checkpointing else range(0)
-    layers = _layers(model, micro_batch_tokens, recomputed)
+    layers = _list_layers(model, micro_batch_tokens, recomputed)
     # the backward pass begins with the last layer, when everything is stored
     last_recomputed = model.layers - 1 in recomputed
     of_one = max(layer.backward + (layer.stored if last_recomputed else 0) for layer in layers)
@@ -210,7 +210,7 @@ class _Layer:
     backward: float
 
 
-def _layers(model: Architecture, tokens: int, recomputed: range) -> list[_Layer]:
+def _list_layers(model: Architecture, tokens: int, recomputed: range) -> list[_Layer]:
     """Return the kinds of layers of the model: without experts, which come first, and with experts."""
     experts = model.experts
     dense = model.layers - (experts.layers if experts else 0)

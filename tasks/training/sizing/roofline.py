@@ -71,19 +71,21 @@ OTHER_FORMS = re.compile(r"PCIe|PCIE|NVL|MIG|Ti|D|Laptop|3e|64GB|144G|\d+[ACQ]")
 """Words in a GPU's name that indicate other memory, clocks or units than in `GPUS`, or a part of a GPU (MIG, vGPU)."""
 
 
-def gpu_called(name: str) -> Gpu | None:
+def find_gpu(name: str) -> Gpu | None:
     """Return the data sheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3", or None.
 
     If the name has the words of several keys, the key with the most words counts.
     """
-    words = _words(name)
+    words = _split_words(name)
     if any(map(OTHER_FORMS.fullmatch, words)):
         return None
-    known = max((key for key in GPUS if _words(key) <= words), key=lambda key: len(_words(key)), default=None)
+    known = max(
+        (key for key in GPUS if _split_words(key) <= words), key=lambda key: len(_split_words(key)), default=None
+    )
     return GPUS[known] if known else None
 
 
-def _words(name: str) -> set[str]:
+def _split_words(name: str) -> set[str]:
     return set(re.split(r"[\s-]+", name))
 
 
@@ -106,7 +108,7 @@ class Experts:
     shared: int = 0
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Experts | None:
+    def from_config(cls, config: Mapping[str, Any]) -> Experts | None:
         """Read the experts from a model's `config.json` (Qwen, Mixtral and DeepSeek names), or None if it has none.
 
         Raises:
@@ -170,7 +172,7 @@ class Architecture:
     experts: Experts | None = None
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Architecture:
+    def from_config(cls, config: Mapping[str, Any]) -> Architecture:
         """Read the shape from a model's `config.json`.
 
         Raises:
@@ -198,18 +200,18 @@ class Architecture:
             window=window,
             full_layers=kinds.count("full_attention") if window else None,
             qk_norm=config.get("model_type") in ("qwen3", "qwen3_moe"),
-            experts=Experts.of(config),
+            experts=Experts.from_config(config),
         )
 
     @property
     def parameters(self) -> int:
         """Number of parameters, P."""
-        return round(self._parameters(self.experts.count if self.experts else 0))
+        return round(self._count_parameters(self.experts.count if self.experts else 0))
 
     @property
     def active_parameters(self) -> int:
         """Number of parameters used for a token: all, but only the chosen ones of a layer's experts."""
-        return round(self._parameters(self.experts.chosen if self.experts else 0))
+        return round(self._count_parameters(self.experts.chosen if self.experts else 0))
 
     @property
     def active_parameters_of_layers(self) -> int:
@@ -223,14 +225,14 @@ class Architecture:
 
     def read_parameters(self, sequences: float) -> float:
         """Return the number of parameters that a decoding step of `sequences` is expected to read (`Experts.read`)."""
-        return self._parameters(self.experts.read(sequences) if self.experts else 0)
+        return self._count_parameters(self.experts.read(sequences) if self.experts else 0)
 
-    def _parameters(self, experts: float) -> float:
+    def _count_parameters(self, experts: float) -> float:
         """Return the number of parameters, counting this number of experts in every layer with experts."""
         embeddings = self.embedding_parameters * (1 if self.tied else 2)
         mixed = self.experts.layers if self.experts else 0
         dense = (self.layers - mixed) * 3 * self.hidden * self.intermediate
-        sparse = mixed * self._mixture(experts)
+        sparse = mixed * self._count_mixture_parameters(experts)
         return self.layers * self._attention + dense + sparse + embeddings + self.hidden
 
     @property
@@ -240,7 +242,7 @@ class Architecture:
         projections = 2 * self.hidden * queries + 2 * self.hidden * keys + (queries + 2 * keys) * self.attention_bias
         return projections + 2 * self.head_size * self.qk_norm + 2 * self.hidden
 
-    def _mixture(self, experts: float) -> float:
+    def _count_mixture_parameters(self, experts: float) -> float:
         """Return the number of parameters of a layer's router, of this number of experts, and of the shared MLP."""
         if self.experts is None:
             return 0
@@ -250,7 +252,7 @@ class Architecture:
     def largest_layer(self) -> int:
         """Number of parameters of the largest layer."""
         mlp = 3 * self.hidden * self.intermediate if self.experts is None or self.experts.layers < self.layers else 0
-        mixture = self._mixture(self.experts.count) if self.experts else 0
+        mixture = self._count_mixture_parameters(self.experts.count) if self.experts else 0
         return self._attention + round(max(mlp, mixture))
 
     @property
@@ -258,16 +260,16 @@ class Architecture:
         """Number of parameters of the largest layer, or of the embedding if that is larger."""
         return max(self.largest_layer, self.embedding_parameters)
 
-    def attended(self, context: float) -> float:
+    def count_attended(self, context: float) -> float:
         """Return how many of `context` tokens a layer attends to and has in its cache, averaged over layers."""
         if self.window is None or self.full_layers is None:
             return context
         windowed = self.layers - self.full_layers
         return (self.full_layers * context + windowed * min(context, self.window)) / self.layers
 
-    def kv_cache(self, context: float) -> float:
+    def compute_kv_cache_bytes(self, context: float) -> float:
         """Return the bytes of the KV cache of a sequence of `context` tokens."""
-        return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT * self.attended(context)
+        return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT * self.count_attended(context)
 
     @property
     def flops_of_a_pair(self) -> int:
@@ -282,7 +284,7 @@ class Architecture:
 
         It is 2 for each parameter used and, for attention, 4 for each layer, unit of width and position.
         """
-        return 2 * self.active_parameters + self.layers * self.flops_of_a_pair * self.attended(context)
+        return 2 * self.active_parameters + self.layers * self.flops_of_a_pair * self.count_attended(context)
 
 
 _QWEN3_EXPERTS = Experts(layers=48, count=128, chosen=8, intermediate=768)
@@ -308,7 +310,7 @@ def learner_mfu(model: Architecture) -> float:
     return next(mfu for most, mfu in LEARNER_MFU.items() if model.parameters <= most)
 
 
-def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:
+def read_architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:
     """Return the shape of the model that a recipe names, or the shape in a `config.json`.
 
     Raises:
@@ -318,7 +320,7 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
         config = Path(source["path"]) / "config.json"
     if config is not None:
         try:
-            return Architecture.of(json.loads(config.read_text()))
+            return Architecture.from_config(json.loads(config.read_text()))
         except (OSError, ValueError, KeyError) as error:
             raise ShapeError(f"{config} is not the config.json of a decoder that can be planned: {error!r}") from None
     name = str(source.get("name") or source.get("file") or "").rpartition("/")[2]
@@ -328,15 +330,15 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
     raise ShapeError(f"the shape of {name or 'this model'} is not known: give its config.json by --config")
 
 
-def known_architecture(folder: Path) -> Architecture | None:
+def find_architecture(folder: Path) -> Architecture | None:
     """Return the shape of the model in a folder, or None if `Architecture` cannot describe it."""
     try:
-        return architecture({"kind": "folder", "path": folder}, None)
+        return read_architecture({"kind": "folder", "path": folder}, None)
     except ShapeError:
         return None
 
 
-def tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
+def compute_tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
     """Return the mean number of tokens before a token of a response, in prompt and response.
 
     Args:
@@ -349,7 +351,7 @@ def tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
     return before / total
 
 
-def kv_room(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
+def compute_kv_room(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
     """Return the number of bytes for the KV cache of one engine on `gpus`, below 0 if not even the weights fit."""
     return gpus * gpu.memory * utilization - WEIGHT * model.parameters
 
@@ -364,12 +366,12 @@ def decode_seconds(
     fewer.
     """
     bandwidth, flops = gpus * gpu.bandwidth * efficiency, gpus * gpu.flops * efficiency
-    reading = model.kv_cache(context) / bandwidth
+    reading = model.compute_kv_cache_bytes(context) / bandwidth
     weights = WEIGHT * model.read_parameters(sequences) / bandwidth
     return weights, max(reading, model.forward_flops(context) / flops)
 
 
-def learner_tokens_per_second(
+def estimate_learner_tokens_per_second(
     model: Architecture,
     gpu: Gpu,
     *,
@@ -390,7 +392,7 @@ def learner_tokens_per_second(
     return ranks * gpu.flops * mfu / (passes * model.forward_flops(context))
 
 
-def model_flops_utilization(
+def compute_flops_utilization(
     tokens_per_second: float,
     model: Architecture,
     gpu: Gpu,
@@ -411,7 +413,7 @@ def model_flops_utilization(
     return passes * model.forward_flops(context) * tokens_per_second / (gpus * gpu.flops)
 
 
-def model_bandwidth_utilization(
+def compute_bandwidth_utilization(
     tokens_per_second: float, model: Architecture, gpu: Gpu, *, gpus: int, sequences: float, context: float
 ) -> float:
     """Return the MBU: bytes that decoding must read, divided by the GPUs' peak (Databricks 2023).
@@ -420,5 +422,5 @@ def model_bandwidth_utilization(
     and the KV cache of all sequences.
     """
     steps = tokens_per_second / sequences
-    read = WEIGHT * model.read_parameters(sequences) + sequences * model.kv_cache(context)
+    read = WEIGHT * model.read_parameters(sequences) + sequences * model.compute_kv_cache_bytes(context)
     return steps * read / (gpus * gpu.bandwidth)

@@ -40,7 +40,7 @@ class Alarm:
     advice: str
     first_step: int = 0
 
-    def rings(self, value: float, threshold: float) -> bool:
+    def is_ringing(self, value: float, threshold: float) -> bool:
         """Return True if `value` is on the wrong side of `threshold`."""
         return value > threshold if self.when == "above" else value < threshold
 
@@ -191,7 +191,7 @@ class Watch:
             value = statistics.fmean(values)
             step = int(metrics["step"])
             full = len(values) == self._config.window and step >= alarm.first_step
-            if full and alarm.rings(value, threshold):
+            if full and alarm.is_ringing(value, threshold):
                 ringing += 1
                 self._warn(alarm, step, value, threshold)
             else:
@@ -200,13 +200,13 @@ class Watch:
 
     def _take(self, metrics: Mapping[str, float]) -> set[str]:
         """Add the watched metrics of a step to the recent ones, and return their names."""
-        seen = {**metrics, **self._derived(metrics)}
+        seen = {**metrics, **self._compute_derived(metrics)}
         taken = {alarm.metric for alarm in ALARMS} & set(seen)
         for name in taken:
             self._recent.setdefault(name, deque(maxlen=self._config.window)).append(seen[name])
         return taken
 
-    def _derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def _compute_derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the ratios that alarms watch, relative to earlier steps or to everything that was sampled."""
         ratios = {}
         if groups := metrics.get("groups", 0.0):

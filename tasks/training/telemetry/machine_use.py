@@ -15,9 +15,9 @@ from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.metric import Metric
 from tasks.training.sizing.roofline import (
     Architecture,
-    gpu_called,
-    model_bandwidth_utilization,
-    tokens_before,
+    compute_bandwidth_utilization,
+    compute_tokens_before,
+    find_gpu,
 )
 from tasks.verifiers.registry import CHAT, REWARD_MODEL
 
@@ -95,29 +95,29 @@ class MachineUse:
         """
         decoding = [slot.take_decoding() for slot in slots]
         lengths = [(len(g.prompt.token_ids), len(c.token_ids)) for g in batch for c in g.completions]
-        mbu = self._mbu(config, decoding, lengths)
+        mbu = self._compute_mbu(config, decoding, lengths)
         return {
             **({} if mbu is None else {"engines_mbu": mbu}),
-            **self._shares(config, step),
+            **self._compute_shares(config, step),
             "static_batching_waste": static_batching_waste([response for _, response in lengths], config),
         }
 
-    def _mbu(
+    def _compute_mbu(
         self, config: TrainingConfig, decoding: Sequence[Decoding], lengths: Sequence[tuple[int, int]]
     ) -> float | None:
         engine = config.actors.engine
         if self.shape is None or engine.dtype == "float32" or any(name in engine.vllm for name in QUANTIZED):
             return None
-        known = [(work, gpu_called(work.gpu)) for work in decoding if work.tokens]
+        known = [(work, find_gpu(work.gpu)) for work in decoding if work.tokens]
         rates = [
-            model_bandwidth_utilization(
+            compute_bandwidth_utilization(
                 work.tokens / work.busy_seconds,
                 self.shape,
                 gpu,
                 gpus=engine.gpus,
                 # each replica of a data parallel engine reads the weights separately, for its sequences
                 sequences=work.sequences / engine.replicas,
-                context=tokens_before(lengths),
+                context=compute_tokens_before(lengths),
             )
             for work, gpu in known
             if gpu
@@ -125,7 +125,7 @@ class MachineUse:
         busy = [work.busy_seconds for work, gpu in known if gpu]
         return statistics.fmean(rates, weights=busy) if rates else None
 
-    def _shares(self, config: TrainingConfig, step: Mapping[str, float]) -> dict[str, float]:
+    def _compute_shares(self, config: TrainingConfig, step: Mapping[str, float]) -> dict[str, float]:
         seconds, learner, actors = step["step_seconds"], config.learner, config.actors
         engines = actors.count * (actors.engine.gpus if self.gpu else actors.cpus)
         ranks = learner.ranks * (1 if self.gpu else learner.cpus)
@@ -167,7 +167,7 @@ def static_batching_waste(lengths: Sequence[int], config: TrainingConfig) -> flo
     return 1 - sum(lengths) / taken if taken else 0.0
 
 
-def judging_cost(rows: Sequence[Mapping[str, float]]) -> float:
+def compute_judging_cost(rows: Sequence[Mapping[str, float]]) -> float:
     """Return the cost of the LLM judge's tokens over a run's steps, in the currency of its prices.
 
     The judge's counter restarts from 0 with each attempt and with each new reward process.
@@ -180,7 +180,7 @@ def judging_cost(rows: Sequence[Mapping[str, float]]) -> float:
     return total
 
 
-def use_of_machines(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def compute_machine_use(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the means of `MACHINES` and of the idle shares over a run, weighted by the duration of steps."""
     names = [*(metric.name for metric in MACHINES), "learner_idle", "actors_idle"]
     recorded = {name: [row for row in rows if row.get(name) is not None] for name in names}

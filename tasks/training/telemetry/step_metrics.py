@@ -87,7 +87,7 @@ TRAINED = (
     ),
     Metric("staleness_max", "versions", "the largest of these ages"),
 )
-"""Metrics of the batch that the step trained on (`batch_metrics`)."""
+"""Metrics of the batch that the step trained on (`compute_batch_metrics`)."""
 
 
 @dataclass
@@ -165,7 +165,7 @@ class StepCounters:
                 else {}
             ),
             **rewards,
-            **_by_name(self.rewards),
+            **_compute_reward_metrics(self.rewards),
             **({"sampling_rounds": self.rounds} if self.rounds is not None else {}),
             **({"replayed_groups": self.replayed_groups} if self.replayed_groups is not None else {}),
             "groups": self.judged_groups,
@@ -193,7 +193,7 @@ class StepCounters:
         }
 
 
-def _by_name(rewards: dict[str, list[float]]) -> dict[str, float]:
+def _compute_reward_metrics(rewards: dict[str, list[float]]) -> dict[str, float]:
     figures = {}
     for name, values in sorted(rewards.items()):
         figures[f"rewards/{name}/mean"] = statistics.fmean(values)
@@ -201,7 +201,7 @@ def _by_name(rewards: dict[str, list[float]]) -> dict[str, float]:
     return figures
 
 
-def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
+def compute_batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
     """Return the metrics of `TRAINED` for the step that started at policy `version` and trained on `batch`."""
     completions = [completion for group in batch for completion in group.completions]
     passed = [passed for group in batch for passed in group.passed]
@@ -217,14 +217,14 @@ def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
         "response_length_p50": quantiles[49],
         "response_length_p99": quantiles[98],
         **{f"response_length_{name}": statistics.fmean(part) for name, part in by_correctness.items() if part},
-        **_episodes(completions),
+        **_compute_episode_metrics(completions),
         "truncated": statistics.fmean(completion.truncated for completion in completions),
         "staleness": statistics.fmean(staleness),
         "staleness_max": max(staleness),
     }
 
 
-def _episodes(completions: Sequence[Completion]) -> dict[str, float]:
+def _compute_episode_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     episodes = [completion for completion in completions if completion.is_episode]
     if not episodes:
         return {}
@@ -237,6 +237,6 @@ def _episodes(completions: Sequence[Completion]) -> dict[str, float]:
     }
 
 
-def note(metrics: Mapping[str, float]) -> str:
+def format_note(metrics: Mapping[str, float]) -> str:
     """Return the text next to a progress bar: the step's reward, or an empty string if no response could be scored."""
     return f"reward {metrics['reward']:.2f}" if "reward" in metrics else ""

@@ -44,7 +44,7 @@ class TrackerError(MistakeError):
 class Tracker(Protocol):
     """A client of one tracking service (Weights & Biases, MLflow), for one run."""
 
-    def next_step(self) -> int:
+    def find_next_step(self) -> int:
         """Return the first step that the service has not received."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
@@ -70,7 +70,7 @@ class WandbTracker:
             settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
         )
 
-    def next_step(self) -> int:
+    def find_next_step(self) -> int:
         return self._run.step if self._run.resumed else 0
 
     def log(self, metrics: dict[str, float], step: int) -> None:
@@ -105,7 +105,7 @@ class MlflowTracker:
             for start in range(0, len(params), 100):  # MLflow's limit per call
                 self._client.log_batch(self._id, params=params[start : start + 100])
 
-    def next_step(self) -> int:
+    def find_next_step(self) -> int:
         histories = (self._client.get_metric_history(self._id, name) for name in self._seen)
         return max((metric.step for history in histories for metric in history), default=-1) + 1
 
@@ -152,7 +152,7 @@ def _has_wandb_key() -> bool:
 
 
 @contextlib.contextmanager
-def following(
+def follow_run(
     trackers: Sequence[str], folder: Path, config: dict[str, Any], *, flush_seconds: float = FLUSH_SECONDS
 ) -> Iterator[None]:
     """Send a run's metrics to `trackers` while the block runs, each from a separate process.
@@ -163,7 +163,7 @@ def following(
         config: the run's options, as JSON values.
         flush_seconds: seconds that a tracker has after the block to send the rest. Then its process is killed.
     """
-    processes = [_started(name, folder, config, flush_seconds) for name in dict.fromkeys(trackers)]
+    processes = [_start_tracker(name, folder, config, flush_seconds) for name in dict.fromkeys(trackers)]
     ended = b""
     try:
         yield
@@ -181,7 +181,7 @@ def following(
                 process.wait()
 
 
-def _started(name: str, folder: Path, config: dict[str, Any], flush_seconds: float) -> subprocess.Popen[bytes]:
+def _start_tracker(name: str, folder: Path, config: dict[str, Any], flush_seconds: float) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", "tasks.training.telemetry.trackers", name, str(folder), str(flush_seconds)],
         stdin=subprocess.PIPE,
@@ -237,9 +237,9 @@ def follow(name: str, folder: Path, flush_seconds: float) -> None:
     sent = folder / "trackers" / f"{name}.json"
     try:
         tracker: Tracker = TRACKERS[name](folder, config)
-        step = max(tracker.next_step(), json.loads(sent.read_text())["next_step"] if sent.exists() else 0)
+        step = max(tracker.find_next_step(), json.loads(sent.read_text())["next_step"] if sent.exists() else 0)
         sent.parent.mkdir(exist_ok=True)
-        for row in _rows(folder / "metrics.jsonl", end.came):
+        for row in _follow_rows(folder / "metrics.jsonl", end.came):
             if row["step"] >= step:
                 tracker.log({key: value for key, value in row.items() if key != "step"}, int(row["step"]))
                 step = int(row["step"]) + 1
@@ -252,7 +252,7 @@ def follow(name: str, folder: Path, flush_seconds: float) -> None:
     os._exit(0)  # does not wait for threads and exit handlers of the package
 
 
-def _rows(metrics: Path, ended: threading.Event) -> Iterator[dict[str, Any]]:
+def _follow_rows(metrics: Path, ended: threading.Event) -> Iterator[dict[str, Any]]:
     """Yield the steps in the file, including steps that are appended, until the driver has ended and all are read."""
     with metrics.open() as file:
         part = ""

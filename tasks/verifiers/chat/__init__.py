@@ -22,7 +22,7 @@ from tasks.verifiers.chat.prompts import check_ground_truth
 
 if TYPE_CHECKING:
     from tasks.verifiers.chat.judge import ChatJudge
-    from tasks.verifiers.chat.server import serving
+    from tasks.verifiers.chat.server import serve
 
 __all__ = [
     "AnyJudgeConfig",
@@ -32,10 +32,10 @@ __all__ = [
     "ServerConfig",
     "check_ground_truth",
     "make_judge",
-    "serving",
+    "serve",
 ]
 
-_LATER = {"ChatJudge": "judge", "serving": "server"}
+_LATER = {"ChatJudge": "judge", "serve": "server"}
 
 
 def make_judge(config: AnyJudgeConfig) -> Verifier:

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tasks.storage.model_folder import date_variables
+from tasks.storage.model_folder import make_date_variables
 from tasks.verifiers.chat.config import ClassifierConfig, NamedRewardModelConfig
 from tasks.verifiers.chat.endpoint import Usage
-from tasks.verifiers.chat.fitting import STEPS, smaller
+from tasks.verifiers.chat.fitting import STEPS, choose_next_length
 from tasks.verifiers.chat.judge import CONTROL
-from tasks.verifiers.chat.prompt_parts import plain, shortened
+from tasks.verifiers.chat.prompt_parts import keep_ends, make_plain
 from tasks.verifiers.scores import CannotJudge
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RewardModel:
             self._device = torch.device(accelerator.type, index)
         self._model.to(self._device).eval()
 
-    def tokenise(self, conversation: Sequence[tuple[str, str]], answer: str) -> Row:
+    def tokenize(self, conversation: Sequence[tuple[str, str]], answer: str) -> Row:
         """Return the tokens of a conversation and an answer, under the chat template or as a pair.
 
         Special tokens in the texts are broken up. The middle of the answer is removed if there would be more than
@@ -102,10 +102,10 @@ class RewardModel:
             CannotJudge: If the conversation is too long for any answer, or the chat template refuses it.
         """
         specials = sorted(self._tokenizer.added_tokens_encoder)
-        asked = [(role, plain(content, specials)) for role, content in conversation]
+        asked = [(role, make_plain(content, specials)) for role, content in conversation]
 
         def row(keep: int) -> Row:
-            text, _ = shortened(answer, keep, lambda part: plain(part, specials))
+            text, _ = keep_ends(answer, keep, lambda part: make_plain(part, specials))
             return self._row(asked, text)
 
         budget = self._config.max_tokens
@@ -117,7 +117,7 @@ class RewardModel:
         if fixed > budget:
             raise CannotJudge(f"the conversation is too long for the reward model: it accepts {budget} tokens")
         for step in range(STEPS):
-            keep = smaller(keep, len(fitted.token_ids), fixed, budget, step)
+            keep = choose_next_length(keep, len(fitted.token_ids), fixed, budget, step)
             fitted = row(keep)
             if len(fitted.token_ids) <= budget:
                 return fitted
@@ -129,14 +129,14 @@ class RewardModel:
 
         longest = max(len(row.token_ids) for row in rows)
 
-        def padded(values: Sequence[list[int]], padding: int) -> Tensor:  # [rows, longest]
+        def make_tensor(values: Sequence[list[int]], padding: int) -> Tensor:  # [rows, longest]
             return torch.tensor([[*row, *[padding] * (longest - len(row))] for row in values], device=self._device)
 
         lengths = torch.tensor([len(row.token_ids) for row in rows], device=self._device)
         mask = (torch.arange(longest, device=self._device)[None] < lengths[:, None]).long()
-        inputs = {"input_ids": padded([row.token_ids for row in rows], self._tokenizer.pad_token_id)}
+        inputs = {"input_ids": make_tensor([row.token_ids for row in rows], self._tokenizer.pad_token_id)}
         if rows[0].types is not None:
-            inputs["token_type_ids"] = padded([row.types or [] for row in rows], 0)
+            inputs["token_type_ids"] = make_tensor([row.types or [] for row in rows], 0)
         with torch.inference_mode():
             logits: Tensor = self._model(**inputs, attention_mask=mask).logits  # [rows, 1]
         return logits[:, 0].float().tolist()
@@ -144,16 +144,16 @@ class RewardModel:
     def _row(self, conversation: list[tuple[str, str]], answer: str) -> Row:
         if not self._is_pair:
             turns = [{"role": role, "content": content} for role, content in conversation]
-            return Row(self._templated([*turns, {"role": "assistant", "content": answer}]))
+            return Row(self._apply_template([*turns, {"role": "assistant", "content": answer}]))
         question = next(content for role, content in reversed(conversation) if role == "user")
         pair = self._tokenizer(question, answer)
         types = pair.get("token_type_ids")
         return Row(list(pair["input_ids"]), None if types is None else list(types))
 
-    def _templated(self, messages: list[dict[str, str]]) -> list[int]:
+    def _apply_template(self, messages: list[dict[str, str]]) -> list[int]:
         from jinja2 import TemplateError
 
-        dates = date_variables(self._tokenizer.get_chat_template())
+        dates = make_date_variables(self._tokenizer.get_chat_template())
         try:
             return list(self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **dates))
         except (TemplateError, ValueError) as error:
@@ -184,31 +184,31 @@ class Scorer:
         """Return the logit of an answer. It may be infinite or NaN.
 
         Raises:
-            CannotJudge: If `RewardModel.tokenise` raises it, the model failed, or the model was closed.
+            CannotJudge: If `RewardModel.tokenize` raises it, the model failed, or the model was closed.
         """
         if self._closed:
             raise CannotJudge(CLOSED)
         loop = asyncio.get_running_loop()
-        row = await loop.run_in_executor(self._thread, self.model.tokenise, conversation, answer)
+        row = await loop.run_in_executor(self._thread, self.model.tokenize, conversation, answer)
         if self._closed:
             raise CannotJudge(CLOSED)
         self._usage.input_tokens += len(row.token_ids)
         waiting = _Waiting(row, loop.create_future())
         self._queue.append(waiting)
         if self._at_work is None or self._at_work.done():
-            self._at_work = loop.create_task(self._work())
+            self._at_work = loop.create_task(self._score_queue())
         return await waiting.logit
 
     async def close(self) -> None:
         """End the thread. Answers that are still queued are not scored, and their calls fail."""
         self._closed = True
-        _fail(self._queue, CLOSED)
+        _reject(self._queue, CLOSED)
         self._queue.clear()
         if self._at_work is not None:
             await self._at_work
         self._thread.shutdown(wait=False)  # answers still being tokenised then raise CLOSED
 
-    async def _work(self) -> None:
+    async def _score_queue(self) -> None:
         """Score the queued answers in batches until the queue is empty."""
         loop = asyncio.get_running_loop()
         while self._queue:
@@ -220,14 +220,14 @@ class Scorer:
             try:
                 logits = await loop.run_in_executor(self._thread, self.model.logits, rows)
             except Exception as error:  # such as out of memory: every answer of the batch fails
-                _fail(batch, f"the reward model failed: {error!s:.300}")
+                _reject(batch, f"the reward model failed: {error!s:.300}")
                 continue
             for waiting, logit in zip(batch, logits, strict=True):
                 if not waiting.logit.done():
                     waiting.logit.set_result(logit)
 
 
-def _fail(batch: Sequence[_Waiting], reason: str) -> None:
+def _reject(batch: Sequence[_Waiting], reason: str) -> None:
     for waiting in batch:
         if not waiting.logit.done():
             waiting.logit.set_exception(CannotJudge(reason))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from tasks.config.connection import VARIABLE, ConnectionConfig, plain_url
+from tasks.config.connection import VARIABLE, ConnectionConfig, normalize_url
 from tasks.config.fields import HubOrFolder
 from tasks.config.loading import Config, RunTime
 
@@ -80,7 +80,7 @@ class ServerConfig(Config):
 
     @field_validator("extra_args")
     @classmethod
-    def _no_key(cls, extra_args: list[str]) -> list[str]:
+    def _check_no_key(cls, extra_args: list[str]) -> list[str]:
         if any(re.split("[= ]", argument)[0].replace("_", "-") == "--api-key" for argument in extra_args):
             raise ValueError("the server gets its own key; leave --api-key out")
         return extra_args
@@ -103,7 +103,7 @@ class _Judged(Config):
     """Digest of a local model. The pipeline sets it, so that a changed folder invalidates the cache."""
 
     @model_validator(mode="after")
-    def _rules_that_zero(self) -> Self:
+    def _check_zero_rules(self) -> Self:
         if self.injection != "zero" and self.zero_rules != list(RULES):
             raise ValueError(f"zero_rules is for injection: zero, and injection is {self.injection}")
         if not self.zero_rules:
@@ -178,15 +178,15 @@ class JudgeConfig(_Judged, ConnectionConfig):
 
     @field_validator("url")
     @classmethod
-    def _plain_url(cls, url: str | None) -> str | None:
+    def _check_url(cls, url: str | None) -> str | None:
         if url is None:
             return None
         wanted = "the base URL of an OpenAI-compatible endpoint, as in https://host/v1"
-        return plain_url(url, wanted, "api_key_env")
+        return normalize_url(url, wanted, "api_key_env")
 
     @field_validator("reference_template", "open_template")
     @classmethod
-    def _known_template(cls, name: str) -> str:
+    def _check_template(cls, name: str) -> str:
         known = sorted(path.stem for path in TEMPLATES.glob("chat_*.jinja"))
         if name not in known:
             raise ValueError(f"no such template; accepted: {', '.join(known)}")
@@ -194,12 +194,12 @@ class JudgeConfig(_Judged, ConnectionConfig):
 
     @field_validator("extra_body", mode="before")
     @classmethod
-    def _as_text(cls, extra_body: Any) -> Any:
+    def _convert_to_text(cls, extra_body: Any) -> Any:
         return json.dumps(extra_body, sort_keys=True) if isinstance(extra_body, dict) else extra_body
 
     @field_validator("extra_body")
     @classmethod
-    def _no_own_fields(cls, extra_body: str) -> str:
+    def _check_extra_fields(cls, extra_body: str) -> str:
         fields = json.loads(extra_body)
         if not isinstance(fields, dict):
             raise ValueError("must be an object")
@@ -208,7 +208,7 @@ class JudgeConfig(_Judged, ConnectionConfig):
         return extra_body
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if not self.lowest < self.highest <= self.lowest + WIDEST_SCALE:
             raise ValueError(
                 f"highest is {self.highest}, lowest is {self.lowest}; lowest must be below highest, by at most "
@@ -281,19 +281,20 @@ class RewardModelConfig(ClassifierConfig, _Judged):
 
     @field_validator("bounds")
     @classmethod
-    def _increasing(cls, bounds: list[float] | None) -> list[float] | None:
+    def _check_bounds(cls, bounds: list[float] | None) -> list[float] | None:
         if bounds is not None and not -float("inf") < bounds[0] < bounds[1] < float("inf"):
             raise ValueError("must be two finite numbers, the lower one first")
         return bounds
 
 
-def _kind(value: Any) -> Any:
+def _read_kind(value: Any) -> Any:
     if isinstance(value, dict):
         return value.get("kind", "endpoint")
     return getattr(value, "kind", None)
 
 
 AnyJudgeConfig = Annotated[
-    Annotated[JudgeConfig, Tag("endpoint")] | Annotated[RewardModelConfig, Tag("reward_model")], Discriminator(_kind)
+    Annotated[JudgeConfig, Tag("endpoint")] | Annotated[RewardModelConfig, Tag("reward_model")],
+    Discriminator(_read_kind),
 ]
 """One of the two kinds of judges; `kind` may be omitted for an endpoint."""

@@ -103,12 +103,12 @@ class Endpoint(Client):
             answer = json.loads(body)
             count, context = answer["count"], answer["max_model_len"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise self.failed("counts no tokens: its answer differs from vLLM's") from None
+            raise self.make_error("counts no tokens: its answer differs from vLLM's") from None
         if not (isinstance(count, int) and isinstance(context, int) and count >= 0 and context > 0):
-            raise self.failed("counts no tokens: its answer contains no numbers")
+            raise self.make_error("counts no tokens: its answer contains no numbers")
         return count, context
 
-    def without_key(self, text: str) -> str:
+    def remove_key(self, text: str) -> str:
         """Return a text from the endpoint with any quoted API key replaced by `[key]`."""
         return text if self._key is None else text.replace(self._key.get_secret_value(), "[key]")
 

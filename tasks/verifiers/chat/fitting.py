@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.chat.endpoint import Endpoint
-from tasks.verifiers.chat.prompt_parts import cut
+from tasks.verifiers.chat.prompt_parts import split_middle
 from tasks.verifiers.chat.prompts import Prompt
 from tasks.verifiers.chat.tokenizer import load_tokenizer
 from tasks.verifiers.scores import CannotJudge
@@ -31,7 +31,7 @@ STEPS = 32
 logger = logging.getLogger(__name__)
 
 
-def smaller(keep: int, tokens: int, fixed: int, budget: int, step: int) -> int:
+def choose_next_length(keep: int, tokens: int, fixed: int, budget: int, step: int) -> int:
     """Return the number of bytes of an answer to try next, after `keep` bytes gave a prompt with too many tokens.
 
     Args:
@@ -67,7 +67,9 @@ class Context:
         )
         self._endpoint_counts: bool | None = None  # None if it was not requested yet
 
-    async def fitted(self, render: Callable[[int, int], Prompt], answer: str, deadline: float) -> tuple[Prompt, int]:
+    async def fit_answer(
+        self, render: Callable[[int, int], Prompt], answer: str, deadline: float
+    ) -> tuple[Prompt, int]:
         """Return the prompt with as much of the answer as fits, and the number of bytes of the answer in it.
 
         Args:
@@ -98,11 +100,11 @@ class Context:
                 f"{budget} with the {self._config.max_tokens} of a judgement"
             )
         for step in range(STEPS):
-            keep = smaller(keep, tokens, fixed, budget, step)
+            keep = choose_next_length(keep, tokens, fixed, budget, step)
             tokens = await self._count(render(keep, 0).text, deadline)
             if tokens <= budget:
                 break
-        return render(keep, await self._omitted(answer, keep, deadline)), keep
+        return render(keep, await self._count_omitted(answer, keep, deadline)), keep
 
     @property
     def _counts_tokens(self) -> bool:
@@ -111,9 +113,9 @@ class Context:
     def _budget(self, context: int) -> int:
         return context - self._config.max_tokens - CHAT_TEMPLATE_TOKENS
 
-    async def _omitted(self, answer: str, keep: int, deadline: float) -> int:
+    async def _count_omitted(self, answer: str, keep: int, deadline: float) -> int:
         """Return the number of tokens of the omitted middle, or 0 if only its bytes could be counted."""
-        _, gap, _ = cut(answer, keep)
+        _, gap, _ = split_middle(answer, keep)
         if not self._counts_tokens or len(gap) > MOST_COUNTED:
             return 0
         return await self._count(gap, deadline)

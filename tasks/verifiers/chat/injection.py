@@ -12,7 +12,7 @@ import re
 import unicodedata
 
 from tasks.verifiers.chat.config import Rule
-from tasks.verifiers.chat.prompt_parts import decoded, visible
+from tasks.verifiers.chat.prompt_parts import find_encoded_text, remove_invisible
 
 _W = r"(?:[\w'\u2019/+-]+[ ,:]+)"  # a word within a sentence
 _MACHINE = r"(?:(?:llm|ai|language model)[ -](?:judge|grader|evaluator)|(?:reward|grading|judge) (?:model|system|bot))"
@@ -137,14 +137,14 @@ _TAGS = {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}
 
 def find_injections(answer: str, conversation: str = "") -> list[Rule]:
     """Return the names of the rules that match `answer` but not `conversation`, in the order of the rules."""
-    texts = [_normal(answer), *(_normal(content) for _, content in decoded(visible(answer)))]
-    context = _normal(conversation)
+    texts = [_normalize(answer), *(_normalize(content) for _, content in find_encoded_text(remove_invisible(answer)))]
+    context = _normalize(conversation)
     return [
         name for name, rule in _RULES.items() if any(map(rule.search, texts)) and not (context and rule.search(context))
     ]
 
 
-def _normal(text: str) -> str:
+def _normalize(text: str) -> str:
     """Return the text as a reader would see it: invisible letters made visible, width and case variants unified."""
-    shown = visible(text.translate(_TAGS))
+    shown = remove_invisible(text.translate(_TAGS))
     return " ".join(unicodedata.normalize("NFKC", shown).casefold().split())

@@ -4,8 +4,8 @@ An answer cannot avoid its grade by breaking the judge. If the judge has not gra
 a grade, no text, an end before the grade, a refusal because of length or content), the judge must grade another answer
 to the same question, `CONTROL`. If that succeeds, the answer is at fault and scores 0. If not, the conversation, the
 reference or the judge is at fault, and the result is an error. Any other failure of the judge (no connection, 5xx, a
-body that is not a completion, a timeout) is an error without this check. `settled` and `CONTROL` are also used for
-reward models.
+body that is not a completion, a timeout) is an error without this check. `prepare_answer` and `CONTROL` are also used
+for reward models.
 
     answer ──► graded? ── yes ──────────────────────────────► its grade
                   └─ no ──► is CONTROL graded? ── yes ──────► 0
@@ -24,16 +24,16 @@ from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig
 from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.fitting import Context
 from tasks.verifiers.chat.injection import find_injections
-from tasks.verifiers.chat.pairwise import PairwiseJudge, scored
-from tasks.verifiers.chat.prompt_parts import shortened
+from tasks.verifiers.chat.pairwise import PairwiseJudge, make_score
+from tasks.verifiers.chat.prompt_parts import keep_ends
 from tasks.verifiers.chat.prompts import Prompt, check_ground_truth, is_pairwise, render, turns
 from tasks.verifiers.chat.reading import (
     Judgement,
     NoCompletion,
     NoJudgement,
+    build_response_format,
     read_completion,
     read_usage,
-    response_format,
 )
 from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, Score
@@ -49,7 +49,7 @@ Prompts = Callable[[str, int, int], Prompt]
 """A function that renders the prompt, given the answer, the bytes of it to show, and the number of omitted tokens."""
 
 
-def settled(
+def prepare_answer(
     config: JudgeConfig | RewardModelConfig, usage: Usage, response: Any, messages: Any
 ) -> tuple[str, str, Score | None]:
     """Prepare an answer for a judge, and score it if no judge is needed.
@@ -69,7 +69,7 @@ def settled(
         return answer, "", Score(0.0, False, "empty response")
     if config.injection == "off":
         return answer, "", None
-    tried = find_injections(shortened(answer, config.max_response_chars)[0], conversation)
+    tried = find_injections(keep_ends(answer, config.max_response_chars)[0], conversation)
     if not tried:
         return answer, "", None
     usage.injections += 1
@@ -105,10 +105,10 @@ class ChatJudge:
                 refuses, fails or is too slow; or if the judge grades neither the answer nor `CONTROL`.
         """
         check_ground_truth(verifier, ground_truth)
-        answer, note, score = settled(self._config, self._usage, response, messages)
+        answer, note, score = prepare_answer(self._config, self._usage, response, messages)
         if is_pairwise(ground_truth):
             if score is not None:
-                return scored(score.value, answer, score.detail)
+                return make_score(score.value, answer, score.detail)
             return await self._pairwise.compare(answer, note, ground_truth, messages)
         if score is not None:
             return score
@@ -134,7 +134,7 @@ class ChatJudge:
 
     def usage(self) -> dict[str, float]:
         """Return the counters of requests, tokens and flagged answers so far, by name."""
-        return self._usage.as_dict()
+        return self._usage.to_dict()
 
     async def _judged(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
         """Return the judgement of an answer, or the reason why the judge did not grade it although it grades `CONTROL`.
@@ -142,20 +142,20 @@ class ChatJudge:
         Raises:
             CannotJudge: If the judge does not grade `CONTROL` either.
         """
-        judgement = await self._graded(prompt, answer, deadline)
+        judgement = await self._ask_judgement(prompt, answer, deadline)
         if isinstance(judgement, str):
-            control = await self._graded(prompt, CONTROL, deadline)
+            control = await self._ask_judgement(prompt, CONTROL, deadline)
             if isinstance(control, str):
-                raise self._endpoint.failed(f"gave no judgement, of another answer neither, at last: {control}")
+                raise self._endpoint.make_error(f"gave no judgement, of another answer neither, at last: {control}")
         return judgement
 
-    async def _graded(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
+    async def _ask_judgement(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
         """Return the judgement of an answer cut to the judge's context, or the reason why there is none.
 
         If the judge refuses the prompt because of its length, the answer is cut once more.
         """
         whole = min(len(answer.encode("utf-8", "surrogatepass")), self._config.max_response_chars)
-        fitted, shown = await self._context.fitted(partial(prompt, answer), answer, deadline)
+        fitted, shown = await self._context.fit_answer(partial(prompt, answer), answer, deadline)
         self._usage.shortened += shown < whole
         try:
             return await self._read(fitted, deadline)
@@ -182,15 +182,15 @@ class ChatJudge:
             except NoJudgement as problem:
                 reason = problem
         if isinstance(reason, NoCompletion):
-            raise self._endpoint.failed(f"failed {config.judgement_retries + 1} times, at last: {reason}")
-        return self._endpoint.without_key(str(reason))
+            raise self._endpoint.make_error(f"failed {config.judgement_retries + 1} times, at last: {reason}")
+        return self._endpoint.remove_key(str(reason))
 
     def _fields(self, attempt: int) -> dict[str, Any]:
         config = self._config
         temperature = config.temperature if attempt == 0 else config.retry_temperature
         stated = {"temperature": temperature, "seed": None if config.seed is None else config.seed + attempt}
         return {
-            "response_format": response_format(config.lowest, config.highest, config.reasons),
+            "response_format": build_response_format(config.lowest, config.highest, config.reasons),
             config.max_tokens_field: config.max_tokens,
             **{name: value for name, value in stated.items() if value is not None},
         }

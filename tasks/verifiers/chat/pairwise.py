@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
-from tasks.verifiers.chat.prompt_parts import shortened, visible
-from tasks.verifiers.chat.prompts import template, turns
-from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, parsed, read_usage
+from tasks.verifiers.chat.prompt_parts import keep_ends, remove_invisible
+from tasks.verifiers.chat.prompts import load_template, turns
+from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, parse_json, read_usage
 from tasks.verifiers.scores import CannotJudge, Reward, Score
 
 TEMPLATE = "pairwise.v1"
@@ -44,7 +44,7 @@ class Pair(NamedTuple):
     first: bool
 
 
-def pair(answer: str, reference: str, messages: Messages | None, *, seed: int | None, most: int) -> Pair:
+def build_pair(answer: str, reference: str, messages: Messages | None, *, seed: int | None, most: int) -> Pair:
     """Return the question about an answer and a reference.
 
     Args:
@@ -60,16 +60,20 @@ def pair(answer: str, reference: str, messages: Messages | None, *, seed: int | 
     spoken = [content for role, content in turns(messages) if role != "system"]
     if len(spoken) != 1:
         raise CannotJudge(f"answers to one instruction are compared, and the conversation has {len(spoken)} turns")
-    first = stands_first(spoken[0], seed)
-    texts = [shortened(visible(text), most)[0] for text in (answer, reference)]
-    filled: Any = template(TEMPLATE).make_module(
-        {"instruction": visible(spoken[0]), "first": texts[0 if first else 1], "second": texts[1 if first else 0]}
+    first = is_shown_first(spoken[0], seed)
+    texts = [keep_ends(remove_invisible(text), most)[0] for text in (answer, reference)]
+    filled: Any = load_template(TEMPLATE).make_module(
+        {
+            "instruction": remove_invisible(spoken[0]),
+            "first": texts[0 if first else 1],
+            "second": texts[1 if first else 0],
+        }
     )
     shown = [{"role": "system", "content": str(filled.system)}, {"role": "user", "content": str(filled.user)}]
     return Pair(shown, first)
 
 
-def stands_first(instruction: str, seed: int | None) -> bool:
+def is_shown_first(instruction: str, seed: int | None) -> bool:
     """Return True if the answer is shown first. This is a hash of instruction and seed, True for half of them."""
     return hashlib.sha256(f"{seed}\n{instruction}".encode("utf-8", "surrogatepass")).digest()[0] % 2 == 0
 
@@ -86,7 +90,7 @@ def read_preference(body: bytes, *, first: bool) -> float:
         NoJudgement: If neither name is among the likeliest tokens.
     """
     try:
-        likeliest = parsed(body, "the endpoint's answer")["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        likeliest = parse_json(body, "the endpoint's answer")["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         logprobs = {one["token"]: float(one["logprob"]) for one in likeliest if one["token"] in NAMES}
     except (NoJudgement, TypeError, KeyError, IndexError, ValueError):
         raise NoCompletion("the endpoint's answer has no log-probabilities of its first token") from None
@@ -97,7 +101,7 @@ def read_preference(body: bytes, *, first: bool) -> float:
     return chances[0 if first else 1] / sum(chances)
 
 
-def scored(value: float, answer: str, detail: str) -> Score:
+def make_score(value: float, answer: str, detail: str) -> Score:
     """Return the score of a preference; the answer passes if it is preferred."""
     rewards = (Reward(PREFERENCE, 1.0, value), Reward(CHARACTERS, 0.0, float(len(answer))))
     return Score(value, value > 1 / 2, detail, rewards=rewards)
@@ -125,26 +129,28 @@ class PairwiseJudge:
             CannotJudge: If the conversation has several turns; if the endpoint refuses, fails, is too slow or returns
                 no log-probabilities; or if the judge compares neither the answer nor `CONTROL`.
         """
-        asked = partial(self._preferred, answer, truth["reference"], messages)
+        asked = partial(self._judge_preference, answer, truth["reference"], messages)
         value = await self._endpoint.judgement(asked)
         if isinstance(value, str):
             self._usage.ungraded += 1
-            return scored(0.0, answer, f"{note}the judge compares another answer here, and not this one: {value}")
-        return scored(value, answer, f"{note}preferred to the reference with a probability of {value:.3f}")
+            return make_score(0.0, answer, f"{note}the judge compares another answer here, and not this one: {value}")
+        return make_score(value, answer, f"{note}preferred to the reference with a probability of {value:.3f}")
 
-    async def _preferred(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
+    async def _judge_preference(
+        self, answer: str, reference: str, messages: Messages | None, deadline: float
+    ) -> float | str:
         """Return the preference for an answer, or the reason why the judge compares `CONTROL` but not this answer."""
         value = await self._asked(answer, reference, messages, deadline)
         if isinstance(value, str):
             control = await self._asked(CONTROL, reference, messages, deadline)
             if isinstance(control, str):
-                raise self._endpoint.failed(f"has no preference, for another answer neither, at last: {control}")
+                raise self._endpoint.make_error(f"has no preference, for another answer neither, at last: {control}")
         return value
 
     async def _asked(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
         """Send the question, with retries after answers without a preference; return it or the last problem."""
         config = self._config
-        question = pair(answer, reference, messages, seed=config.seed, most=config.max_response_chars)
+        question = build_pair(answer, reference, messages, seed=config.seed, most=config.max_response_chars)
         fields = {**FIELDS, config.max_tokens_field: TOKENS}
         reason: NoJudgement | None = None
         for attempt in range(config.judgement_retries + 1):
@@ -158,7 +164,7 @@ class PairwiseJudge:
             except NoJudgement as problem:
                 reason = problem
         if isinstance(reason, NoCompletion):
-            raise self._endpoint.failed(f"failed {config.judgement_retries + 1} times, at last: {reason}")
+            raise self._endpoint.make_error(f"failed {config.judgement_retries + 1} times, at last: {reason}")
         return str(reason)
 
     def _count(self, body: bytes) -> None:

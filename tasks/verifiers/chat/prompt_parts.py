@@ -1,8 +1,8 @@
 """Escapes texts for a judge's prompt, so that a text can neither end its block in the prompt nor imitate a message.
 
-`plain` is for all texts: it removes invisible characters, and breaks up the special tokens of chat formats, which a
-server's tokenizer would otherwise parse as real special tokens. `quoted` is for the answer, the only text that would
-benefit from being read as instructions: lines that start a message, a section of the prompt or a delimiter become
+`make_plain` is for all texts: it removes invisible characters, and breaks up the special tokens of chat formats, which
+a server's tokenizer would otherwise parse as real special tokens. `escape_answer` is for the answer, the only text that
+would benefit from being read as instructions: lines that start a message, a section of the prompt or a delimiter become
 quotations, and text that could be read as a judgement is renamed. Both leave ordinary prose, code and markup unchanged.
 """
 
@@ -79,7 +79,7 @@ class Material:
     omitted_tokens: int = 0
 
 
-def material(name: str, text: str, basis: object, omitted: int = 0, omitted_tokens: int = 0) -> Material:
+def make_material(name: str, text: str, basis: object, omitted: int = 0, omitted_tokens: int = 0) -> Material:
     """Return the already escaped `text` as the block `name`, with a mark that depends on `basis`.
 
     The mark is a digest of the judged texts, not a random number. Equal judgements therefore have equal prompts, in
@@ -100,7 +100,7 @@ def mark(basis: object, text: str) -> str:
             return digest[:16]
 
 
-def cut(text: str, most: int) -> tuple[str, str, str]:
+def split_middle(text: str, most: int) -> tuple[str, str, str]:
     """Split a text into its first `most` / 2 bytes of UTF-8, the middle, and its last `most` / 2 bytes.
 
     A text that is short enough is returned whole as the first part. The unit is bytes because a context is counted in
@@ -119,7 +119,7 @@ def cut(text: str, most: int) -> tuple[str, str, str]:
     return head, gap, tail
 
 
-def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[str, int]:
+def keep_ends(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[str, int]:
     """Return the two ends of a text with a line about the gap between them, and the number of characters removed.
 
     Args:
@@ -127,13 +127,13 @@ def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[s
         most: maximum bytes of UTF-8 to keep.
         safe: escapes each end, but not the line about the gap, so it can escape imitations of that line.
     """
-    head, gap, tail = cut(text, most)
+    head, gap, tail = split_middle(text, most)
     if not gap:
         return safe(head), 0
     return f"{safe(head)}\n[... {len(gap)} characters left out here ...]\n{safe(tail)}", len(gap)
 
 
-def visible(text: str) -> str:
+def remove_invisible(text: str) -> str:
     """Return the text without invisible characters: controls, bidirectional overrides, zero-width characters, tags.
 
     Joiners are kept next to a non-ASCII character, because scripts and emoji need them. A lone surrogate cannot be sent
@@ -142,32 +142,32 @@ def visible(text: str) -> str:
     text = _LINE_ENDS.sub("\n", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    shown = "".join(character for character in text if not _invisible(character))
+    shown = "".join(character for character in text if not _is_invisible(character))
     return re.sub(f"(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]+|[{_JOINERS}]+(?![^\x00-\x7f{_JOINERS}])", "", shown)
 
 
-def plain(text: str, tokens: Iterable[str] = ()) -> str:
+def make_plain(text: str, tokens: Iterable[str] = ()) -> str:
     """Return the visible text with a space inside each special token.
 
     Args:
         text: the text.
         tokens: additional special tokens, from a known tokenizer.
     """
-    text = _TOKENS.sub(lambda opening: opening[0] + " ", visible(text))
+    text = _TOKENS.sub(lambda opening: opening[0] + " ", remove_invisible(text))
     for token in tokens:
         if len(token) > 1:  # a token of one character cannot be split
             text = text.replace(token, f"{token[0]} {token[1:]}")
     return text
 
 
-def quoted(text: str) -> str:
-    """Return an answer like `plain`, escaped so that no line reads as a message, a delimiter or a judgement."""
-    text = plain(_without_encoded_judgements(visible(text)))
+def escape_answer(text: str) -> str:
+    """Return an answer like `make_plain`, escaped so that no line reads as a message, a delimiter or a judgement."""
+    text = make_plain(_remove_encoded_judgements(remove_invisible(text)))
     text = _MESSAGE_LINES.sub("> ", text)
     return _SCORE_KEYS.sub("quoted ", _ESCAPED_LETTERS.sub(r"\\ ", text))
 
 
-def decoded(text: str) -> Iterator[tuple[re.Match[str], str]]:
+def find_encoded_text(text: str) -> Iterator[tuple[re.Match[str], str]]:
     """Yield each base64 run in a text that decodes to readable text, with the decoded text."""
     for run in _BASE64.finditer(text):
         letters = run[0].rstrip("=").replace("-", "+").replace("_", "/")
@@ -179,16 +179,16 @@ def decoded(text: str) -> Iterator[tuple[re.Match[str], str]]:
             yield run, content
 
 
-def _without_encoded_judgements(text: str) -> str:
+def _remove_encoded_judgements(text: str) -> str:
     pieces, position = [], 0
-    for run, content in decoded(text):
+    for run, content in find_encoded_text(text):
         if _SPEAKS_OF_SCORE.search(content):
             pieces += [text[position : run.start()], "[encoded text left out]"]
             position = run.end()
     return "".join([*pieces, text[position:]])
 
 
-def _invisible(character: str) -> bool:
+def _is_invisible(character: str) -> bool:
     if character.isprintable() and character not in _BLANKS:
         return 0xE0100 <= ord(character) <= 0xE01EF
     if character in "\n\t" or character in _JOINERS:

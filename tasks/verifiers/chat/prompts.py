@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tasks.verifiers.chat.config import TEMPLATES, JudgeConfig
-from tasks.verifiers.chat.prompt_parts import Material, mark, material, plain, quoted, shortened
+from tasks.verifiers.chat.prompt_parts import Material, escape_answer, keep_ends, make_material, make_plain, mark
 from tasks.verifiers.scores import CannotJudge, GroundTruthError
 
 if TYPE_CHECKING:
@@ -104,24 +104,24 @@ def render(
         GroundTruthError: If the ground truth is not valid for the verifier.
     """
     check_ground_truth(verifier, ground_truth)
-    conversation = _conversation(turns(messages))
+    conversation = _render_conversation(turns(messages))
     blocks = {"conversation": conversation}
     name = config.open_template
     if verifier == WITH_REFERENCE:
         name = config.reference_template
-        text, omitted = shortened(ground_truth["reference"], config.max_response_chars, plain)
-        blocks["reference"] = material("reference", text, ["reference", conversation.mark, text], omitted)
-    text, omitted = shortened(answer, config.max_response_chars if most is None else most, quoted)
+        text, omitted = keep_ends(ground_truth["reference"], config.max_response_chars, make_plain)
+        blocks["reference"] = make_material("reference", text, ["reference", conversation.mark, text], omitted)
+    text, omitted = keep_ends(answer, config.max_response_chars if most is None else most, escape_answer)
     seen = [verifier, *(block.mark for block in blocks.values()), text]
-    blocks["answer"] = material("answer", text, ["answer", *seen], omitted, omitted_tokens)
-    filled: Any = template(name).make_module(
+    blocks["answer"] = make_material("answer", text, ["answer", *seen], omitted, omitted_tokens)
+    filled: Any = load_template(name).make_module(
         {"lowest": config.lowest, "highest": config.highest, "reasons": config.reasons, **blocks}
     )
     return Prompt(system=str(filled.system), user=str(filled.user), answer=blocks["answer"])
 
 
-def _conversation(conversation: list[tuple[str, str]]) -> Material:
-    safe = [[" ".join(plain(role).split()), plain(content)] for role, content in conversation]
+def _render_conversation(conversation: list[tuple[str, str]]) -> Material:
+    safe = [[" ".join(make_plain(role).split()), make_plain(content)] for role, content in conversation]
     # all turns share one mark, which occurs neither in a single content nor in the joined text
     sign = mark(["conversation", safe], "\n".join(content for pair in safe for content in pair))
     text = "\n".join(f"=== {role} {sign} ===\n{content}" for role, content in safe)
@@ -129,7 +129,7 @@ def _conversation(conversation: list[tuple[str, str]]) -> Material:
 
 
 @cache
-def template(name: str) -> Template:
+def load_template(name: str) -> Template:
     """Return the template `name` of `templates/`."""
     from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -28,7 +28,7 @@ class Judgement:
     score: int
 
 
-def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str, Any]:
+def build_response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str, Any]:
     """Return the structured output format of a request: a reason if `reasons`, then an integer of the scale."""
     # an enumeration, because not every endpoint that accepts a schema supports minimum and maximum
     score = {"type": "integer", "enum": list(range(lowest, highest + 1))}
@@ -49,17 +49,17 @@ def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True
         NoCompletion: If the body contains no message of a judge.
     """
     try:
-        completion = parsed(body, "the endpoint's answer")
+        completion = parse_json(body, "the endpoint's answer")
     except NoJudgement as reason:
         raise NoCompletion(str(reason)) from None
     choices = completion.get("choices") if isinstance(completion, dict) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise NoCompletion(f"the endpoint's answer does not contain one choice: {_shown(body)}")
+        raise NoCompletion(f"the endpoint's answer does not contain one choice: {_show(body)}")
     message, ended = choices[0].get("message"), choices[0].get("finish_reason")
     if ended == "content_filter":
         raise NoJudgement(f"the judge did not finish (finish_reason {ended!r})")
     if not isinstance(message, dict):
-        raise NoCompletion(f"the choice contains no message: {_shown(body)}")
+        raise NoCompletion(f"the choice contains no message: {_show(body)}")
     if message.get("refusal"):
         raise NoJudgement(f"the judge refused: {message['refusal']!r:.200}")
     if ended != "stop":
@@ -76,10 +76,10 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
     if not isinstance(content, str) or not content.strip():
         raise NoJudgement("the judge's message is empty")
     text = strip_thinking(content) if content.lstrip().startswith("<think>") else content
-    fields = parsed(text, "the judge's message")
+    fields = parse_json(text, "the judge's message")
     wanted = {"reason", "score"} if reasons else {"score"}
     if not isinstance(fields, dict) or set(fields) != wanted:
-        raise NoJudgement(f"the judge's message is not an object of {' and '.join(sorted(wanted))}: {_shown(text)}")
+        raise NoJudgement(f"the judge's message is not an object of {' and '.join(sorted(wanted))}: {_show(text)}")
     reason, score = fields.get("reason", ""), fields["score"]
     if not isinstance(reason, str):
         raise NoJudgement(f"the reason is not a text: {reason!r:.200}")
@@ -93,7 +93,7 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
 def read_usage(body: bytes) -> tuple[int, int]:
     """Return the input and output tokens that the endpoint reports, or zeros if it reports none."""
     try:
-        completion = parsed(body, "")
+        completion = parse_json(body, "")
     except NoJudgement:
         return 0, 0
     usage = completion.get("usage") if isinstance(completion, dict) else None
@@ -105,17 +105,17 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def parsed(text: str | bytes, what: str) -> Any:
+def parse_json(text: str | bytes, what: str) -> Any:
     """Parse strict JSON (UTF-8, no NaN, no duplicate keys); raises `NoJudgement` for anything else."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_require_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise NoJudgement(f"{what} is not JSON ({error!s:.100}): {_shown(text)}") from None
+        raise NoJudgement(f"{what} is not JSON ({error!s:.100}): {_show(text)}") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a key occurs twice")
@@ -126,5 +126,5 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _shown(text: str | bytes) -> str:
+def _show(text: str | bytes) -> str:
     return repr(text[:MAX_SHOWN])

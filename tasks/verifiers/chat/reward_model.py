@@ -11,10 +11,10 @@ from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.classifier import AnswerTooLong, Scorer
 from tasks.verifiers.chat.config import NamedRewardModelConfig, RewardModelConfig
 from tasks.verifiers.chat.endpoint import Usage
-from tasks.verifiers.chat.judge import CONTROL, settled
+from tasks.verifiers.chat.judge import CONTROL, prepare_answer
 from tasks.verifiers.chat.prompts import WITH_REFERENCE, check_ground_truth, is_pairwise, turns
 from tasks.verifiers.responses import strip_thinking
-from tasks.verifiers.reward_models import name_of
+from tasks.verifiers.reward_models import parse_name
 from tasks.verifiers.scores import CannotJudge, Reward, Score
 
 
@@ -43,7 +43,7 @@ class RewardModelJudge:
             raise CannotJudge("a reward model scores one answer and compares none: mode pairwise needs kind: endpoint")
         if verifier == WITH_REFERENCE and not self._config.scores_references:
             raise CannotJudge("a reward model sees no reference; scores_references: true makes it score without one")
-        answer, note, score = settled(self._config, self._usage, response, messages)
+        answer, note, score = prepare_answer(self._config, self._usage, response, messages)
         if score is not None:
             return score
         started = time.monotonic()
@@ -63,7 +63,7 @@ class RewardModelJudge:
         if not math.isfinite(logit):
             self._usage.ungraded += 1
             return Score(0.0, False, f"{note}logit {logit}, where another answer has a finite one")
-        value = self._value(logit)
+        value = self._convert_logit(logit)
         return Score(value, value >= self._config.pass_value, f"{note}logit {logit:.4g}")
 
     async def close(self) -> None:
@@ -72,11 +72,11 @@ class RewardModelJudge:
 
     def usage(self) -> dict[str, float]:
         """Return the counters so far; a reward model generates no tokens and has no cost."""
-        return self._usage.as_dict()
+        return self._usage.to_dict()
 
-    def _value(self, logit: float) -> float:
+    def _convert_logit(self, logit: float) -> float:
         if self._config.bounds is None:
-            return squashed(logit)
+            return apply_logistic(logit)
         low, high = self._config.bounds
         return min(1.0, max(0.0, (logit - low) / (high - low)))
 
@@ -111,7 +111,7 @@ class NamedRewardModels:
             CannotJudge: If there is no such model or no conversation, the texts are too long, or the logit is not
                 finite.
         """
-        name = name_of(ground_truth)
+        name = parse_name(ground_truth)
         if name not in self._scorers:
             raise CannotJudge(f"no reward model is called {name!r}; there are: {', '.join(self._scorers) or 'none'}")
         conversation, usage, started = turns(messages), self._usage[name], time.monotonic()
@@ -126,7 +126,7 @@ class NamedRewardModels:
         finally:
             usage.seconds += time.monotonic() - started
         config = self._configs[name]
-        value = squashed(logit) if config.squash else logit
+        value = apply_logistic(logit) if config.squash else logit
         detail = f"{name}: logit {logit:.4g}"
         rewards = (Reward(name, 1.0, value),)
         return Score(min(max(value, 0.0), 1.0), value >= config.pass_value, detail, rewards=rewards)
@@ -138,10 +138,10 @@ class NamedRewardModels:
 
     def usage(self) -> dict[str, float]:
         """Return the counters so far, such as `helpful/requests`."""
-        return {f"{name}/{key}": value for name, usage in self._usage.items() for key, value in usage.as_dict().items()}
+        return {f"{name}/{key}": value for name, usage in self._usage.items() for key, value in usage.to_dict().items()}
 
 
-def squashed(logit: float) -> float:
+def apply_logistic(logit: float) -> float:
     """Return the logistic function of a logit."""
     # use the form that cannot overflow
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))

@@ -18,9 +18,9 @@ from typing import IO
 
 from tasks.failures import InfrastructureError
 from tasks.machine import cpu_variables, precision
-from tasks.machine.engine_errors import last_error, memory_error
+from tasks.machine.engine_errors import find_last_error, make_memory_error
 from tasks.machine.image import check_image_of_pod
-from tasks.machine.memory_limit import watch, with_cause
+from tasks.machine.memory_limit import add_cause, watch
 from tasks.machine.resources import has_gpu
 from tasks.storage.model_folder import check_model_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
@@ -50,7 +50,7 @@ class ServerError(InfrastructureError):
 
 
 @contextlib.contextmanager
-def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
+def serve(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
     """Serve the judge's model for the duration of the block, and yield the configuration of a client of the server.
 
     If `url` is set, or for a reward model, nothing is started and the configuration is yielded unchanged. Otherwise
@@ -69,11 +69,14 @@ def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
         yield config
         return
     check_image_of_pod()
-    options = _options(config)
+    options = _build_arguments(config)
     variable = KEY_PREFIX + secrets.token_hex(4).upper()
     os.environ[variable] = secrets.token_urlsafe(32)
     try:
-        with tempfile.TemporaryFile(prefix="judge-server-") as log, _listening(config, options, variable, log) as port:
+        with (
+            tempfile.TemporaryFile(prefix="judge-server-") as log,
+            _start_server(config, options, variable, log) as port,
+        ):
             served = {
                 "url": f"http://{HOST}:{port}/v1",
                 "api_key_env": variable,
@@ -85,12 +88,12 @@ def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
 
 
 @contextlib.contextmanager
-def _listening(config: JudgeConfig, options: list[str], variable: str, log: IO[bytes]) -> Iterator[int]:
+def _start_server(config: JudgeConfig, options: list[str], variable: str, log: IO[bytes]) -> Iterator[int]:
     watch()
-    port = _free_port()
+    port = _find_free_port()
     server = subprocess.Popen(  # noqa: S603 our own module, without a shell
         [sys.executable, "-m", LAUNCHER, str(os.getpid()), *options, "--host", HOST, "--port", str(port)],
-        env=_environment(config, os.environ[variable]),
+        env=_build_environment(config, os.environ[variable]),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -113,18 +116,18 @@ def _wait_until_healthy(config: JudgeConfig, server: subprocess.Popen[bytes], po
     with httpx2.Client(timeout=5.0, trust_env=False) as client:
         while time.monotonic() < deadline:
             if (code := server.poll()) is not None:
-                ended, reason = f"the server of judge {config.model!r} ended with exit code {code}", _reason(log)
-                if short := memory_error(ended, reason, "verifiers.judge.server.cpu_kv_cache_gib"):
+                ended, reason = f"the server of judge {config.model!r} ended with exit code {code}", _find_reason(log)
+                if short := make_memory_error(ended, reason, "verifiers.judge.server.cpu_kv_cache_gib"):
                     raise short
-                raise ServerError(f"{with_cause(ended)}: {reason}")
+                raise ServerError(f"{add_cause(ended)}: {reason}")
             with contextlib.suppress(httpx2.TransportError):  # not listening yet
                 if client.get(f"http://{HOST}:{port}/health").status_code == 200:
                     return
             time.sleep(_POLL_SECONDS)
-    raise ServerError(f"the server of judge {config.model!r} was not ready after {limit:g} s: {_reason(log)}")
+    raise ServerError(f"the server of judge {config.model!r} was not ready after {limit:g} s: {_find_reason(log)}")
 
 
-def _options(config: JudgeConfig) -> list[str]:
+def _build_arguments(config: JudgeConfig) -> list[str]:
     """Return the command line of the server, after cheap checks of the model."""
     model = Path(config.model)
     if model.is_dir():
@@ -135,7 +138,7 @@ def _options(config: JudgeConfig) -> list[str]:
     options = {
         "model": config.model,
         "served-model-name": config.model,
-        "dtype": _dtype(server),
+        "dtype": _choose_dtype(server),
         "max-model-len": server.max_model_len,
         "max-num-seqs": server.max_num_seqs,
         "tensor-parallel-size": server.tensor_parallel_size,
@@ -149,13 +152,13 @@ def _options(config: JudgeConfig) -> list[str]:
         options["kv-cache-memory-bytes"] = round(server.cpu_kv_cache_gib * 2**30)
     options["distributed-executor-backend"] = EXECUTOR if server.tensor_parallel_size == 1 else EXECUTOR_OF_SEVERAL
     flags = ["--disable-uvicorn-access-log"]
-    if _eager(server):
+    if _is_eager(server):
         flags.append("--enforce-eager")
     stated = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     return [*stated, *flags, *server.extra_args]
 
 
-def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
+def _build_environment(config: JudgeConfig, key: str) -> dict[str, str]:
     """Return the environment of the server. It contains the API key, because command lines are public."""
     server = config.server
     settings = {
@@ -169,14 +172,14 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(server.cpu_threads or len(os.sched_getaffinity(0))),
         }
-        if _eager(server):
+        if _is_eager(server):
             settings["TORCHDYNAMO_DISABLE"] = "1"  # no compiler is needed, as for a policy's engine
-    settings |= gpus_in_sight(server.gpus)
+    settings |= make_gpu_environment(server.gpus)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(KEY_PREFIX)}
     return inherited | settings
 
 
-def gpus_in_sight(gpus: int) -> dict[str, str]:
+def make_gpu_environment(gpus: int) -> dict[str, str]:
     """Return an environment that shows a server the last `gpus` of this process's GPUs; an engine uses the first."""
     import torch
 
@@ -185,17 +188,17 @@ def gpus_in_sight(gpus: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(devices[-gpus:])} if torch.cuda.device_count() else {}
 
 
-def _eager(server: ServerConfig) -> bool:
+def _is_eager(server: ServerConfig) -> bool:
     return not has_gpu() if server.enforce_eager is None else server.enforce_eager
 
 
-def _dtype(server: ServerConfig) -> str:
+def _choose_dtype(server: ServerConfig) -> str:
     # vLLM's `auto` uses the checkpoint's type on any processor.
     slow = server.dtype == "auto" and precision.resolve("auto", gpu=has_gpu()) == "float32"
     return "float32" if slow else server.dtype
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -211,8 +214,8 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-def _reason(log: IO[bytes]) -> str:
+def _find_reason(log: IO[bytes]) -> str:
     """Return the last error in the log of a server, or the last lines if there is none."""
     log.seek(0)
     text = log.read()[-_TAIL:].decode("utf-8", "replace")
-    return ": ".join(last_error(text) or ()) or "\n".join(text.splitlines()[-_LAST_LINES:])
+    return ": ".join(find_last_error(text) or ()) or "\n".join(text.splitlines()[-_LAST_LINES:])

@@ -1,4 +1,4 @@
-r"""Verifier `code`: the proportion of its tests that the program in a response passes (by default; `CodeConfig.worth`).
+r"""Verifier `code`: the proportion of its tests that the program in a response passes (by default; `CodeConfig.score`).
 
 A ground truth is one of
 
@@ -65,12 +65,12 @@ def check_ground_truth(ground_truth: Any) -> None:
 
 def missing_resources(ground_truth: Any) -> list[str]:
     """Return why this machine cannot run a sandbox, or an empty list."""
-    problem = _sandbox_problem()
+    problem = _find_sandbox_problem()
     return [problem] if problem else []
 
 
 @cache
-def _sandbox_problem() -> str:
+def _find_sandbox_problem() -> str:
     try:
         open_sandbox(CodeConfig()).close()
     except SandboxError as error:

@@ -85,7 +85,7 @@ class Reply(About):
     """One human-readable line about the first test that failed."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.passed != (self.value == 1.0) or (self.error is not None and self.value):
             raise ValueError(f"value {self.value:g}, passed {self.passed} and error {self.error!r:.80} contradict")
         return self
@@ -128,7 +128,7 @@ class CodeClient:
         self._server = LocalServer(config, workers) if config.remote is None else None
         self._connection = config.remote or LOCAL
         self._token = read_key("token_env", self._connection.token_env)
-        self._trusted = _trusted(self._connection.certificate)
+        self._trusted = _load_certificate(self._connection.certificate)
         self._connected: Client | None = None
         self._starting = asyncio.Lock()
 
@@ -145,11 +145,11 @@ class CodeClient:
                 the code, returns an invalid reply, or reports an error; or the tests are too large for a request.
         """
         request = {"response": response, "ground_truth": ground_truth, "options": self._config.limits()}
-        content = _content(request)
+        content = _encode_request(request)
         if content is None:
             return Score.binary(False, f"a response of more than {MAX_RESPONSE_BYTES} bytes")
-        reply = await self._reply("/judge", content, Reply)
-        return Score(self._config.worth(reply.value), reply.passed, reply.detail, timed_out=reply.timed_out)
+        reply = await self._send("/judge", content, Reply)
+        return Score(self._config.score(reply.value), reply.passed, reply.detail, timed_out=reply.timed_out)
 
     async def run(self, program: str, output_chars: int) -> Execution:
         """Run a program without input, under the limits of one test.
@@ -167,10 +167,10 @@ class CodeClient:
         content = json.dumps(request).encode()
         if len(content) > MAX_RESPONSE_BYTES:
             return Execution("", f"a program of more than {MAX_RESPONSE_BYTES} bytes")
-        reply = await self._reply("/run", content, Output)
+        reply = await self._send("/run", content, Output)
         return Execution(reply.output, reply.ending, reply.timed_out)
 
-    async def _reply(self, path: str, content: bytes, kind: type[Answer]) -> Answer:
+    async def _send(self, path: str, content: bytes, kind: type[Answer]) -> Answer:
         """Return the reply of the server. If it is the client's own and ended during the request, try once more."""
         for is_last in (False, True):
             client = await self._client()
@@ -193,7 +193,7 @@ class CodeClient:
 
     def usage(self) -> dict[str, float]:
         """Return the counters of `Traffic`, and the number of programs run under each kind of isolation, by name."""
-        return {**self._judged, **{f"server/{name}": value for name, value in self._traffic.as_dict().items()}}
+        return {**self._judged, **{f"server/{name}": value for name, value in self._traffic.to_dict().items()}}
 
     async def _client(self) -> Client:
         async with self._starting:
@@ -201,12 +201,12 @@ class CodeClient:
                 path = await self._server.start()
                 if self._connected is not None:
                     await self._connected.close()
-                self._connected = self._connect(httpx2.AsyncHTTPTransport(uds=path, limits=UNLIMITED))
+                self._connected = self._make_client(httpx2.AsyncHTTPTransport(uds=path, limits=UNLIMITED))
             if self._connected is None:
-                self._connected = self._connect(httpx2.AsyncHTTPTransport(verify=self._trusted, limits=UNLIMITED))
+                self._connected = self._make_client(httpx2.AsyncHTTPTransport(verify=self._trusted, limits=UNLIMITED))
             return self._connected
 
-    def _connect(self, transport: httpx2.AsyncHTTPTransport) -> Client:
+    def _make_client(self, transport: httpx2.AsyncHTTPTransport) -> Client:
         who, passing = "the code server", PASSING - {DIFFERENT_LIMITS}
         limits = self._connection
         return Client(who, limits.url, limits, self._traffic, self._token, passing, transport)
@@ -218,17 +218,17 @@ class CodeClient:
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"])) or "the whole of it"
-            raise client.failed(f"returned an invalid answer: {where}: {problem['msg']}") from None
+            raise client.make_error(f"returned an invalid answer: {where}: {problem['msg']}") from None
         if self._server is None and reply.version != version():
-            raise client.failed(
+            raise client.make_error(
                 f"runs other code (version {reply.version}, here {version()}): start it from the same commit"
             )
         if reply.error is not None:
-            raise CannotJudge(reply.error) if self._server else client.failed(f"could not judge: {reply.error}")
+            raise CannotJudge(reply.error) if self._server else client.make_error(f"could not judge: {reply.error}")
         return reply
 
 
-def _trusted(certificate: str | SentFile | None) -> ssl.SSLContext | bool:
+def _load_certificate(certificate: str | SentFile | None) -> ssl.SSLContext | bool:
     if certificate is None:
         return True
     try:
@@ -237,7 +237,7 @@ def _trusted(certificate: str | SentFile | None) -> ssl.SSLContext | bool:
         raise ValueError(f"certificate = {str(certificate)!r} cannot be read: {error}") from None
 
 
-def _content(request: dict[str, Any]) -> bytes | None:
+def _encode_request(request: dict[str, Any]) -> bytes | None:
     """Return the body of a request, or None if the response is too large for one."""
     if len(json.dumps(request["response"])) > MAX_RESPONSE_BYTES:
         return None

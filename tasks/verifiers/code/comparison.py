@@ -30,24 +30,24 @@ _NUMBER = re.compile(rb"[+-]?" + _DIGITS + rb"(?:[eE][+-]?[0-9]{1,3})?")
 _DECIMAL_MARK = re.compile(rb"\.|[eE][+-]")
 
 
-def same_output(actual: str, expected: str) -> bool:
+def is_same_output(actual: str, expected: str) -> bool:
     """Return True if the outputs of two programs agree word by word, decimals within 1e-6 (see module)."""
     ours, theirs = (text.encode("utf-8", "surrogatepass").split() for text in (actual, expected))
-    return len(ours) == len(theirs) and all(map(_same_word, ours, theirs))
+    return len(ours) == len(theirs) and all(map(_is_same_word, ours, theirs))
 
 
-def _same_word(actual: bytes, expected: bytes) -> bool:
+def _is_same_word(actual: bytes, expected: bytes) -> bool:
     if actual == expected:
         return True
     if not _DECIMAL_MARK.search(expected):
         return False
-    value, reference = _number(actual), _number(expected)
+    value, reference = _parse_number(actual), _parse_number(expected)
     if value is None or reference is None:
         return False
     return abs(value - reference) <= TOLERANCE * max(1.0, abs(reference))
 
 
-def _number(word: bytes) -> float | None:
+def _parse_number(word: bytes) -> float | None:
     if len(word) > MAX_DIGITS or not _NUMBER.fullmatch(word):
         return None
     value = float(word)

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config.connection import VARIABLE, ConnectionConfig, plain_url
+from tasks.config.connection import VARIABLE, ConnectionConfig, normalize_url
 from tasks.config.fields import InFile
 from tasks.config.loading import Config, RunTime
 from tasks.storage.sent_files import FilePath
@@ -45,8 +45,8 @@ class RemoteConfig(ConnectionConfig):
 
     @field_validator("url")
     @classmethod
-    def _plain_url(cls, url: str) -> str:
-        return plain_url(url, "the base URL of a code server, as in http://code.internal:8440", "token_env")
+    def _check_url(cls, url: str) -> str:
+        return normalize_url(url, "the base URL of a code server, as in http://code.internal:8440", "token_env")
 
 
 class CodeConfig(Config):
@@ -86,7 +86,7 @@ class CodeConfig(Config):
     """Size in MiB of the only folder that a response can write to. With `landlock` there is no such folder."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.reward == "all_or_nothing" and self.min_proportion:
             raise ValueError("min_proportion is for reward: proportion; all_or_nothing is the strictest of all")
         if self.test_seconds > self.total_seconds:
@@ -110,7 +110,7 @@ class CodeConfig(Config):
         """Return the number of programs in each of two queues: `wanted`, or fewer if memory does not suffice."""
         return min(wanted, self.total_memory_mib // (4 * self.memory_mib))
 
-    def worth(self, proportion: float) -> float:
+    def score(self, proportion: float) -> float:
         """Return the score, in [0, 1], of a response that passes this proportion of its tests."""
         if self.reward == "all_or_nothing" or proportion < self.min_proportion:
             return float(proportion == 1.0)

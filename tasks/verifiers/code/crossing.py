@@ -17,19 +17,19 @@ from contextlib import contextmanager
 
 from tasks.verifiers.code.inside.modules import ALIASES, PACKAGES
 from tasks.verifiers.code.names import (
-    binds,
-    bound_names,
-    children,
-    class_like,
-    free,
+    find_bindings,
+    find_bound_names,
+    find_free_names,
+    find_loaded_names,
+    find_own_names,
+    find_whole_names,
     has,
+    is_class_like,
     is_record,
     last,
-    loaded,
-    own_names,
+    list_children,
     root,
     walk,
-    whole,
 )
 from tasks.verifiers.code.syntax import unparse
 
@@ -65,8 +65,8 @@ class Crossing:
             deciding: names of the tests that decide the outcome of assertions.
         """
         self.trees = trees
-        self.ours = {name for tree in trees for name in bound_names(tree)}
-        self.given = {name for node in trees[0].body for name in binds(node)}
+        self.ours = {name for tree in trees for name in find_bound_names(tree)}
+        self.given = {name for node in trees[0].body for name in find_bindings(node)}
         self.deciding = deciding
         self.judging: set[str] = set()
         self.classes: set[str] = set()
@@ -89,12 +89,12 @@ class Crossing:
         self._known: dict[int, tuple[ast.AST, frozenset[str]]] = {}
         for tree in trees:
             for node in tree.body:
-                self._learn(node)
+                self._record_kinds(node)
 
-    def _learn(self, node: ast.stmt) -> None:
+    def _record_kinds(self, node: ast.stmt) -> None:
         match node:
             case ast.Import() | ast.ImportFrom():
-                self._kinds |= dict.fromkeys(binds(node), "import")
+                self._kinds |= dict.fromkeys(find_bindings(node), "import")
             case ast.ClassDef(name=name):
                 self._kinds[name] = "class"
                 self.classes.add(name)
@@ -106,14 +106,14 @@ class Crossing:
                 self.classes.add(name)
                 self._records.add(name)
             case _:
-                for name in binds(node):
+                for name in find_bindings(node):
                     self._kinds.setdefault(name, "data")
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and self.may_fail(node):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and self.can_fail(node):
             self._judges.add(node.name)
 
-    def may_fail(self, node: ast.AST) -> bool:
+    def can_fail(self, node: ast.AST) -> bool:
         """Return True if this code may fail intentionally."""
-        return bool(loaded(node) & self._judges) or any(
+        return bool(find_loaded_names(node) & self._judges) or any(
             isinstance(each, ast.Assert | ast.Raise)
             or (isinstance(each, ast.Attribute) and each.attr.lower().startswith(("assert", "fail")))
             for each in walk(node)
@@ -127,7 +127,7 @@ class Crossing:
             return False
         return name in self.theirs or (name not in self.ours and name not in PYTHON)
 
-    def lives_there(self, name: str) -> bool:
+    def is_stored_there(self, name: str) -> bool:
         """Return True for a name of the tests that is stored in the response's process."""
         return name not in self.locals and (name in self.inside or name in self.handed)
 
@@ -137,8 +137,8 @@ class Crossing:
             return True
         if isinstance(node, ast.Import) and any(alias.name == SOLUTION for alias in node.names):
             return True
-        names = self._names_of(node) - own_names(node)
-        return any(self.is_theirs(name) or self.lives_there(name) for name in names)
+        names = self._collect_names(node) - find_own_names(node)
+        return any(self.is_theirs(name) or self.is_stored_there(name) for name in names)
 
     def rebind(self, names: set[str]) -> None:
         """Store names in this process, after the tests have bound them to other values."""
@@ -146,18 +146,18 @@ class Crossing:
         self.handed -= names
         self.instances -= names
 
-    def _names_of(self, node: ast.AST) -> frozenset[str]:
+    def _collect_names(self, node: ast.AST) -> frozenset[str]:
         known = self._known.get(id(node))
         if known is not None and known[0] is node:
             return known[1]
         names = {node.id} if isinstance(node, ast.Name) else set()
-        for child in children(node):
-            names |= self._names_of(child)
+        for child in list_children(node):
+            names |= self._collect_names(child)
         self._known[id(node)] = node, frozenset(names)
         return self._known[id(node)][1]
 
     @contextmanager
-    def scope(self, names: set[str]) -> Iterator[None]:
+    def open_scope(self, names: set[str]) -> Iterator[None]:
         """Enter code with its own names."""
         before = set(self.locals)
         self.locals |= names
@@ -168,10 +168,10 @@ class Crossing:
 
     # Expressions.
 
-    def outer(self, node: ast.expr) -> ast.expr:
+    def convert_expression(self, node: ast.expr) -> ast.expr:
         """Return an expression that is computed here, from values that the response's process returns."""
         if not self.touches(node):
-            self.judging |= loaded(node)
+            self.judging |= find_loaded_names(node)
             return node
         if isinstance(node, ast.Name) and node.id in self.handed and node.id not in self.locals:
             self.judging.add(node.id)
@@ -182,26 +182,28 @@ class Crossing:
         changed = copy.copy(node)
         if isinstance(changed, ast.Call) and isinstance(changed.func, ast.Attribute):
             # A method of a value is called here, because its arguments may be the expected result.
-            changed.func = ast.Attribute(self.outer(changed.func.value), changed.func.attr, ast.Load())
-            changed.args = [self.outer(each) for each in changed.args]
-            changed.keywords = [ast.keyword(each.arg, self.outer(each.value)) for each in changed.keywords]
+            changed.func = ast.Attribute(self.convert_expression(changed.func.value), changed.func.attr, ast.Load())
+            changed.args = [self.convert_expression(each) for each in changed.args]
+            changed.keywords = [ast.keyword(each.arg, self.convert_expression(each.value)) for each in changed.keywords]
             return changed
-        with self.scope(own_names(node)):
+        with self.open_scope(find_own_names(node)):
             for field, value in ast.iter_fields(node):
                 if isinstance(value, list):
-                    setattr(changed, field, [self._part(each) for each in value])
+                    setattr(changed, field, [self._convert_part(each) for each in value])
                 elif isinstance(value, ast.AST):
-                    setattr(changed, field, self._part(value))
+                    setattr(changed, field, self._convert_part(value))
         return changed
 
-    def _part(self, node: ast.AST) -> ast.AST:
+    def _convert_part(self, node: ast.AST) -> ast.AST:
         match node:
             case ast.expr():
-                return self.outer(node)
+                return self.convert_expression(node)
             case ast.keyword(arg=name, value=value):
-                return ast.keyword(name, self.outer(value))
+                return ast.keyword(name, self.convert_expression(value))
             case ast.comprehension(target=target, iter=items, ifs=ifs, is_async=is_async):
-                return ast.comprehension(target, self.outer(items), [self.outer(each) for each in ifs], is_async)
+                return ast.comprehension(
+                    target, self.convert_expression(items), [self.convert_expression(each) for each in ifs], is_async
+                )
         return node
 
     def is_inner(self, node: ast.expr) -> bool:
@@ -227,7 +229,7 @@ class Crossing:
         if not isinstance(function, ast.Attribute) or function.attr.startswith("__"):  # an __eq__ must not decide
             return False
         if self.touches(function.value):
-            changes = function.attr in _MUTATORS and self.lives_there(root(function.value))
+            changes = function.attr in _MUTATORS and self.is_stored_there(root(function.value))
             return changes or self._is_instance(function.value)
         return unparse(function) == "asyncio.run" and len(node.args) == 1 and self.is_inner(node.args[0])
 
@@ -237,16 +239,16 @@ class Crossing:
             case ast.Name(id=name):
                 return self.is_theirs(name) or (name in self.instances and name not in self.locals)
             case ast.Call(func=ast.Name(id=name)):
-                return self.is_theirs(name) and class_like(name)
+                return self.is_theirs(name) and is_class_like(name)
             case ast.Attribute(value=value):
                 return self._is_instance(value)
         return False
 
     def _asked(self, node: ast.expr) -> ast.expr:
         try:
-            code, parameters = self.shipped_code(node)
+            code, parameters = self.build_shipped_code(node)
         except NotUnderstoodError:
-            self.judging |= loaded(node)
+            self.judging |= find_loaded_names(node)
             return node
         self.understood.add(id(node))
         source = unparse(code)
@@ -254,28 +256,28 @@ class Crossing:
 
     # What is sent to the response's process.
 
-    def shipped_code(self, node: ast.AST) -> tuple[ast.AST, dict[str, ast.expr]]:
+    def build_shipped_code(self, node: ast.AST) -> tuple[ast.AST, dict[str, ast.expr]]:
         """Return code for the response's process, and the values by name that it needs from this process.
 
         Raises:
             NotUnderstoodError: it would have to run in both processes.
         """
         parameters: dict[str, ast.expr] = {}
-        if not self._names_of(node) & (self.ours | self.locals) and not has(node, _DECIDES):
+        if not self._collect_names(node) & (self.ours | self.locals) and not has(node, _DECIDES):
             return node, parameters
-        return self._ship(copy.deepcopy(node), own_names(node), parameters), parameters
+        return self._ship(copy.deepcopy(node), find_own_names(node), parameters), parameters
 
     def _ship(self, node: ast.AST, own: set[str], parameters: dict[str, ast.expr]) -> ast.AST:
         stored = isinstance(getattr(node, "ctx", None), ast.Store)
         if isinstance(node, ast.expr) and not self.touches(node) and not stored:
             return self._ship_argument(node, own, parameters)
         if isinstance(node, _DECIDES):  # decisions are made here
-            if own & loaded(node):
+            if own & find_loaded_names(node):
                 raise NotUnderstoodError
-            return _parameter(self.outer(node), parameters)
+            return _add_parameter(self.convert_expression(node), parameters)
         if isinstance(node, ast.Name) and node.id in self.handed and node.id not in own:
             self.hand({node.id}, {node.id})
-        inner = own | own_names(node)
+        inner = own | find_own_names(node)
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):
                 parts = [self._ship(each, inner, parameters) if isinstance(each, ast.AST) else each for each in value]
@@ -286,17 +288,17 @@ class Crossing:
 
     def _ship_argument(self, node: ast.expr, own: set[str], parameters: dict[str, ast.expr]) -> ast.expr:
         """Return an argument as code, or as the name of its value if the code would reveal too much."""
-        names = (free(node) & (self.ours | self.locals)) - own - self.given
-        if not names or (not names & self.locals and self.hand(names, whole(node))):
+        names = (find_free_names(node) & (self.ours | self.locals)) - own - self.given
+        if not names or (not names & self.locals and self.hand(names, find_whole_names(node))):
             return node
         if isinstance(node, ast.Starred):
             return ast.Starred(self._ship_argument(node.value, own, parameters), node.ctx)
-        if loaded(node) & own:
+        if find_loaded_names(node) & own:
             raise NotUnderstoodError
         for record in sorted(self._records - self.crossing):  # the value may be an instance of it
             self.hand({record}, set())
-        self.judging |= loaded(node)
-        return _parameter(node, parameters)
+        self.judging |= find_loaded_names(node)
+        return _add_parameter(node, parameters)
 
     def hand(self, names: set[str], as_they_are: set[str]) -> bool:
         """Run the statements that make these names in the response's process; return False if it must not see them.
@@ -307,20 +309,20 @@ class Crossing:
         """
         self.asked_to_cross = True
         needed = names - self.inside
-        statements = self._makers(needed, as_they_are)
+        statements = self._find_makers(needed, as_they_are)
         if statements is None:
             return False
         for number in sorted(statements - self.shipped):
             self.shipped.add(number)
             code = self.pure[number]
             once = call("__once__", number, unparse(code))
-            self.before += [*packages_of(code), ast.Expr(once)]
-            needed |= binds(code)
+            self.before += [*list_packages(code), ast.Expr(once)]
+            needed |= find_bindings(code)
         self.handed |= {name for name in needed if self._kinds.get(name) == "data"}
         self.crossing |= needed & self.classes
         return True
 
-    def _makers(self, names: set[str], as_they_are: set[str]) -> set[int] | None:
+    def _find_makers(self, names: set[str], as_they_are: set[str]) -> set[int] | None:
         """Return the numbers of the statements that make these names and all they need, or None if one must stay."""
         seen, new, given = set[str](), set(names), set(as_they_are)
         statements: set[int] = set()
@@ -329,22 +331,26 @@ class Crossing:
             seen.add(name)
             if name in self.given:
                 continue
-            if not self._may_cross(name, given):
+            if not self._can_cross(name, given):
                 return None
             is_data = self._kinds[name] == "data"
-            made = [n for n, node in enumerate(self.pure) if name in binds(node)]
-            changed = [n for n, node in enumerate(self.pure) if is_data and not binds(node) and name in loaded(node)]
+            made = [n for n, node in enumerate(self.pure) if name in find_bindings(node)]
+            changed = [
+                n
+                for n, node in enumerate(self.pure)
+                if is_data and not find_bindings(node) and name in find_loaded_names(node)
+            ]
             if not made:
                 return None
             for number in (*made, *changed):
                 node = self.pure[number]
                 if name in given and isinstance(node, ast.Assign):
-                    given |= whole(node.value)
-                new |= (binds(node) | (free(node) & self.ours)) - seen
+                    given |= find_whole_names(node.value)
+                new |= (find_bindings(node) | (find_free_names(node) & self.ours)) - seen
             statements |= {*made, *changed}
         return statements
 
-    def _may_cross(self, name: str, as_they_are: set[str]) -> bool:
+    def _can_cross(self, name: str, as_they_are: set[str]) -> bool:
         kind = self._kinds.get(name)
         if kind is None or name in self.derived | self.locals | self._judges:
             return False
@@ -361,13 +367,13 @@ def call(name: str, *arguments: ast.expr | str | int, **parameters: ast.expr) ->
     return ast.Call(ast.Name(name, ast.Load()), given, [ast.keyword(*each) for each in parameters.items()])
 
 
-def packages_of(node: ast.AST) -> list[ast.stmt]:
+def list_packages(node: ast.AST) -> list[ast.stmt]:
     """Return statements that name the packages of some code, so that missing ones are detected with the tests."""
-    missing = sorted(loaded(node) & {*ALIASES, *PACKAGES})
+    missing = sorted(find_loaded_names(node) & {*ALIASES, *PACKAGES})
     return [ast.Expr(ast.Name(name, ast.Load())) for name in missing]
 
 
-def _parameter(node: ast.expr, parameters: dict[str, ast.expr]) -> ast.expr:
+def _add_parameter(node: ast.expr, parameters: dict[str, ast.expr]) -> ast.expr:
     name = f"__{len(parameters)}"
     parameters[name] = node
     return ast.Name(name, ast.Load())

@@ -36,7 +36,7 @@ def extract_program(response: str, names: Collection[str] = ()) -> str | None:
     outside of the blocks is used. Returns None if there is none.
     """
     text = strip_thinking(response)
-    blocks, outside = _blocks(text)
+    blocks, outside = _find_blocks(text)
     if not blocks or _is_program(text):
         return text or None
     last_first = [(language, content) for language, content in reversed(blocks) if content.strip()]
@@ -46,19 +46,19 @@ def extract_program(response: str, names: Collection[str] = ()) -> str | None:
     return next(filter(_is_program, reversed(outside)), None)
 
 
-def names_used_by(ground_truth: dict[str, Any]) -> frozenset[str]:
+def find_used_names(ground_truth: dict[str, Any]) -> frozenset[str]:
     """Return the names that tests use, and that neither they nor their setup define; empty for standard input."""
-    return _used_names(json.dumps([ground_truth.get("setup") or "", *ground_truth.get("tests", [])]))
+    return _collect_used_names(json.dumps([ground_truth.get("setup") or "", *ground_truth.get("tests", [])]))
 
 
 @lru_cache(maxsize=4096)
-def _used_names(codes: str) -> frozenset[str]:
+def _collect_used_names(codes: str) -> frozenset[str]:
     nodes = [node for code in json.loads(codes) for node in ast.walk(parse(code))]
     used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return frozenset(used.difference(name for node in nodes for name in _bound(node)))
+    return frozenset(used.difference(name for node in nodes for name in _find_bound_names(node)))
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
+def _find_bound_names(node: ast.AST) -> Iterator[str]:
     """Yield the names that a statement or an argument binds, except imports."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -74,7 +74,7 @@ def _count_defined(program: str, names: Collection[str]) -> int:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return 0
     targets = (node for line in body if isinstance(line, ast.Assign | ast.AnnAssign) for node in ast.walk(line))
-    return len({name for node in (*body, *targets) for name in _bound(node)}.intersection(names))
+    return len({name for node in (*body, *targets) for name in _find_bound_names(node)}.intersection(names))
 
 
 class _Opening(NamedTuple):
@@ -91,7 +91,7 @@ class _Opening(NamedTuple):
     indent: int
 
 
-def _blocks(text: str) -> tuple[list[tuple[str, str]], list[str]]:
+def _find_blocks(text: str) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the language and the content of each fenced block, and the texts before them.
 
     The rules for fences are CommonMark's and two more. A fence may follow words on its line. If the last fence closes a
@@ -103,21 +103,21 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], list[str]]:
     closed = 0
     for fence in _FENCE.finditer(text):
         if opening is None:
-            opening = _opening(fence)
+            opening = _match_opening(fence)
             if opening is not None:
                 outside.append(text[closed : fence.start("ticks")])
-        elif _closes(fence, opening):
-            blocks.append((opening.language, _content(text[opening.fence.end() + 1 : fence.start()])))
+        elif _is_closing(fence, opening):
+            blocks.append((opening.language, _extract_content(text[opening.fence.end() + 1 : fence.start()])))
             opening, closed = None, fence.end()
     if opening is not None:
-        content = _content(_GLUED.split(text[opening.fence.end() + 1 :], maxsplit=1)[0])
+        content = _extract_content(_GLUED.split(text[opening.fence.end() + 1 :], maxsplit=1)[0])
         if not opening.language and _is_program(outside[-1]) and not _is_program(content):
             content = outside[-1]
         blocks.append((opening.language, content))
     return blocks, outside
 
 
-def _opening(fence: re.Match[str]) -> _Opening | None:
+def _match_opening(fence: re.Match[str]) -> _Opening | None:
     """Return the fence as an opening one, or None if the words before it show that it is not."""
     before, language = fence["before"], fence["language"].lower()
     if _LIST_MARKER.fullmatch(before):
@@ -125,13 +125,13 @@ def _opening(fence: re.Match[str]) -> _Opening | None:
     return _Opening(fence, language, 0) if language in (*_PYTHON, "") else None
 
 
-def _closes(fence: re.Match[str], opening: _Opening) -> bool:
+def _is_closing(fence: re.Match[str], opening: _Opening) -> bool:
     before = fence["before"]
     within = not before.strip() and len(before) <= opening.indent + _CLOSING_INDENT
     return within and fence["ticks"].startswith(opening.fence["ticks"]) and not fence["language"]
 
 
-def _content(text: str) -> str:
+def _extract_content(text: str) -> str:
     """Return the lines of a block without the indentation of its first line, as in blocks of a list."""
     indent = _INDENT.match(text)
     width = len(indent[1]) if indent else 0

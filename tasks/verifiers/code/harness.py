@@ -25,7 +25,7 @@ class TestsNothingError(ValueError):
     """A test cannot fail, or nothing runs it."""
 
 
-def runnable(setup: str, tests: Sequence[str]) -> tuple[str, list[str]]:
+def make_runnable(setup: str, tests: Sequence[str]) -> tuple[str, list[str]]:
     """Return setup and tests with these changes. All of them must be valid Python.
 
     Raises:
@@ -33,20 +33,20 @@ def runnable(setup: str, tests: Sequence[str]) -> tuple[str, list[str]]:
             values.
     """
     sources = [setup, *tests]
-    if not any(map(_may_change, sources)):
+    if not any(map(_can_change, sources)):
         return setup, list(tests)
     trees = [parse(source) for source in sources]
     mentioned = {node.id for tree in trees for node in walk(tree) if isinstance(node, ast.Name)}
     for number, tree in enumerate(trees):
-        tree.body = list(_running(tree, mentioned, number > 0))
+        tree.body = list(_yield_runnable(tree, mentioned, number > 0))
     _inline(trees)
     first, *others = (
-        unparse(tree) if _may_change(source) else source for source, tree in zip(sources, trees, strict=True)
+        unparse(tree) if _can_change(source) else source for source, tree in zip(sources, trees, strict=True)
     )
     return first, others
 
 
-def _may_change(source: str) -> bool:
+def _can_change(source: str) -> bool:
     """Return False for nearly all tests: the ones whose lines are assertions."""
     lines = source.splitlines()
     return (
@@ -54,36 +54,36 @@ def _may_change(source: str) -> bool:
     )
 
 
-def _running(tree: ast.Module, mentioned: set[str], is_test: bool) -> Iterator[ast.stmt]:
+def _yield_runnable(tree: ast.Module, mentioned: set[str], is_test: bool) -> Iterator[ast.stmt]:
     calls: list[ast.stmt] = []
-    for node in _statements(tree.body):
+    for node in _yield_statements(tree.body):
         match node:
             case ast.Expr(value=ast.Compare() as comparison):
                 yield ast.Assert(comparison)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="unittest" | "pytest"), attr="main"))):
                 continue
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test"):
-                yield _asserting(node)
+                yield _make_asserting(node)
                 if is_test and name not in mentioned:
-                    calls += _calls_of(node)
-            case ast.ClassDef(name=name) if name not in mentioned and (methods := _methods(node)):
-                yield _asserting(node)
-                calls += _calls_of_methods(node, methods)
+                    calls += _build_calls(node)
+            case ast.ClassDef(name=name) if name not in mentioned and (methods := _find_test_methods(node)):
+                yield _make_asserting(node)
+                calls += _build_method_calls(node, methods)
             case _:
-                yield _asserting(node)
+                yield _make_asserting(node)
     yield from calls
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _yield_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements of a module, including code that runs only in the main program."""
     for node in body:
-        if isinstance(node, ast.If) and _asks_for_main(node.test):
-            yield from _statements(node.body)
+        if isinstance(node, ast.If) and _is_main_check(node.test):
+            yield from _yield_statements(node.body)
         else:
             yield node
 
 
-def _asks_for_main(test: ast.expr) -> bool:
+def _is_main_check(test: ast.expr) -> bool:
     match test:
         case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]):
             return True
@@ -92,7 +92,7 @@ def _asks_for_main(test: ast.expr) -> bool:
     return False
 
 
-def _asserting(node: ast.stmt) -> ast.stmt:
+def _make_asserting(node: ast.stmt) -> ast.stmt:
     """Return a statement whose assertions can fail."""
     for part in walk(node):
         if isinstance(part, ast.Assert) and isinstance(part.test, ast.Tuple) and part.test.elts:
@@ -104,14 +104,14 @@ def _asserting(node: ast.stmt) -> ast.stmt:
     return node
 
 
-def _calls_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+def _build_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
     required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
     if required or None in node.args.kw_defaults:
         raise TestsNothingError(f"defines {node.name}, which takes arguments that nothing provides")
-    return parse(_awaited(node, f"{node.name}()")).body
+    return parse(_format_call(node, f"{node.name}()")).body
 
 
-def _methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _find_test_methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Return the methods of a class that pytest or `unittest` would run."""
     if not _is_case(node) and not node.name.startswith("Test"):
         return []
@@ -123,7 +123,7 @@ def _is_case(node: ast.ClassDef) -> bool:
     return any(unparse(base).rpartition(".")[2] in ("TestCase", "IsolatedAsyncioTestCase") for base in node.bases)
 
 
-def _calls_of_methods(node: ast.ClassDef, methods: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> list[ast.stmt]:
+def _build_method_calls(node: ast.ClassDef, methods: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> list[ast.stmt]:
     names = {each.name for each in walk(node) if isinstance(each, ast.FunctionDef)}
     if _is_case(node):
         around = [f"{node.name}.{name}()" for name in ("setUpClass", "tearDownClass") if name in names]
@@ -135,20 +135,20 @@ def _calls_of_methods(node: ast.ClassDef, methods: list[ast.FunctionDef | ast.As
         if len(method.args.args) != 1:
             raise TestsNothingError(f"defines {node.name}.{method.name}, which takes arguments that nothing provides")
         lines.append(f"_case = {node.name}()")
-        lines += [_prepares(node, name) for name in _SET_UP if name in names]
-        lines.append(_awaited(method, f"_case.{method.name}()"))
-        lines += [_prepares(node, name) for name in _TEAR_DOWN if name in names]
+        lines += [_format_hook_call(node, name) for name in _SET_UP if name in names]
+        lines.append(_format_call(method, f"_case.{method.name}()"))
+        lines += [_format_hook_call(node, name) for name in _TEAR_DOWN if name in names]
     return parse("\n".join(lines)).body
 
 
-def _prepares(node: ast.ClassDef, name: str) -> str:
+def _format_hook_call(node: ast.ClassDef, name: str) -> str:
     takes_method = any(
         isinstance(each, ast.FunctionDef) and each.name == name and len(each.args.args) > 1 for each in node.body
     )
     return f"_case.{name}({'None' if takes_method else ''})"
 
 
-def _awaited(node: ast.FunctionDef | ast.AsyncFunctionDef, call: str) -> str:
+def _format_call(node: ast.FunctionDef | ast.AsyncFunctionDef, call: str) -> str:
     return f"__import__('asyncio').run({call})" if isinstance(node, ast.AsyncFunctionDef) else call
 
 
@@ -159,7 +159,7 @@ def _inline(trees: Sequence[ast.Module]) -> None:
     if not simple:
         return
     for tree in trees[1:]:
-        tree.body = [line for node in tree.body for line in _inlined(node, simple)]
+        tree.body = [line for node in tree.body for line in _inline_call(node, simple)]
     mentioned = {node.id for tree in trees for node in walk(tree) if isinstance(node, ast.Name)}
     for tree in trees:
         tree.body = [
@@ -184,7 +184,7 @@ def _can_be_inlined(node: ast.FunctionDef) -> bool:
     )
 
 
-def _inlined(node: ast.stmt, simple: dict[str, ast.FunctionDef]) -> list[ast.stmt]:
+def _inline_call(node: ast.stmt, simple: dict[str, ast.FunctionDef]) -> list[ast.stmt]:
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=given, keywords=[])) if name in simple:
             names = [each.arg for each in simple[name].args.args]

@@ -74,7 +74,7 @@ class Interpreter:
 
     def readable(self) -> list[str]:
         """Return all paths that may be read, as folders that contain nothing else."""
-        return [*(path for folder in self.visible for path in _without(folder, self.hidden)), *self.packages]
+        return [*(path for folder in self.visible for path in _remove_hidden(folder, self.hidden)), *self.packages]
 
 
 @cache
@@ -102,20 +102,20 @@ def find_interpreter(python: str | None, packages: tuple[str, ...]) -> Interpret
     missing = [*answer["missing"], *(name for name in packages if not parts.get(name, [name]))]
     if missing:
         raise InterpreterError(f"code.packages: {', '.join(missing)}: not installed for {command[0]}")
-    system = _system_libraries(answer["triplet"])
+    system = _find_system_libraries(answer["triplet"])
     visible = list(dict.fromkeys([answer["executable"], *filter(None, answer["library"]), *answer["shared"], *system]))
     shown = [path for each in parts.values() for path in each]
     return Interpreter(
         command=(answer["executable"], "-S"),
-        visible=tuple(path for path in visible if not _below(path, [each for each in visible if each != path])),
-        hidden=tuple(_package_folders(visible)),
+        visible=tuple(path for path in visible if not _is_below(path, [each for each in visible if each != path])),
+        hidden=tuple(_find_package_folders(visible)),
         packages=tuple(dict.fromkeys(shown)),
         search=tuple(dict.fromkeys(os.path.dirname(path) for path in shown)),
-        modules=tuple(name for path in shown if (name := _module_name(path))),
+        modules=tuple(name for path in shown if (name := _parse_module_name(path))),
     )
 
 
-def _system_libraries(triplet: str) -> list[str]:
+def _find_system_libraries(triplet: str) -> list[str]:
     """Return the folders of shared libraries; only the ones of this processor if the system separates them."""
     apart = [f"/lib/{triplet}", f"/usr/lib/{triplet}"] if triplet else []
     folders = [folder for folder in (*apart, "/lib64", "/usr/lib64") if os.path.isdir(folder)]
@@ -123,13 +123,13 @@ def _system_libraries(triplet: str) -> list[str]:
     return folders if complete else [*folders, "/lib", "/usr/lib"]
 
 
-def _package_folders(visible: Iterable[str]) -> list[str]:
+def _find_package_folders(visible: Iterable[str]) -> list[str]:
     """Return the folders of installed packages inside the visible ones."""
     kinds = ("site-packages", "dist-packages", "python3*/site-packages", "python3*/dist-packages")
     return sorted({path for folder in visible for kind in kinds for path in glob(os.path.join(folder, kind))})
 
 
-def _module_name(path: str) -> str | None:
+def _parse_module_name(path: str) -> str | None:
     """Return the import name of a part of a package, or None if it is not a module."""
     name, _, rest = os.path.basename(path).partition(".")
     is_module = (
@@ -138,14 +138,14 @@ def _module_name(path: str) -> str | None:
     return name if is_module and name.isidentifier() else None
 
 
-def _below(path: str, folders: Sequence[str]) -> bool:
+def _is_below(path: str, folders: Sequence[str]) -> bool:
     return any(path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-def _without(folder: str, hidden: Sequence[str]) -> list[str]:
+def _remove_hidden(folder: str, hidden: Sequence[str]) -> list[str]:
     """Return the folder, or its contents without the hidden folders."""
     if folder in hidden:
         return []
-    if not any(_below(each, [folder]) for each in hidden):
+    if not any(_is_below(each, [folder]) for each in hidden):
         return [folder]
-    return [path for name in sorted(os.listdir(folder)) for path in _without(os.path.join(folder, name), hidden)]
+    return [path for name in sorted(os.listdir(folder)) for path in _remove_hidden(os.path.join(folder, name), hidden)]

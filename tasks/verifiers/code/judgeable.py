@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tasks.verifiers.code.crossing import PYTHON
-from tasks.verifiers.code.names import bound_names, children, class_like, walk
+from tasks.verifiers.code.names import find_bound_names, is_class_like, list_children, walk
 from tasks.verifiers.code.split import Split, split
 
 _CONVERSIONS = {"int", "float", "complex", "round", "hash", "reversed", "set", "frozenset", "dict", "copy", "deepcopy"}
@@ -45,51 +45,51 @@ _HASHES = "has instances of the response in a set or as keys, where its __eq__ w
 _PRINTS = "captures what this process prints or replaces what it holds, while the response runs in another; use cases"
 
 
-def checker_problem(tests: Sequence[str], setup: str) -> str | None:
+def find_checker_problem(tests: Sequence[str], setup: str) -> str | None:
     """Return why these tests cannot be verified, or None. All of them must be valid Python."""
     try:
-        return problem_of(split("", setup, tests))
+        return find_problem(split("", setup, tests))
     except RecursionError:
         return TOO_DEEP
 
 
-def problem_of(parts: Split) -> str | None:
+def find_problem(parts: Split) -> str | None:
     """Return why split tests cannot be verified, or None; raises `RecursionError` if they are nested too deeply."""
     _, setup, *tests = parts.trees
     trees = [("setup", setup), *((f"test {number}", test) for number, test in enumerate(tests))]
     reader = _Reader([tree for _, tree in trees], parts.understood)
-    return next((f"{where} {problem}" for where, tree in trees for problem in reader.problems(tree)), None)
+    return next((f"{where} {problem}" for where, tree in trees for problem in reader.find_problems(tree)), None)
 
 
 class _Reader:
     """Reads test code and tracks which variables contain instances of the response's classes."""
 
     def __init__(self, trees: Sequence[ast.AST], understood: Collection[int]) -> None:
-        self._ours = {name for tree in trees for name in bound_names(tree)}
+        self._ours = {name for tree in trees for name in find_bound_names(tree)}
         self._understood = understood
         self._class_of: dict[str, str] = {}
         self._classes: set[str] = set()
         for tree in trees:
             self._follow(tree)
-            self._classes.update(name for node in walk(tree) if (name := self._shown_class(node)))
+            self._classes.update(name for node in walk(tree) if (name := self._find_shown_class(node)))
         self._class_of.clear()
         self._readers: dict[type[ast.AST], Callable[[Any], str | None]] = {
             ast.Compare: self._comparison,
-            ast.BinOp: lambda node: self._operator(node.left, node.right),
-            ast.AugAssign: lambda node: self._operator(node.target, node.value),
+            ast.BinOp: lambda node: self._check_operator(node.left, node.right),
+            ast.AugAssign: lambda node: self._check_operator(node.target, node.value),
             ast.Call: self._call,
             ast.Assign: lambda node: _PRINTS if any(map(_is_stream, node.targets)) else None,
-            ast.With: self._with,
-            ast.AsyncWith: self._with,
-            ast.ClassDef: self._derived,
-            ast.Attribute: self._attribute,
+            ast.With: self._check_context,
+            ast.AsyncWith: self._check_context,
+            ast.ClassDef: self._check_bases,
+            ast.Attribute: self._check_attribute,
             ast.Await: lambda node: _AWAITS if self._is_theirs(node.value) else None,
-            ast.MatchClass: lambda node: _MATCHES if self._class_name(node.cls) else None,
+            ast.MatchClass: lambda node: _MATCHES if self._get_class_name(node.cls) else None,
             ast.Set: lambda node: _HASHES if any(map(self._is_instance, node.elts)) else None,
             ast.Dict: lambda node: _HASHES if any(self._is_instance(key) for key in node.keys if key) else None,
         }
 
-    def problems(self, tree: ast.AST) -> Iterator[str]:
+    def find_problems(self, tree: ast.AST) -> Iterator[str]:
         """Yield why test code cannot be verified, for each unsupported node."""
         self._follow(tree)
         for node in self._run_here(tree):
@@ -101,55 +101,55 @@ class _Reader:
         """Yield the nodes of code that does not run in the response's process."""
         if id(node) not in self._understood:
             yield node
-            for part in children(node):
+            for part in list_children(node):
                 yield from self._run_here(part)
 
     def _follow(self, tree: ast.AST) -> None:
         """Record which variables contain instances, and of which class, at the end of this test code."""
-        for name in bound_names(tree):
+        for name in find_bound_names(tree):
             self._class_of.pop(name, None)
         for node in walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=kind)) if self._class_name(kind):
-                    self._class_of[name] = self._class_name(kind) or ""
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=kind)) if self._get_class_name(kind):
+                    self._class_of[name] = self._get_class_name(kind) or ""
 
-    def _shown_class(self, node: ast.AST) -> str | None:
+    def _find_shown_class(self, node: ast.AST) -> str | None:
         """Return the class whose instances `isinstance` or an attribute is used on; both show that it is a class."""
         match node:
             case ast.Call(func=ast.Name(id="isinstance"), args=[_, kind]):
-                return self._class_name(kind)
+                return self._get_class_name(kind)
             case ast.Attribute(value=value):
-                return self._class_of_value(value)
+                return self._find_class(value)
         return None
 
     def _comparison(self, node: ast.Compare) -> str | None:
         sides = [node.left, *node.comparators]
         for left, op, right in zip(sides[:-1], node.ops, sides[1:], strict=True):
             for one, other in ((left, right), (right, left)):
-                problem = self._pair(one, op, other)
+                problem = self._check_pair(one, op, other)
                 if problem:
                     return problem
         return None
 
-    def _pair(self, one: ast.expr, op: ast.cmpop, other: ast.expr) -> str | None:
-        theirs = self._is_theirs(other) or self._is_member(other) or self._may_hold(other)
+    def _check_pair(self, one: ast.expr, op: ast.cmpop, other: ast.expr) -> str | None:
+        theirs = self._is_theirs(other) or self._is_member(other) or self._can_hold_instance(other)
         if isinstance(op, ast.In | ast.NotIn):
             return _CONTAINS if self._is_instance(one) else None
         if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
-            return self._operator(one, other)
+            return self._check_operator(one, other)
         if self._is_member(one) and theirs:
             return _MEMBERS
-        if self._may_hold(one) and theirs and isinstance(op, ast.Eq | ast.NotEq):
+        if self._can_hold_instance(one) and theirs and isinstance(op, ast.Eq | ast.NotEq):
             return _EQUALS
-        asks_type = isinstance(one, ast.Call) and _last_name(one.func) == "type"
-        return _TYPES if asks_type and self._class_name(other) else None
+        asks_type = isinstance(one, ast.Call) and _get_called_name(one.func) == "type"
+        return _TYPES if asks_type and self._get_class_name(other) else None
 
-    def _operator(self, one: ast.expr, other: ast.expr) -> str | None:
+    def _check_operator(self, one: ast.expr, other: ast.expr) -> str | None:
         sure = self._is_instance(one), self._is_instance(other)
-        return _OPERATORS if any(sure) and not (self._may_be(one) and self._may_be(other)) else None
+        return _OPERATORS if any(sure) and not (self._can_be_instance(one) and self._can_be_instance(other)) else None
 
     def _call(self, node: ast.Call) -> str | None:
-        name = _last_name(node.func)
+        name = _get_called_name(node.func)
         if name in _CAPTURES and (isinstance(node.func, ast.Attribute) or name in self._ours):
             return _PRINTS
         if name in _CONVERSIONS and any(map(self._is_instance, node.args)):
@@ -158,52 +158,52 @@ class _Reader:
             return _AWAITS if isinstance(node.func.value, ast.Name) and node.func.value.id in _LOOPS else None
         return None
 
-    def _with(self, node: ast.With | ast.AsyncWith) -> str | None:
+    def _check_context(self, node: ast.With | ast.AsyncWith) -> str | None:
         entered = [item.context_expr for item in node.items if id(item) not in self._understood]
         return _CONTEXTS if any(map(self._is_theirs, entered)) else None
 
-    def _derived(self, node: ast.ClassDef) -> str | None:
-        return _DERIVES if any(map(self._class_name, node.bases)) else None
+    def _check_bases(self, node: ast.ClassDef) -> str | None:
+        return _DERIVES if any(map(self._get_class_name, node.bases)) else None
 
-    def _attribute(self, node: ast.Attribute) -> str | None:
+    def _check_attribute(self, node: ast.Attribute) -> str | None:
         private = node.attr.startswith("__") and node.attr.endswith("__") and node.attr not in _ATTRIBUTES
         named = isinstance(node.value, ast.Name) and node.value.id not in self._known()
         if private and (named or self._is_theirs(node.value)):
             return f"reads {node.attr} of something of the response, which lives in another process"
         return None
 
-    def _class_name(self, node: ast.expr) -> str | None:
+    def _get_class_name(self, node: ast.expr) -> str | None:
         """Return the name of a node if it looks like a class of the response, or None."""
         name = node.id if isinstance(node, ast.Name) else ""
-        return name if class_like(name) and name not in self._known() else None
+        return name if is_class_like(name) and name not in self._known() else None
 
-    def _class_of_value(self, node: ast.expr) -> str | None:
+    def _find_class(self, node: ast.expr) -> str | None:
         """Return the class that a node's value seems to be an instance of, or None if it does not seem to be one."""
         match node:
             case ast.Name(id=name):
                 return self._class_of.get(name)
             case ast.Call(func=function):
-                return self._class_name(function)
+                return self._get_class_name(function)
             case ast.BinOp(left=left, right=right):
-                return self._class_of_value(left) and self._class_of_value(right)
+                return self._find_class(left) and self._find_class(right)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
-                return self._class_of_value(operand)
+                return self._find_class(operand)
         return None
 
-    def _may_be(self, node: ast.expr) -> bool:
-        return self._class_of_value(node) is not None
+    def _can_be_instance(self, node: ast.expr) -> bool:
+        return self._find_class(node) is not None
 
     def _is_instance(self, node: ast.expr) -> bool:
-        return self._class_of_value(node) in self._classes
+        return self._find_class(node) in self._classes
 
-    def _may_hold(self, node: ast.expr) -> bool:
+    def _can_hold_instance(self, node: ast.expr) -> bool:
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            return any(map(self._may_hold, node.elts))
-        return self._may_be(node)
+            return any(map(self._can_hold_instance, node.elts))
+        return self._can_be_instance(node)
 
     def _is_member(self, node: ast.expr) -> bool:
         """Return True if a node looks like a member of an enumeration of the response: `Color.RED`."""
-        return isinstance(node, ast.Attribute) and self._class_name(node.value) is not None and node.attr.isupper()
+        return isinstance(node, ast.Attribute) and self._get_class_name(node.value) is not None and node.attr.isupper()
 
     def _is_theirs(self, node: ast.expr) -> bool:
         """Return True if the response returns a node's value: an instance of its classes, or a result of a function."""
@@ -223,7 +223,7 @@ def _is_stream(node: ast.expr) -> bool:
     return owner in {"sys", "builtins"} and isinstance(node, ast.Attribute) and node.attr in _STREAMS
 
 
-def _last_name(function: ast.expr) -> str:
+def _get_called_name(function: ast.expr) -> str:
     return (
         function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
     )

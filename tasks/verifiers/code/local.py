@@ -51,7 +51,7 @@ class LocalServer:
             listener.listen(socket.SOMAXCONN)
             given = {"listener": listener.fileno(), "ready": theirs.fileno(), "workers": self._workers}
             self._process = subprocess.Popen(  # noqa: S603 - a module of this project
-                [sys.executable, "-m", "tasks.verifiers.code.server", *_arguments(given | self._options)],
+                [sys.executable, "-m", "tasks.verifiers.code.server", *_format_arguments(given | self._options)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[listener.fileno(), theirs.fileno()],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -81,9 +81,11 @@ class LocalServer:
             self._folder = None
 
 
-def _arguments(options: dict[str, Any]) -> list[str]:
-    return [f"--{name.replace('_', '-')}={_text(value)}" for name, value in options.items() if value is not None]
+def _format_arguments(options: dict[str, Any]) -> list[str]:
+    return [
+        f"--{name.replace('_', '-')}={_format_value(value)}" for name, value in options.items() if value is not None
+    ]
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else json.dumps(value).strip('"')

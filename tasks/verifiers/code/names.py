@@ -17,7 +17,7 @@ _LEAVES = frozenset(
 """Kinds of nodes that contain no others, except a context."""
 
 
-def bound_names(tree: ast.AST) -> Iterator[str]:
+def find_bound_names(tree: ast.AST) -> Iterator[str]:
     """Yield the names that test code binds, including its functions and comprehensions."""
     for node in walk(tree):
         if isinstance(node, ast.Name):
@@ -32,7 +32,7 @@ def bound_names(tree: ast.AST) -> Iterator[str]:
             yield node.asname or node.name.partition(".")[0]
 
 
-def binds(node: ast.AST) -> set[str]:
+def find_bindings(node: ast.AST) -> set[str]:
     """Return the names that a statement binds in its own scope, not in its functions and comprehensions."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -40,43 +40,43 @@ def binds(node: ast.AST) -> set[str]:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             return {name}
         case ast.alias():
-            return set(bound_names(node))
+            return set(find_bound_names(node))
         case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
             return set()
         case ast.ExceptHandler(name=str(name)):
-            return {name, *(each for part in node.body for each in binds(part))}
-    return {name for part in children(node) for name in binds(part)}
+            return {name, *(each for part in node.body for each in find_bindings(part))}
+    return {name for part in list_children(node) for name in find_bindings(part)}
 
 
-def loaded(node: ast.AST) -> set[str]:
+def find_loaded_names(node: ast.AST) -> set[str]:
     """Return the names that are read anywhere in this code."""
     return {each.id for each in walk(node) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store)}
 
 
-def own_names(node: ast.AST) -> set[str]:
+def find_own_names(node: ast.AST) -> set[str]:
     """Return the names that an expression or a function binds only in its own scope."""
     if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef):
         names = {each.arg for each in walk(node.args) if isinstance(each, ast.arg)}
-        return names if isinstance(node, ast.Lambda) else names | set(bound_names(ast.Module(node.body, [])))
+        return names if isinstance(node, ast.Lambda) else names | set(find_bound_names(ast.Module(node.body, [])))
     if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-        return {name for each in node.generators for name in bound_names(each.target)}
+        return {name for each in node.generators for name in find_bound_names(each.target)}
     return set()
 
 
-def free(node: ast.AST) -> set[str]:
+def find_free_names(node: ast.AST) -> set[str]:
     """Return the names that this code reads and does not bind in its own scopes."""
-    return loaded(node) - {name for each in walk(node) for name in own_names(each)}
+    return find_loaded_names(node) - {name for each in walk(node) for name in find_own_names(each)}
 
 
-def whole(node: ast.AST) -> set[str]:
+def find_whole_names(node: ast.AST) -> set[str]:
     """Return the names whose objects themselves are part of the value of an expression."""
     match node:
         case ast.Name(id=name):
             return {name}
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts) | ast.Dict(values=parts):
-            return {name for part in parts for name in whole(part)}
+            return {name for part in parts for name in find_whole_names(part)}
         case ast.Starred(value=value) | ast.keyword(value=value):
-            return whole(value)
+            return find_whole_names(value)
     return set()
 
 
@@ -99,7 +99,7 @@ def has(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
     return any(isinstance(each, kinds) for each in walk(node))
 
 
-def children(node: ast.AST) -> list[ast.AST]:
+def list_children(node: ast.AST) -> list[ast.AST]:
     """Return the child nodes of a node except its context (load or store); faster than Python's own function."""
     parts: list[ast.AST] = []
     if node.__class__ in _LEAVES:
@@ -120,10 +120,10 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
     for part in nodes:
         yield part
         if part.__class__ not in _LEAVES:
-            nodes += children(part)
+            nodes += list_children(part)
 
 
-def class_like(name: str) -> bool:
+def is_class_like(name: str) -> bool:
     """Return True if a name looks like a class: it begins with a capital letter, and is not a constant."""
     return name[:1].isupper() and "_" not in name and (len(name) == 1 or not name.isupper())
 

@@ -9,12 +9,12 @@ from typing import Any
 from tasks.verifiers.code import open_sandbox
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.prepared import prepare
-from tasks.verifiers.code.programs import verdicts_on
+from tasks.verifiers.code.programs import judge_tests
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tasks.verifiers.scores import CannotJudge
 
 
-def without_free_tests(ground_truth: dict[str, Any]) -> dict[str, Any] | None:
+def remove_free_tests(ground_truth: dict[str, Any]) -> dict[str, Any] | None:
     """Return the ground truth without tests that an empty program passes, or None if that cannot be tested here.
 
     Such a test may prepare the next one, so it is prepended to the next one. If all pass, none is left.
@@ -32,13 +32,13 @@ def without_free_tests(ground_truth: dict[str, Any]) -> dict[str, Any] | None:
     if all(prepare(given, setup, tests).asks):
         return ground_truth
     try:
-        verdicts = verdicts_on("", ground_truth, CodeConfig(), float("inf"), _sandbox())
+        verdicts = judge_tests("", ground_truth, CodeConfig(), float("inf"), _start_sandbox())
     except (SandboxError, CannotJudge):
         return None
-    return ground_truth | {"tests": _joined(tests, [verdict.passed for verdict in verdicts])}
+    return ground_truth | {"tests": _join_tests(tests, [verdict.passed for verdict in verdicts])}
 
 
-def _joined(tests: list[str], free: list[bool]) -> list[str]:
+def _join_tests(tests: list[str], free: list[bool]) -> list[str]:
     """Return the tests that are not free, each joined with the free ones before it, and the last with the rest."""
     joined: list[str] = []
     before: list[str] = []
@@ -51,7 +51,7 @@ def _joined(tests: list[str], free: list[bool]) -> list[str]:
 
 
 @cache
-def _sandbox() -> Sandbox:
+def _start_sandbox() -> Sandbox:
     """Return the sandbox of this process, started when first needed."""
     sandbox = open_sandbox(CodeConfig())
     atexit.register(sandbox.close)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tasks.verifiers.code.harness import runnable
-from tasks.verifiers.code.judgeable import TOO_DEEP, problem_of
+from tasks.verifiers.code.harness import make_runnable
+from tasks.verifiers.code.judgeable import TOO_DEEP, find_problem
 from tasks.verifiers.code.split import split
 from tasks.verifiers.code.syntax import parse
 
@@ -44,16 +44,16 @@ def prepare(given: str, setup: str, tests: Sequence[str]) -> Prepared:
     Raises:
         TestsNothingError: a test cannot fail, or nothing runs it.
     """
-    return _prepared(given, setup, tuple(tests))
+    return _prepare(given, setup, tuple(tests))
 
 
 @lru_cache(maxsize=1024)  # the samples of a group have the same tests
-def _prepared(given: str, setup: str, tests: tuple[str, ...]) -> Prepared:
-    setup, running = runnable(setup, tests)
-    for_response = "\n".join(filter(None, (imports_of(setup), given)))
+def _prepare(given: str, setup: str, tests: tuple[str, ...]) -> Prepared:
+    setup, running = make_runnable(setup, tests)
+    for_response = "\n".join(filter(None, (extract_imports(setup), given)))
     try:
         parts = split(given, setup, running)
-        problem = problem_of(parts)
+        problem = find_problem(parts)
     except RecursionError:
         return Prepared(for_response, f"{given}\n{setup}", running, [], [], TOO_DEEP)
     return Prepared(
@@ -61,7 +61,7 @@ def _prepared(given: str, setup: str, tests: tuple[str, ...]) -> Prepared:
     )
 
 
-def imports_of(setup: str) -> str:
+def extract_imports(setup: str) -> str:
     """Return the import statements of the setup, which a response may rely on; the rest is only for the tests."""
     lines = [line for line in parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
     return "\n".join(ast.unparse(line) for line in lines)

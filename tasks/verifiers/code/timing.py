@@ -72,17 +72,20 @@ class Clock:
     def charged(self) -> float:
         """Return the seconds of computing and sleeping that were charged so far."""
         # The sum decreases when a process ends and its CPU time cannot be read any more.
-        self._cpu = max(self._cpu, sum(_cpu_seconds(each.pid) for each in self._processes))
+        self._cpu = max(self._cpu, sum(_read_cpu_seconds(each.pid) for each in self._processes))
         return self._before + self._cpu + self._slept
 
     @contextmanager
-    def watching(self, *processes: Process) -> Iterator[None]:
+    def watch(self, *processes: Process) -> Iterator[None]:
         """Charge the time of these processes, which were just forked, for the duration of the block."""
         self._processes = processes
         try:
             yield
         finally:
-            self._before, self._cpu = self._before + max(self._cpu, sum(_cpu_seconds(p.pid) for p in processes)), 0.0
+            self._before, self._cpu = (
+                self._before + max(self._cpu, sum(_read_cpu_seconds(p.pid) for p in processes)),
+                0.0,
+            )
             self._processes = ()
 
     def wait_for(self, descriptor: int, at_most: float = float("inf")) -> None:
@@ -94,7 +97,7 @@ class Clock:
             CannotJudge: the processes were charged almost nothing in 100 times the limit.
         """
         requests = {each.requests: each for each in self._processes}
-        if self._heard(descriptor, requests):  # most tests end within the first check
+        if self._is_readable(descriptor, requests):  # most tests end within the first check
             return
         looked = time.monotonic()
         charged = self.charged()
@@ -107,14 +110,14 @@ class Clock:
                 raise TakesLong
             if looked >= self._gives_up_at:
                 raise CannotJudge(f"the program got no CPU time in {WALL_FACTOR * self._total_seconds:g} s")
-            if self._heard(descriptor, requests):
+            if self._is_readable(descriptor, requests):
                 return
             now = time.monotonic()
-            if not any(_wants_the_cpu(each.pid) for each in self._processes):
+            if not any(_is_runnable(each.pid) for each in self._processes):
                 self._slept += min(now - looked, 2 * SAMPLE_SECONDS)
             looked, charged = now, self.charged()
 
-    def _heard(self, descriptor: int, requests: dict[int, Process]) -> bool:
+    def _is_readable(self, descriptor: int, requests: dict[int, Process]) -> bool:
         """Return True if the descriptor is readable.
 
         Waits for up to 20 ms, and answers requests of the processes in the meantime.
@@ -131,7 +134,7 @@ class Clock:
         return descriptor in events
 
 
-def _cpu_seconds(pid: int) -> float:
+def _read_cpu_seconds(pid: int) -> float:
     """Return the CPU seconds of all threads of a process so far, or 0 if it has ended."""
     try:
         return time.clock_gettime((~pid << 3) | _PROCESS_CPU_CLOCK)
@@ -139,16 +142,16 @@ def _cpu_seconds(pid: int) -> float:
         return 0.0
 
 
-def _wants_the_cpu(pid: int) -> bool:
+def _is_runnable(pid: int) -> bool:
     """Return True if one of the process's threads runs, or would run if it had a core."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return False
-    return any(_state(pid, thread) in _WANT_THE_CPU for thread in threads)
+    return any(_read_state(pid, thread) in _WANT_THE_CPU for thread in threads)
 
 
-def _state(pid: int, thread: str) -> str:
+def _read_state(pid: int, thread: str) -> str:
     try:
         with open(f"/proc/{pid}/task/{thread}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0]

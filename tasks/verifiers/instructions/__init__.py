@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.verifiers.instructions import needs
-from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
+from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalize
 from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Reward, Score
 
@@ -38,12 +38,12 @@ Check = tuple[str, Callable[[str], bool]]
 
 def check_ground_truth(ground_truth: Any) -> None:
     """Raise a `GroundTruthError` that names the invalid constraint and argument, unless the ground truth is valid."""
-    _constraints(ground_truth)
+    _parse_constraints(ground_truth)
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
     """Return a message for each package or NLTK resource that the constraints need and this machine lacks."""
-    return [reason for name, _ in _constraints(ground_truth) for reason in needs.missing(name)]
+    return [reason for name, _ in _parse_constraints(ground_truth) for reason in needs.find_missing(name)]
 
 
 def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]] | None) -> Score:
@@ -58,45 +58,50 @@ def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]
         CannotJudge: If data, a package or the prompt to repeat is missing.
     """
     constraints = [
-        (name, {"prompt_to_repeat": _last_prompt(messages)} if name == REPEAT_PROMPT and not arguments else arguments)
-        for name, arguments in _constraints(ground_truth)
+        (
+            name,
+            {"prompt_to_repeat": _find_last_prompt(messages)} if name == REPEAT_PROMPT and not arguments else arguments,
+        )
+        for name, arguments in _parse_constraints(ground_truth)
     ]
-    if missing := [reason for name, _ in constraints for reason in needs.missing(name)]:
+    if missing := [reason for name, _ in constraints for reason in needs.find_missing(name)]:
         raise CannotJudge("; ".join(missing))
     from tasks.verifiers.instructions import checkers
 
     checks = [(name, checkers.check(name, arguments)) for name, arguments in constraints]
     text, mode = strip_thinking(response), ground_truth.get("mode", "strict")
-    broken = _broken(checks, _loose_variants(text) if mode == "loose" else [text] if text else [])
-    score = _all_or_nothing(text, broken, len(checks))
+    broken = _find_broken(checks, _make_loose_variants(text) if mode == "loose" else [text] if text else [])
+    score = _score_all_or_nothing(text, broken, len(checks))
     if mode != "both":
         return score
-    loosely = _broken(broken, _loose_variants(text))  # the variants include the text itself, so only broken ones differ
-    return _both_ways(score, len(checks) - len(broken), len(checks) - len(loosely), len(checks))
+    loosely = _find_broken(
+        broken, _make_loose_variants(text)
+    )  # the variants include the text itself, so only broken ones differ
+    return _score_both_ways(score, len(checks) - len(broken), len(checks) - len(loosely), len(checks))
 
 
 def warm_up() -> None:
     """Load the checkers, the language profiles and, if their data is installed, tokenizer, tagger and stop words."""
     from tasks.verifiers.instructions import texts
 
-    texts.language("Every profile is loaded by the first call.")
+    texts.detect_language("Every profile is loaded by the first call.")
     for resource, load in (
         (needs.PUNKT, texts.tokens),
-        (needs.PUNKT, texts.sentence_count),
+        (needs.PUNKT, texts.count_sentences),
         (needs.TAGGER, texts.starts_with_verb),
-        (needs.STOP_WORDS, texts.stop_word_count),
+        (needs.STOP_WORDS, texts.count_stop_words),
     ):
         if needs.has_data(needs.PUNKT) and needs.has_data(resource):
             load("Loads what it reads.")
     from tasks.verifiers.instructions import checkers  # noqa: F401 (its import loads the published checkers)
 
 
-def _broken(checks: Sequence[Check], candidates: Sequence[str]) -> list[Check]:
+def _find_broken(checks: Sequence[Check], candidates: Sequence[str]) -> list[Check]:
     """Return the checks that no candidate passes."""
     return [(name, check) for name, check in checks if not any(check(candidate) for candidate in candidates)]
 
 
-def _all_or_nothing(text: str, broken: Sequence[Check], count: int) -> Score:
+def _score_all_or_nothing(text: str, broken: Sequence[Check], count: int) -> Score:
     """Return the score of a text that breaks the given constraints out of `count`."""
     if not text:
         return Score.binary(False, "empty response")
@@ -105,13 +110,13 @@ def _all_or_nothing(text: str, broken: Sequence[Check], count: int) -> Score:
     return Score.binary(True, f"satisfies all of {count}")
 
 
-def _both_ways(score: Score, strictly: int, loosely: int, count: int) -> Score:
+def _score_both_ways(score: Score, strictly: int, loosely: int, count: int) -> Score:
     """Return the strict score with the fractions of the `count` constraints satisfied, as rewards of weight 0."""
     shares = (Reward("strict", 0.0, strictly / count), Reward("loose", 0.0, loosely / count))
     return replace(score, rewards=(Reward("precise_if", 1.0, score.value), *shares))
 
 
-def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
+def _parse_constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
     """Check a ground truth, and return its constraints with their arguments."""
     if not isinstance(ground_truth, dict) or not {"instruction_ids", "kwargs"} <= set(ground_truth):
         raise GroundTruthError(f"expected an object with 'instruction_ids' and 'kwargs', got {ground_truth!r:.200}")
@@ -122,29 +127,29 @@ def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
     names, arguments = ground_truth["instruction_ids"], ground_truth["kwargs"]
     if not isinstance(names, list) or not isinstance(arguments, list) or not names or len(names) != len(arguments):
         raise GroundTruthError("'instruction_ids' and 'kwargs' must be two lists of one length, at least 1")
-    return [(name, _arguments(name, given)) for name, given in zip(names, arguments, strict=True)]
+    return [(name, _parse_arguments(name, given)) for name, given in zip(names, arguments, strict=True)]
 
 
-def _arguments(name: Any, given: Any) -> dict[str, Any]:
+def _parse_arguments(name: Any, given: Any) -> dict[str, Any]:
     """Return the arguments of one constraint. Only `repeat_prompt` may take its argument from the messages."""
     if not isinstance(name, str) or name not in SCHEMAS:
         raise GroundTruthError(f"unknown constraint {name!r}; accepted: {', '.join(SCHEMAS)}")
     if name == REPEAT_PROMPT and isinstance(given, dict) and all(value is None for value in given.values()):
         return {}
     try:
-        return normalized(name, given)
+        return normalize(name, given)
     except ArgumentsError as reason:
         raise GroundTruthError(f"{reason}, got {given!r:.200}") from None
 
 
-def _last_prompt(messages: Sequence[Mapping[str, str]] | None) -> str:
+def _find_last_prompt(messages: Sequence[Mapping[str, str]] | None) -> str:
     prompt = next((turn["content"] for turn in reversed(messages or ()) if turn["role"] == "user"), "")
     if not prompt:
         raise CannotJudge(f"{REPEAT_PROMPT} needs the prompt: give prompt_to_repeat, or messages with a user's turn")
     return prompt
 
 
-def _loose_variants(text: str) -> list[str]:
+def _make_loose_variants(text: str) -> list[str]:
     """Return the response and the variants that IFEval's loose accuracy accepts instead, without empty ones."""
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]

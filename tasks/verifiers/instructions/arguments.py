@@ -40,24 +40,24 @@ class Kind:
     optional: bool = False
 
 
-def _whole(value: Any, low: int, high: float = float("inf")) -> bool:
+def _is_whole(value: Any, low: int, high: float = float("inf")) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _text(value: Any) -> bool:
+def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-COUNT = Kind("a count", lambda value: _whole(value, 0))
-POSITIVE = Kind("a count of at least 1", lambda value: _whole(value, 1))
-PERCENTAGE = Kind("a whole percentage", lambda value: _whole(value, 0, 100))
-TEXT = Kind("a text", _text)
-WORD = Kind("one word", lambda value: _text(value) and len(value.split()) == 1)
-TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and bool(value) and all(map(_text, value)))
-CHARACTER = Kind("one character", lambda value: _text(value) and len(value) == 1)
+COUNT = Kind("a count", lambda value: _is_whole(value, 0))
+POSITIVE = Kind("a count of at least 1", lambda value: _is_whole(value, 1))
+PERCENTAGE = Kind("a whole percentage", lambda value: _is_whole(value, 0, 100))
+TEXT = Kind("a text", _is_text)
+WORD = Kind("one word", lambda value: _is_text(value) and len(value.split()) == 1)
+TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and bool(value) and all(map(_is_text, value)))
+CHARACTER = Kind("one character", lambda value: _is_text(value) and len(value) == 1)
 LANGUAGE = Kind(f"one of {', '.join(LANGUAGES)}", lambda value: value in LANGUAGES)
 RELATION = Kind("'at least' or 'less than'", lambda value: value in RELATIONS)
-PHRASE = Kind("a phrase of at least 3 words", lambda value: _text(value) and len(value.split()) >= 3)
+PHRASE = Kind("a phrase of at least 3 words", lambda value: _is_text(value) and len(value.split()) >= 3)
 
 Schema = Mapping[str, Kind]
 """The types of the arguments of one constraint, by name."""
@@ -206,7 +206,7 @@ _IN_ORDER = {
 """Pairs of arguments by constraint; the first must not be greater than the second."""
 
 
-def normalized(name: str, given: Any) -> dict[str, Any]:
+def normalize(name: str, given: Any) -> dict[str, Any]:
     """Check the arguments of a known constraint, and return them in the format of its checker.
 
     Nulls count as absent, because tables have a column for every argument. Integers stored as floats (as in tables with
@@ -218,7 +218,7 @@ def normalized(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ArgumentsError(f"the arguments of {name} are not an object")
     wanted = SCHEMAS[name]
-    arguments = {key: _plain(value, wanted.get(key)) for key, value in given.items() if value is not None}
+    arguments = {key: _normalize_value(value, wanted.get(key)) for key, value in given.items() if value is not None}
     needed = {key for key, kind in wanted.items() if not kind.optional}
     if not needed <= arguments.keys() <= wanted.keys():
         raise ArgumentsError(f"{name} accepts the arguments {sorted(wanted)}")
@@ -230,7 +230,7 @@ def normalized(name: str, given: Any) -> dict[str, Any]:
     return arguments
 
 
-def _plain(value: Any, kind: Kind | None) -> Any:
+def _normalize_value(value: Any, kind: Kind | None) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if kind in (TEXT, WORD) and isinstance(value, list) and len(value) == 1:

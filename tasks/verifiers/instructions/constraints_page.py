@@ -22,10 +22,10 @@ in `kwargs`. The third column is the NLTK data that a check reads. This page is 
 
 def page() -> str:
     """Return the text of `docs/constraints.md`."""
-    return "\n".join([_HEAD, *(line for part in PARTS for line in _section(part)), ""])
+    return "\n".join([_HEAD, *(line for part in PARTS for line in _render_section(part)), ""])
 
 
-def _section(part: str) -> Iterator[str]:
+def _render_section(part: str) -> Iterator[str]:
     sentence, schemas = PARTS[part]
     yield f"\n## {part}\n\n{sentence}\n\n| id | arguments | data |\n|---|---|---|"
     for name, schema in sorted(schemas.items()):

@@ -28,11 +28,11 @@ _PRONOUNS = frozenset(_PRONOUN_LIST.split())
 
 def person_names(response: str, N: int) -> bool:  # noqa: N803 - the argument's name in IFBench's prompts
     """Check the constraint: Mention at least {N} different person names in the response, from a list of fifty."""
-    return sum(re.search(rf"\b{name}\b", response) is not None for name in _person_names()) >= N
+    return sum(re.search(rf"\b{name}\b", response) is not None for name in _load_person_names()) >= N
 
 
 @cache
-def _person_names() -> tuple[str, ...]:
+def _load_person_names() -> tuple[str, ...]:
     _, _, names = published.REGISTRY["count:person_names"]("names").build_description(N=1).rpartition(": ")
     return tuple(re.findall(r"\w+", names))
 
@@ -44,24 +44,24 @@ def pronouns(response: str, N: int) -> bool:  # noqa: N803
 
 def keyword_in_sentence(response: str, word: str, N: int) -> bool:  # noqa: N803
     """Check the constraint: The response must include keyword {word} in the {N}-th sentence."""
-    sentences = texts.nltk_sentences(response)
-    return 1 <= N <= len(sentences) and texts.occurrences(sentences[N - 1], word) > 0
+    sentences = texts.split_nltk_sentences(response)
+    return 1 <= N <= len(sentences) and texts.count_occurrences(sentences[N - 1], word) > 0
 
 
 def keyword_at_position(response: str, keyword: str, n: int, m: int) -> bool:
     """Check the constraint: Include keyword {keyword} in the {n}-th sentence, as the {m}-th word of that sentence."""
-    sentences = texts.nltk_sentences(response)
-    words = _word_tokens(sentences[n - 1]) if 1 <= n <= len(sentences) else []
+    sentences = texts.split_nltk_sentences(response)
+    words = _tokenize_words(sentences[n - 1]) if 1 <= n <= len(sentences) else []
     return 1 <= m <= len(words) and words[m - 1].lower() == keyword.strip().lower()
 
 
 def word_positions(response: str, keyword: str) -> bool:
     """Check the constraint: The second word in your response and the second to last one should be {keyword}."""
-    words = _word_tokens(response)
+    words = _tokenize_words(response)
     return len(words) > 1 and words[1].lower() == words[-2].lower() == keyword.strip().lower()
 
 
-def _word_tokens(text: str) -> list[str]:
+def _tokenize_words(text: str) -> list[str]:
     return [token for token in texts.tokens(text) if any(map(str.isalnum, token))]
 
 
@@ -105,11 +105,13 @@ def sentence_alphabet(response: str) -> bool:
 
     Punctuation such as quotation marks may precede the letter.
     """
-    first = [sentence.lstrip(string.punctuation + string.whitespace)[:1] for sentence in texts.nltk_sentences(response)]
+    first = [
+        sentence.lstrip(string.punctuation + string.whitespace)[:1] for sentence in texts.split_nltk_sentences(response)
+    ]
     return "".join(first).lower() == string.ascii_lowercase and len(first) == 26
 
 
-def table(name: str) -> Callable[[str], bool]:
+def make_table_check(name: str) -> Callable[[str], bool]:
     """Return the check of a constraint that requires a table.
 
     The package raises at an empty field and at the limits of Python's csv module; here such a response fails the check.
@@ -127,7 +129,7 @@ def table(name: str) -> Callable[[str], bool]:
 _TABLES = ("custom:csv_city", "custom:csv_quotes", "custom:csv_special_character")
 
 CHECKS: dict[str, Callable[..., bool]] = {
-    **{name: table(name) for name in _TABLES},
+    **{name: make_table_check(name) for name in _TABLES},
     "count:person_names": person_names,
     "count:pronouns": pronouns,
     "custom:sentence_alphabet": sentence_alphabet,

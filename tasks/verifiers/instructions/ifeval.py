@@ -39,7 +39,7 @@ def forbidden_words(response: str, forbidden_words: list[str]) -> bool:
 
     The words are not regular expressions.
     """
-    return not any(texts.occurrences(response, each) for each in forbidden_words)
+    return not any(texts.count_occurrences(response, each) for each in forbidden_words)
 
 
 def letter_frequency(response: str, letter: str, let_frequency: int, let_relation: str) -> bool:
@@ -47,7 +47,7 @@ def letter_frequency(response: str, letter: str, let_frequency: int, let_relatio
 
     Instead of a character other than a to z, the package counts a random letter. Two of IFEval's prompts use # and !.
     """
-    return compare(texts.letters(response)[letter.lower()], let_relation, let_frequency)
+    return compare(texts.count_letters(response)[letter.lower()], let_relation, let_frequency)
 
 
 def response_language(response: str, language: str) -> bool:
@@ -55,7 +55,7 @@ def response_language(response: str, language: str) -> bool:
 
     In the package, a text without an identifiable language passes for every language.
     """
-    return texts.language(response) == language
+    return texts.detect_language(response) == language
 
 
 def english_capital(response: str) -> bool:
@@ -63,12 +63,12 @@ def english_capital(response: str) -> bool:
 
     The package identifies the language of the text in capitals, and then often takes English for German.
     """
-    return response.isupper() and texts.language(response.lower()) == "en"
+    return response.isupper() and texts.detect_language(response.lower()) == "en"
 
 
 def english_lowercase(response: str) -> bool:
     """Check the constraint: The entire response should be in English and in lowercase letters only."""
-    return response.islower() and texts.language(response) == "en"
+    return response.islower() and texts.detect_language(response) == "en"
 
 
 def multiple_sections(response: str, section_spliter: str, num_sections: int) -> bool:
@@ -96,10 +96,10 @@ def number_placeholders(response: str, num_placeholders: int) -> bool:
 
     Matching takes linear time here; the published pattern takes minutes for many opening brackets.
     """
-    return sum(map(_placeholders, response.split("\n"))) >= num_placeholders
+    return sum(map(_count_placeholders, response.split("\n"))) >= num_placeholders
 
 
-def _placeholders(line: str) -> int:
+def _count_placeholders(line: str) -> int:
     count, start = 0, line.find("[")
     while start >= 0 and (end := line.find("]", start)) >= 0:
         count, start = count + 1, line.find("[", end)

@@ -39,9 +39,9 @@ PACKAGES = ("if_verifiable", "nltk", "langdetect", "emoji", "syllapy")
 """Packages that the checkers import: published checkers, sentences and tags, languages, emoji, syllables."""
 
 
-def missing(name: str) -> list[str]:
+def find_missing(name: str) -> list[str]:
     """Return a message with a remedy for each package or resource that a checker needs and this machine lacks."""
-    packages = [f"{name} needs the Python package {each}" for each in PACKAGES if not _installed(each)]
+    packages = [f"{name} needs the Python package {each}" for each in PACKAGES if not _is_installed(each)]
     if packages:
         return packages
     return [
@@ -51,10 +51,10 @@ def missing(name: str) -> list[str]:
     ]
 
 
-def available() -> list[str]:
+def find_available() -> list[str]:
     """Return the NLTK resources and packages of the checkers that this machine has."""
     resources = sorted({resource for named in NLTK_NEEDS.values() for resource in named})
-    packages = [package for package in PACKAGES if _installed(package)]
+    packages = [package for package in PACKAGES if _is_installed(package)]
     return packages + ([resource for resource in resources if has_data(resource)] if "nltk" in packages else [])
 
 
@@ -76,5 +76,5 @@ _seen: set[tuple[str, ...]] = set()
 
 
 @cache
-def _installed(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None

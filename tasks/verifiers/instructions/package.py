@@ -33,15 +33,15 @@ def load(module: str, stand_ins: Mapping[str, types.ModuleType] = types.MappingP
         raise ImportError("precise_if needs the package if-verifiable")
     bare = types.ModuleType(NAME)
     bare.__path__ = list(spec.submodule_search_locations or [])
-    originals = {name: sys.modules.pop(name) for name in _loaded()}
+    originals = {name: sys.modules.pop(name) for name in _list_loaded()}
     sys.modules.update({NAME: bare, **stand_ins})
     try:
         return importlib.import_module(module)
     finally:
-        for name in _loaded():
+        for name in _list_loaded():
             del sys.modules[name]
         sys.modules.update(originals)
 
 
-def _loaded() -> list[str]:
+def _list_loaded() -> list[str]:
     return [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]

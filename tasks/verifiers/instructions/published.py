@@ -24,18 +24,18 @@ class _NoRandom:
         raise AssertionError(f"a checker draws {num_keywords} keywords at random")
 
 
-def _utilities(family: str) -> types.ModuleType:
+def _make_utilities(family: str) -> types.ModuleType:
     """Return a stand-in for the utility module of a family of checkers, with the functions of `texts`.
 
     IFBench has split sentences with NLTK since August 2026.
     """
     module = types.ModuleType(f"{package.NAME}.{family}.instructions_util")
-    sentences = texts.nltk_sentences if family == "ifbench" else texts.published_sentences
+    sentences = texts.split_nltk_sentences if family == "ifbench" else texts.split_published_sentences
     vars(module).update(
         LANGUAGE_CODES={code: code for code in LANGUAGES},
-        count_sentences=texts.sentence_count,
-        count_stopwords=texts.stop_word_count,
-        count_words=texts.word_count,
+        count_sentences=texts.count_sentences,
+        count_stopwords=texts.count_stop_words,
+        count_words=texts.count_words,
         generate_keywords=_NoRandom(),
         nltk=types.SimpleNamespace(word_tokenize=texts.tokens),
         split_into_sentences=lambda text: list(sentences(text)),
@@ -43,14 +43,14 @@ def _utilities(family: str) -> types.ModuleType:
     return module
 
 
-def _registry(family: str) -> dict[str, type]:
-    utilities = _utilities(family)
+def _load_registry(family: str) -> dict[str, type]:
+    utilities = _make_utilities(family)
     registry = package.load(f"{package.NAME}.{family}.instructions_registry", {utilities.__name__: utilities})
     registry.instructions.random = _NoRandom()
     return registry.INSTRUCTION_DICT
 
 
-REGISTRY: dict[str, type] = _registry("ifeval") | _registry("ifbench")
+REGISTRY: dict[str, type] = _load_registry("ifeval") | _load_registry("ifbench")
 """The package's checker classes by constraint id, 25 of IFEval and 58 of IFBench."""
 
 

@@ -37,30 +37,30 @@ def cased_words(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(text))
 
 
-def occurrences(text: str, word: str) -> int:
+def count_occurrences(text: str, word: str) -> int:
     """Count how often a word or phrase occurs in a text as whole words, in either case."""
     return len(re.findall(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE))
 
 
 @lru_cache(CACHED_TEXTS)
-def published_sentences(text: str) -> tuple[str, ...]:
+def split_published_sentences(text: str) -> tuple[str, ...]:
     """Split a text into sentences by IFEval's rules; some may be empty."""
     return tuple(_util.split_into_sentences(text))
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """Return the sentences of a text by the published rules, without sentences that contain no word."""
-    return [each for each in published_sentences(text) if words(each)]
+    return [each for each in split_published_sentences(text) if words(each)]
 
 
 @lru_cache(CACHED_TEXTS)
-def nltk_sentences(text: str) -> tuple[str, ...]:
+def split_nltk_sentences(text: str) -> tuple[str, ...]:
     """Split a text into sentences with NLTK's punkt, as IFBench does now; requires its data."""
     return tuple(nltk.sent_tokenize(text))
 
 
 @lru_cache(CACHED_TEXTS)
-def sentence_count(text: str) -> int:
+def count_sentences(text: str) -> int:
     """Return the number of sentences with NLTK's punkt, as in IFEval; requires its data."""
     return _util.count_sentences(text)
 
@@ -77,21 +77,21 @@ def starts_with_verb(text: str) -> bool:
     The tagger works from left to right and looks two tokens ahead, so three tokens determine the tag of the first.
     """
     first = list(tokens(text)[:3])
-    return bool(first) and "VB" in _tagger().tag(first)[0][1]
+    return bool(first) and "VB" in _load_tagger().tag(first)[0][1]
 
 
 @lru_cache(1)
-def _tagger() -> PerceptronTagger:
+def _load_tagger() -> PerceptronTagger:
     return PerceptronTagger()
 
 
 @lru_cache(CACHED_TEXTS)
-def word_count(text: str) -> int:
+def count_words(text: str) -> int:
     """Return the number of runs of word characters, which IFEval and IFBench count as words."""
     return _util.count_words(text)
 
 
-def stop_word_count(text: str) -> int:
+def count_stop_words(text: str) -> int:
     """Count the English stop words among the runs of word characters; requires NLTK's list."""
     stop_words = _stop_words()
     return sum(each.lower() in stop_words for each in re.findall(r"\w+", text))
@@ -103,13 +103,13 @@ def _stop_words() -> frozenset[str]:
 
 
 @lru_cache(CACHED_TEXTS)
-def letters(text: str) -> Counter[str]:
+def count_letters(text: str) -> Counter[str]:
     """Count how often each character occurs, in lower case."""
     return Counter(text.lower())
 
 
 @lru_cache(CACHED_TEXTS)
-def language(text: str) -> str | None:
+def detect_language(text: str) -> str | None:
     """Return the ISO 639-1 code of a text's likeliest language, or None if it cannot be identified."""
     try:
         return langdetect.detect(text)

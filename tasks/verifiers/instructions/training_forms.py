@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tasks.verifiers.instructions.texts import sentences, words
+from tasks.verifiers.instructions.texts import split_sentences, words
 
 _BIGRAM = re.compile(r"<<([^\s<>]+)(?:\s([^\s<>]+))?>>")
 _BETWEEN_BIGRAMS = re.compile(r"[^\w<>]*")
@@ -77,7 +77,7 @@ def counting_composition(response: str, n_sent: int, n_words: int) -> bool:
 
     The blanks in the divider are optional, as in the published check, which also counts punctuation as words.
     """
-    paragraphs = [sentences(part) for part in _parts(_DIVIDER.split(response))]
+    paragraphs = [split_sentences(part) for part in _drop_blank_ends(_DIVIDER.split(response))]
     return len(paragraphs) == 3 and all(
         len(paragraph) == n_sent and all(len(words(each)) == n_words for each in paragraph) for paragraph in paragraphs
     )
@@ -85,7 +85,7 @@ def counting_composition(response: str, n_sent: int, n_words: int) -> bool:
 
 def paragraphs(response: str) -> bool:
     """Check the constraint: There should be 2 paragraphs, separated with the markdown divider ***."""
-    return _two(_parts(response.split("***")))
+    return _has_two(_drop_blank_ends(response.split("***")))
 
 
 def paragraphs2(response: str) -> bool:
@@ -93,16 +93,16 @@ def paragraphs2(response: str) -> bool:
 
     Two line breaks separate paragraphs, and may not be used otherwise.
     """
-    return _two(_parts(response.split("\n\n")))
+    return _has_two(_drop_blank_ends(response.split("\n\n")))
 
 
-def _parts(split: list[str]) -> list[str]:
+def _drop_blank_ends(split: list[str]) -> list[str]:
     """Return the parts of a split text, without a blank part before the first divider or after the last."""
     start, end = not split[0].strip(), len(split) - (not split[-1].strip())
     return split[start:end]
 
 
-def _two(parts: list[str]) -> bool:
+def _has_two(parts: list[str]) -> bool:
     return len(parts) == 2 and all(map(str.strip, parts))
 
 
@@ -137,7 +137,8 @@ def sentence_hyphens(response: str) -> bool:
     """
     parts = _HYPHEN_AFTER_SENTENCE.split(response.strip())
     return all(
-        part == part.strip() and len(sentences(part)) == 1 and not _SENTENCES_UNSPLIT.search(part) for part in parts
+        part == part.strip() and len(split_sentences(part)) == 1 and not _SENTENCES_UNSPLIT.search(part)
+        for part in parts
     )
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from tasks.verifiers.instructions.ifeval import compare, letter_frequency
-from tasks.verifiers.instructions.texts import cased_words, letters, occurrences, sentences, words
+from tasks.verifiers.instructions.texts import cased_words, count_letters, count_occurrences, split_sentences, words
 
 
-def _word(text: str) -> str:
+def _normalize_word(text: str) -> str:
     """Return an argument's word in the form that `words` returns."""
     return " ".join(words(text)) or text.strip().lower()
 
@@ -27,7 +27,7 @@ def word_once(response: str, keyword: str) -> bool:
     In the published version, only the constraint's name says "once", and `sun` in `sunny` counts. Here only whole words
     count.
     """
-    return occurrences(response, keyword) == 1
+    return count_occurrences(response, keyword) == 1
 
 
 def word_count_different_numbers(response: str, keyword: str, frequency: int, relation: str | None = None) -> bool:
@@ -36,7 +36,7 @@ def word_count_different_numbers(response: str, keyword: str, frequency: int, re
 
     The published prompt names no relation, but its check requires one. Here the count must be exact without a relation.
     """
-    count = occurrences(response, keyword)
+    count = count_occurrences(response, keyword)
     return count == frequency if relation is None else compare(count, relation, frequency)
 
 
@@ -45,7 +45,7 @@ def exclude_word_harder(response: str, keyword: str) -> bool:
 
     The published check only finds the keyword between two blanks and in the same case.
     """
-    return occurrences(response, keyword) == 0
+    return count_occurrences(response, keyword) == 0
 
 
 def no_adjacent_consecutive(response: str) -> bool:
@@ -69,8 +69,8 @@ def palindrome(response: str) -> bool:
 
 def keyword_specific_position(response: str, keyword: str, n: int, m: int) -> bool:
     """Check the constraint: Include the keyword {keyword} in the {n}-th sentence, as word {m} of that sentence."""
-    parts = sentences(response)
-    return len(parts) >= n and words(parts[n - 1])[m - 1 : m] == (_word(keyword),)
+    parts = split_sentences(response)
+    return len(parts) >= n and words(parts[n - 1])[m - 1 : m] == (_normalize_word(keyword),)
 
 
 def start_end(response: str) -> bool:
@@ -85,24 +85,24 @@ def start_end(response: str) -> bool:
 
 def first_word_sent(response: str, first_word: str) -> bool:
     """Check the constraint: The first word of each sentence should be the word {first_word}."""
-    parts = sentences(response)
-    return bool(parts) and all(words(each)[0] == _word(first_word) for each in parts)
+    parts = split_sentences(response)
+    return bool(parts) and all(words(each)[0] == _normalize_word(first_word) for each in parts)
 
 
 def first_word_answer(response: str, first_word: str) -> bool:
     """Check the constraint: The first word of your response should be the word {first_word}."""
-    return words(response)[:1] == (_word(first_word),)
+    return words(response)[:1] == (_normalize_word(first_word),)
 
 
 def last_word_sent(response: str, last_word: str) -> bool:
     """Check the constraint: The last word of each sentence, before punctuation, should be the word {last_word}."""
-    parts = sentences(response)
-    return bool(parts) and all(words(each)[-1] == _word(last_word) for each in parts)
+    parts = split_sentences(response)
+    return bool(parts) and all(words(each)[-1] == _normalize_word(last_word) for each in parts)
 
 
 def last_word_answer(response: str, last_word: str) -> bool:
     """Check the constraint: The last word of your response, ignoring punctuation, should be {last_word}."""
-    return words(response)[-1:] == (_word(last_word),)
+    return words(response)[-1:] == (_normalize_word(last_word),)
 
 
 def lowercase_counting(response: str, N: int) -> bool:  # noqa: N803 (the argument's published name)
@@ -115,7 +115,7 @@ def letter_counting(response: str, N: int, relation: str) -> bool:  # noqa: N803
 
     Letters are of any alphabet; in the published check, only A to Z.
     """
-    return compare(sum(count for each, count in letters(response).items() if each.isalpha()), relation, N)
+    return compare(sum(count for each, count in count_letters(response).items() if each.isalpha()), relation, N)
 
 
 def count_unique(response: str) -> bool:
@@ -130,7 +130,7 @@ def count_increment_word(response: str, keyword1: str, keyword2: str) -> bool:
     """Check the constraint: Include the keyword {keyword1} once in your response and the keyword {keyword2} twice, both
     as whole words.
     """
-    return occurrences(response, keyword1) == 1 and occurrences(response, keyword2) == 2
+    return count_occurrences(response, keyword1) == 1 and count_occurrences(response, keyword2) == 2
 
 
 CHECKS: dict[str, Callable[..., bool]] = {

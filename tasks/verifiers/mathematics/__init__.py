@@ -27,12 +27,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.verifiers.mathematics.boxes import last_boxed
-from tasks.verifiers.mathematics.equivalence import equivalent
-from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_answer, readable_part
-from tasks.verifiers.mathematics.last_numbers import last_number, only_number, stated_number
-from tasks.verifiers.mathematics.normalisation import refusal, tidy
-from tasks.verifiers.mathematics.plain_numbers import plain_number
+from tasks.verifiers.mathematics.boxes import find_last_boxed
+from tasks.verifiers.mathematics.equivalence import is_equivalent
+from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_answer, extract_readable_part
+from tasks.verifiers.mathematics.last_numbers import find_last_number, find_only_number, find_stated_number
+from tasks.verifiers.mathematics.normalisation import find_refusal, tidy
+from tasks.verifiers.mathematics.plain_numbers import parse_plain_number
 from tasks.verifiers.mathematics.warm_up import warm_up
 from tasks.verifiers.scores import GroundTruthError, Score
 
@@ -41,8 +41,8 @@ __all__ = [
     "Answer",
     "answer_of",
     "check_ground_truth",
-    "equivalent",
     "extract_answer",
+    "is_equivalent",
     "judge",
     "missing_resources",
     "stated_answer",
@@ -69,7 +69,7 @@ def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
     answer = _FINDERS[wanted.mode](response)
     if answer is None:
         return Score.binary(False, "no answer found")
-    if reason := refusal(answer.text):
+    if reason := find_refusal(answer.text):
         return Score.binary(False, f"{answer.form}: {answer.text[:80]!r} {reason}")
     passed = any(_RELATIONS[wanted.mode](answer.text, reference) for reference in wanted.references)
     relation = "equals" if passed else "differs from"
@@ -115,57 +115,57 @@ def _read(ground_truth: Any) -> _Wanted:
             raise GroundTruthError(f"expected a non-empty string or a list of them, got {ground_truth!r:.200}")
         if len(reference) > MAX_REFERENCE_CHARS:
             raise GroundTruthError(f"a reference of {len(reference)} characters; at most {MAX_REFERENCE_CHARS}")
-        if mode == "gsm8k" and plain_number(_without_commas(reference)) is None:
+        if mode == "gsm8k" and parse_plain_number(_remove_commas(reference)) is None:
             raise GroundTruthError(f"mode gsm8k expects a number, got {reference!r:.80}")
     return _Wanted(references, mode)
 
 
-def _last_number(response: str) -> Answer | None:
+def _extract_last_number(response: str) -> Answer | None:
     """Return the answer of mode `gsm8k`."""
-    before, hashes, after = readable_part(response).rpartition("####")
+    before, hashes, after = extract_readable_part(response).rpartition("####")
     text = after.strip().partition("\n")[0] if hashes else before + after
-    boxed = last_boxed(text)
+    boxed = find_last_boxed(text)
     if boxed is not None:
-        return _answer("boxed", only_number(boxed))
-    return _answer("hashes", stated_number(text)) if hashes else _answer("number", last_number(text))
+        return _answer("boxed", find_only_number(boxed))
+    return _answer("hashes", find_stated_number(text)) if hashes else _answer("number", find_last_number(text))
 
 
 def _answer(form: str, number: str | None) -> Answer | None:
     return None if number is None else Answer(form, number)
 
 
-def _whole_answer(response: str) -> Answer | None:
+def _extract_whole_answer(response: str) -> Answer | None:
     return extract_answer(response, whole=True)
 
 
-def _same_number(answer: str, reference: str) -> bool:
-    ours, theirs = plain_number(answer), plain_number(_without_commas(reference))
+def _is_same_number(answer: str, reference: str) -> bool:
+    ours, theirs = parse_plain_number(answer), parse_plain_number(_remove_commas(reference))
     return ours is not None and theirs is not None and ours.value == theirs.value
 
 
-def _same_string(answer: str, reference: str) -> bool:
-    return _folded(answer) == _folded(reference)
+def _is_same_string(answer: str, reference: str) -> bool:
+    return _normalize_string(answer) == _normalize_string(reference)
 
 
-def _folded(text: str) -> str:
+def _normalize_string(text: str) -> str:
     """Return a text without white space, case-folded and in Unicode NFC."""
     composed = unicodedata.normalize("NFC", "".join(text.split()))
     return unicodedata.normalize("NFC", composed.casefold())
 
 
-def _without_commas(text: str) -> str:
+def _remove_commas(text: str) -> str:
     return re.sub(r"(?<=[0-9]),(?=[0-9])", "", text).strip()
 
 
 _FINDERS: dict[str, Callable[[str], Answer | None]] = {
     "sympy": extract_answer,
-    "gsm8k": _last_number,
-    "exact": _whole_answer,
+    "gsm8k": _extract_last_number,
+    "exact": _extract_whole_answer,
 }
 MODES = tuple(_FINDERS)
 """Accepted values of `mode` in a ground truth."""
 _RELATIONS: dict[str, Callable[[str, str], bool]] = {
-    "sympy": equivalent,
-    "gsm8k": _same_number,
-    "exact": _same_string,
+    "sympy": is_equivalent,
+    "gsm8k": _is_same_number,
+    "exact": _is_same_string,
 }

@@ -19,7 +19,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify.grader import should_treat_as_complex
 from sympy.core.relational import Relational
 
-from tasks.verifiers.mathematics.values import equal_values
+from tasks.verifiers.mathematics.values import compare_values
 
 # Units are off: math-verify's list contains letters, so 2c would be 2. Boxes are off: extracted answers have none.
 _NORMALIZATION = NormalizationConfig(
@@ -48,33 +48,33 @@ def warm_up() -> None:
 
 
 @lru_cache(maxsize=4096)  # samples of a group often share an answer, even a wrong one
-def equal_by_algebra(answer: str, reference: str) -> bool:
+def is_equal_by_algebra(answer: str, reference: str) -> bool:
     """Return True if two normalised texts are the same object; False also if one cannot be parsed or computed."""
     theirs, ours = read(reference), read(answer)
     if theirs is None or ours is None:
         return False
     try:
-        return _same_object(ours, theirs)
+        return _is_same_object(ours, theirs)
     except (MemoryError, RecursionError):
         raise
     except Exception:  # SymPy has no common error for undefined operations: nan < 1, a root of a set, ...
         return False
 
 
-def _same_object(ours: Any, theirs: Any) -> bool:
+def _is_same_object(ours: Any, theirs: Any) -> bool:
     if _has_no_value(ours) or _has_no_value(theirs):
         return False
     if _is_infinite(ours) or _is_infinite(theirs):
         return bool(ours == theirs)
     if isinstance(ours, sympy.Expr) and isinstance(theirs, sympy.Expr):
-        verdict = equal_values(ours, theirs)
+        verdict = compare_values(ours, theirs)
         if verdict is not None:
             return verdict
     same = math_verify.verify([theirs], [ours], timeout_seconds=None, allow_set_relation_comp=True)
     if _is_inequality(ours) and _is_inequality(theirs):
-        return same or _same_region(ours, theirs)
+        return same or _is_same_region(ours, theirs)
     return same and not (
-        isinstance(theirs, sympy.Eq) and isinstance(ours, sympy.Eq) and _only_both_unsolvable(ours, theirs)
+        isinstance(theirs, sympy.Eq) and isinstance(ours, sympy.Eq) and _is_only_unsolvable(ours, theirs)
     )
 
 
@@ -86,11 +86,11 @@ def read(text: str) -> Any | None:
     adjacent numbers that are not a product are rejected. So is x2, which the grammar parses as 2x.
     """
     text = _PRODUCT.sub(r" \\cdot ", _COEFFICIENT.sub(r"\\frac{\1}{\2}", text))
-    text = _NAMED_E.sub(lambda name: f"X_{{{name[1]}{name[2] or name[3]}}}", _PRIMED.sub(_without_primes, text))
+    text = _NAMED_E.sub(lambda name: f"X_{{{name[1]}{name[2] or name[3]}}}", _PRIMED.sub(_replace_primes, text))
     if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_'", text)):
         return None
     if len(cases := _OR.split(text)) > 1:
-        return _either([read(case) for case in cases])
+        return _join_relations([read(case) for case in cases])
     try:
         expression = latex2sympy(
             normalize_latex(text, _NORMALIZATION),
@@ -103,22 +103,22 @@ def read(text: str) -> Any | None:
         raise
     except Exception:  # the grammar has no common error for unparsable text
         return None
-    expression = _with_imaginary_unit(expression)
-    return _with_real_roots(expression) if "\\sqrt[" in text else expression
+    expression = _replace_imaginary_unit(expression)
+    return _replace_odd_roots(expression) if "\\sqrt[" in text else expression
 
 
-def _without_primes(name: re.Match[str]) -> str:
+def _replace_primes(name: re.Match[str]) -> str:
     return f"{name[1]}_{{{name[2] or name[3] or ''}{'prime' * len(name[4])}}}"
 
 
-def _either(cases: list[Any]) -> Any | None:
+def _join_relations(cases: list[Any]) -> Any | None:
     """Return the set on which at least one of several relations is true, or None if not all of them are relations."""
     if all(isinstance(case, Relational | sympy.And) and len(case.free_symbols) == 1 for case in cases):
         return sympy.Or(*cases).as_set()
     return None
 
 
-def _with_imaginary_unit(expression: Any) -> Any:
+def _replace_imaginary_unit(expression: Any) -> Any:
     """Replace the variable i by the imaginary unit; the grammar parses i as a variable, so i^2 would not be -1."""
     if not isinstance(expression, sympy.Expr) or expression.has(sympy.Sum, sympy.Product):  # there, i is an index
         return expression
@@ -126,7 +126,7 @@ def _with_imaginary_unit(expression: Any) -> Any:
     return expression.subs(variables) if variables else expression
 
 
-def _with_real_roots(expression: Any) -> Any:
+def _replace_odd_roots(expression: Any) -> Any:
     """Replace odd roots of negative numbers by real roots; in SymPy, the cube root of -8 is 1 + sqrt(3)i."""
     return expression.replace(
         lambda part: isinstance(part, sympy.Pow) and part.exp.is_Rational and part.exp.q % 2 == 1 and part.exp.q > 1
@@ -135,7 +135,7 @@ def _with_real_roots(expression: Any) -> Any:
     )  # fmt: skip
 
 
-def _same_region(ours: Any, theirs: Any) -> bool:
+def _is_same_region(ours: Any, theirs: Any) -> bool:
     """Return True if two inequalities in one variable have the same solutions, neither all real numbers nor none."""
     if ours.free_symbols != theirs.free_symbols or len(ours.free_symbols) != 1:
         return False
@@ -143,7 +143,7 @@ def _same_region(ours: Any, theirs: Any) -> bool:
     return bool(region == theirs.as_set()) and region not in (sympy.S.EmptySet, sympy.S.Reals)
 
 
-def _only_both_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
+def _is_only_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
     """Return True if two equations only share that they have no solution, like x = x + 1 and x^2 + 1 = 0."""
     sides = (*ours.args, *theirs.args)
     if not all(isinstance(side, sympy.Expr) for side in sides):

@@ -39,17 +39,17 @@ class _Box:
     name: str
 
 
-def last_boxed(text: str) -> str | None:
+def find_last_boxed(text: str) -> str | None:
     """Return the content of the last complete, non-empty box, or None if there is none.
 
     The contents of earlier boxes of the same answer are joined with it.
     """
     openings = list(_BOX.finditer(text))
-    partners = _partners(text) if openings else {}
+    partners = _match_braces(text) if openings else {}
     answer: list[_Box] = []
     for opening in reversed(openings):
-        box = _complete(text, opening, partners)
-        if answer and (box is None or not _joined(text, box, answer[-1])):
+        box = _parse_box(text, opening, partners)
+        if answer and (box is None or not _is_joined(text, box, answer[-1])):
             break
         if box is not None:
             answer.append(box)
@@ -58,7 +58,7 @@ def last_boxed(text: str) -> str | None:
     return ", ".join(box.name + box.inside.strip() for box in reversed(answer))
 
 
-def _complete(text: str, opening: re.Match[str], partners: dict[int, int]) -> _Box | None:
+def _parse_box(text: str, opening: re.Match[str], partners: dict[int, int]) -> _Box | None:
     start = opening.end()
     if text[start : start + 1] == "{":
         end = partners.get(start, start)
@@ -73,12 +73,12 @@ def _complete(text: str, opening: re.Match[str], partners: dict[int, int]) -> _B
     return _Box(opening.start(), end + 1, inside, f"{named[1]}=" if named else "")
 
 
-def _joined(text: str, box: _Box, following: _Box) -> bool:
+def _is_joined(text: str, box: _Box, following: _Box) -> bool:
     gap = text[box.end : following.start]  # also empty if one box contains the other
     return len(gap) <= MAX_GAP_CHARS and _JOINT.fullmatch(gap) is not None
 
 
-def _partners(text: str) -> dict[int, int]:
+def _match_braces(text: str) -> dict[int, int]:
     """Return the offsets of matching closing braces by the offset of the opening brace, in one pass."""
     partners, opened = {}, []
     for brace in _BRACE.finditer(text):

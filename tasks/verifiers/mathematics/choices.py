@@ -40,7 +40,7 @@ _SEPARATED = re.compile(r"\(?[A-J]\)?(?:(?:\s*[,;&]\s*(?:and\s+)?|\s+and\s+)\(?[
 _GLUED = re.compile(r"(?=.{2})A?B?C?D?E?F?G?H?I?J?")
 
 
-def chosen_letter(text: str) -> str | None:
+def find_chosen_letter(text: str) -> str | None:
     """Return the letter that a normalised text chooses, in upper case.
 
     The text after a marked letter, as in "C) 12 cm", describes the choice. A bare letter may be a variable, so only an
@@ -54,12 +54,12 @@ def chosen_letter(text: str) -> str | None:
     if chosen is None:
         return None
     marked, bare, rest = chosen[1] or chosen[2], chosen[3], chosen["rest"]
-    if rest and (_OTHER_CHOICE.search(rest) or not _fits(rest, bare)):
+    if rest and (_OTHER_CHOICE.search(rest) or not _is_compatible(rest, bare)):
         return ""
     return (marked or bare or chosen[5]).upper()
 
 
-def _fits(rest: str, bare: str | None) -> bool:
+def _is_compatible(rest: str, bare: str | None) -> bool:
     """Return True if the words after a letter are compatible with choosing it."""
     if bare is None:
         return _DESCRIBED.fullmatch(rest) is not None and not _DENIED.match(rest)
@@ -69,7 +69,7 @@ def _fits(rest: str, bare: str | None) -> bool:
     return _EXPLAINED.fullmatch(rest) is not None and not (begins_a_sentence or _CALLED_WRONG.match(rest))
 
 
-def same_letters(answer: str, reference: str) -> bool:
+def has_same_letters(answer: str, reference: str) -> bool:
     """Return True if one side is several letters in alphabetical order (ACD) and the other lists them (A, C, D)."""
     for glued, separated in ((answer, reference), (reference, answer)):
         if _GLUED.fullmatch(glued) and _SEPARATED.fullmatch(separated):

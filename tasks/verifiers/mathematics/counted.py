@@ -14,9 +14,9 @@ import re
 from typing import NamedTuple
 
 from tasks.verifiers.mathematics.number_words import SCALES, is_number_word, is_ordinal, is_part
-from tasks.verifiers.mathematics.plain_numbers import plain_number
-from tasks.verifiers.mathematics.unit_expressions import joined
-from tasks.verifiers.mathematics.unit_names import unit_of
+from tasks.verifiers.mathematics.plain_numbers import parse_plain_number
+from tasks.verifiers.mathematics.unit_expressions import join_unit_names
+from tasks.verifiers.mathematics.unit_names import find_unit
 
 MAX_WORDS, MAX_CHARS = 8, 200
 """Maximum number of words, and of characters, after a number that are read as a noun phrase."""
@@ -66,27 +66,27 @@ def split_noun(text: str) -> Counted:
     match = _COUNTED.fullmatch(text)
     if match is None or len(match["words"]) > MAX_CHARS:
         return Counted(text, None)
-    value, words = match["value"], joined(match["words"].strip())
+    value, words = match["value"], join_unit_names(match["words"].strip())
     if scale := _SCALED.match(words):
         value, words = f"{value} {scale.group().strip()}", words[scale.end() :]
-    bare = _without_afterwards(words)
+    bare = _drop_trailing_words(words)
     if not bare:
         return Counted(value, "")
     if bare.count(" ") >= MAX_WORDS:
         return Counted(text, None)
-    number = plain_number(value)
-    noun = _noun(bare.casefold(), number is not None and abs(number.value) <= 1)
+    number = parse_plain_number(value)
+    noun = _parse_noun(bare.casefold(), number is not None and abs(number.value) <= 1)
     return Counted(value, noun) if noun else Counted(text, None)
 
 
-def _without_afterwards(words: str) -> str:
+def _drop_trailing_words(words: str) -> str:
     """Return the words without trailing words that do not change a number: in total, left, each, per day."""
     while (tail := _AFTERWARDS.search(words)) and not is_number_word(words.rsplit(maxsplit=1)[-1]):
         words = words[: tail.start()].rstrip()
     return words
 
 
-def _noun(phrase: str, few: bool) -> str | None:
+def _parse_noun(phrase: str, few: bool) -> str | None:
     """Return the noun of a phrase such as "red balls" or "cups of sugar", or None for any other phrase."""
     head, *narrowed = _NARROWED.split(phrase)
     *before, noun = head.split() or [""]
@@ -95,7 +95,7 @@ def _noun(phrase: str, few: bool) -> str | None:
     ):
         return None
     plural = len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "is")) and noun not in _NO_PLURALS
-    counts = plural or noun.endswith(_IRREGULAR_PLURALS) or unit_of(noun) is not None
+    counts = plural or noun.endswith(_IRREGULAR_PLURALS) or find_unit(noun) is not None
     return noun if counts or (few and len(noun) > 2) else None
 
 

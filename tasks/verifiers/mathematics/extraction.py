@@ -29,9 +29,9 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tasks.verifiers.mathematics.boxes import last_boxed
-from tasks.verifiers.mathematics.normalisation import without_text_commands
-from tasks.verifiers.mathematics.plain_text import FORMULA, first_value, inside, last_value
+from tasks.verifiers.mathematics.boxes import find_last_boxed
+from tasks.verifiers.mathematics.normalisation import remove_text_commands
+from tasks.verifiers.mathematics.plain_text import FORMULA, extract_content, find_first_value, find_last_value
 from tasks.verifiers.responses import strip_thinking
 
 MAX_CHARS = 20_000
@@ -94,57 +94,61 @@ def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
 
     In a tag, after hashes and after a phrase, the value is extracted from the words around it, unless `whole` is True.
     """
-    text = readable_part(response)
-    if choice := _choice_after_box(text):
+    text = extract_readable_part(response)
+    if choice := _find_choice_after_box(text):
         return Answer("phrase", choice)
     for form, find in _FORMS.items():
         candidate = find(text)
         if candidate and form in _STATEMENTS:
-            candidate = _unwrapped(candidate) if whole else _stated(candidate)
+            candidate = _remove_wrapping(candidate) if whole else _extract_stated(candidate)
         if candidate and candidate.strip():
             return Answer(form, candidate.strip())
-    value = last_value(text)
+    value = find_last_value(text)
     if value is not None:
         return Answer(value.form, value.text)
     word = _ONE_WORD.fullmatch(text.rpartition("\n")[2])
     return Answer("line", word[1]) if word else None
 
 
-def readable_part(response: str) -> str:
+def extract_readable_part(response: str) -> str:
     """Return the end of a response without its thinking part, with digits of other scripts replaced by 0 to 9."""
     text = strip_thinking(response)[-MAX_CHARS:]
-    return text if text.isascii() else _OTHER_DIGIT.sub(_digit, text.replace("\u2212 ", "-").translate(_PUNCTUATION))
+    return (
+        text
+        if text.isascii()
+        else _OTHER_DIGIT.sub(_convert_digit, text.replace("\u2212 ", "-").translate(_PUNCTUATION))
+    )
 
 
-def _digit(character: re.Match[str]) -> str:
+def _convert_digit(character: re.Match[str]) -> str:
     digit = unicodedata.decimal(character.group(), None)
     return character.group() if digit is None else str(digit)
 
 
-def _choice_after_box(text: str) -> str | None:
+def _find_choice_after_box(text: str) -> str | None:
     """Return the letter that a phrase after the last box chooses, or None. The box is then only a step."""
     behind = text[text.rfind("\\boxed{") :] if "\\boxed{" in text else ""
-    chosen = _LETTER.fullmatch(_last_phrase(behind) or "")
-    return chosen[1] if chosen and not _LETTER.fullmatch(last_boxed(text) or "") else None
+    chosen = _LETTER.fullmatch(_find_last_phrase(behind) or "")
+    return chosen[1] if chosen and not _LETTER.fullmatch(find_last_boxed(text) or "") else None
 
 
-def _last_box(text: str) -> str | None:
+def _find_last_box(text: str) -> str | None:
     """Return the content of the last box, or the value of a statement in it such as "The answer is 7"."""
-    boxed = last_boxed(text)
-    phrase = _last_phrase(without_text_commands(boxed)) if boxed else None
+    boxed = find_last_boxed(text)
+    phrase = _find_last_phrase(remove_text_commands(boxed)) if boxed else None
     if phrase is None:
         return boxed
-    value, letter = first_value(phrase), _LETTER.fullmatch(phrase)
+    value, letter = find_first_value(phrase), _LETTER.fullmatch(phrase)
     return letter[1] if letter else value.text if value else boxed
 
 
-def _last_letter(text: str) -> str | None:
+def _find_last_letter(text: str) -> str | None:
     """Return the letter of the last line if the line only chooses an option, else None."""
     letter = _LETTER.fullmatch(text.rpartition("\n")[2])
     return letter[1] if letter else None
 
 
-def _last_tag(text: str) -> str | None:
+def _find_last_tag(text: str) -> str | None:
     content, start = None, None
     for tag in _TAG.finditer(text):
         if not tag[1]:
@@ -154,14 +158,14 @@ def _last_tag(text: str) -> str | None:
     return content
 
 
-def _last_hashes(text: str) -> str | None:
+def _find_last_hashes(text: str) -> str | None:
     contents = _HASHES.findall(text)
     return contents[-1] if contents else None
 
 
-def _last_phrase(text: str) -> str | None:
+def _find_last_phrase(text: str) -> str | None:
     ends = [phrase.end() for phrase in _PHRASE.finditer(text)]
-    if choice := _last_chosen(text, ends[-1] if ends else 0):
+    if choice := _find_last_chosen(text, ends[-1] if ends else 0):
         return choice
     if not ends:
         return None
@@ -171,7 +175,7 @@ def _last_phrase(text: str) -> str | None:
     return rest[: stop.start()] if stop else rest
 
 
-def _last_chosen(text: str, start: int) -> str | None:
+def _find_last_chosen(text: str, start: int) -> str | None:
     """Return the letter of the last clause after `start` that says that an option is right, or None."""
     if not _MIGHT_CHOOSE.search(text, start):
         return None
@@ -183,37 +187,37 @@ def _last_chosen(text: str, start: int) -> str | None:
     return chosen
 
 
-def _stated(text: str) -> str:
+def _extract_stated(text: str) -> str:
     """Return the answer in a short statement: its first value, if there are words around it.
 
     Values joined by "or" and "and" belong to the answer, because "5 or 6" is not 5. If the statement starts with words,
     the answer follows the verb: "The largest $n$ is 34." A choice is kept as a whole: "C) 12 cm".
     """
-    text = _unmarked(text)
+    text = _remove_marks(text)
     if _NEGATION.match(text) or _CHOICE.match(text):
         return text
     if _WORDY.match(text) and (verb := _VERB.search(text)) and _SOMETHING.search(text, verb.end()):
         text = text[verb.end() :]
-    value = first_value(text)
+    value = find_first_value(text)
     return value.text if value else text.rpartition("=")[2]
 
 
-def _unwrapped(text: str) -> str:
-    text = _unmarked(text)
+def _remove_wrapping(text: str) -> str:
+    text = _remove_marks(text)
     formula = FORMULA.fullmatch(text)
-    return inside(formula) if formula else text
+    return extract_content(formula) if formula else text
 
 
-def _unmarked(text: str) -> str:
+def _remove_marks(text: str) -> str:
     """Return a text without surrounding Markdown for bold or code."""
     return text.strip().strip("*`").strip()
 
 
 _FORMS: dict[str, Callable[[str], str | None]] = {
-    "boxed": _last_box,
-    "tag": _last_tag,
-    "hashes": _last_hashes,
-    "phrase": _last_phrase,
-    "line": _last_letter,
+    "boxed": _find_last_box,
+    "tag": _find_last_tag,
+    "hashes": _find_last_hashes,
+    "phrase": _find_last_phrase,
+    "line": _find_last_letter,
 }
 _STATEMENTS = ("tag", "hashes", "phrase")

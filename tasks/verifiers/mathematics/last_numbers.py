@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 from tasks.verifiers.mathematics.counted import split_noun
-from tasks.verifiers.mathematics.normalisation import tidy, without_text_commands
+from tasks.verifiers.mathematics.normalisation import remove_text_commands, tidy
 from tasks.verifiers.mathematics.plain_notation import FUNCTIONS
-from tasks.verifiers.mathematics.plain_numbers import MAX_DIGITS, plain_number
-from tasks.verifiers.mathematics.plain_text import CHANGES_VALUE_BEFORE, stands_alone
+from tasks.verifiers.mathematics.plain_numbers import MAX_DIGITS, parse_plain_number
+from tasks.verifiers.mathematics.plain_text import CHANGES_VALUE_BEFORE, is_standalone
 from tasks.verifiers.mathematics.units import split_unit
 
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?![0-9])|(?<=[0-9]),(?=[0-9])")
@@ -38,32 +38,36 @@ _REACH = 12
 """Number of characters before a number that are searched for an operator."""
 
 
-def only_number(boxed: str) -> str | None:
+def find_only_number(boxed: str) -> str | None:
     """Return the number in a box after its last equals sign, or None if there is none or several."""
     text = boxed.rpartition("=")[2]
-    return _whole(text) or _last(text, several=False, factorial=True, changed=True)
+    return _parse_whole(text) or _find_last(text, several=False, factorial=True, changed=True)
 
 
-def stated_number(line: str) -> str | None:
+def find_stated_number(line: str) -> str | None:
     """Return the number of the line after the hashes: the whole line as a number, or else its last number."""
-    return _whole(line) or _last(line, changed=True)
+    return _parse_whole(line) or _find_last(line, changed=True)
 
 
-def last_number(text: str) -> str | None:
+def find_last_number(text: str) -> str | None:
     """Return the last number of a text, or None if there is none or it is part of an expression."""
-    return _last(text)
+    return _find_last(text)
 
 
-def _whole(text: str) -> str | None:
+def _parse_whole(text: str) -> str | None:
     """Return a short text as one number, without its unit or noun, or None if it is not a number."""
     if len(text) > 2 * MAX_DIGITS:
         return None
     text = tidy(text)
-    number = plain_number(text) or plain_number(split_unit(text)[0]) or plain_number(split_noun(text).value)
+    number = (
+        parse_plain_number(text)
+        or parse_plain_number(split_unit(text)[0])
+        or parse_plain_number(split_noun(text).value)
+    )
     return str(number.value) if number else None
 
 
-def _last(text: str, several: bool = True, factorial: bool = False, changed: bool = False) -> str | None:
+def _find_last(text: str, several: bool = True, factorial: bool = False, changed: bool = False) -> str | None:
     """Return the last number of a text.
 
     Args:
@@ -72,9 +76,9 @@ def _last(text: str, several: bool = True, factorial: bool = False, changed: boo
         factorial: True to return None if "!" follows the number.
         changed: True to return None if a word that changes the value follows the number.
     """
-    text = _BRACED.sub(r" \1 ", without_text_commands(text))
+    text = _BRACED.sub(r" \1 ", remove_text_commands(text))
     text = _NEGATIVE.sub("-", _GROUPED.sub(lambda number: re.sub("[ ,]", "", number.group()), text))
-    numbers = [number for number in _NUMBER.finditer(text) if stands_alone(number)]
+    numbers = [number for number in _NUMBER.finditer(text) if is_standalone(number)]
     if not numbers or (len(numbers) > 1 and not several):
         return None
     number = numbers[-1]
@@ -83,5 +87,5 @@ def _last(text: str, several: bool = True, factorial: bool = False, changed: boo
     piece = minutes or _PIECE_BEFORE.search(before) or _PIECE_AFTER.match(text, end)
     if piece or (changed and _CHANGED.match(text, end)) or (factorial and text.startswith("!", end)):
         return None
-    value = plain_number(number.group().replace("$", ""))
+    value = parse_plain_number(number.group().replace("$", ""))
     return None if value is None else str(value.value)

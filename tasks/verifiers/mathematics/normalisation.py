@@ -12,9 +12,9 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from tasks.verifiers.mathematics.number_words import in_digits
-from tasks.verifiers.mathematics.plain_notation import in_latex, with_commands
-from tasks.verifiers.mathematics.units import spelled_out
+from tasks.verifiers.mathematics.number_words import convert_to_digits
+from tasks.verifiers.mathematics.plain_notation import convert_to_latex, replace_operators
+from tasks.verifiers.mathematics.units import convert_upright_units
 
 MAX_ANSWER_CHARS = 4_000
 """Maximum length of an answer in characters."""
@@ -80,13 +80,13 @@ def tidy(text: str) -> str:
     """Return an answer in normalised spelling; the result may be empty."""
     text = _GROUPED.sub(lambda number: _GROUP_GAPS.sub("", number.group()), text.replace("-$", "-"))
     text = _to_ascii(text)
-    text = spelled_out(_COLON.sub(":", _BRACED_COMMA.sub(",", text)))
-    text = without_text_commands(with_commands(text))
+    text = convert_upright_units(_COLON.sub(":", _BRACED_COMMA.sub(",", text)))
+    text = remove_text_commands(replace_operators(text))
     text = _SPACE.sub(" ", _NOTHING.sub("", text))
     text = _FRACTION.sub(r"\\\1", text)
     text = _ARGUMENT_GAP.sub(r"\1", _SCRIPT.sub(r"\1{\2}", text))
-    text = _NEGATED.sub(_negation, text.replace("\\varnothing", "\\emptyset"))
-    text = in_latex(_INFINITY.sub(r"\\infty ", _PERCENT.sub("%", _SECONDS.sub(r" \1seconds", text))))
+    text = _NEGATED.sub(_convert_negation, text.replace("\\varnothing", "\\emptyset"))
+    text = convert_to_latex(_INFINITY.sub(r"\\infty ", _PERCENT.sub("%", _SECONDS.sub(r" \1seconds", text))))
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     text = _DOTS.sub("...", _SUCH_THAT.sub("|", _BLACKBOARD.sub(r"\\mathbb{\1}", text)))
     for command, bracket in _ANGLES.items():
@@ -96,25 +96,25 @@ def tidy(text: str) -> str:
     if not _BRACKETS.search(text):  # inside brackets, 1,234 may be two members
         text = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), text)
     text = _LEAD.sub("", text.strip(" *$"), count=1) if _LEAD.match(text.strip(" *$")) else text
-    text = _unquoted(text.strip(" *$"))
+    text = _remove_quotes(text.strip(" *$"))
     if negative := _NEGATIVE.match(text):
         text = f"-{text[negative.end() :]}"
     if not text.endswith("..."):  # dots mean that more follows
         text = text.rstrip(" .,;:").strip(" *$")
     if _SPACED_THOUSANDS.fullmatch(text):
         return text.replace(" ", "")
-    digits = in_digits(text)
+    digits = convert_to_digits(text)
     return text if digits == text else _PERCENT.sub("%", digits)
 
 
-def without_text_commands(text: str) -> str:
+def remove_text_commands(text: str) -> str:
     r"""Return LaTeX with \text and similar commands replaced by their content, including nested ones."""
     for _ in range(2):
         text = _TEXT.sub(r" \1 ", text)
     return text
 
 
-def refusal(text: str) -> str | None:
+def find_refusal(text: str) -> str | None:
     """Return the reason why an answer is rejected without a comparison, or None.
 
     An unusually long or deeply nested answer would use up a worker's whole time limit.
@@ -136,19 +136,19 @@ def _to_ascii(text: str) -> str:
     text = _RAISED.sub(lambda power: f"^{{{power.group().translate(_SUPERSCRIPTS)}}}", text)
     text = _LOWERED.sub(lambda index: f"_{{{index.group().translate(_SUBSCRIPTS)}}}", text)
     text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2] or root[3]}}}", text)
-    return _NOT_ASCII.sub(_plain, text.translate(_SYMBOLS))
+    return _NOT_ASCII.sub(_convert_to_ascii, text.translate(_SYMBOLS))
 
 
-def _unquoted(text: str) -> str:
+def _remove_quotes(text: str) -> str:
     quoted = _QUOTED.fullmatch(text)
     return next(group for group in quoted.groups() if group is not None).strip(" *$") if quoted else text
 
 
-def _negation(match: re.Match[str]) -> str:
+def _convert_negation(match: re.Match[str]) -> str:
     return r"\neq " if match[1] == "=" else r"\notin "
 
 
-def _plain(character: re.Match[str]) -> str:
+def _convert_to_ascii(character: re.Match[str]) -> str:
     """Return digits of other scripts and full-width letters as ASCII, and any other character unchanged."""
     digit = unicodedata.decimal(character.group(), None)
     return unicodedata.normalize("NFKC", character.group()) if digit is None else str(digit)

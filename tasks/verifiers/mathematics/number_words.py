@@ -57,7 +57,7 @@ def is_ordinal(word: str) -> bool:
     return word.casefold() in PARTS and word.casefold() not in (*COINS, "half", "halve")
 
 
-def in_digits(text: str) -> str:
+def convert_to_digits(text: str) -> str:
     """Return a text with the number words at its start as digits; any other text is returned unchanged."""
     if part := _ONE_PART.fullmatch(text):
         whole = f"{part['whole']} " if part["whole"] else ""
@@ -67,9 +67,9 @@ def in_digits(text: str) -> str:
     words = list(_WORD.finditer(text))
     names = [word.group().casefold() for word in words]
     sign = "-" if names[0] in ("minus", "negative") else ""
-    value, end = _cardinal(names, len(sign))
+    value, end = _parse_cardinal(names, len(sign))
     number = f"{sign}{value}"
-    if names[end : end + 1] == ["point"] and (decimals := _digits(names[end + 1 :])):
+    if names[end : end + 1] == ["point"] and (decimals := _join_digits(names[end + 1 :])):
         number, end = f"{number}.{decimals}", end + 1 + len(decimals)
     elif names[end : end + 2] == ["and", "a"] and (below := PARTS.get("".join(names[end + 2 : end + 3]))):
         number, end = f"{number} 1/{below}", end + 3
@@ -80,36 +80,36 @@ def in_digits(text: str) -> str:
     return f"{number} {text[words[end].start() :]}" if end < len(words) else number
 
 
-def _digits(names: list[str]) -> str:
+def _join_digits(names: list[str]) -> str:
     return "".join(str(CARDINALS[name]) for name in takewhile(lambda name: CARDINALS.get(name, 10) < 10, names))
 
 
-def _cardinal(names: list[str], start: int) -> tuple[int, int]:
+def _parse_cardinal(names: list[str], start: int) -> tuple[int, int]:
     """Return the number that starts at a word, and the position of the word after it."""
     total, limit, end = 0, max(_POWERS.values()) * 1000, start
     while True:
-        part, after = _below_a_thousand(names, end)
+        part, after = _parse_below_thousand(names, end)
         power = _POWERS.get(names[after], 1) if after > end and after < len(names) else 1
         if after == end or power >= limit:
             return total, end
         total, limit, end = total + part * power, power, after + (power > 1)
         if power == 1:
             return total, end
-        if names[end : end + 1] == ["and"] and _below_a_thousand(names, end + 1)[1] > end + 1:
+        if names[end : end + 1] == ["and"] and _parse_below_thousand(names, end + 1)[1] > end + 1:
             end += 1
 
 
-def _below_a_thousand(names: list[str], start: int) -> tuple[int, int]:
-    value, end = _below_a_hundred(names, start)
+def _parse_below_thousand(names: list[str], start: int) -> tuple[int, int]:
+    value, end = _parse_below_hundred(names, start)
     if end == start or value > 9 or names[end : end + 1] != ["hundred"]:
         return value, end
     end += 1
     skipped = names[end : end + 1] == ["and"]
-    rest, after = _below_a_hundred(names, end + skipped)
+    rest, after = _parse_below_hundred(names, end + skipped)
     return value * _HUNDRED + rest, after if after > end + skipped else end
 
 
-def _below_a_hundred(names: list[str], start: int) -> tuple[int, int]:
+def _parse_below_hundred(names: list[str], start: int) -> tuple[int, int]:
     """Return a number below 100 and the position after it, or 0 and `start` if no such number starts there."""
     if start >= len(names) or names[start] not in CARDINALS:
         return 0, start

@@ -54,52 +54,52 @@ _CHOICES = re.compile(
 _OTHER_LETTER = re.compile(r"(?<![A-Za-z\\])(?!C\s*[_(])[A-Za-z]")
 
 
-def in_latex(text: str) -> str:
+def convert_to_latex(text: str) -> str:
     """Return a text with unsupported notations rewritten as LaTeX; existing LaTeX is unchanged."""
     if "*" in text and not text.lstrip().startswith("*"):  # stars at the start are Markdown for bold
         text = _POWER.sub("^", text)
     if "." in text:
         text = _MODULE.sub("", text)
     if "(" in text:
-        text = _with_called_functions(text)
+        text = _convert_calls(text)
     text = _NAME.sub(lambda name: rf"\{_NAMES[name[1]]} ", text)
     if "\\" in text:
         text = _COMMAND.sub(lambda name: rf"\{_COMMANDS[name[1]]} ", text)
-        text = _with_braced_arguments(_INVERSE.sub(r"\\arc\1 ", text))
+        text = _add_braces(_INVERSE.sub(r"\\arc\1 ", text))
     if "^" in text:
         text = _PRIMES.sub(lambda primes: "'" * primes.group().count("prime"), text)
         text = _BARE_EXPONENT.sub(r"^{\1}", text)
     if "C" in text and not _OTHER_LETTER.search(text):
-        text = _CHOICES.sub(_binomial, text)
+        text = _CHOICES.sub(_convert_binomial, text)
     return text
 
 
-def with_commands(text: str) -> str:
+def replace_operators(text: str) -> str:
     r"""Return LaTeX with named operators replaced by their commands: \tg for \operatorname{tg}."""
     return _OPERATOR.sub(lambda operator: f"\\{operator[1] or operator[2]} ", text)
 
 
-def _with_called_functions(text: str) -> str:
+def _convert_calls(text: str) -> str:
     r"""Return the text with calls such as abs(y) and sqrt(1+(2)) as |y| and \sqrt{1+(2)}; unclosed calls are kept."""
     calls = list(_CALL.finditer(text))
     if not calls:
         return text
-    partners = _partners(text)
+    partners = _match_brackets(text)
     changes = {}
     for call in calls:
         closing = partners.get(call.end() - 1)
         if closing is not None:
             opens, closes = _AROUND[call[1] or call[2]]
             changes[call.start()], changes[closing] = (call.end(), opens), (closing + 1, closes)
-    return _changed(text, changes)
+    return _apply_changes(text, changes)
 
 
-def _with_braced_arguments(text: str) -> str:
+def _add_braces(text: str) -> str:
     r"""Return the text with braces around arguments of \frac and \binom, and around a command as argument of \sqrt."""
     takers = list(_TAKES.finditer(text))
     if not takers:
         return text
-    partners = _partners(text)
+    partners = _match_brackets(text)
     changes = {}
     for taker in takers:
         end = taker.end()
@@ -115,10 +115,10 @@ def _with_braced_arguments(text: str) -> str:
             if bare in _TAKING or (taker[1] == "sqrt" and not bare.startswith("\\")):
                 break
             changes[argument.start()] = (end, f"{{{bare}}}")
-    return _changed(text, changes)
+    return _apply_changes(text, changes)
 
 
-def _changed(text: str, changes: dict[int, tuple[int, str]]) -> str:
+def _apply_changes(text: str, changes: dict[int, tuple[int, str]]) -> str:
     """Return a text with parts replaced; `changes` maps the start of a part to its end and its replacement."""
     parts, end = [], 0
     for start in sorted(changes):
@@ -129,7 +129,7 @@ def _changed(text: str, changes: dict[int, tuple[int, str]]) -> str:
     return "".join([*parts, text[end:]])
 
 
-def _partners(text: str) -> dict[int, int]:
+def _match_brackets(text: str) -> dict[int, int]:
     """Return the offsets of closing round brackets and braces by the offset of the opening one, in one pass."""
     partners: dict[int, int] = {}
     opened: dict[str, list[int]] = {"(": [], "{": []}
@@ -142,7 +142,7 @@ def _partners(text: str) -> dict[int, int]:
     return partners
 
 
-def _binomial(choices: re.Match[str]) -> str:
+def _convert_binomial(choices: re.Match[str]) -> str:
     """Return a binomial coefficient of two numbers; C_1^2 is the square of a constant and is unchanged."""
     top, below = (int(number) for number in choices.groups() if number)
     return rf"\binom{{{top}}}{{{below}}}" if top >= below else choices.group()

@@ -53,7 +53,7 @@ class PlainNumber:
     percent: bool = False
 
 
-def plain_number(text: str) -> PlainNumber | None:
+def parse_plain_number(text: str) -> PlainNumber | None:
     """Return the text as a number, or None if it is not a single number of at most `MAX_DIGITS` characters."""
     if len(text) > MAX_DIGITS:
         return None
@@ -71,7 +71,7 @@ def plain_number(text: str) -> PlainNumber | None:
     return None
 
 
-def close(answer: PlainNumber, reference: PlainNumber) -> bool:
+def is_close(answer: PlainNumber, reference: PlainNumber) -> bool:
     """Return True if two numbers are equal: exactly, or within `TOLERANCE` if one is a decimal.
 
     If only one side has a percent sign, both readings are accepted: 50% equals 50 and 0.5. MATH's grader drops the sign
@@ -79,40 +79,40 @@ def close(answer: PlainNumber, reference: PlainNumber) -> bool:
     """
     decimal = answer.decimal or reference.decimal
     if answer.percent == reference.percent:
-        return within(answer.value, reference.value, decimal)
+        return is_within_tolerance(answer.value, reference.value, decimal)
     ours, theirs = (number.value / 100 if number.percent else number.value for number in (answer, reference))
-    return within(answer.value, reference.value, decimal) or within(ours, theirs, decimal)
+    return is_within_tolerance(answer.value, reference.value, decimal) or is_within_tolerance(ours, theirs, decimal)
 
 
-def within(answer: Fraction, reference: Fraction, decimal: bool) -> bool:
+def is_within_tolerance(answer: Fraction, reference: Fraction, decimal: bool) -> bool:
     """Return True if two values are equal, exactly or, for decimals, within `TOLERANCE`."""
     if answer == reference or not decimal:
         return answer == reference
     return abs(answer - reference) <= TOLERANCE * min(Fraction(1), max(abs(answer), abs(reference)))
 
 
-def _decimal(match: re.Match[str]) -> Fraction:
-    value = _exact(match["mantissa"]) * Fraction(10) ** int(match["exponent"] or 0)
+def _parse_decimal(match: re.Match[str]) -> Fraction:
+    value = _parse_exact(match["mantissa"]) * Fraction(10) ** int(match["exponent"] or 0)
     scale = match["scale"]
     return value * SCALES[scale] if scale in SCALES else value / PARTS[scale] if scale else value
 
 
-def _power_of_ten(match: re.Match[str]) -> Fraction:
+def _parse_power_of_ten(match: re.Match[str]) -> Fraction:
     return Fraction(10) ** int(match["exponent"])
 
 
-def _ratio(match: re.Match[str]) -> Fraction | None:
-    bottom = _exact(match["bottom"])
-    return int(match["whole"] or 0) + _exact(match["top"]) / bottom if bottom else None
+def _parse_ratio(match: re.Match[str]) -> Fraction | None:
+    bottom = _parse_exact(match["bottom"])
+    return int(match["whole"] or 0) + _parse_exact(match["top"]) / bottom if bottom else None
 
 
-def _repeating(match: re.Match[str]) -> Fraction:
+def _parse_repeating(match: re.Match[str]) -> Fraction:
     fixed, cycle = match["fixed"], match["cycle"]
     nines = 10 ** len(fixed) * (10 ** len(cycle) - 1)
     return int(match["whole"] or 0) + (int(fixed + cycle) - int(fixed or 0)) / Fraction(nines)
 
 
-def _going_on(match: re.Match[str]) -> Fraction | None:
+def _parse_ellipsis(match: re.Match[str]) -> Fraction | None:
     """Return the value of a decimal whose last digits repeat: one digit three times, or several digits twice."""
     digits = match["digits"]
     for length in range(1, len(digits) // 2 + 1):
@@ -124,15 +124,15 @@ def _going_on(match: re.Match[str]) -> Fraction | None:
     return None
 
 
-def _exact(digits: str) -> Fraction:
+def _parse_exact(digits: str) -> Fraction:
     return Fraction(digits.replace(",", "").replace(" ", "").rstrip("."))
 
 
 _READERS = (
-    (_DECIMAL, _decimal),
-    (_TEN_TO_THE, _power_of_ten),
-    (_RATIO, _ratio),
-    (_FRAC, _ratio),
-    (_REPEATING, _repeating),
-    (_GOING_ON, _going_on),
+    (_DECIMAL, _parse_decimal),
+    (_TEN_TO_THE, _parse_power_of_ten),
+    (_RATIO, _parse_ratio),
+    (_FRAC, _parse_ratio),
+    (_REPEATING, _parse_repeating),
+    (_GOING_ON, _parse_ellipsis),
 )

@@ -86,29 +86,29 @@ class _Run(NamedTuple):
     after: str  # the word before it
 
 
-def last_value(text: str) -> Value | None:
+def find_last_value(text: str) -> Value | None:
     """Return the last value of a text, or None if there is none or it cannot be read completely."""
-    marked, formulas = _with_marks(text)
+    marked, formulas = _replace_formulas(text)
     for line in reversed(marked.split("\n")):
-        values = [run for run in _values(line) if run.after.lower() != "not"]
+        values = [run for run in _find_values(line) if run.after.lower() != "not"]
         if values:
-            return _cleaned(values[-1].text, formulas)
+            return _parse_value(values[-1].text, formulas)
     return None
 
 
-def first_value(statement: str) -> Value | None:
+def find_first_value(statement: str) -> Value | None:
     """Return the first value of a statement, or None if there is none."""
-    marked, formulas = _with_marks(statement)
-    values = _values(marked)
-    return _cleaned(values[0].text, formulas) if values else None
+    marked, formulas = _replace_formulas(statement)
+    values = _find_values(marked)
+    return _parse_value(values[0].text, formulas) if values else None
 
 
-def inside(formula: re.Match[str]) -> str:
+def extract_content(formula: re.Match[str]) -> str:
     """Return the content of a match of `FORMULA`."""
     return next(group for group in formula.groups() if group is not None)
 
 
-def stands_alone(number: re.Match[str]) -> bool:
+def is_standalone(number: re.Match[str]) -> bool:
     """Return True if digits are a number and not part of a word such as H2O, x2y, step2, x_2, 2nd, 2-digit.
 
     A unit may follow: 5cm.
@@ -121,7 +121,7 @@ def stands_alone(number: re.Match[str]) -> bool:
     return word is None or is_unit(word.group())
 
 
-def _with_marks(text: str) -> tuple[str, list[str]]:
+def _replace_formulas(text: str) -> tuple[str, list[str]]:
     """Return the text with each formula replaced by one character, and the formulas; the first ones may be dropped."""
     text = _MARK.sub(" ", text)
     formulas = list(FORMULA.finditer(text))[-(ord(_LAST) - ord(_FIRST)) :]
@@ -130,10 +130,10 @@ def _with_marks(text: str) -> tuple[str, list[str]]:
     for number, formula in enumerate(formulas):
         parts += [text[end : formula.start()], chr(ord(_FIRST) + number)]
         end = formula.end()
-    return "".join([*parts, text[end:]]), [inside(formula).strip() for formula in formulas]
+    return "".join([*parts, text[end:]]), [extract_content(formula).strip() for formula in formulas]
 
 
-def _runs(line: str) -> Iterator[_Run]:
+def _split_runs(line: str) -> Iterator[_Run]:
     """Yield the parts of a line between its words and full stops."""
     start = numbered.end() if (numbered := _NUMBERED.match(line)) else 0
     hidden = _NO_PROSE.sub(lambda command: "\0" * len(command.group()), line)
@@ -145,11 +145,11 @@ def _runs(line: str) -> Iterator[_Run]:
         start, word = max(start, cut[1]), line[slice(*cut)]
 
 
-def _values(line: str) -> list[_Run]:
+def _find_values(line: str) -> list[_Run]:
     """Return the parts of a line that contain a value; parts joined by a unit are one: 6 feet 2 inches."""
     values: list[_Run] = []
     joins = False
-    for run in _runs(line):
+    for run in _split_runs(line):
         holds = _VALUE.search(run.text) is not None
         if holds and joins and is_unit(run.after) and not run.text.lstrip().startswith(","):
             values[-1] = _Run(f"{values[-1].text}{run.after}{run.text}", values[-1].after)
@@ -159,7 +159,7 @@ def _values(line: str) -> list[_Run]:
     return values
 
 
-def _cleaned(run: str, formulas: list[str]) -> Value | None:
+def _parse_value(run: str, formulas: list[str]) -> Value | None:
     """Return a part as a value, from its last equals sign and without surrounding marks, or None if it is cut off."""
     text = _LEAD.sub("", run, count=1).rstrip(_TRAILING)
     text = _TRAILING_WORD.sub("", text).rstrip(_TRAILING)

@@ -18,19 +18,19 @@ _SEPARATOR = re.compile(r"\s*(?::|\bto\b)\s*")
 _MEMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}")
 
 
-def equal_times_or_ratios(answer: str, reference: str) -> bool | None:
+def compare_times_or_ratios(answer: str, reference: str) -> bool | None:
     """Return True if two times or two ratios are equal, or None if the sides are not both times or both ratios."""
     ours, theirs = _TIME.fullmatch(answer), _TIME.fullmatch(reference)
     if ours and theirs and (ours["minute"] or ours["half"]) and (theirs["minute"] or theirs["half"] or ours["half"]):
         same = int(ours["hour"]) == int(theirs["hour"]) and int(ours["minute"] or 0) == int(theirs["minute"] or 0)
         return same and (theirs["half"] is None or (ours["half"] or "").lower() == theirs["half"].lower())
-    left, right = _members(answer), _members(reference)
+    left, right = _parse_members(answer), _parse_members(reference)
     if left is None or right is None:
         return None
     return len(left) == len(right) and all(left + right) and len({a / b for a, b in zip(left, right, strict=True)}) == 1
 
 
-def _members(text: str) -> list[Fraction] | None:
+def _parse_members(text: str) -> list[Fraction] | None:
     """Return the members of a ratio of plain numbers, or None if the text is not a ratio."""
     parts = _SEPARATOR.split(text)
     return [Fraction(part) for part in parts] if len(parts) > 1 and all(map(_MEMBER.fullmatch, parts)) else None

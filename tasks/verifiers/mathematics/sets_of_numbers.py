@@ -66,35 +66,35 @@ class _Qualified(NamedTuple):
     domain: str
 
 
-def in_symbols(text: str) -> str:
+def convert_to_symbols(text: str) -> str:
     """Return the symbol of a set named in words, or an interval without reversed brackets, or else the text."""
     if text[:1].isalpha() and (named := _ALL.fullmatch(text)):
         return _SETS[named[1].lower()]
     if text[:1].isalpha() and _EMPTY.fullmatch(text):
         return r"\emptyset"
-    return _with_round_brackets(text) if "]" in text or "[" in text else text
+    return _replace_reversed_brackets(text) if "]" in text or "[" in text else text
 
 
-def alike(ours: str, theirs: str) -> tuple[str, str]:
+def match_notation(ours: str, theirs: str) -> tuple[str, str]:
     """Return both sides in the same notation: without qualifiers, memberships and set builders of only one side."""
     if not (_SAYS_MORE.search(ours) or _SAYS_MORE.search(theirs)):
         return ours, theirs
-    return _without_builders(*_without_memberships(*_without_qualifiers(ours, theirs)))
+    return _remove_builders(*_remove_memberships(*_remove_qualifiers(ours, theirs)))
 
 
-def _without_memberships(ours: str, theirs: str) -> tuple[str, str]:
+def _remove_memberships(ours: str, theirs: str) -> tuple[str, str]:
     r"""Return the set of a membership such as y \in (4, \infty), if the other side is about the same letter only."""
     mine, other = _MEMBER.fullmatch(ours), _MEMBER.fullmatch(theirs)
     if mine and other:
         return (mine["set"], other["set"]) if mine["name"] == other["name"] else (ours, theirs)
-    if mine and _relates_only(theirs, mine["name"]):
+    if mine and _is_relation(theirs, mine["name"]):
         return mine["set"], theirs
-    if other and _relates_only(ours, other["name"]):
+    if other and _is_relation(ours, other["name"]):
         return ours, other["set"]
     return ours, theirs
 
 
-def _with_round_brackets(text: str) -> str:
+def _replace_reversed_brackets(text: str) -> str:
     r"""Return open ends of intervals with round brackets instead of reversed ones: ]2, 5] as (2, 5]."""
     depth = 0
     for bracket in _SQUARE.findall(text):
@@ -113,13 +113,13 @@ def _with_round_brackets(text: str) -> str:
     )
 
 
-def _without_builders(ours: str, theirs: str) -> tuple[str, str]:
+def _remove_builders(ours: str, theirs: str) -> tuple[str, str]:
     """Return the conditions of set builders, if both have the same domain, or the only one is about real numbers."""
-    mine, other = _builder(ours), _builder(theirs)
+    mine, other = _parse_builder(ours), _parse_builder(theirs)
     if mine and other:
         if mine.domain != other.domain:
             return ours, theirs
-        return _renamed(mine.main, mine.name, other.name), other.main
+        return _replace_letter(mine.main, mine.name, other.name), other.main
     if mine and mine.domain == "R":
         return mine.main, theirs
     if other and other.domain == "R":
@@ -127,68 +127,74 @@ def _without_builders(ours: str, theirs: str) -> tuple[str, str]:
     return ours, theirs
 
 
-def _builder(text: str) -> _Qualified | None:
+def _parse_builder(text: str) -> _Qualified | None:
     builder = _BUILDER.fullmatch(text) if text.startswith("\\{") else None
     if builder is None or not _RELATION.search(builder["condition"]):
         return None
-    condition, domain = builder["condition"].strip(), _domain(builder["domain"] or r"\mathbb{R}")
-    inner = _qualified(condition)
+    condition, domain = builder["condition"].strip(), _parse_domain(builder["domain"] or r"\mathbb{R}")
+    inner = _split_qualifier(condition)
     if inner and inner.name == builder["name"]:
         condition, domain = inner.main, inner.domain if domain == "R" else domain
     return _Qualified(condition, builder["name"], domain)
 
 
-def _without_qualifiers(ours: str, theirs: str) -> tuple[str, str]:
-    mine, other = _qualified(ours), _qualified(theirs)
+def _remove_qualifiers(ours: str, theirs: str) -> tuple[str, str]:
+    mine, other = _split_qualifier(ours), _split_qualifier(theirs)
     if mine and other and mine.domain == other.domain:
-        return _renamed(mine.main, mine.name, other.name), other.main
-    if mine and not other and _goes_without_saying(mine) and mine.name in _names(theirs):
+        return _replace_letter(mine.main, mine.name, other.name), other.main
+    if mine and not other and _is_usual(mine) and mine.name in _collect_letters(theirs):
         return mine.main, theirs
-    if other and not mine and _goes_without_saying(other) and other.name in _names(ours):
+    if other and not mine and _is_usual(other) and other.name in _collect_letters(ours):
         return ours, other.main
     return ours, theirs
 
 
-def _qualified(text: str) -> _Qualified | None:
+def _split_qualifier(text: str) -> _Qualified | None:
     """Return a text and the qualifier at its end, for a letter in the text, or None if there is none."""
     if len(text) > MAX_CHARS or not _MIGHT_QUALIFY.search(text):
         return None
     for pattern in _QUALIFIERS:
         match = pattern.fullmatch(text)
-        if match and match["name"] in _names(match["main"]) and match["main"].count("(") == match["main"].count(")"):
+        if (
+            match
+            and match["name"] in _collect_letters(match["main"])
+            and match["main"].count("(") == match["main"].count(")")
+        ):
             name = match["name"]
-            return _Qualified(match["main"], name, _domain(match["domain"]) if match["domain"] else _usual_domain(name))
+            return _Qualified(
+                match["main"], name, _parse_domain(match["domain"]) if match["domain"] else _get_usual_domain(name)
+            )
     return None
 
 
-def _domain(text: str) -> str:
+def _parse_domain(text: str) -> str:
     """Return the letter of a set of numbers with its sign: Z, R, N, Z+."""
     if text[0].islower():
         return "Z" if text.startswith(("integer", "whole")) else "R"
     return re.sub(r"\\mathbb|[{}\s^]", "", text)
 
 
-def _goes_without_saying(qualified: _Qualified) -> bool:
-    return qualified.domain == _usual_domain(qualified.name)
+def _is_usual(qualified: _Qualified) -> bool:
+    return qualified.domain == _get_usual_domain(qualified.name)
 
 
-def _usual_domain(name: str) -> str:
+def _get_usual_domain(name: str) -> str:
     return "Z" if name in "ijklmn" else "R"
 
 
-def _names(text: str) -> set[str]:
+def _collect_letters(text: str) -> set[str]:
     """Return the letters of a text, each as a separate variable, as in cx."""
     greek = {command for command in _COMMAND.findall(text) if re.fullmatch(_LETTER, command)}
     return {*re.findall("[A-Za-z]", _COMMAND.sub("", text)), *greek}
 
 
-def _renamed(text: str, name: str, other: str) -> str:
+def _replace_letter(text: str, name: str, other: str) -> str:
     """Return a text with one letter replaced by another, or unchanged if it already contains the other."""
-    if name == other or other in _names(text):
+    if name == other or other in _collect_letters(text):
         return text
     return re.sub(rf"(\\[A-Za-z]+|\b(?:or|and)\b)|{re.escape(name)}", lambda part: part[1] or other, text)
 
 
-def _relates_only(text: str, name: str) -> bool:
+def _is_relation(text: str, name: str) -> bool:
     r"""Return True if a text is a relation, other than membership, with `name` as its only letter."""
-    return bool(_RELATION.search(text)) and "\\in" not in _COMMAND.findall(text) and _names(text) == {name}
+    return bool(_RELATION.search(text)) and "\\in" not in _COMMAND.findall(text) and _collect_letters(text) == {name}

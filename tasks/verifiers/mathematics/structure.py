@@ -34,35 +34,35 @@ class Shape:
     brackets: str = ""
 
 
-def shape(text: str) -> Shape:
+def parse_shape(text: str) -> Shape:
     """Return the structure of a normalised text. Brackets around a single member are ignored."""
-    separators, closing = _survey(text)
+    separators, closing = _find_separators(text)
     if closing == len(text) and text.startswith("{"):
-        return shape(text[1:-1].strip())
+        return parse_shape(text[1:-1].strip())
     start = "\\{" if text.startswith("\\{") else text[:1]
     if start in ("(", "[", "\\{") and closing is not None and closing == len(text):
-        return _bracketed(text, start)
-    members = _signed([part for part in _cut(text, separators) if part])
+        return _parse_bracketed(text, start)
+    members = _resolve_signs([part for part in _split_parts(text, separators) if part])
     return Shape("list" if len(members) > 1 else "single", members)
 
 
-def _bracketed(text: str, start: str) -> Shape:
+def _parse_bracketed(text: str, start: str) -> Shape:
     end = "\\}" if text.endswith("\\}") else text[-1]
     inside = text[len(start) : -len(end)].strip()
-    separators, _ = _survey(inside)
-    parts = [part for part in _cut(inside, separators) if part]
+    separators, _ = _find_separators(inside)
+    parts = [part for part in _split_parts(inside, separators) if part]
     if start == "\\{" and _BUILDER.search(inside):
         return Shape("single", (text,))
     if len(parts) < 2 and (start, end) in (("(", ")"), ("\\{", "\\}")):
-        return shape(inside) if inside else Shape("set" if start == "\\{" else "tuple", ())
+        return parse_shape(inside) if inside else Shape("set" if start == "\\{" else "tuple", ())
     if len(parts) < 2:  # a lone [x] may be a floor
         return Shape("single", (text,))
     if start == "\\{":
-        return Shape("set", tuple(dict.fromkeys(_signed(parts))))
+        return Shape("set", tuple(dict.fromkeys(_resolve_signs(parts))))
     return Shape("tuple", tuple(parts), start + end)
 
 
-def _survey(text: str) -> tuple[list[tuple[int, int]], int | None]:
+def _find_separators(text: str) -> tuple[list[tuple[int, int]], int | None]:
     """Return the spans of separators outside all brackets, and the offset after the bracket closing the first one."""
     depth, separators, closing = 0, [], None
     for token in _TOKEN.finditer(text):
@@ -77,21 +77,21 @@ def _survey(text: str) -> tuple[list[tuple[int, int]], int | None]:
     return (separators if depth == 0 else []), (closing if depth == 0 else None)
 
 
-def _cut(text: str, separators: list[tuple[int, int]]) -> list[str]:
+def _split_parts(text: str, separators: list[tuple[int, int]]) -> list[str]:
     edges = [0, *(edge for span in separators for edge in span), len(text)]
     return [text[start:end].strip() for start, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _signed(parts: list[str]) -> tuple[str, ...]:
+def _resolve_signs(parts: list[str]) -> tuple[str, ...]:
     r"""Return the parts, with each part that contains `\pm` replaced by its two readings."""
     members: list[str] = []
     for part in parts:
         readings = [part]
         if _EITHER_SIGN.search(part):
-            readings = [_EITHER_SIGN.sub(partial(_sign, upper), part) for upper in (True, False)]
+            readings = [_EITHER_SIGN.sub(partial(_choose_sign, upper), part) for upper in (True, False)]
         members += [reading.removeprefix("+") for reading in readings]
     return tuple(members)
 
 
-def _sign(upper: bool, sign: re.Match[str]) -> str:
+def _choose_sign(upper: bool, sign: re.Match[str]) -> str:
     return "+" if (sign[1] == "pm") == upper else "-"

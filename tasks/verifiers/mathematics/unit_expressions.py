@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from tasks.verifiers.mathematics.unit_names import COMPOUND, unit_of, unit_of_letter
+from tasks.verifiers.mathematics.unit_names import COMPOUND, find_letter_unit, find_unit
 
 MAX_TOKENS = 16
 """Maximum number of tokens (names, powers and signs) of a product of units."""
@@ -58,12 +58,12 @@ class Token:
     start: int
 
 
-def joined(text: str) -> str:
+def join_unit_names(text: str) -> str:
     """Return a text with unit names of two words written as one word: lightyear, arcsecond, electronvolt."""
     return _TWO_WORDS.sub(lambda name: "".join(filter(None, name.groups())).lower(), text)
 
 
-def tokens_of(text: str, start: int = 0) -> list[Token] | None:
+def tokenize(text: str, start: int = 0) -> list[Token] | None:
     """Return the tokens from an offset on, without spaces, or None if there is any other text."""
     tokens = []
     while start < len(text):
@@ -88,9 +88,9 @@ def read_units(tokens: list[Token]) -> UnitExpression | None:
     single = len(reader.names) == 1 and (exponents.total() == 1 or (units in ([("m", 2)], [("m", 3)])))
     return UnitExpression(
         label=" ".join(unit if exponent == 1 else f"{unit}^{exponent}" for unit, exponent in units),
-        words=any(map(unit_of, reader.names)),
+        words=any(map(find_unit, reader.names)),
         long=len(reader.names[0]) > 3,
-        begins="over" if reader.begins_over else "word" if unit_of(reader.names[0]) else "letter",
+        begins="over" if reader.begins_over else "word" if find_unit(reader.names[0]) else "letter",
         divides=reader.divides,
         plain=single,
     )
@@ -144,16 +144,16 @@ class _Reader:
             if inside is None or closing is None:
                 return None
             self.at += 1
-            return _raised(inside, self._power())
+            return _apply_power(inside, self._power())
         if token.kind != "word":
             return None
         if (shape := _SHAPES.get(token.text)) and (token := self._next() or token).kind == "word":
             self.at += 1
-        unit = unit_of(token.text) or unit_of_letter(token.text)
+        unit = find_unit(token.text) or find_letter_unit(token.text)
         if unit is None:
             return None
         self.names.append(token.text)
-        return _raised(Counter(COMPOUND.get(unit, {unit: 1})), shape or self._power())
+        return _apply_power(Counter(COMPOUND.get(unit, {unit: 1})), shape or self._power())
 
     def _power(self) -> int:
         token = self._next()
@@ -163,5 +163,5 @@ class _Reader:
         return _RAISED.get(token.text) or int(token.text.replace(" ", ""))
 
 
-def _raised(exponents: Counter[str], power: int) -> Counter[str]:
+def _apply_power(exponents: Counter[str], power: int) -> Counter[str]:
     return Counter({unit: exponent * power for unit, exponent in exponents.items()})

@@ -165,24 +165,24 @@ COMPOUND = {
 """Units that are products of other units, with the exponents of the other units."""
 
 
-def unit_of(word: str) -> str | None:
+def find_unit(word: str) -> str | None:
     """Return the unit with the given name, in the singular or plural, or None if it is not a unit name."""
     return next(
         (_WORDS[stem] for stem in (word, word.removesuffix("s"), re.sub("es$", "", word)) if stem in _WORDS), None
     )
 
 
-def unit_of_letter(letter: str) -> str | None:
+def find_letter_unit(letter: str) -> str | None:
     """Return the unit that one or two letters after a number may mean, or None if there is none."""
     return _LETTERS.get(letter)
 
 
-def word_of_upright(name: str) -> str | None:
+def find_unit_word(name: str) -> str | None:
     """Return the word for the unit of an upright name, or None if it is not a unit."""
-    unit = _LETTERS.get(name) or _UPRIGHT.get(name) or unit_of(name)
+    unit = _LETTERS.get(name) or _UPRIGHT.get(name) or find_unit(name)
     return _FIRST[unit] if unit else None
 
 
 def is_unit(word: str) -> bool:
     """Return True if a word is the name of a unit, in the singular or plural, or a letter for one."""
-    return unit_of(word) is not None or word in _LETTERS
+    return find_unit(word) is not None or word in _LETTERS

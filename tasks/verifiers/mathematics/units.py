@@ -11,9 +11,16 @@ from __future__ import annotations
 
 import re
 
-from tasks.verifiers.mathematics.plain_numbers import plain_number
-from tasks.verifiers.mathematics.unit_expressions import MAX_TOKENS, TAIL, UnitExpression, joined, read_units, tokens_of
-from tasks.verifiers.mathematics.unit_names import UPRIGHT_ONLY, unit_of, word_of_upright
+from tasks.verifiers.mathematics.plain_numbers import parse_plain_number
+from tasks.verifiers.mathematics.unit_expressions import (
+    MAX_TOKENS,
+    TAIL,
+    UnitExpression,
+    join_unit_names,
+    read_units,
+    tokenize,
+)
+from tasks.verifiers.mathematics.unit_names import UPRIGHT_ONLY, find_unit, find_unit_word
 
 MAX_CHARS = 300
 """Maximum characters of a text that is searched for a unit; the search is quadratic."""
@@ -84,18 +91,18 @@ def split_unit(text: str) -> tuple[str, str | None]:
         return degrees["value"], {"c": "celsius", "f": "fahrenheit"}.get((degrees["scale"] or "")[:1].lower(), "degree")
     if (other := _OTHER_SCRIPT.fullmatch(text)) and not _SCALES.search(other["name"]):
         return other["value"], _CURRENCIES.get(other["name"], other["name"])
-    text = _ONE_OVER.sub(" /", joined(text))
+    text = _ONE_OVER.sub(" /", join_unit_names(text))
     tail = TAIL.search(text)
-    tokens = (tokens_of(text, tail.start()) if tail else None) or []
+    tokens = (tokenize(text, tail.start()) if tail else None) or []
     for first in range(max(0, len(tokens) - MAX_TOKENS), len(tokens)):
         unit = read_units(tokens[first:])
         value = text[: tokens[first].start]
-        if unit is not None and _stands_apart(value, unit):
+        if unit is not None and _is_apart(value, unit):
             return value.strip(), unit.label
     return text, None
 
 
-def _stands_apart(before: str, unit: UnitExpression) -> bool:
+def _is_apart(before: str, unit: UnitExpression) -> bool:
     """Return True if the text after a value is a unit, not a product of variables or the end of a word."""
     value = before.rstrip()
     if not re.search(r"[0-9a-zA-Z)}%.\]]$", value):
@@ -103,7 +110,7 @@ def _stands_apart(before: str, unit: UnitExpression) -> bool:
     gap = len(value) < len(before)
     if unit.begins == "word":
         return (gap or not value[-1].isalpha()) and (unit.long or _NUMERIC.search(value) is not None)
-    number = plain_number(value) is not None
+    number = parse_plain_number(value) is not None
     if unit.label == _TORQUE:
         return gap and number
     if unit.begins == "over":
@@ -112,7 +119,7 @@ def _stands_apart(before: str, unit: UnitExpression) -> bool:
     return gap and number and product
 
 
-def spelled_out(text: str) -> str:
+def convert_upright_units(text: str) -> str:
     r"""Return LaTeX with upright letters after a value replaced by unit names: 5 meter for `5 \mathrm{~m}`."""
     if any(special in text for special in _SPECIAL):
         text = _MICRO.sub(lambda unit: f" micro{_MICRO_NAMES[unit['unit']]} ", text)
@@ -125,29 +132,29 @@ def spelled_out(text: str) -> str:
     for group in _GROUP.finditer(text):
         before = text[end : group.start()]
         continues = last_unit == end and _JOINS.fullmatch(before)
-        sure = group.group().startswith(("\\", "{~")) or unit_of(group[1]) is not None
+        sure = group.group().startswith(("\\", "{~")) or find_unit(group[1]) is not None
         behind = continues or (sure and _VALUE_BEFORE.search(before))
-        words = _in_words(group, before) if behind and not _DEGREES_BEFORE.search(before) else None
+        words = _convert_to_words(group, before) if behind and not _DEGREES_BEFORE.search(before) else None
         parts += [before, group.group() if words is None else f" {words} "]
         end = group.end()
         last_unit = end if words is not None else last_unit
     return "".join([*parts, text[end:]])
 
 
-def _in_words(group: re.Match[str], before: str) -> str | None:
+def _convert_to_words(group: re.Match[str], before: str) -> str | None:
     """Return the units of an upright text as words, or None if it contains anything else."""
     content = _SPACE.sub(" ", group[1])
-    tokens = tokens_of(content) or []
-    if _may_be_no_unit({token.text for token in tokens}, group, before):
+    tokens = tokenize(content) or []
+    if _can_be_variable({token.text for token in tokens}, group, before):
         return None
-    words = [word_of_upright(token.text) or token.text if token.kind == "word" else token.text for token in tokens]
+    words = [find_unit_word(token.text) or token.text if token.kind == "word" else token.text for token in tokens]
     spelled = " ".join(
         f"^{{{word}}}" if token.kind == "power" else word for token, word in zip(tokens, words, strict=True)
     )
-    return spelled if read_units(tokens_of(spelled) or []) else None
+    return spelled if read_units(tokenize(spelled) or []) else None
 
 
-def _may_be_no_unit(names: set[str], group: re.Match[str], before: str) -> bool:
+def _can_be_variable(names: set[str], group: re.Match[str], before: str) -> bool:
     r"""Return True if a letter may mean a variable, thousands or millions: 2\mathrm{A}, 12\text{ K}, 12\text{ M}."""
     letters = names.intersection(UPRIGHT_ONLY)
     apart = group[1][:1] in (" ", "~") or _GAP_BEFORE.search(before) is not None

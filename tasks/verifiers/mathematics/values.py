@@ -32,7 +32,7 @@ class HugeError(Exception):
     """A number has more than `MAX_BITS` bits."""
 
 
-def equal_values(answer: Any, reference: Any) -> bool | None:
+def compare_values(answer: Any, reference: Any) -> bool | None:
     """Return True if two expressions have the same value, or the same values at all points, or None if undecided.
 
     Variables with the same name are the same. If a side contains a decimal, `TOLERANCE` applies, relative to the value
@@ -41,22 +41,22 @@ def equal_values(answer: Any, reference: Any) -> bool | None:
     """
     names = {symbol.name for symbol in answer.free_symbols | reference.free_symbols}
     try:
-        _bits(answer), _bits(reference)
+        _estimate_bits(answer), _estimate_bits(reference)
     except HugeError:
-        return not names and _equal_residues(answer, reference)
+        return not names and _has_equal_residues(answer, reference)
     if names and (answer.has(*_PIECEWISE) or reference.has(*_PIECEWISE)):
         return None
     decimal = answer.has(sympy.Float) or reference.has(sympy.Float)
     if not names:
-        ours, theirs = _value(answer, {}, DIGITS), _value(reference, {}, DIGITS)
+        ours, theirs = _evaluate(answer, {}, DIGITS), _evaluate(reference, {}, DIGITS)
         return None if ours is None or theirs is None else _close(ours, theirs, DIGITS, decimal)
     anywhere = answer.has(sympy.I) or reference.has(sympy.I)
     compared = 0
     for number in range(POINTS):
-        point = {name: _coordinate(name, number) for name in names}
+        point = {name: _choose_coordinate(name, number) for name in names}
         if not all(_is_defined(side, point) for side in (answer, reference)):
             continue
-        ours, theirs = (_value(side, point, DIGITS_AT_POINTS) for side in (answer, reference))
+        ours, theirs = (_evaluate(side, point, DIGITS_AT_POINTS) for side in (answer, reference))
         if ours is None or theirs is None or not (anywhere or (_is_real(ours) and _is_real(theirs))):
             continue
         if not _close(ours, theirs, DIGITS_AT_POINTS, decimal):
@@ -65,7 +65,7 @@ def equal_values(answer: Any, reference: Any) -> bool | None:
     return True if compared >= ENOUGH_POINTS else None
 
 
-def _coordinate(name: str, number: int) -> Any:
+def _choose_coordinate(name: str, number: int) -> Any:
     """Return a variable's value at a point: positive fractions, integers, then fractions of both signs.
 
     At two of the points the values are 1000 times larger.
@@ -77,7 +77,7 @@ def _coordinate(name: str, number: int) -> Any:
     return sympy.Rational(sign * (draw % 4093 + 100) * (1000 if number in (2, POINTS - 1) else 1), 1361)
 
 
-def _value(expression: Any, point: Mapping[str, Any], digits: int) -> Any | None:
+def _evaluate(expression: Any, point: Mapping[str, Any], digits: int) -> Any | None:
     """Return the value at a point, as a Rational if it is exact, else to `digits` digits, or None if undefined."""
     replaced = expression.xreplace({symbol: point[symbol.name] for symbol in expression.free_symbols})
     value = replaced.doit()
@@ -99,7 +99,7 @@ def _is_defined(expression: Any, point: Mapping[str, Any]) -> bool:
 
 
 def _is_negative(expression: Any, point: Mapping[str, Any]) -> bool:
-    value = _value(expression, point, DIGITS_AT_POINTS)
+    value = _evaluate(expression, point, DIGITS_AT_POINTS)
     return value is not None and bool(value.is_negative)
 
 
@@ -121,44 +121,44 @@ def _close(ours: Any, theirs: Any, digits: int, decimal: bool) -> bool:
     return bool(size <= noise or abs(ours - theirs) <= noise * size)
 
 
-def _bits(expression: Any) -> float:
+def _estimate_bits(expression: Any) -> float:
     """Return an upper bound of the bits of a number's numerator and denominator; raises `HugeError` past `MAX_BITS`."""
     if expression.is_Rational:
         bits = float(int(expression.p).bit_length() + int(expression.q).bit_length())
     elif isinstance(expression, sympy.Pow):
-        base, exponent = _bits(expression.base), _bits(expression.exp)
+        base, exponent = _estimate_bits(expression.base), _estimate_bits(expression.exp)
         power = expression.exp.doit() if exponent <= 64 and not expression.exp.free_symbols else sympy.Integer(1)
         bits = base * (abs(float(power)) if power.is_Rational else 1)
     elif isinstance(expression, sympy.factorial | sympy.factorial2 | sympy.binomial):
-        numbers = [part.doit() if _bits(part) <= 256 else sympy.oo for part in expression.args]
+        numbers = [part.doit() if _estimate_bits(part) <= 256 else sympy.oo for part in expression.args]
         bits = (
-            _bits_of_product(*map(float, numbers))
+            _estimate_product_bits(*map(float, numbers))
             if all(part.is_extended_real and part.is_number for part in numbers)
             else 64
         )
     else:
-        bits = 64 + sum(map(_bits, expression.args))
+        bits = 64 + sum(map(_estimate_bits, expression.args))
     if bits > MAX_BITS:
         raise HugeError
     return bits
 
 
-def _bits_of_product(top: float, below: float | None = None) -> float:
+def _estimate_product_bits(top: float, below: float | None = None) -> float:
     """Return an upper bound of the bits of a factorial, or of a binomial coefficient."""
     factors = top if below is None else min(below, top - below)
     return max(factors, 0.0) * math.log2(max(top, 0.0) + 2)
 
 
-def _equal_residues(answer: Any, reference: Any) -> bool:
+def _has_equal_residues(answer: Any, reference: Any) -> bool:
     """Compare two integers or rational numbers of any size by their residues; return False if a side has none."""
     for prime in _PRIMES:
-        ours, theirs = _residue(answer, prime), _residue(reference, prime)
+        ours, theirs = _compute_residue(answer, prime), _compute_residue(reference, prime)
         if ours is None or ours != theirs:
             return False
     return True
 
 
-def _residue(expression: Any, modulus: int) -> int | None:
+def _compute_residue(expression: Any, modulus: int) -> int | None:
     """Return a number's residue, or None if it has none or would take too long."""
     if expression.is_Rational:
         return (
@@ -167,36 +167,36 @@ def _residue(expression: Any, modulus: int) -> int | None:
             else int(expression.p * pow(expression.q, -1, modulus)) % modulus
         )
     if isinstance(expression, sympy.Add | sympy.Mul):
-        parts = [_residue(part, modulus) for part in expression.args]
+        parts = [_compute_residue(part, modulus) for part in expression.args]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None
         return sum(known) % modulus if isinstance(expression, sympy.Add) else math.prod(known) % modulus
     if isinstance(expression, sympy.Pow):
-        return _residue_of_power(expression.base, expression.exp, modulus)
+        return _compute_power_residue(expression.base, expression.exp, modulus)
     if isinstance(expression, sympy.factorial):
-        return _residue_of_factorial(expression.args[0], modulus)
+        return _compute_factorial_residue(expression.args[0], modulus)
     return None
 
 
-def _residue_of_power(base: Any, exponent: Any, modulus: int) -> int | None:
+def _compute_power_residue(base: Any, exponent: Any, modulus: int) -> int | None:
     """Return a power's residue: for a huge exponent e, a^(e mod t + t), with t the totient of the modulus."""
-    remainder = _residue(base, modulus)
+    remainder = _compute_residue(base, modulus)
     try:
-        _bits(exponent)
+        _estimate_bits(exponent)
         power = int(exponent.doit()) if exponent.doit().is_Integer else None
     except HugeError:
         totient = int(sympy.totient(modulus))
-        rest = _residue(exponent, totient)
+        rest = _compute_residue(exponent, totient)
         power = None if rest is None else rest + totient
     if remainder is None or power is None or (power < 0 and math.gcd(remainder, modulus) > 1):
         return None
     return pow(remainder, power, modulus)
 
 
-def _residue_of_factorial(argument: Any, modulus: int) -> int | None:
+def _compute_factorial_residue(argument: Any, modulus: int) -> int | None:
     try:
-        _bits(argument)
+        _estimate_bits(argument)
     except HugeError:
         return None
     top = argument.doit()

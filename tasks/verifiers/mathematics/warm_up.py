@@ -6,7 +6,7 @@ it first parses each kind of expression.
 
 from __future__ import annotations
 
-from tasks.verifiers.mathematics.equivalence import equivalent
+from tasks.verifiers.mathematics.equivalence import is_equivalent
 
 
 def warm_up() -> None:
@@ -18,7 +18,7 @@ def warm_up() -> None:
 
     algebra.warm_up()
     for answer, reference in EQUAL_ANSWERS:
-        equivalent(answer, reference)
+        is_equivalent(answer, reference)
 
 
 EQUAL_ANSWERS = (

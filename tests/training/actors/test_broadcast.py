@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tasks.training.actors.broadcast import RelayError, Spread, pieces_of
+from tasks.training.actors.broadcast import RelayError, Spread, split_into_pieces
 from tests.training.actors.file_relays import Nodes
 from tests.training.stand_ins import run_in_virtual_time
 
@@ -31,7 +31,7 @@ def bring(spread, nodes):
 
 
 def test_pieces_cover_every_file_and_none_is_larger_than_asked_for():
-    pieces = pieces_of([("a", 25), ("b", 0), ("c", 10)], 10)
+    pieces = split_into_pieces([("a", 25), ("b", 0), ("c", 10)], 10)
     assert [(piece.name, piece.offset, piece.size) for piece in pieces] == [
         *(("a", 0, 10), ("a", 10, 10), ("a", 20, 5)),
         ("c", 0, 10),

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tasks.planning.simulated_actors import ClockActor, ClockLearner, EngineClock, drawn_lengths
+from tasks.planning.simulated_actors import ClockActor, ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import Workload, simulate
 from tasks.training.actors.concurrency import Concurrency
 from tasks.training.options.run import TrainingConfig
@@ -68,7 +68,7 @@ def test_a_fleet_gives_each_engine_about_what_fits():
             return figures
 
     chance = random.Random(0)
-    lengths = drawn_lengths(chance, 500, 2000)
+    lengths = make_length_sampler(chance, 500, 2000)
     config = TrainingConfig.model_validate(
         {
             "steps": 150,

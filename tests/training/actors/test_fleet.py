@@ -7,11 +7,17 @@ from random import Random
 import pytest
 
 from tasks.planning import ladder
-from tasks.planning.simulated_actors import ClockActor, ClockLearner, EngineClock, drawn_lengths, mean_context
+from tasks.planning.simulated_actors import (
+    ClockActor,
+    ClockLearner,
+    EngineClock,
+    estimate_mean_context,
+    make_length_sampler,
+)
 from tasks.planning.simulated_run import Workload, simulate
 from tasks.planning.virtual_clock import NothingToDoError, run_in_virtual_time
 from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import GPUS, KNOWN, model_bandwidth_utilization
+from tasks.training.sizing.roofline import GPUS, KNOWN, compute_bandwidth_utilization
 
 ENGINE = EngineClock(step_seconds=0.01, max_num_seqs=16)
 
@@ -27,7 +33,7 @@ def recipe(**options):
 
 
 def run(engine, **options):
-    lengths = drawn_lengths(chance(1), 500, 2000)
+    lengths = make_length_sampler(chance(1), 500, 2000)
     return simulate(recipe(**options), engine, ClockLearner(1e9), Workload(lengths))
 
 
@@ -54,7 +60,7 @@ def test_an_actor_that_is_late_is_given_its_share_within_a_completion_time():
             return await super().generate(*about)
 
     def make(index):
-        actor = Watched(clock(index), drawn_lengths(chance(index), 500, 2000))
+        actor = Watched(clock(index), make_length_sampler(chance(index), 500, 2000))
         actor.index = index
         return actor
 
@@ -124,7 +130,7 @@ def test_a_simulated_engine_that_sleeps_makes_no_token_and_computes_its_cache_ag
 
 
 def test_drawn_lengths_have_the_mean_and_the_limit():
-    draw = drawn_lengths(chance(3), 14_628, 32_768)
+    draw = make_length_sampler(chance(3), 14_628, 32_768)
     lengths = [draw() for _ in range(20_000)]
     assert sum(lengths) / len(lengths) == pytest.approx(14_628, rel=0.02)
     assert max(lengths) == 32_768
@@ -140,8 +146,8 @@ def test_engines_of_the_ladder_are_as_fast_as_the_published_ones_by_hand():
     sequences = ladder.ENGINE.max_num_seqs
     seconds = ladder.ENGINE.step_seconds + sequences * ladder.ENGINE.sequence_seconds
     assert ladder.ENGINES * sequences / seconds == pytest.approx(ladder.PUBLISHED["+ in-flight updates"], rel=0.01)
-    context = mean_context(drawn_lengths(chance(0), ladder.MEAN_TOKENS, ladder.LONGEST))
-    mbu = model_bandwidth_utilization(
+    context = estimate_mean_context(make_length_sampler(chance(0), ladder.MEAN_TOKENS, ladder.LONGEST))
+    mbu = compute_bandwidth_utilization(
         2949 / 8, KNOWN["Qwen2.5-7B"], GPUS["A100"], gpus=1, sequences=sequences, context=context
     )
     assert mbu == pytest.approx(0.4321, rel=0.06)
@@ -150,7 +156,7 @@ def test_engines_of_the_ladder_are_as_fast_as_the_published_ones_by_hand():
 @pytest.mark.complete
 @pytest.mark.long
 def test_each_rung_of_the_published_ladder_is_above_the_last():
-    rungs = {rung.name: rung.simulated.trained_tokens_per_second for rung in ladder.ladder()}
+    rungs = {rung.name: rung.simulated.trained_tokens_per_second for rung in ladder.build_ladder()}
     ours = [rungs[name] for name in ladder.PUBLISHED]
     assert all(low < high for low, high in pairwise(ours))
     assert ours[-1] / ours[0] > 3.35  # 2,949 / 881
@@ -164,7 +170,7 @@ def test_active_sampling_generates_little_more_than_what_teaches_nothing_costs_w
     """Generated over trained tokens, at a share of zero-variance groups; the bound is 1 / (1 - share)."""
 
     def generated_over_trained(**options):
-        workload = Workload(drawn_lengths(chance(2), 500, 2000), zero_variance=share)
+        workload = Workload(make_length_sampler(chance(2), 500, 2000), zero_variance=share)
         config = recipe(steps=60, groups_per_step=16, actors={"count": 4}, **options)
         simulated = simulate(config, ENGINE, ClockLearner(1e9), workload, seed=3)
         return simulated.tokens_per_second / simulated.trained_tokens_per_second

@@ -59,7 +59,7 @@ async def test_each_version_crosses_into_each_node_once_and_the_old_ones_go(clus
     for version in range(1, 21):
         content = await cluster.publish(version)
         for node in ("a", "b"):
-            await cluster.weights.newer_than(version - 1, node, LIMIT)
+            await cluster.weights.wait_for_newer(version - 1, node, LIMIT)
             with cluster.weights.open(node) as (newest, path):
                 assert newest == version
                 assert (cluster.nodes[node].root / path.name).read_bytes() == content
@@ -75,16 +75,16 @@ async def test_the_initial_checkpoint_has_no_file_and_is_brought_nowhere(cluster
     cluster.weights.follow("a")
     await cluster.weights.publish(0, "")
     await asyncio.sleep(100)
-    assert cluster.weights.newest_on("a") == -1
+    assert cluster.weights.find_newest_version("a") == -1
     await cluster.publish(1)
-    await cluster.weights.newer_than(0, "a", LIMIT)
+    await cluster.weights.wait_for_newer(0, "a", LIMIT)
 
 
 @scenario
 async def test_engines_on_the_node_of_the_learner_have_a_version_at_once(cluster):
     cluster.weights.follow("learner")
     await cluster.publish(1)
-    assert cluster.weights.newest_on("learner") == 1
+    assert cluster.weights.find_newest_version("learner") == 1
     await asyncio.sleep(1)
     assert cluster.nodes["learner"].received.total() == 0
 
@@ -94,7 +94,7 @@ async def test_a_node_that_joins_gets_the_newest_alone(cluster):
     for version in (1, 2, 3):
         await cluster.publish(version)
     cluster.weights.follow("late")
-    await cluster.weights.newer_than(-1, "late", LIMIT)
+    await cluster.weights.wait_for_newer(-1, "late", LIMIT)
     assert cluster.versions("late") == [3]
     assert cluster.nodes["late"].received.total() == PIECES
 
@@ -104,20 +104,20 @@ async def test_a_version_stays_while_it_is_read_or_copied(cluster):
     cluster.nodes["slow"].seconds = 5.0
     cluster.weights.follow("fast")
     await cluster.publish(1)
-    await cluster.weights.newer_than(0, "fast", LIMIT)
+    await cluster.weights.wait_for_newer(0, "fast", LIMIT)
     cluster.weights.follow("slow")
     await asyncio.sleep(3)
     with cluster.weights.open("fast"):
         await cluster.publish(2)
-        await cluster.weights.newer_than(1, "fast", LIMIT)
+        await cluster.weights.wait_for_newer(1, "fast", LIMIT)
         await asyncio.sleep(0.1)
         assert cluster.versions("fast") == [1, 2]
         assert cluster.versions("learner") == [1, 2]  # the slow node is still fetching
     await asyncio.sleep(0.1)
     assert cluster.versions("fast") == [2]
-    await cluster.weights.newer_than(0, "slow", LIMIT)
-    assert cluster.weights.newest_on("slow") == 1
-    await cluster.weights.newer_than(1, "slow", LIMIT)
+    await cluster.weights.wait_for_newer(0, "slow", LIMIT)
+    assert cluster.weights.find_newest_version("slow") == 1
+    await cluster.weights.wait_for_newer(1, "slow", LIMIT)
     await asyncio.sleep(0.1)
     assert [cluster.versions(node) for node in ("fast", "slow", "learner")] == [[2], [2], [2]]
 
@@ -130,8 +130,8 @@ async def test_a_node_that_is_late_takes_the_newest_next_and_delays_no_other(clu
     for version in range(1, 6):
         await cluster.publish(version)
         async with asyncio.timeout(50):
-            await cluster.weights.newer_than(version - 1, "fast", LIMIT)
-    await cluster.weights.newer_than(4, "slow", LIMIT)
+            await cluster.weights.wait_for_newer(version - 1, "fast", LIMIT)
+    await cluster.weights.wait_for_newer(4, "slow", LIMIT)
     assert cluster.nodes["slow"].received.total() == 2 * PIECES
 
 
@@ -145,9 +145,9 @@ async def test_a_node_that_is_lost_in_mid_transfer_is_forgotten_and_the_others_g
     for version in (2, 3, 4):
         async with asyncio.timeout(100):
             for node in ("a", "b"):
-                await cluster.weights.newer_than(version - 2, node, LIMIT)
+                await cluster.weights.wait_for_newer(version - 2, node, LIMIT)
         await cluster.publish(version)
-    await cluster.weights.newer_than(3, "a", LIMIT)
+    await cluster.weights.wait_for_newer(3, "a", LIMIT)
     await asyncio.sleep(300)
     assert cluster.versions("a") == cluster.versions("b") == cluster.versions("learner") == [4]
 
@@ -159,7 +159,7 @@ async def test_a_version_that_a_lost_node_alone_was_being_brought_goes_with_it(c
         cluster.weights.follow(node)
     for version in (1, 2):
         await cluster.publish(version)
-        await cluster.weights.newer_than(version - 1, "a", LIMIT)
+        await cluster.weights.wait_for_newer(version - 1, "a", LIMIT)
     assert cluster.versions("learner") == [1, 2]
     cluster.nodes["lost"].lose()
     await asyncio.sleep(300)
@@ -170,10 +170,10 @@ async def test_a_version_that_a_lost_node_alone_was_being_brought_goes_with_it(c
 async def test_the_learner_goes_on_on_another_node(cluster):
     cluster.weights.follow("a")
     await cluster.publish(1)
-    await cluster.weights.newer_than(0, "a", LIMIT)
+    await cluster.weights.wait_for_newer(0, "a", LIMIT)
     cluster.nodes["learner"].lose()
     await cluster.publish(2, "other")
-    await cluster.weights.newer_than(1, "a", LIMIT)
+    await cluster.weights.wait_for_newer(1, "a", LIMIT)
     await asyncio.sleep(1)
     assert cluster.versions("a") == cluster.versions("other") == [2]
 
@@ -198,6 +198,6 @@ async def test_an_actor_whose_node_gets_nothing_is_lost(cluster):
     cluster.nodes["learner"].hangs = True
     await cluster.publish(1)
     with pytest.raises(ActorLostError, match=r"above version 0; .* actors\.update_timeout_seconds = 600"):
-        await cluster.weights.newer_than(0, "a", LIMIT)
+        await cluster.weights.wait_for_newer(0, "a", LIMIT)
     cluster.nodes["learner"].hangs = False
-    await cluster.weights.newer_than(0, "a", LIMIT)
+    await cluster.weights.wait_for_newer(0, "a", LIMIT)

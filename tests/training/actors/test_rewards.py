@@ -33,7 +33,7 @@ class Handle:
 
 
 def test_a_failed_judgement_is_tried_again_and_counted():
-    judge = RayJudge(Handle(Score.unjudged("its worker died"), Score.binary(True, "")), RewardsConfig(retries=1))
+    judge = RayJudge(Handle(Score.from_error("its worker died"), Score.binary(True, "")), RewardsConfig(retries=1))
 
     async def judged():
         return await judge.score("math", "1", "1", []), await judge.figures()
@@ -54,7 +54,7 @@ class Endpoint:
         await asyncio.sleep(1)
         now = asyncio.get_running_loop().time()
         if response == "odd" or self.away[0] <= now < self.away[1]:
-            return Score.unjudged("its endpoint does not answer")
+            return Score.from_error("its endpoint does not answer")
         return Score.binary(True, "")
 
 
@@ -100,7 +100,7 @@ def test_patience_has_an_end():
 
 def raised(may_pass=False):
     failure = FunctionFailure("mine.reward", "raised ValueError (mine.py, line 3)", may_pass)
-    return Score.unjudged("reward function mine.reward raised ValueError: odd (mine.py, line 3)", failure)
+    return Score.from_error("reward function mine.reward raised ValueError: odd (mine.py, line 3)", failure)
 
 
 def test_an_exception_of_a_users_function_is_final_at_once():

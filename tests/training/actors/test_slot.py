@@ -126,7 +126,7 @@ def test_a_removed_actor_leaves_its_samples_and_no_reservation():
     async def claim(slot):
         for step in TO[SlotState.SERVING]:
             CALLS[step](slot)
-        group = Group.of(0, prompts(1)[0], 2, sampled_at=0.0, policy_version=0)
+        group = Group.create(0, prompts(1)[0], 2, sampled_at=0.0, policy_version=0)
         slot.reserve()
         slot.isolate(group)
         slot.begin_request()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tasks.storage.lease import RunInUseError
-from tasks.training.actors.weights import WeightStore, shared_memory_folder, weights_folder
+from tasks.training.actors.weights import WeightStore, make_shared_memory_folder, open_weights_folder
 
 
 def files(folder):
@@ -60,8 +60,8 @@ def test_whoever_waits_for_a_newer_version_hears_of_it(tmp_path):
     async def scenario():
         store = WeightStore(tmp_path)
         await publish(store, 1)
-        await store.newer_than(0)  # already there
-        waiting = [asyncio.create_task(store.newer_than(1)) for _ in range(2)]
+        await store.wait_for_newer(0)  # already there
+        waiting = [asyncio.create_task(store.wait_for_newer(1)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not any(task.done() for task in waiting)
         await publish(store, 2)
@@ -82,14 +82,14 @@ with shared_memory_folder("a", Path({str(tmp_path)!r})) as folder:
 """
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(RunInUseError, match="rlvr-a is in use"), shared_memory_folder("a", tmp_path):
+        with pytest.raises(RunInUseError, match="rlvr-a is in use"), make_shared_memory_folder("a", tmp_path):
             pass
-        with shared_memory_folder("b", tmp_path):
+        with make_shared_memory_folder("b", tmp_path):
             assert files(tmp_path) == ["rlvr-a", "rlvr-b"]
         assert files(tmp_path) == ["rlvr-a"]  # in use, and so left alone
         holder.kill()
     assert files(tmp_path / "rlvr-a") == ["v00000001"]
-    with shared_memory_folder("b", tmp_path):
+    with make_shared_memory_folder("b", tmp_path):
         assert files(tmp_path) == ["rlvr-b"]
     assert files(tmp_path) == []
 
@@ -100,14 +100,14 @@ def test_weights_that_do_not_fit_into_shared_memory_go_through_the_run_folder(tm
         folder.mkdir()
     weights = model / "model.safetensors"
     weights.touch()
-    with weights_folder(run, model, root=memory) as folder:
+    with open_weights_folder(run, model, root=memory) as folder:
         assert folder.parent == memory
-    with weights_folder(run, model, root=tmp_path / "nothing") as folder:
+    with open_weights_folder(run, model, root=tmp_path / "nothing") as folder:
         assert folder.parent == run / "weights"
     assert caplog.text == ""
     with weights.open("wb") as file:
         file.truncate(8 << 40)  # a sparse file: 8 TB by its size, and nothing on the disk
-    with weights_folder(run, model, root=memory) as folder:
+    with open_weights_folder(run, model, root=memory) as folder:
         assert folder.parent == run / "weights"
     assert f"weights go through {run / 'weights'}" in caplog.text
 
@@ -120,7 +120,7 @@ def test_what_killed_runs_left_makes_room_and_what_is_another_users_is_left_alon
     (left / "v00000001").write_text("weights")
     usage = shutil.disk_usage(memory)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0 if left.exists() else usage.free))
-    with weights_folder(run, model, root=memory) as folder:
+    with open_weights_folder(run, model, root=memory) as folder:
         assert folder.parent == memory
 
     left.mkdir()
@@ -132,14 +132,14 @@ def test_what_killed_runs_left_makes_room_and_what_is_another_users_is_left_alon
         remove(path, *more, **options)
 
     monkeypatch.setattr(shutil, "rmtree", not_ours)
-    with shared_memory_folder("mine", memory):
+    with make_shared_memory_folder("mine", memory):
         assert left.exists()
 
 
 def test_an_attempt_that_was_taken_over_from_leaves_the_weights_of_the_next(tmp_path):
-    with weights_folder(tmp_path, tmp_path, root=tmp_path / "nothing") as cut_off:
+    with open_weights_folder(tmp_path, tmp_path, root=tmp_path / "nothing") as cut_off:
         before = WeightStore(cut_off)
-        with weights_folder(tmp_path, tmp_path, root=tmp_path / "nothing") as folder:
+        with open_weights_folder(tmp_path, tmp_path, root=tmp_path / "nothing") as folder:
             after = WeightStore(folder)
             after.path(1).write_text("of the attempt that has taken over")
             with pytest.raises(FileNotFoundError):

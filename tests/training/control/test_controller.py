@@ -196,7 +196,7 @@ def test_the_metrics_of_several_updates_are_those_of_all_their_tokens():
         {"num_tokens": 10.0, "loss": 1.0, "grad_norm": 2.0, "ratio": 1.0, "ratio_max": 3.0, "learn_seconds": 0.5},
         {"num_tokens": 30.0, "loss": 3.0, "grad_norm": 4.0, "ratio": 2.0, "ratio_max": 2.5, "learn_seconds": 0.25},
     ]
-    assert StepReport.of([StepReport(metrics) for metrics in updates]).metrics == {
+    assert StepReport.merge([StepReport(metrics) for metrics in updates]).metrics == {
         "num_tokens": 40.0,
         "loss": 2.0,
         "grad_norm": 3.0,

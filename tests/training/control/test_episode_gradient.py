@@ -68,13 +68,13 @@ def completion(model, prompt, lengths, rng):
 @pytest.fixture(scope="module")
 def group(model):
     [prompt] = prompts(1)
-    group = Group.of(0, prompt, len(EPISODES), sampled_at=0.0, policy_version=1)
+    group = Group.create(0, prompt, len(EPISODES), sampled_at=0.0, policy_version=1)
     rng = np.random.default_rng(0)
     for sample, lengths, reward in zip(group.samples, EPISODES, REWARDS, strict=True):
         sample.completion = completion(model, prompt.token_ids, lengths, rng)
         sample.score = Score(reward, reward == 1.0, "")
         sample.stage = Stage.JUDGED
-    return JudgedGroup.of(group, ShapingConfig(), finished_at=1.0)
+    return JudgedGroup.from_group(group, ShapingConfig(), finished_at=1.0)
 
 
 def trained_of(lengths):

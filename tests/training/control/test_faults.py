@@ -16,7 +16,7 @@ from tasks.training.control.controller import LostGroupsError, NoSignalError
 from tasks.training.groups.window import Window
 from tasks.training.learner.client import WrittenWeights
 from tasks.training.options.run import ActorsConfig
-from tasks.training.runtime.timeouts import Limit, StalledError, within
+from tasks.training.runtime.timeouts import Limit, StalledError, wait_within
 from tests.training.stand_ins import (
     RecordingLearner,
     Run,
@@ -80,10 +80,10 @@ def test_what_waits_says_so_every_minute_and_what_makes_progress_has_no_limit(ca
     async def main():
         loop = asyncio.get_running_loop()
         with pytest.raises(StalledError, match=r"the controller waits for the judge; no progress for patience = 150"):
-            await within(never(), "the controller waits for the judge", Limit(150, "patience"))
+            await wait_within(never(), "the controller waits for the judge", Limit(150, "patience"))
         logged = [record.getMessage() for record in caplog.records]
         started = loop.time()
-        await within(
+        await wait_within(
             asyncio.sleep(1000), "slow", Limit(100, "patience"), progress=lambda: int((loop.time() - started) / 50)
         )
         return logged

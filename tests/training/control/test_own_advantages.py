@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
-from tasks.training.control.batch import spread_of, train_batch, with_gradient
-from tasks.training.control.own_advantages import advantages_of, reward_batch
+from tasks.training.control.batch import compute_spread, select_with_gradient, train_batch
+from tasks.training.control.own_advantages import make_reward_batch, resolve_advantages
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence, pack
@@ -25,7 +25,7 @@ MEAN = {"function": "tests.training.own_objective.group_mean"}
 
 def judged(scores, lengths, turns=(), number=0):
     prompt = Prompt(f"p{number}", "math", [], "math", "1", [number, 1], source="sums", metadata='{"level": 3}')
-    group = Group.of(number, prompt, len(scores), sampled_at=0.0, policy_version=0)
+    group = Group.create(number, prompt, len(scores), sampled_at=0.0, policy_version=0)
     for sample, score, length in zip(group.samples, scores, lengths, strict=True):
         ids = np.arange(length, dtype=np.int32)
         finish = "length" if length == max(lengths) else "stop"
@@ -34,12 +34,12 @@ def judged(scores, lengths, turns=(), number=0):
         )
         rewards = (Reward("answer", 1.0, score),)
         sample.score, sample.stage = Score(score, score == 1.0, "", rewards=rewards), Stage.JUDGED
-    return JudgedGroup.of(group, ShapingConfig(signed=True), finished_at=1.0)
+    return JudgedGroup.from_group(group, ShapingConfig(signed=True), finished_at=1.0)
 
 
 def test_the_function_gets_shaped_rewards_less_the_penalty_lengths_and_metadata():
     groups = [judged([1.0, 0.0], [2, 3]), judged([0.5], [1], number=1)]
-    batch = reward_batch(groups, [0.25, 0.0, 0.5])
+    batch = make_reward_batch(groups, [0.25, 0.0, 0.5])
     assert batch.rewards.tolist() == [[0.75, -1.0], [-0.5, 0.0]]  # 2 r - 1, less the penalty
     assert batch.rewards.dtype == torch.float64
     assert batch.lengths.tolist() == [[2, 3], [1, 0]]
@@ -59,13 +59,13 @@ def test_the_function_gets_shaped_rewards_less_the_penalty_lengths_and_metadata(
 
 def test_a_prompt_has_the_source_and_the_metadata_of_its_row():
     row = {"prompt_id": "p", "domain": "math", "messages": [], "verifier": "math", "ground_truth": "1"}
-    prompt = Prompt.of_row(row | {"environment": None, "source": "sums", "metadata": '{"level": 3}'}, [1])
+    prompt = Prompt.from_row(row | {"environment": None, "source": "sums", "metadata": '{"level": 3}'}, [1])
     assert (prompt.source, prompt.metadata) == ("sums", '{"level": 3}')
 
 
 def test_inserted_tokens_of_an_episode_are_counted_and_not_marked_as_sampled():
     turns = (EpisodeTurn(0, 2, "a"), EpisodeTurn(4, 5, "b"))
-    batch = reward_batch([judged([1.0], [5], turns)], [0.0])
+    batch = make_reward_batch([judged([1.0], [5], turns)], [0.0])
     assert batch.lengths.tolist() == [[5]]
     assert batch.sampled.int().tolist() == [[[1, 1, 0, 0, 1]]]
 
@@ -79,7 +79,7 @@ class Steps(RecordingLearner):
 
 def trained_on(groups, **objective):
     learner, options = Steps(), config(keep_tokens=1, objective=objective)
-    compute = advantages_of(options.objective)
+    compute = resolve_advantages(options.objective)
     return learner, asyncio.run(train_batch(groups, 0, 1e-6, learner, options, compute))
 
 
@@ -118,16 +118,16 @@ def test_a_group_is_trained_on_for_any_token_with_an_advantage():
     def group(*advantages):
         return [[Sequence([1], [5, 6], [-1.0, -1.0], np.array(values, np.float32))] for values in advantages]
 
-    moving = with_gradient([group([0, 0], [0, 0]), group([0, 0], [0, 1])], ObjectiveConfig())
+    moving = select_with_gradient([group([0, 0], [0, 0]), group([0, 0], [0, 1])], ObjectiveConfig())
     assert [sequence.advantage.tolist() for sequence in moving] == [[0, 0], [0, 1]]
     with pytest.raises(ValueError, match="advantage has 3 entries for 2 response_ids"):
         group([0, 0, 0])
 
 
 def test_the_spread_of_advantages_is_over_responses_or_over_tokens():
-    assert spread_of([1.0, -1.0]) == 1.0
-    assert spread_of([np.float32([1, 1, 1]), np.float32([-3])]) == pytest.approx(3**0.5)
-    assert spread_of([np.zeros(0, np.float32)]) == 0.0
+    assert compute_spread([1.0, -1.0]) == 1.0
+    assert compute_spread([np.float32([1, 1, 1]), np.float32([-3])]) == pytest.approx(3**0.5)
+    assert compute_spread([np.zeros(0, np.float32)]) == 0.0
 
 
 def steps_of(*runs):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.failures import MistakeError
 from tasks.training.control.controller import NoPromptsLeftError
 from tasks.training.control.prompt_history import PromptHistory
-from tasks.training.control.prompt_stream import PromptStream, easy_to_hard
+from tasks.training.control.prompt_stream import PromptStream, sort_easy_to_hard
 from tasks.training.options.prompts import CurriculumConfig, PromptsConfig, RerollConfig
 from tests.training.stand_ins import Run, always, config, ids, prompts
 
@@ -155,8 +155,8 @@ def test_prompts_come_from_easy_to_hard_and_later_epochs_are_shuffled():
 @given(rates=st.lists(st.floats(0, 1), min_size=2, max_size=60), band=st.floats(0, 0.99), seed=st.integers(0, 9))
 def test_a_prompts_place_varies_within_the_band(rates, band, seed):
     mixture = graded(rates)
-    order = easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
-    assert order == easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
+    order = sort_easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
+    assert order == sort_easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
     ranked = sorted(mixture, key=lambda prompt: -prompt.pass_rate)
     assert all(abs(ranked.index(prompt) - position) <= band * len(rates) for position, prompt in enumerate(order))
     assert sorted(prompt.prompt_id for prompt in order) == sorted(prompt.prompt_id for prompt in mixture)

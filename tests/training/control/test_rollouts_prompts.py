@@ -12,7 +12,7 @@ from tasks.training.groups.group import Group, JudgedGroup, JudgedSample
 from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.options.run import TrainingConfig
 from tasks.training.run import load_prompts
-from tasks.training.telemetry.step_metrics import StepCounters, batch_metrics
+from tasks.training.telemetry.step_metrics import StepCounters, compute_batch_metrics
 from tasks.verifiers import Reward, Score, VerifiersConfig
 from tasks.verifiers.scores import FunctionFailure
 from tests.training.mixtures import mixture
@@ -69,7 +69,7 @@ def test_a_prompt_too_long_for_engine_or_learner_is_an_error_with_both_numbers(t
 def several(*values):
     """A score of two rewards, worth 1 and 0.5, and a third that applies where it is not None."""
     parts = zip("abc", (1.0, 0.5, 2.0), values, strict=False)
-    return Score.of_rewards([Reward(name, weight, value) for name, weight, value in parts], True, "")
+    return Score.from_rewards([Reward(name, weight, value) for name, weight, value in parts], True, "")
 
 
 OLMO_RL = ObjectiveConfig()
@@ -78,12 +78,12 @@ GDPO = ObjectiveConfig(advantage="group_norm", reward_aggregation="normalize_the
 
 def judged(*scores, cut=(), **shaping):
     """A group of responses of two tokens; those at the places `cut` were truncated."""
-    group = Group.of(7, prompts(1)[0], len(scores), sampled_at=1.5, policy_version=1)
+    group = Group.create(7, prompts(1)[0], len(scores), sampled_at=1.5, policy_version=1)
     for sample, score in zip(group.samples, scores, strict=True):
         reason = "length" if sample.index in cut else "stop"
         sample.completion = Completion("word", [5, 6], [-0.5, -0.25], reason, [VersionSpan(1, 0, 2)])
         sample.score = score
-    return JudgedGroup.of(group, ShapingConfig(**shaping), finished_at=2.5)
+    return JudgedGroup.from_group(group, ShapingConfig(**shaping), finished_at=2.5)
 
 
 RIGHT, WRONG = Score(1.0, True, ""), Score(0.0, False, "")
@@ -95,15 +95,15 @@ def test_rewards_are_shaped_once_and_pass_rates_are_not():
 
 
 def test_a_group_of_right_answers_teaches_where_one_of_them_did_not_stop():
-    assert judged(RIGHT, RIGHT).zero_variance_reason(OLMO_RL) == "every score is 1"
-    assert not judged(RIGHT, RIGHT, cut=(1,), stop_properly=0.0).zero_variance_reason(OLMO_RL)
+    assert judged(RIGHT, RIGHT).describe_zero_variance(OLMO_RL) == "every score is 1"
+    assert not judged(RIGHT, RIGHT, cut=(1,), stop_properly=0.0).describe_zero_variance(OLMO_RL)
 
 
 def test_a_group_without_a_response_in_the_loss_teaches_nothing():
     filtering = ObjectiveConfig(shaping={"filter_truncated": True})
-    assert judged(RIGHT, WRONG, cut=(0, 1)).zero_variance_reason(filtering) == "every response was truncated"
-    assert not judged(RIGHT, WRONG, cut=(0,)).zero_variance_reason(filtering)
-    assert not judged(RIGHT, WRONG, cut=(0, 1)).zero_variance_reason(OLMO_RL)
+    assert judged(RIGHT, WRONG, cut=(0, 1)).describe_zero_variance(filtering) == "every response was truncated"
+    assert not judged(RIGHT, WRONG, cut=(0,)).describe_zero_variance(filtering)
+    assert not judged(RIGHT, WRONG, cut=(0, 1)).describe_zero_variance(OLMO_RL)
 
 
 def test_solved_and_unsolved_groups_are_counted_apart():
@@ -118,11 +118,11 @@ def test_lengths_by_hand():
     group = judged(RIGHT, WRONG, WRONG)
     for completion, length in zip(group.completions, (10, 20, 40), strict=True):
         completion.token_ids[:] = [5] * length
-    figures = batch_metrics([group], version=1)
+    figures = compute_batch_metrics([group], version=1)
     assert figures["response_length"] == pytest.approx(70 / 3)
     assert (figures["response_length_p50"], figures["response_length_p99"]) == pytest.approx((20, 39.6))
     assert (figures["response_length_correct"], figures["response_length_wrong"]) == (10, 30)
-    assert "response_length_wrong" not in batch_metrics([judged(RIGHT, RIGHT)], version=1)
+    assert "response_length_wrong" not in compute_batch_metrics([judged(RIGHT, RIGHT)], version=1)
 
 
 def episode(*lengths, between=2, end=None):
@@ -139,11 +139,11 @@ def test_turns_and_tokens_of_episodes_by_hand():
     group = judged(RIGHT, WRONG, WRONG)
     single = group.samples[2]
     samples = [JudgedSample(each, 1.0, True, ()) for each in (episode(3, 4, 5), episode(6))]
-    figures = batch_metrics([dataclasses.replace(group, samples=(*samples, single))], version=1)
+    figures = compute_batch_metrics([dataclasses.replace(group, samples=(*samples, single))], version=1)
     assert figures["episode_turns"] == (3 + 1) / 2
     assert figures["environment_tokens"] == (2 + 2) / (3 + 2 + 4 + 2 + 5 + 6)
     assert figures["response_length"] == pytest.approx((12 + 6 + 2) / 3)
-    assert not {"episode_turns", "environment_tokens"} & set(batch_metrics([group], version=1))
+    assert not {"episode_turns", "environment_tokens"} & set(compute_batch_metrics([group], version=1))
 
 
 def test_seconds_and_failures_of_environments_by_hand():
@@ -175,9 +175,9 @@ def test_training_maximises_the_weighted_sum():
 
 def test_equal_sums_of_different_rewards_carry_a_gradient_where_each_is_normalised():
     hidden = judged(several(1.0, 0.0), several(0.5, 1.0))
-    assert hidden.zero_variance_reason(OLMO_RL)
-    assert not hidden.zero_variance_reason(GDPO)
-    assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).zero_variance_reason(GDPO) == "no reward varies"
+    assert hidden.describe_zero_variance(OLMO_RL)
+    assert not hidden.describe_zero_variance(GDPO)
+    assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).describe_zero_variance(GDPO) == "no reward varies"
 
 
 def test_a_reward_of_weight_0_is_recorded_and_teaches_nothing():
@@ -187,8 +187,8 @@ def test_a_reward_of_weight_0_is_recorded_and_teaches_nothing():
 
     equal = judged(of_weight_0(0.0, 0.5), of_weight_0(0.0, 1.0))
     unequal = judged(of_weight_0(1.0, 1.0), of_weight_0(0.0, 1.0))
-    assert equal.zero_variance_reason(OLMO_RL) == "every score is 0"
-    assert equal.zero_variance_reason(GDPO) == "no reward varies"
+    assert equal.describe_zero_variance(OLMO_RL) == "every score is 0"
+    assert equal.describe_zero_variance(GDPO) == "no reward varies"
     config = recipe(objective={"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"})
     none, some = advantages([equal, unequal], [0.0] * 4, config)
     assert none == [0, 0]

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, VersionSpan
-from tasks.statistics.intervals import rate_interval
+from tasks.statistics.intervals import estimate_rate
 from tasks.training.control.validation_figures import KEPT_OUT, Answer, Question, summary
 from tasks.training.groups.group import Prompt
 from tasks.verifiers import Reward, Score
@@ -31,7 +31,7 @@ def answers(question, *values):
 def test_a_prompt_counts_once_however_many_of_its_responses_were_judged():
     first, second = question(1), question(2)
     figures = summary([first, second], [*answers(first, 1.0, 1.0), *answers(second, 0.0)])
-    interval = rate_interval(np.array([1.0, 0.0]), 3)
+    interval = estimate_rate(np.array([1.0, 0.0]), 3)
     assert figures == {
         "score": 0.5,
         "low": interval.low,
@@ -56,7 +56,7 @@ def test_a_benchmark_has_figures_of_its_own_and_the_score_stays_that_of_the_prom
     figures = summary([kept_out, easy, hard], judged)
     assert (figures["score"], figures["truncated"]) == (1.0, 0.0)
     assert figures["benchmarks/sums/score"] == figures["benchmarks/sums/pass_rate"] == 0.5
-    interval = rate_interval(np.array([1.0, 0.0]), 4)
+    interval = estimate_rate(np.array([1.0, 0.0]), 4)
     assert (figures["benchmarks/sums/low"], figures["benchmarks/sums/high"]) == (interval.low, interval.high)
     assert figures["benchmarks/sums/truncated"] == 0.25
 

@@ -70,7 +70,7 @@ def test_what_can_be_replayed_survives_a_restart(tmp_path):
 
 
 def judged(number, *scores, replays=0):
-    group = Group.of(number, prompts(1)[0], len(scores), sampled_at=0.0, policy_version=0)
+    group = Group.create(number, prompts(1)[0], len(scores), sampled_at=0.0, policy_version=0)
     completion = Completion("word", [5], [-0.5], "stop", [VersionSpan(0, 0, 1)])
     samples = tuple(JudgedSample(completion, score, passed=score == 1, rewards=()) for score in scores)
     return JudgedGroup(group, samples, (), finished_at=1.0, replays=replays)

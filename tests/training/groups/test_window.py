@@ -20,7 +20,7 @@ COMPLETION = Completion("word", [5], [-0.5], "stop", [VersionSpan(0, 0, 1)])
 
 def new_window(stream, opened):
     def open_group():
-        opened.append(Group.of(len(opened), stream.next(), SAMPLES, sampled_at=0.0, policy_version=0))
+        opened.append(Group.create(len(opened), stream.next(), SAMPLES, sampled_at=0.0, policy_version=0))
         return opened[-1]
 
     return Window(open_group)
@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
         sample = data.draw(st.sampled_from(self.samples(Stage.JUDGING)))
         self.window.judged(sample, Score.binary(keep, ""))
         if sample.group.all_judged:
-            judged = JudgedGroup.of(sample.group, ShapingConfig(), finished_at=1.0)
+            judged = JudgedGroup.from_group(sample.group, ShapingConfig(), finished_at=1.0)
             self.window.finish(judged) if keep else self.drop(judged)
 
     @precondition(lambda self: self.window.in_flight or self.window.ready)
@@ -162,11 +162,11 @@ def test_a_group_is_not_ready_before_all_of_it_is_judged(window):
     window.generated(first, COMPLETION)
     window.judged(first, Score.binary(True, ""))
     with pytest.raises(ValueError, match="group 0 has samples that are not scored"):
-        JudgedGroup.of(first.group, ShapingConfig(), finished_at=1.0)
+        JudgedGroup.from_group(first.group, ShapingConfig(), finished_at=1.0)
     for sample in first.group.samples:  # as if a judgement came that the window knows nothing of
         sample.completion, sample.score = COMPLETION, Score.binary(True, "")
     with pytest.raises(ValueError, match="group 0 has samples that are not scored"):
-        window.finish(JudgedGroup.of(first.group, ShapingConfig(), finished_at=1.0))
+        window.finish(JudgedGroup.from_group(first.group, ShapingConfig(), finished_at=1.0))
 
 
 def test_what_is_out_of_order_is_an_error_that_says_where_the_sample_stands(window):

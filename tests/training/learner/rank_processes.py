@@ -48,13 +48,13 @@ class RankProcess:
         import deepspeed
         import torch
 
-        from tasks.training.learner.deepspeed_config import deepspeed_config
+        from tasks.training.learner.deepspeed_config import make_deepspeed_config
         from tasks.training.learner.policy import Policy
         from tests.training.learner.live_memory import LiveBytes
 
         config = self._rank.trainer._config
         policies, peaks = [], []
-        for sharding in (None, deepspeed_config(config, dtype)):
+        for sharding in (None, make_deepspeed_config(config, dtype)):
             with LiveBytes() as memory:
                 policies.append(Policy.load(folder, dtype=getattr(torch, dtype), sharding=sharding))
             peaks.append(memory.peak)

@@ -120,11 +120,11 @@ def test_a_checkpoint_that_could_not_be_written_is_not_uploaded_and_is_nothing_t
 def test_copies_take_memory_that_was_given_back():
     memory = CopyMemory()
     tensor = torch.ones(3, 4)
-    first, second = memory.copy_of(tensor), memory.copy_of(tensor)
+    first, second = memory.make_copy(tensor), memory.make_copy(tensor)
     assert first.data_ptr() != second.data_ptr()
     memory.give_back([first])
-    assert memory.copy_of(tensor.bfloat16()).dtype == torch.bfloat16
-    third = memory.copy_of(tensor + 1)
+    assert memory.make_copy(tensor.bfloat16()).dtype == torch.bfloat16
+    third = memory.make_copy(tensor + 1)
     assert third.data_ptr() == first.data_ptr()
     assert torch.equal(third, tensor + 1)
 

@@ -12,7 +12,7 @@ from tasks.records.checkpoint import Checkpoints
 from tasks.records.identity import run_setup
 from tasks.records.remote_store import RunStore
 from tasks.records.run_state import RunState
-from tasks.records.saved_groups import groups_table
+from tasks.records.saved_groups import make_groups_table
 from tasks.storage.durable import WriteError
 from tasks.storage.stored_files import StoredFile, StoreError
 from tasks.training.learner.checkpoint_shards import LearnerShards, ShardUploadError
@@ -21,7 +21,7 @@ from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.rank_files import RankFiles
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.row_cost import TOKENS
-from tasks.training.learner.universal import TAG, universal_in
+from tasks.training.learner.universal import TAG, make_universal_path
 from tasks.training.options.run import TrainingConfig
 from tests.object_store import BUCKET, object_store
 from tests.records.test_remote_store import PLACE, connect
@@ -179,11 +179,11 @@ class Cluster:
             rank.state = f"state {version}"
         for name in ("ledger.jsonl", "metrics.jsonl"):
             (self.run / name).touch()
-        state = RunState.beginning(run_setup(TrainingConfig())).model_copy(update={"version": version})
-        begun = await self.checkpoints.begin(state, groups_table([]), self.learner)
+        state = RunState.begin(run_setup(TrainingConfig())).model_copy(update={"version": version})
+        begun = await self.checkpoints.begin(state, make_groups_table([]), self.learner)
         if written and await self.learner.wait_until_written():
             checkpoint = await self.checkpoints.complete(begun)
-            self.learner.saved(Checkpoints.learner_in(checkpoint))
+            self.learner.saved(Checkpoints.find_learner_folder(checkpoint))
             await self.checkpoints.settle(checkpoint)
 
     def states(self):
@@ -207,7 +207,7 @@ def resume(cluster):
 
     async def main():
         await cluster.learner.start()
-        await cluster.learner.load(Checkpoints.learner_in(cluster.checkpoints.newest()))
+        await cluster.learner.load(Checkpoints.find_learner_folder(cluster.checkpoints.find_newest()))
 
     with cluster:
         asyncio.run(main())
@@ -367,7 +367,7 @@ def test_what_was_converted_or_saved_on_one_node_is_copied_to_nodes_that_do_not_
 ):
     cluster = Cluster(tmp_path, bucket, "a", "b")
     learner = cluster.run / "checkpoints" / "step_00000001" / "learner"
-    for folder in (learner / TAG, universal_in(learner)):
+    for folder in (learner / TAG, make_universal_path(learner)):
         folder.mkdir(parents=True)
         (folder / "state").touch()
     (learner / "reference-00000-of-00001.safetensors").touch()
@@ -384,7 +384,7 @@ def test_what_was_converted_or_saved_on_one_node_is_copied_to_nodes_that_do_not_
         cluster.remove = partial(_remove, cluster)
         await files.remove_copies(source)
         assert on_nodes() == [[], []]
-        assert universal_in(learner).is_dir()
+        assert make_universal_path(learner).is_dir()
 
     asyncio.run(main())
 
@@ -399,7 +399,7 @@ def test_each_rank_fetches_its_own_files_and_one_of_each_node_those_of_all():
     own = [f"rlvr/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(11)]
     common = ["rlvr/mp_rank_00_model_states.pt", "reference-00000-of-00001.safetensors"]
     parts = LearnerShards(address="s3://b/r", upload="step_1.x", files=dict.fromkeys([*own, *common], file))
-    by_rank = parts.by_rank(["a"] * 8 + ["b"] * 3)
+    by_rank = parts.split_by_rank(["a"] * 8 + ["b"] * 3)
     assert [list(files) for files in by_rank] == [
         [own[rank], *(common if rank in (0, 8) else [])] for rank in range(11)
     ]

@@ -211,5 +211,5 @@ def test_the_mfu_of_several_updates_is_that_of_their_time():
         {"num_tokens": 10.0, "learn_seconds": 1.0, "learner_mfu": 1 / 2},
         {"num_tokens": 10.0, "learn_seconds": 3.0, "learner_mfu": 1 / 6},
     ]
-    joined = StepReport.of([StepReport(metrics) for metrics in updates]).metrics
+    joined = StepReport.merge([StepReport(metrics) for metrics in updates]).metrics
     assert joined["learner_mfu"] == pytest.approx(1 / 4)

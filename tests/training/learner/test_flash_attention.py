@@ -11,7 +11,14 @@ from transformers import AutoConfig
 
 from tasks.failures import MistakeError
 from tasks.training.learner import flash_attention, varlen
-from tasks.training.learner.flash_attention import VERSION, Heads, _plain_attention, reason_against, switch_off, try_out
+from tasks.training.learner.flash_attention import (
+    VERSION,
+    Heads,
+    _make_plain_attention,
+    find_obstacle,
+    switch_off,
+    try_out,
+)
 from tasks.training.learner.trainer import Trainer
 from tasks.training.options.learner import LearnerConfig, check_attention
 from tasks.training.options.run import TrainingConfig
@@ -42,7 +49,7 @@ HOPPER, BLACKWELL = (9, 0), (10, 0)
 )
 def test_it_is_used_if_card_type_and_heads_allow(heads, dtype, capability, version, reason):
     given = Heads(**{**vars(HEADS), **heads})
-    answer = reason_against(given, dtype, capability, version)
+    answer = find_obstacle(given, dtype, capability, version)
     assert reason in answer
     assert bool(reason) == bool(answer)
 
@@ -60,13 +67,13 @@ def test_heads_are_read_from_the_configuration(family, options, expected):
     config = AutoConfig.for_model(
         family, hidden_size=1024, num_attention_heads=8, num_key_value_heads=4, num_hidden_layers=2, **options
     )
-    heads = Heads.of(config)
+    heads = Heads.from_config(config)
     assert (tuple(heads.sizes), tuple(sorted(heads.windows)), heads.capped) == expected
     assert (heads.queries, heads.keys) == (8, 4)
 
 
 def test_a_model_without_attention_has_no_heads():
-    assert Heads.of(AutoConfig.for_model("mamba2")).queries == 0
+    assert Heads.from_config(AutoConfig.for_model("mamba2")).queries == 0
 
 
 def mask_of(ends, window):
@@ -175,13 +182,13 @@ def test_plain_attention_by_hand():
     positions = torch.tensor([0, 1, 2, 0])
     values = torch.tensor([1.0, 2.0, 4.0, 8.0])[None, None, :, None].double()
     zero = torch.zeros_like(values)  # all scores are equal: a mean over the tokens that are attended to
-    assert _plain_attention(positions, 1.0, None)(zero, zero, values).flatten().tolist() == [
+    assert _make_plain_attention(positions, 1.0, None)(zero, zero, values).flatten().tolist() == [
         1,
         1.5,
         pytest.approx(7 / 3),
         8,
     ]
-    assert _plain_attention(positions, 1.0, 2)(zero, zero, values).flatten().tolist() == [1, 1.5, 3, 8]
+    assert _make_plain_attention(positions, 1.0, 2)(zero, zero, values).flatten().tolist() == [1, 1.5, 3, 8]
 
 
 @pytest.fixture
@@ -210,6 +217,6 @@ def test_on_a_machine_that_lacks_it_fa4_is_refused_and_the_rest_is_not():
         check_attention(LearnerConfig(attention=option), gpu=False)
     with pytest.raises(MistakeError, match=r"learner\.attention = fa4: it needs a GPU"):
         check_attention(LearnerConfig(attention="fa4"), gpu=False)
-    if flash_attention.installed_version() is None:
+    if flash_attention.find_installed_version() is None:
         with pytest.raises(MistakeError, match="install the extra `fa4`"):
             check_attention(LearnerConfig(attention="fa4"), gpu=True)

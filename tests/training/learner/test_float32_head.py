@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.training.learner.logprobs import token_logprobs
-from tasks.training.learner.policy import Policy, layout_arguments
+from tasks.training.learner.policy import Policy, make_layout_arguments
 from tasks.training.learner.trainer import Trainer
 from tasks.training.options.learner import LoraConfig
 from tasks.training.options.run import TrainingConfig
@@ -132,7 +132,7 @@ def test_a_policy_rounds_no_logit_and_keeps_the_types_of_its_weights(folder, lor
 
 def layout(policy):
     positions = torch.arange(12)[None]
-    return {"position_ids": positions, **layout_arguments(policy.model, positions)}
+    return {"position_ids": positions, **make_layout_arguments(policy.model, positions)}
 
 
 @pytest.mark.parametrize("head_dtype", ["model", "float32"])

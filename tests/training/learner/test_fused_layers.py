@@ -11,7 +11,7 @@ from torch._dynamo.exc import TorchDynamoException
 from transformers import AutoModelForCausalLM
 
 from tasks.failures import MistakeError
-from tasks.model_check.comparison import ModelCheckError, typical_error
+from tasks.model_check.comparison import ModelCheckError, compute_typical_error
 from tasks.model_check.learner import LearnerCheck
 from tasks.training.learner import fused_layers
 from tasks.training.learner.exactness import is_as_exact
@@ -110,7 +110,7 @@ def test_in_bfloat16_errors_are_those_of_the_models_own_functions(folder, maybe_
     plain, plain_gradients = computed(policy)
     assert dict(fuse(policy.model, CPU).counts) == COUNTS[family]
     logprobs, ours = computed(policy)
-    assert typical_error([logprobs], [exact]) < 1.5 * typical_error([plain], [exact])
+    assert compute_typical_error([logprobs], [exact]) < 1.5 * compute_typical_error([plain], [exact])
     assert distance(ours, exact_gradients) < 1.5 * distance(plain_gradients, exact_gradients)
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.storage.tensor_digest import contents_of
-from tasks.training.control.batch import with_gradient
+from tasks.storage.tensor_digest import compute_contents
+from tasks.training.control.batch import select_with_gradient
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.weight_files import BUFFERS
 from tasks.training.options.run import TrainingConfig
@@ -92,7 +92,7 @@ def weights(learner, path):
 
     written = asyncio.run(learner.write_weights(path))
     tensors = load_file(path)
-    assert written.contents == contents_of(tensors)
+    assert written.contents == compute_contents(tensors)
     save_file(tensors, path.with_name("expected"))
     assert path.read_bytes() == path.with_name("expected").read_bytes()
     return tensors
@@ -574,7 +574,7 @@ def test_leaving_out_what_has_no_gradient_changes_no_weight(learner, tiny_model,
     groups = [SEQUENCES[:2], [replace(sequence, advantage=0.0) for sequence in SEQUENCES[2:]]]
     everything = [sequence for group in groups for sequence in group]
     samples = [[[sequence] for sequence in group] for group in groups]
-    moving = with_gradient(samples, TrainingConfig().objective)
+    moving = select_with_gradient(samples, TrainingConfig().objective)
     assert moving == SEQUENCES[:2]
     results = []
     for part in (everything, moving):

@@ -8,7 +8,7 @@ import torch
 
 from tasks.machine.gpus import GpuError
 from tasks.training.learner import logits
-from tasks.training.learner.logits import Blocks, Shape, compiled, on_device
+from tasks.training.learner.logits import Blocks, Shape, compiled, prepare_for_device
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,13 +49,13 @@ def test_compiled_functions_compute_what_plain_ones_do_for_any_number_of_rows(sh
         product, biases, targets, *factors = chunk(rows, dtype, bias=bias, entropy=entropy)
         before, blocks = product.clone(), Blocks(product.device, V, rows)
         ours = compiled(logits.values)(product, biases, targets, shape, with_entropy=True)
-        slope = compiled(logits.slope)(product, biases, targets, *factors, shape)
+        slope = compiled(logits.compute_slope)(product, biases, targets, *factors, shape)
         assert torch.equal(product, before)
         theirs = logits.values(before.clone(), biases, targets, shape, with_entropy=True, blocks=blocks)
         # values and logits are below 32; the order of V sums differs, and functions such as exp by a few roundings
         for our, their in zip(ours, theirs, strict=True):
             torch.testing.assert_close(our, their, rtol=0, atol=32 * 8 * ROUNDING[torch.float32])
-        expected = logits.slope(before.clone(), biases, targets, *factors, shape, blocks=blocks)
+        expected = logits.compute_slope(before.clone(), biases, targets, *factors, shape, blocks=blocks)
         assert slope.dtype == expected.dtype == (torch.float32 if bias else dtype)
         # in 16 bits a difference in float32 can round to the next number
         torch.testing.assert_close(
@@ -75,7 +75,7 @@ def test_compiled_functions_of_a_plain_head_make_no_tensor_of_the_vocabulary_but
     shape = Shape(1.0, None, 1.0)
     _, [code] = run_and_get_code(compiled(logits.values), product, bias, targets, shape, with_entropy=True)
     assert tensors_of_rows(code) == 0
-    _, [code] = run_and_get_code(compiled(logits.slope), product, bias, targets, *factors, shape)
+    _, [code] = run_and_get_code(compiled(logits.compute_slope), product, bias, targets, *factors, shape)
     assert tensors_of_rows(code) == 1
 
 
@@ -83,8 +83,8 @@ def test_on_a_gpu_functions_are_compiled_and_elsewhere_they_use_blocks(monkeypat
     monkeypatch.setattr(logits, "check_compiler", lambda: None)
     logits.can_compile.cache_clear()
     blocks = Blocks(torch.device("cpu"), V, 8)
-    assert on_device(logits.values, GPU, blocks) is compiled(logits.values)
-    assert on_device(logits.values, torch.device("cpu"), blocks).keywords == {"blocks": blocks}
+    assert prepare_for_device(logits.values, GPU, blocks) is compiled(logits.values)
+    assert prepare_for_device(logits.values, torch.device("cpu"), blocks).keywords == {"blocks": blocks}
 
 
 def test_on_a_gpu_without_a_compiler_functions_are_plain_and_one_line_says_so(monkeypatch, caplog):
@@ -95,7 +95,7 @@ def test_on_a_gpu_without_a_compiler_functions_are_plain_and_one_line_says_so(mo
     logits.can_compile.cache_clear()
     blocks = Blocks(GPU, V, 8)
     with caplog.at_level(logging.WARNING):
-        functions = [on_device(function, GPU, blocks) for function in (logits.values, logits.slope)]
+        functions = [prepare_for_device(function, GPU, blocks) for function in (logits.values, logits.compute_slope)]
     assert [function.keywords for function in functions] == [{"blocks": blocks}] * 2
     [line] = caplog.messages
     assert "not compiled" in line

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from tasks.training.learner.liger import installed
+from tasks.training.learner.liger import is_installed
 from tasks.training.learner.logprobs import token_logprobs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -178,7 +178,7 @@ def test_ligers_kernel_runs_where_it_is_wanted_and_can_serve(monkeypatch, option
         slope = logits.softmax(-1)
         return slope.scatter_add_(1, targets[:, None], slope.new_full((len(slope), 1), -1.0))
 
-    monkeypatch.setattr(liger, "serves", lambda tensor: True)
+    monkeypatch.setattr(liger, "can_run", lambda tensor: True)
     monkeypatch.setattr(liger, "softmax_minus_onehot_", kernel)
     hidden, weight = torch.randn(6, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
     targets = torch.arange(6)
@@ -217,7 +217,7 @@ for dtype, exact in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7)):
 """
 
 
-@pytest.mark.skipif(not installed() or find_spec("triton") is None, reason="liger-kernel is not installed")
+@pytest.mark.skipif(not is_installed() or find_spec("triton") is None, reason="liger-kernel is not installed")
 def test_ligers_kernel_gives_the_same_gradients():
     """On a machine without a GPU, through Triton's interpreter."""
     environment = os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}

@@ -10,7 +10,7 @@ from tasks.training.learner import attention, varlen
 from tasks.training.learner import policy as policy_module
 from tasks.training.learner.attention import LONG, STRETCH, Copy, Layout
 from tasks.training.learner.packing import Sequence, pack
-from tasks.training.learner.policy import DENSE, Policy, attention_for
+from tasks.training.learner.policy import DENSE, Policy, register_attention
 from tasks.training.learner.trainer import Trainer
 from tasks.training.options.learner import DenseAttentionError, LearnerConfig
 from tasks.training.options.run import TrainingConfig
@@ -250,7 +250,7 @@ def test_bfloat16_differs_by_its_rounding(load, folder):
 
 def test_layout_gives_each_token_a_slot_and_bounds_the_waste():
     lengths = [5, 100, 3, LONG + 7, 70, 2, 101, LONG, 60]
-    layout = Layout.of(torch.cat([torch.arange(n) for n in lengths])[None])
+    layout = Layout.build(torch.cat([torch.arange(n) for n in lengths])[None])
     assert len(layout.slots.unique()) == sum(lengths)
     assert sum(block.slots for block in layout.blocks) == layout.num_slots
     assert [(b.count, b.length) for b in layout.blocks] == [
@@ -262,7 +262,7 @@ def test_layout_gives_each_token_a_slot_and_bounds_the_waste():
 def test_layout_of_a_shared_prompt_by_hand():
     #          prompt   first   second   another sequence
     row = [0, 1, 2, 3, 4, 3, 0, 1]
-    layout = Layout.of(torch.tensor([row]))
+    layout = Layout.build(torch.tensor([row]))
     assert [(b.start, b.count, b.length) for b in layout.blocks] == [(0, 2, 5), (10, 1, 2)]
     assert layout.slots.tolist() == [0, 1, 2, 3, 4, 5 + 3, 10, 11]
     assert layout.copies == (Copy(token=0, slot=5, count=3),)
@@ -271,7 +271,7 @@ def test_layout_of_a_shared_prompt_by_hand():
 @pytest.mark.parametrize("positions", [[[1, 2, 3]], [[0, 1], [0, 1]], [0, 1], [[0, 1, 3, 4]]])
 def test_layout_refuses_what_is_not_one_packed_row(positions):
     with pytest.raises(ValueError, match="position_ids"):
-        Layout.of(torch.tensor(positions))
+        Layout.build(torch.tensor(positions))
 
 
 def test_an_attention_mask_is_refused_not_ignored(load):
@@ -280,7 +280,7 @@ def test_an_attention_mask_is_refused_not_ignored(load):
         policy.model(
             input_ids=torch.ones(1, 4, dtype=torch.int64),
             attention_mask=torch.zeros(1, 1, 4, 4),
-            layout=Layout.of(torch.arange(4)[None]),
+            layout=Layout.build(torch.arange(4)[None]),
         )
 
 
@@ -303,7 +303,7 @@ def test_attention_fits_the_machine(folder, monkeypatch, cuda, dtype, expected):
 def test_attention_in_16_bits_fits_the_gpu(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    assert attention_for(torch.bfloat16) == expected
+    assert register_attention(torch.bfloat16) == expected
 
 
 def test_long_rows_are_refused_where_a_gpu_has_dense_masks_alone(folder, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tasks.training.learner.rank import MARGIN, group_timeout, memory_share
+from tasks.training.learner.rank import MARGIN, compute_memory_share, group_timeout
 from tasks.training.options.run import TrainingConfig
 
 JOINED = """
@@ -37,8 +37,8 @@ def test_a_rank_next_to_an_engine_leaves_room_for_its_largest_layer(tmp_path):
     config = {"num_attention_heads": 14, "num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4864}
     (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 151936}))
     left = 0.6 * 24e9 - 1.5e9
-    assert memory_share(shared, 24 * 10**9, tmp_path) * 24e9 == pytest.approx(left - 2 * 151936 * 896)
-    assert memory_share(shared, 24 * 10**9, tmp_path / "none") * 24e9 == pytest.approx(left)
+    assert compute_memory_share(shared, 24 * 10**9, tmp_path) * 24e9 == pytest.approx(left - 2 * 151936 * 896)
+    assert compute_memory_share(shared, 24 * 10**9, tmp_path / "none") * 24e9 == pytest.approx(left)
 
 
 @pytest.mark.long

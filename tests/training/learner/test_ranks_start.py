@@ -14,7 +14,7 @@ def busy(monkeypatch):
     async def free_resources():
         return "0 of 2 CPUs are free"
 
-    monkeypatch.setattr(ranks_start, "free_resources", free_resources)
+    monkeypatch.setattr(ranks_start, "describe_free_resources", free_resources)
     monkeypatch.setattr(ranks_start, "is_one_machine", lambda: True)
 
 

@@ -40,7 +40,7 @@ def costs(cost, shares):
     def of(row):
         starts = [*np.flatnonzero(row.position_ids[0] == 0), row.num_tokens]
         trained = int((row.sequence_ids >= 0).sum())
-        return sum(cost.of_prompt(int(end - start)) for start, end in itertools.pairwise(starts)) + (
+        return sum(cost.compute_prompt_cost(int(end - start)) for start, end in itertools.pairwise(starts)) + (
             cost.prediction * trained
         )
 
@@ -59,13 +59,13 @@ def waited(cost, shares):
 
 def test_the_cost_of_a_response_by_hand():
     layer = 4 * 4 + 2 * 4 * 2 + 4 * 4 + 2 * 4 + 3 * 4 * 8  # q, k and v, o, two norms, the MLP
-    cost = RowCost.of(TINY)
+    cost = RowCost.from_shape(TINY)
     pair = 4 * 2 * 2  # two products of two heads of two numbers, an addition to each multiplication
     assert cost == RowCost(2 * (2 * layer + 4), 2 * 10 * 4, pair, pair, 3)
     # the prompt's tokens attend to 1, 2, 3, 4 tokens, and to 1, 2, 3, 3 in the window
-    assert cost.of_prompt(4) == 4 * cost.token + pair * (10 + 9)
+    assert cost.compute_prompt_cost(4) == 4 * cost.token + pair * (10 + 9)
     # the response's to 5 and 6, and to 3 and 3
-    assert cost.of_response(4, 2) == 2 * (cost.token + cost.prediction) + pair * (11 + 6)
+    assert cost.compute_response_cost(4, 2) == 2 * (cost.token + cost.prediction) + pair * (11 + 6)
 
 
 @pytest.mark.parametrize("name", ["Olmo-3-32B", "Qwen2.5-1.5B", "Qwen3-30B-A3B"])
@@ -73,9 +73,9 @@ def test_the_cost_is_what_forward_flops_counts_token_by_token(name):
     shape, lengths = KNOWN[name], (4000, 3000)
     counted = sum(shape.forward_flops(before) for before in range(1, sum(lengths) + 1))
     embedding = sum(lengths) * 2 * shape.embedding_parameters
-    cost = RowCost.of(shape)
+    cost = RowCost.from_shape(shape)
     unread = lengths[0] * cost.prediction  # the head is computed for a response alone
-    known = cost.of_prompt(lengths[0]) + cost.of_response(*lengths)
+    known = cost.compute_prompt_cost(lengths[0]) + cost.compute_response_cost(*lengths)
     assert known == counted - unread - (0 if shape.tied else embedding)
 
 
@@ -97,7 +97,9 @@ def test_the_cost_is_what_torch_counts(kind, config, tmp_path):
             1.0,
         )
     cost = policy.rows["cost"]
-    known = sum(cost.of_prompt(prompt) + cost.of_response(prompt, length) for prompt, length in lengths)
+    known = sum(
+        cost.compute_prompt_cost(prompt) + cost.compute_response_cost(prompt, length) for prompt, length in lengths
+    )
     # the attention of a block computes the scores after a token too, before its mask removes them
     masked = cost.pair * sum(n * n - n * (n + 1) // 2 for n in map(sum, lengths))
     # norms and biases are not products, and torch does not count them
@@ -106,19 +108,19 @@ def test_the_cost_is_what_torch_counts(kind, config, tmp_path):
 
 
 def test_a_model_of_unknown_shape_costs_as_much_as_its_tokens():
-    assert RowCost.of_config({"model_type": "gpt2", "n_layer": 3}) == TOKENS
-    assert RowCost.of_config({**SHAPE, "intermediate_size": [48, 48, 48]}) == TOKENS
-    assert TOKENS.of_prompt(5) + TOKENS.of_response(5, 3) == 8
+    assert RowCost.from_config({"model_type": "gpt2", "n_layer": 3}) == TOKENS
+    assert RowCost.from_config({**SHAPE, "intermediate_size": [48, 48, 48]}) == TOKENS
+    assert TOKENS.compute_prompt_cost(5) + TOKENS.compute_response_cost(5, 3) == 8
 
 
 def test_a_long_sequence_runs_with_the_other_long_one():
     """Two of 20,000 tokens, and twice eight of 2,500, in rows that are full with either."""
-    cost = RowCost.of(KNOWN["Qwen2.5-32B"])
+    cost = RowCost.from_shape(KNOWN["Qwen2.5-32B"])
     given = [sequence(1, 20_000), *[sequence(1, 2505)] * 8, sequence(1, 20_100), *[sequence(1, 2501)] * 8]
     attention = 4 * 64 * 40 * 128  # two products of 40 heads of 128 numbers in 64 layers
     long, short = (n * cost.token + attention * n * (n + 1) // 2 for n in (20_001, 2502))
-    assert cost.of_prompt(20_001) == long
-    assert cost.of_prompt(2502) == short
+    assert cost.compute_prompt_cost(20_001) == long
+    assert cost.compute_prompt_cost(2502) == short
     assert 1.17 < long / (8 * short) < 1.18
     by_tokens, by_cost = (pack(given, 20_480, ranks=2, cost=c) for c in (TOKENS, cost))
     assert [[is_one_sequence(row) for row in share] for share in by_tokens] == [[True, True], [False, False]]
@@ -130,10 +132,10 @@ def test_a_long_sequence_runs_with_the_other_long_one():
 def test_sequences_are_distributed_almost_as_well_as_possible():
     """Against every way to distribute them over the ranks: within Graham's bound (1969) of 4/3 - 1/3m."""
     rng = np.random.default_rng(0)
-    cost = RowCost.of(KNOWN["Qwen2.5-1.5B"])
+    cost = RowCost.from_shape(KNOWN["Qwen2.5-1.5B"])
     for ranks in (2, 3):
         lengths = rng.lognormal(9, 1, 7).astype(int).tolist()
-        units = [cost.of_prompt(10) + cost.of_response(10, n) for n in lengths]
+        units = [cost.compute_prompt_cost(10) + cost.compute_response_cost(10, n) for n in lengths]
         ways = itertools.product(range(ranks), repeat=len(units))
         best = min(
             max(sum(u for u, at in zip(units, way, strict=True) if at == r) for r in range(ranks)) for way in ways
@@ -145,7 +147,7 @@ def test_sequences_are_distributed_almost_as_well_as_possible():
 def test_no_other_way_to_deal_makes_ranks_wait_less():
     """Against every way to let the rows of two ranks run in pairs."""
     rng = np.random.default_rng(0)
-    cost = RowCost.of(KNOWN["Qwen2.5-1.5B"])
+    cost = RowCost.from_shape(KNOWN["Qwen2.5-1.5B"])
     given = [sequence(10, int(n)) for n in rng.integers(4000, 8000, 6)]
     dealt = costs(cost, pack(given, 8010, ranks=2, cost=cost))
     orders = itertools.permutations(dealt.ravel().tolist(), 6)
@@ -158,7 +160,7 @@ def test_no_other_way_to_deal_makes_ranks_wait_less():
 def test_ranks_wait_less_than_if_rows_are_balanced_by_tokens(name, ranks):
     """Long-tailed lengths, as reasoning models have: most short, a few at the limit. A token stands for 16."""
     lengths = np.minimum(np.random.default_rng(0).lognormal(np.log(3000), 0.8, 1024), 24_000).astype(int) // 16
-    model = RowCost.of(KNOWN[name])
+    model = RowCost.from_shape(KNOWN[name])
     cost = replace(model, pair=16 * model.pair, windowed_pair=16 * model.windowed_pair, window=model.window // 16)
     given = [sequence(12, int(n)) for n in lengths]
     by_tokens, by_cost = (waited(cost, pack(given, 35_840 // 16, ranks=ranks, cost=c)) for c in (TOKENS, cost))

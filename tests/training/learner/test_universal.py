@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tasks.training.learner.universal import ConversionError, convert, universal_in
+from tasks.training.learner.universal import ConversionError, convert, make_universal_path
 from tasks.training.options.run import TrainingConfig
 from tests.training.learner.test_learner import LORA, SEQUENCES
 
@@ -98,18 +98,18 @@ def test_other_ranks_go_on_from_what_these_saved(learner, tmp_path, before, afte
 def test_a_conversion_that_was_cut_short_is_made_anew_and_a_whole_one_stays(learner, tmp_path):
     trainer = learner()
     save(trainer, tmp_path)
-    partial = universal_in(tmp_path).with_suffix(".partial")
+    partial = make_universal_path(tmp_path).with_suffix(".partial")
     partial.mkdir()
     (partial / "half").touch()
     convert(tmp_path)
     assert not partial.exists()
-    made = universal_in(tmp_path).stat().st_mtime_ns
+    made = make_universal_path(tmp_path).stat().st_mtime_ns
     convert(tmp_path)
-    assert universal_in(tmp_path).stat().st_mtime_ns == made
+    assert make_universal_path(tmp_path).stat().st_mtime_ns == made
 
 
 def test_what_cannot_be_converted_is_an_error_in_deepspeeds_words(tmp_path):
     (tmp_path / "rlvr").mkdir()
     with pytest.raises(ConversionError, match=r"could not be converted for other learner ranks: .*can't find"):
         convert(tmp_path)
-    assert not universal_in(tmp_path).exists()
+    assert not make_universal_path(tmp_path).exists()

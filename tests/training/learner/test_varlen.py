@@ -10,7 +10,7 @@ from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward
 from transformers import AutoModelForCausalLM, LlamaConfig, Olmo3Config
 
 from tasks.training.learner import attention, varlen
-from tasks.training.learner.policy import Policy, attention_for
+from tasks.training.learner.policy import Policy, register_attention
 from tasks.training.learner.varlen import Bounds
 
 VOCABULARY = 61
@@ -86,8 +86,8 @@ def folder(request, tmp_path_factory):
 @pytest.fixture(params=[attention.NAME, varlen.NAME])
 def load(request, folder, monkeypatch):
     """Load the policy with each attention of packed rows."""
-    attention_for(torch.float32)  # transformers knows their names from now on
-    monkeypatch.setattr("tasks.training.learner.policy.attention_for", lambda dtype: request.param)
+    register_attention(torch.float32)  # transformers knows their names from now on
+    monkeypatch.setattr("tasks.training.learner.policy.register_attention", lambda dtype: request.param)
 
     def _load(*, gradient_checkpointing=False):
         policy = Policy.load(folder, dtype=torch.float32, gradient_checkpointing=gradient_checkpointing).train()
@@ -162,8 +162,8 @@ def test_a_token_further_away_than_the_window_is_not_attended_to():
     changed = value.clone()
     changed[:, :, 5] += 1
     for function, layout in (
-        (attention.packed_attention, attention.Layout.of(positions)),
-        (varlen.varlen_attention, Bounds.of(positions)),
+        (attention.packed_attention, attention.Layout.build(positions)),
+        (varlen.varlen_attention, Bounds.build(positions)),
     ):
         before, after = (
             function(torch.nn.Module(), query, key, v, None, layout=layout, scaling=0.3, sliding_window=WINDOW)[0]
@@ -174,7 +174,7 @@ def test_a_token_further_away_than_the_window_is_not_attended_to():
 
 
 def test_bounds_by_hand():
-    bounds = Bounds.of(torch.tensor([[0, 1, 2, 0, 0, 1]]))
+    bounds = Bounds.build(torch.tensor([[0, 1, 2, 0, 0, 1]]))
     assert bounds.ends.tolist() == [0, 3, 4, 6]
     assert bounds.ends.dtype == torch.int32
     assert bounds.longest == 3
@@ -183,7 +183,7 @@ def test_bounds_by_hand():
 @pytest.mark.parametrize("positions", [[[1, 2, 3]], [[0, 1], [0, 1]], [0, 1], [[0, 1, 3, 4]], [[0, 1, 2, 1]]])
 def test_bounds_refuse_what_is_not_a_row_of_whole_sequences(positions):
     with pytest.raises(ValueError, match="position_ids"):
-        Bounds.of(torch.tensor(positions))
+        Bounds.build(torch.tensor(positions))
 
 
 def test_rows_of_varlen_hold_whole_sequences(load):
@@ -196,5 +196,12 @@ def test_variants_are_refused_not_ignored(variant):
     query = torch.zeros(1, 4, 3, 8)
     with pytest.raises(ValueError, match=next(iter(variant))):
         varlen.varlen_attention(
-            torch.nn.Module(), query, query, query, None, layout=Bounds.of(torch.arange(3)[None]), scaling=1, **variant
+            torch.nn.Module(),
+            query,
+            query,
+            query,
+            None,
+            layout=Bounds.build(torch.arange(3)[None]),
+            scaling=1,
+            **variant,
         )

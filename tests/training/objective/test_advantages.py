@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.failures import MistakeError
-from tasks.training.objective import compute_advantages, normalize_then_sum, zero_variance
+from tasks.training.objective import compute_advantages, find_zero_variance, normalize_then_sum
 from tasks.training.options.objective import ObjectiveConfig
 from tests.examples import examples
 
@@ -197,7 +197,7 @@ def test_a_rollout_without_tokens_has_no_say_in_the_batch_moments(name):
 @given(reward=st.floats(-100, 100), samples=st.integers(2, 17), dtype=st.sampled_from([torch.float32, torch.float64]))
 def test_equal_rewards_teach_exactly_nothing(name, reward, samples, dtype):
     rewards = allowed(name, torch.full((1, samples), reward, dtype=dtype))
-    assert zero_variance(rewards).all()
+    assert find_zero_variance(rewards).all()
     assert (advantages(name, rewards, torch.ones(1, samples, dtype=torch.long)) == 0).all()
 
 
@@ -353,7 +353,7 @@ def test_a_mask_of_all_samples_changes_nothing(name):
 @pytest.mark.parametrize("name", ALL)
 def test_equal_rewards_beside_one_that_is_not_present_give_exactly_0(name):
     rewards = torch.tensor([[0.1, 0.1, 0.1, 7.0], [0.1, 0.1, 0.1, 0.1]], dtype=torch.float64)
-    assert zero_variance(rewards, PRESENT).all()
+    assert find_zero_variance(rewards, PRESENT).all()
     assert (ragged(name, rewards) == 0).all()
 
 
@@ -385,7 +385,7 @@ def test_normalize_then_sum_by_hand():
 
 def test_normalize_then_sum_sees_what_the_sum_hides():
     hidden = [[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]]
-    assert zero_variance(torch.tensor(hidden, dtype=torch.float64).sum(2)).all()
+    assert find_zero_variance(torch.tensor(hidden, dtype=torch.float64).sum(2)).all()
     assert (summed(hidden, [[1.0, 0.5]]) != 0).all()
 
 
@@ -448,7 +448,7 @@ def test_a_group_of_rounding_noise_teaches_exactly_nothing(name, normalization):
     rewards = torch.tensor([[0.3, 0.1 + 0.2, 0.3]], dtype=torch.float64)
     config = config_of(name, normalization=normalization)
     assert (compute_advantages(rewards, torch.ones(1, 3, dtype=torch.long), config) == 0).all()
-    assert zero_variance(rewards).all()
+    assert find_zero_variance(rewards).all()
     weights = torch.ones(1, 2, dtype=torch.float64)
     several = torch.stack([rewards, torch.tensor([[0.0, 1.0, 1.0]], dtype=torch.float64)], dim=2)
     alone = torch.stack([torch.zeros_like(rewards), several[:, :, 1]], dim=2)

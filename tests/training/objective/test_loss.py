@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tasks.training.objective import LossInputs, policy_loss, summarize
-from tasks.training.objective.divergence import binary_divergence
-from tasks.training.objective.kl import kl_estimate
+from tasks.training.objective.divergence import compute_binary_divergence
+from tasks.training.objective.kl import estimate_kl
 from tasks.training.objective.metrics import LOSS_METRICS
 from tasks.training.options.objective import ObjectiveConfig
 
@@ -157,7 +157,7 @@ def test_the_mean_gradient_of_each_estimator_that_is_accepted_is_that_of_the_div
     (exact,) = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True)
     right = {}
     for estimator, corrected in product(("k1", "k2", "k3"), (False, True)):
-        terms = kl_estimate(logprobs, reference, estimator)
+        terms = estimate_kl(logprobs, reference, estimator)
         if corrected:
             terms = terms * (logprobs - logprobs.detach()).exp()
         (mean,) = torch.autograd.grad((logprobs.detach().exp() * terms).sum(), logits, retain_graph=True)
@@ -220,8 +220,8 @@ def test_binary_divergences_are_those_of_two_coins(p, q, dtype):
     other = (1 - q) * log((1 - q) / (1 - p)) if q < 1 else 0.0
     # an error of the log-probabilities, relative eps, moves q log(q / p) by q eps log(q / p), and 1 - p by eps
     close = 64 * torch.finfo(dtype).eps * (1 + abs(log(q / p))) + 1e-7 * (q == 1)
-    assert binary_divergence(learner, engine, "tv").item() == pytest.approx(abs(p - q), abs=close)
-    assert binary_divergence(learner, engine, "kl").item() == pytest.approx(q * log(q / p) + other, abs=close)
+    assert compute_binary_divergence(learner, engine, "tv").item() == pytest.approx(abs(p - q), abs=close)
+    assert compute_binary_divergence(learner, engine, "kl").item() == pytest.approx(q * log(q / p) + other, abs=close)
 
 
 @pytest.mark.parametrize(("p", "q"), [(0.5, 0.5), (0.9, 0.3), (1e-3, 0.6)])

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tasks.training.objective.own_functions import OwnEstimator, OwnFunctionError, own_loss
+from tasks.training.objective.own_functions import OwnEstimator, OwnFunctionError, load_own_loss
 from tasks.training.options.own import OwnAdvantage, OwnSurrogate, RewardBatch, SurrogateRow
-from tasks.verifiers.functions import function_digest
+from tasks.verifiers.functions import compute_function_digest
 
 LOSSES = """
 import torch
@@ -85,23 +85,23 @@ def row():
 def test_a_loss_that_training_cannot_use_is_named_with_its_line(module, function, sentence):
     name = module(LOSSES)
     with pytest.raises(OwnFunctionError, match=rf"^loss {name}\.{function} {sentence}"):
-        own_loss(OwnSurrogate(function=f"{name}.{function}"))(row())
+        load_own_loss(OwnSurrogate(function=f"{name}.{function}"))(row())
 
 
 def test_what_is_not_the_functions_fault_is_not_put_down_to_it(module):
     name = module(LOSSES)
     with pytest.raises(torch.OutOfMemoryError):
-        own_loss(OwnSurrogate(function=f"{name}.full"))(row())
+        load_own_loss(OwnSurrogate(function=f"{name}.full"))(row())
     given = row()
     nan = replace(given, logprobs=given.logprobs * torch.nan)  # the learner skips such a step
-    terms, _ = own_loss(OwnSurrogate(function=f"{name}.right"))(nan)
+    terms, _ = load_own_loss(OwnSurrogate(function=f"{name}.right"))(nan)
     assert terms.isnan().all()
-    assert own_loss("ppo") is None
+    assert load_own_loss("ppo") is None
 
 
 def test_every_micro_batch_must_have_the_same_metrics(module):
     name, given = module(LOSSES), row()
-    loss = own_loss(OwnSurrogate(function=f"{name}.sometimes"))
+    loss = load_own_loss(OwnSurrogate(function=f"{name}.sometimes"))
     assert loss(given)[1].keys() == {"kept"}
     with pytest.raises(OwnFunctionError, match=r"the same metrics in every call, got \[\] after \['kept'\]"):
         loss(replace(given, advantages=-given.advantages))
@@ -117,19 +117,19 @@ def test_a_function_that_cannot_be_loaded_is_named(module):
     }
     for function, sentence in cases.items():
         with pytest.raises(OwnFunctionError, match=sentence):
-            own_loss(OwnSurrogate(function=function))
+            load_own_loss(OwnSurrogate(function=function))
 
 
 def test_code_that_changed_since_the_check_is_refused_and_later_runs_take_the_new_one(module):
     name = module("def loss(row): return row.logprobs")
-    digest = function_digest(f"{name}.loss")
+    digest = compute_function_digest(f"{name}.loss")
     option = OwnSurrogate(function=f"{name}.loss", fingerprint=digest)
-    assert torch.equal(own_loss(option)(row())[0], row().logprobs)
+    assert torch.equal(load_own_loss(option)(row())[0], row().logprobs)
     module("def loss(row): return 2 * row.logprobs", name)
     with pytest.raises(OwnFunctionError, match=r"has changed since the run was checked: start the run again"):
-        own_loss(option)
-    again = OwnSurrogate(function=f"{name}.loss", fingerprint=function_digest(f"{name}.loss"))
-    assert torch.equal(own_loss(again)(row())[0], 2 * row().logprobs)
+        load_own_loss(option)
+    again = OwnSurrogate(function=f"{name}.loss", fingerprint=compute_function_digest(f"{name}.loss"))
+    assert torch.equal(load_own_loss(again)(row())[0], 2 * row().logprobs)
 
 
 ADVANTAGES = """

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tasks.training.objective import LossInputs, policy_loss, summarize
-from tasks.training.objective.own_functions import own_loss
+from tasks.training.objective.own_functions import load_own_loss
 from tasks.training.options.objective import ObjectiveConfig
 
 PPO = {"function": "tests.training.own_objective.ppo"}
@@ -28,7 +28,7 @@ def row(dtype=torch.float32):
 def gradient(inputs, **options):
     config = ObjectiveConfig.model_validate(options)
     logprobs = inputs.logprobs.clone().requires_grad_()
-    output = policy_loss(replace(inputs, logprobs=logprobs), config, own_loss(config.surrogate))
+    output = policy_loss(replace(inputs, logprobs=logprobs), config, load_own_loss(config.surrogate))
     output.loss.backward()
     return output, logprobs.grad
 
@@ -68,7 +68,7 @@ def test_options_are_arguments_of_the_function():
 def test_metrics_are_means_over_the_trained_tokens_of_all_micro_batches():
     inputs = row()
     config = ObjectiveConfig.model_validate({"surrogate": PPO})
-    loss = own_loss(config.surrogate)
+    loss = load_own_loss(config.surrogate)
     whole = summarize([policy_loss(inputs, config, loss).metrics])
     cut = LENGTHS[0]
     tensors = ("logprobs", "old_logprobs", "rollout_logprobs", "advantages", "mask", "ref_logprobs", "sequence_ids")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tasks.training.learner.deepspeed_config import deepspeed_config
+from tasks.training.learner.deepspeed_config import make_deepspeed_config
 from tasks.training.options import deepspeed_keys
 from tasks.training.options.deepspeed_keys import _ZERO_3, INNER_KEYS, check_keys
 from tasks.training.options.run import TrainingConfig
@@ -111,8 +111,8 @@ def test_keys_are_merged_into_those_of_the_learner():
     config = TrainingConfig.model_validate(
         {"learner": {"deepspeed": {"zero_optimization": zero, "steps_per_print": 7}}}
     )
-    plain = deepspeed_config(TrainingConfig(), "float32")
-    merged = deepspeed_config(config, "float32")
+    plain = make_deepspeed_config(TrainingConfig(), "float32")
+    merged = make_deepspeed_config(config, "float32")
     assert merged["zero_optimization"] == plain["zero_optimization"] | zero
     assert merged == plain | {"zero_optimization": merged["zero_optimization"], "steps_per_print": 7}
 
@@ -121,7 +121,7 @@ def test_keys_are_merged_into_those_of_the_learner():
 def test_with_zero_3_transfers_overlap_with_computation_as_deepspeed_has_it(stage, overlaps):
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    keys = deepspeed_config(TrainingConfig.model_validate({"learner": {"zero_stage": stage}}), "bfloat16")
+    keys = make_deepspeed_config(TrainingConfig.model_validate({"learner": {"zero_stage": stage}}), "bfloat16")
     assert DeepSpeedZeroConfig(**keys["zero_optimization"]).overlap_comm == overlaps
 
 

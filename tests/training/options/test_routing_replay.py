@@ -10,11 +10,11 @@ from tasks.cluster.processes import check_resources
 from tasks.config.loading import SpecError
 from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, VersionSpan
-from tasks.inputs.files import quickstart
+from tasks.inputs.files import load_quickstart
 from tasks.inputs.preflight import check_together
 from tasks.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
-from tasks.records.routes import routes_of
-from tasks.records.saved_groups import SAVED_GROUPS, groups_table, load_groups
+from tasks.records.routes import decode_routes
+from tasks.records.saved_groups import SAVED_GROUPS, load_groups, make_groups_table
 from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.storage.model_folder import ModelError
 from tasks.tables.parquet import read_table, write_table
@@ -36,7 +36,7 @@ def routes(tokens, dtype=np.uint8, seed=0):
 def group(number, *given):
     """A group of responses of four tokens, with these routes."""
     [prompt] = prompts(1)
-    result = Group.of(number, prompt, len(given), sampled_at=0.0, policy_version=0)
+    result = Group.create(number, prompt, len(given), sampled_at=0.0, policy_version=0)
     for index, (sample, known) in enumerate(zip(result.samples, given, strict=True)):
         ids, logprobs = np.arange(4, dtype=np.int32), np.full(4, -0.5, np.float32)
         sample.completion = Completion("c", ids, logprobs, "stop", [VersionSpan(0, 0, 4)], routes=known)
@@ -46,7 +46,7 @@ def group(number, *given):
 
 def test_a_step_gets_the_routes_of_the_responses():
     given = [routes(5, seed=0), routes(5, seed=1)]
-    batch = [JudgedGroup.of(group(0, *given), ShapingConfig(), finished_at=1.0)]
+    batch = [JudgedGroup.from_group(group(0, *given), ShapingConfig(), finished_at=1.0)]
     learner = RecordingLearner()
     asyncio.run(train_batch(batch, 0, 1e-6, learner, config(), advantages))
     [step] = learner.steps
@@ -56,7 +56,7 @@ def test_a_step_gets_the_routes_of_the_responses():
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_routes_come_back_from_a_checkpoint(tmp_path, dtype):
     before = group(3, routes(7, dtype), routes(1, dtype, seed=1)[:0], None)
-    write_table(tmp_path / "groups.parquet", groups_table([before]), SAVED_GROUPS)
+    write_table(tmp_path / "groups.parquet", make_groups_table([before]), SAVED_GROUPS)
     _, [after] = load_groups(tmp_path / "groups.parquet", {p.prompt_id: p for p in prompts(1)}, ShapingConfig())
     first, empty, none = (sample.completion.routes for sample in after.samples)
     assert first.dtype == dtype
@@ -74,7 +74,7 @@ def test_routes_are_a_column_of_kept_groups_alone(tmp_path, share):
     assert second["routes"] is None
     assert (first["routes"] is not None) == (share == 1)
     if share:
-        np.testing.assert_array_equal(routes_of(first["routes"]), routes(7))
+        np.testing.assert_array_equal(decode_routes(first["routes"]), routes(7))
 
 
 def test_routes_count_as_what_waits_to_be_written(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_it_is_refused_on_cpus(monkeypatch):
 
 
 def test_it_is_refused_with_environments():
-    data, training, evaluation = quickstart()
+    data, training, evaluation = load_quickstart()
     source = data.sources[0]
     asked = training.model_copy(update={"routing_replay": True})
     check_replayed_episodes(asked, episodes=False)

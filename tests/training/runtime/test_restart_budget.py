@@ -12,7 +12,7 @@ def test_a_restart_leaves_the_budget_when_its_window_has_passed():
 
 def test_the_oldest_restart_frees_the_budget_first():
     budget = RestartBudget(1, window_seconds=10.0)
-    assert budget.seconds_until_freed(3.0) == 0
+    assert budget.compute_seconds_until_freed(3.0) == 0
     budget.record(3.0)
     budget.record(5.0)
-    assert budget.seconds_until_freed(6.0) == 7.0
+    assert budget.compute_seconds_until_freed(6.0) == 7.0

@@ -7,8 +7,13 @@ import pytest
 from tasks.generation.interface import EngineStatistics
 from tasks.training.actors.decoding import Decoding
 from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import GPUS, KNOWN, gpu_called
-from tasks.training.telemetry.machine_use import MachineUse, judging_cost, static_batching_waste, use_of_machines
+from tasks.training.sizing.roofline import GPUS, KNOWN, find_gpu
+from tasks.training.telemetry.machine_use import (
+    MachineUse,
+    compute_judging_cost,
+    compute_machine_use,
+    static_batching_waste,
+)
 from tests.training.stand_ins import Run, config, prompts
 
 QWEN = KNOWN["Qwen2.5-7B"]
@@ -51,7 +56,7 @@ def test_decoding_is_what_two_readings_differ_by():
 def test_mbu_by_hand():
     """1,000 tokens/s of 10 sequences are 100 steps/s, each of which reads the weights and 10 caches of 105 tokens."""
     slots = [slot(tokens=50_000, busy_seconds=50.0, sequence_seconds=500.0, gpu=H100)]
-    read = 2 * QWEN.parameters + 10 * QWEN.kv_cache(100 + 10 / 2)
+    read = 2 * QWEN.parameters + 10 * QWEN.compute_kv_cache_bytes(100 + 10 / 2)
     found = figures(MachineUse(QWEN, gpu=True), slots)["engines_mbu"]
     assert found == pytest.approx(100 * read / 3350e9)
     # of two engines the mean over their time: one of the same pace in three times the time, one that is half as fast
@@ -62,7 +67,7 @@ def test_mbu_by_hand():
 def test_each_replica_of_an_engine_reads_the_weights():
     """Two replicas of 5 sequences each take 200 steps/s in all, on twice the bandwidth."""
     slots = [slot(tokens=50_000, busy_seconds=50.0, sequence_seconds=500.0, gpu=H100)]
-    read = 2 * QWEN.parameters + 5 * QWEN.kv_cache(105)
+    read = 2 * QWEN.parameters + 5 * QWEN.compute_kv_cache_bytes(105)
     found = figures(MachineUse(QWEN, gpu=True), slots, options=of_engines(vllm={"data_parallel_size": 2}))
     assert found["engines_mbu"] == pytest.approx(200 * read / (2 * 3350e9))
 
@@ -138,9 +143,9 @@ def test_a_run_records_them_on_cpus_without_mfu_and_mbu(tmp_path):
 def test_the_judges_cost_is_summed_over_attempts():
     costs = [1.0, 1.5, 0.25, 0.25]
     rows = [{"verifiers/judge/cost": cost} for cost in costs]
-    assert judging_cost(rows) == pytest.approx(1.75)
-    assert judging_cost([{}, *rows[:2]]) == pytest.approx(1.5)
-    assert judging_cost([{}]) == 0
+    assert compute_judging_cost(rows) == pytest.approx(1.75)
+    assert compute_judging_cost([{}, *rows[:2]]) == pytest.approx(1.5)
+    assert compute_judging_cost([{}]) == 0
 
 
 def test_means_over_a_run_are_over_the_time_of_the_steps_that_have_the_metric():
@@ -148,7 +153,7 @@ def test_means_over_a_run_are_over_the_time_of_the_steps_that_have_the_metric():
         {"step_seconds": 10.0, "learner_idle": 0.5, "engines_mbu": 0.2},
         {"step_seconds": 30.0, "learner_idle": 0.1},
     ]
-    assert use_of_machines(rows) == {"learner_idle": pytest.approx(0.2), "engines_mbu": pytest.approx(0.2)}
+    assert compute_machine_use(rows) == {"learner_idle": pytest.approx(0.2), "engines_mbu": pytest.approx(0.2)}
 
 
 def test_a_gpu_is_known_by_the_name_that_torch_has_for_it():
@@ -172,7 +177,7 @@ def test_a_gpu_is_known_by_the_name_that_torch_has_for_it():
         "NVIDIA RTX 6000 Ada Generation": "RTX-6000-Ada",
         "GeForce-RTX-4090": "RTX-4090",  # Ray's name
     }
-    assert {name: gpu_called(name) for name in known} == {name: GPUS[key] for name, key in known.items()}
+    assert {name: find_gpu(name) for name in known} == {name: GPUS[key] for name, key in known.items()}
     assert set(known.values()) == set(GPUS)
 
 
@@ -196,4 +201,4 @@ def test_a_gpu_is_known_by_the_name_that_torch_has_for_it():
     ],
 )
 def test_another_form_of_a_known_gpu_is_not_known(name):
-    assert gpu_called(name) is None
+    assert find_gpu(name) is None

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.training.options.run import TrainingConfig
 from tasks.training.telemetry import trackers
-from tasks.training.telemetry.trackers import TrackerError, check, following
+from tasks.training.telemetry.trackers import TrackerError, check, follow_run
 from tests.training import driven
 from tests.training.mixtures import mixture
 from tests.training.test_run import CONTENTS, RECIPE
@@ -39,12 +39,12 @@ def folder(tmp_path):
 
 def train_twice(folder, tracker):
     """Two attempts; the first was killed after a checkpoint, and the second repeats the step after that."""
-    with contextlib.suppress(ZeroDivisionError), following([tracker], folder, CONFIG):
+    with contextlib.suppress(ZeroDivisionError), follow_run([tracker], folder, CONFIG):
         took(folder, range(3))
         raise ZeroDivisionError
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:2]))
-    with following([tracker], folder, CONFIG):
+    with follow_run([tracker], folder, CONFIG):
         took(folder, range(2, 5))
 
 
@@ -123,7 +123,7 @@ def test_a_service_that_does_not_answer_ends_nothing_and_is_said_once(folder, tr
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "5" * 40)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://someone:secret@127.0.0.1:9")
-    with following([tracker], folder, CONFIG, flush_seconds=3):
+    with follow_run([tracker], folder, CONFIG, flush_seconds=3):
         took(folder, range(3))
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("trackers:")]
     assert len(said) == 1
@@ -134,7 +134,7 @@ def test_a_service_that_does_not_answer_ends_nothing_and_is_said_once(folder, tr
 
 def test_without_trackers_no_process_is_started(folder):
     before = os.listdir(folder)
-    with following([], folder, CONFIG):
+    with follow_run([], folder, CONFIG):
         took(folder, range(3))
     assert os.listdir(folder) == before
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tasks.verifiers.chat import ChatJudge, JudgeConfig, RewardModelConfig, make_judge, serving
+from tasks.verifiers.chat import ChatJudge, JudgeConfig, RewardModelConfig, make_judge, serve
 from tasks.verifiers.chat.judge import CONTROL
 from tasks.verifiers.http_client import MAX_BODY_BYTES, retry_after
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
@@ -395,8 +395,8 @@ def test_the_rules_that_zero_are_the_users_choice():
 
 def test_nothing_is_started_where_an_endpoint_is_named():
     named = JudgeConfig(url="https://host/v1", model="judge")
-    with serving(named) as same:
+    with serve(named) as same:
         assert same is named
     reward = RewardModelConfig(kind="reward_model", model="folder")
-    with serving(reward) as same:
+    with serve(reward) as same:
         assert same is reward

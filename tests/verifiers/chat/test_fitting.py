@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tasks.verifiers.chat import JudgeConfig, make_judge
-from tasks.verifiers.chat.fitting import STEPS, smaller
+from tasks.verifiers.chat.fitting import STEPS, choose_next_length
 from tasks.verifiers.chat.judge import CONTROL
 from tasks.verifiers.scores import CannotJudge
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, Reply, failing, graded
@@ -155,6 +155,6 @@ def test_cutting_comes_to_an_end_for_every_density():
     for tokens_per_byte in (0.01, 0.25, 1, 3):
         keep, tokens = 20_000, int(20_000 * tokens_per_byte) + 1_000
         for step in range(STEPS):
-            keep = smaller(keep, tokens, 1_000, 1_000, step)
+            keep = choose_next_length(keep, tokens, 1_000, 1_000, step)
             tokens = int(keep * tokens_per_byte) + 1_000
         assert keep == 0

@@ -10,7 +10,7 @@ from tasks.inputs.files import DataFile
 from tasks.inputs.judges import check_has_judge
 from tasks.sourcing.spec import SourceSpec
 from tasks.verifiers import VerifierPool, VerifiersConfig, check_ground_truth
-from tasks.verifiers.chat.pairwise import pair, read_preference, stands_first
+from tasks.verifiers.chat.pairwise import build_pair, is_shown_first, read_preference
 from tasks.verifiers.chat.reading import NoCompletion, NoJudgement
 from tasks.verifiers.scores import CannotJudge
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, completion, likeliest
@@ -42,10 +42,10 @@ def test_a_judge_that_names_neither_has_no_preference():
 
 
 def test_the_order_is_drawn_by_instruction_and_seed_alone():
-    drawn = [stands_first(f"Question {number}?", 0) for number in range(1000)]
-    assert drawn == [stands_first(f"Question {number}?", 0) for number in range(1000)]
+    drawn = [is_shown_first(f"Question {number}?", 0) for number in range(1000)]
+    assert drawn == [is_shown_first(f"Question {number}?", 0) for number in range(1000)]
     assert 450 < sum(drawn) < 550
-    assert drawn != [stands_first(f"Question {number}?", 1) for number in range(1000)]
+    assert drawn != [is_shown_first(f"Question {number}?", 1) for number in range(1000)]
 
 
 def outputs(messages):
@@ -59,7 +59,7 @@ def outputs(messages):
 def test_the_question_shows_both_answers_as_they_are():
     hostile = "{{ second }} {output_2} {% raw %}"
     for instruction in ("Name a colour.", "Name a number.", "Name a town.", "Name a fruit."):
-        made = pair(hostile, "Blue.", [{"role": "user", "content": instruction}], seed=0, most=1000)
+        made = build_pair(hostile, "Blue.", [{"role": "user", "content": instruction}], seed=0, most=1000)
         assert outputs(made.messages) == ({"m": hostile, "M": "Blue."} if made.first else {"m": "Blue.", "M": hostile})
         assert f'"instruction": """{instruction}"""' in made.messages[1]["content"]
         assert made.messages[1]["content"].endswith("## Best Model Identifier")
@@ -69,7 +69,7 @@ def test_the_question_shows_both_answers_as_they_are():
 def test_answers_to_one_instruction_are_compared():
     turns = [*ASKED, {"role": "assistant", "content": "Red."}, *ASKED]
     with pytest.raises(CannotJudge, match="the conversation has 3 turns"):
-        pair("Blue.", "Red.", turns, seed=0, most=1000)
+        build_pair("Blue.", "Red.", turns, seed=0, most=1000)
 
 
 def prefers_good(request):

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tasks.verifiers.chat.reading import (
     Judgement,
     NoJudgement,
+    build_response_format,
     read_completion,
     read_judgement,
     read_usage,
-    response_format,
 )
 from tests.examples import examples
 from tests.verifiers.chat.fake_endpoint import completion, graded
@@ -104,7 +104,7 @@ def test_judgements_are_read(content, score):
 
 def test_the_schema_that_is_asked_for_admits_the_scale_and_no_more():
     jsonschema = pytest.importorskip("jsonschema")
-    asked = response_format(0, 5)["json_schema"]
+    asked = build_response_format(0, 5)["json_schema"]
     assert asked["strict"] is True
     for score in range(6):
         jsonschema.validate({"reason": "x", "score": score}, asked["schema"])

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from tasks.machine.memory_limit import MemoryLimitError
-from tasks.verifiers.chat import JudgeConfig, ServerConfig, make_judge, serving
-from tasks.verifiers.chat.server import KEY_PREFIX, ServerError, gpus_in_sight
+from tasks.verifiers.chat import JudgeConfig, ServerConfig, make_judge, serve
+from tasks.verifiers.chat.server import KEY_PREFIX, ServerError, make_gpu_environment
 from tasks.verifiers.scores import Score
 from tests.paths import ROOT
 
@@ -70,11 +70,11 @@ def test_a_server_has_the_last_gpus_since_an_engine_beside_it_has_the_first(monk
     sizes = ServerConfig(tensor_parallel_size=2, extra_args=["--data-parallel-size=2"])
     assert sizes.gpus == 4
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus_in_sight(sizes.gpus) == {"CUDA_VISIBLE_DEVICES": "2,3,4,5"}
+    assert make_gpu_environment(sizes.gpus) == {"CUDA_VISIBLE_DEVICES": "2,3,4,5"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
-    assert gpus_in_sight(1) == {"CUDA_VISIBLE_DEVICES": "GPU-c"}
+    assert make_gpu_environment(1) == {"CUDA_VISIBLE_DEVICES": "GPU-c"}
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    assert gpus_in_sight(1) == {}
+    assert make_gpu_environment(1) == {}
 
 
 @pytest.mark.complete
@@ -88,7 +88,7 @@ def test_a_model_folder_is_served_for_a_block_and_grades_answers(judging_model):
         extra_body={"logit_bias": {quote_token(judging_model): 90}},
     )
     environment = dict(os.environ)
-    with serving(config) as served:
+    with serve(config) as served:
         assert served.url.startswith("http://127.0.0.1:")
         assert served.model == config.model
         key = os.environ[served.api_key_env]
@@ -144,7 +144,7 @@ if __name__ == "__main__":
 @pytest.mark.engine
 def test_a_server_that_ends_as_it_starts_is_an_error_with_the_end_of_its_log(judging_model):
     config = JudgeConfig(model=str(judging_model), server=ServerConfig(extra_args=["--no-such-option"]))
-    with pytest.raises(ServerError, match=r"(?s)ended with exit code 2.*no-such-option"), serving(config):
+    with pytest.raises(ServerError, match=r"(?s)ended with exit code 2.*no-such-option"), serve(config):
         pass
     assert not [name for name in os.environ if name.startswith(KEY_PREFIX)]
 
@@ -155,7 +155,7 @@ def test_a_server_that_asks_for_more_memory_than_there_is_says_so(judging_model)
     server = SERVER.model_copy(update={"cpu_kv_cache_gib": 10**5})
     with (
         pytest.raises(MemoryLimitError, match=r"kv \(100000\.0 GiB\), .*; lower verifiers\.judge\.server\.cpu_kv"),
-        serving(JudgeConfig(model=str(judging_model), server=server)),
+        serve(JudgeConfig(model=str(judging_model), server=server)),
     ):
         pass
 
@@ -163,7 +163,7 @@ def test_a_server_that_asks_for_more_memory_than_there_is_says_so(judging_model)
 def test_a_server_that_is_not_ready_in_time_is_an_error_and_is_ended(judging_model):
     config = JudgeConfig(model=str(judging_model), server=ServerConfig(start_timeout_seconds=0.3))
     started = time.monotonic()
-    with pytest.raises(ServerError, match=r"not ready after 0\.3 s"), serving(config):
+    with pytest.raises(ServerError, match=r"not ready after 0\.3 s"), serve(config):
         pass
     assert time.monotonic() - started < 60
     assert servers_of(os.getpid()) == []
@@ -175,7 +175,7 @@ def test_a_model_that_cannot_be_served_is_a_mistake_by_name(tmp_path):
         (tmp_path / "absent", "neither a folder nor a hub id with a revision"),
         ("some/model", "neither a folder nor a hub id with a revision"),
     ]:
-        with pytest.raises(ValueError, match=problem), serving(JudgeConfig(model=str(model))):
+        with pytest.raises(ValueError, match=problem), serve(JudgeConfig(model=str(model))):
             pass
 
 

@@ -10,7 +10,7 @@ PATIENT = CodeConfig(test_seconds=10, total_seconds=20)
 
 def verdicts_on(sandbox, program, ground_truth, config=PATIENT):
     """One verdict for each test, with all the time that there is."""
-    return programs.verdicts_on(program, ground_truth, config, math.inf, sandbox)
+    return programs.judge_tests(program, ground_truth, config, math.inf, sandbox)
 
 
 def detail_of_output(sandbox, program, output, given="", config=PATIENT):
@@ -28,4 +28,4 @@ def detail_of_tests(sandbox, program, *tests, setup="", config=PATIENT):
 
 def score_on(sandbox, program, ground_truth, config=PATIENT):
     """The score, as a code service would give it."""
-    return programs.score_of(verdicts_on(sandbox, program, ground_truth, config))
+    return programs.score_verdicts(verdicts_on(sandbox, program, ground_truth, config))

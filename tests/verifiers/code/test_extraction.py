@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.verifiers.code.extraction import extract_program, names_used_by
+from tasks.verifiers.code.extraction import extract_program, find_used_names
 
 PIECES = ["```", "````", "~~~", "python", "py", "Python3", "\n", " ", "    ", "print(1)", "<think>", "</think>", "`"]
 GUARD_S = 20.0
@@ -89,7 +89,7 @@ def blocks(*contents):
     ],
 )
 def test_a_block_that_defines_what_is_tested_comes_before_a_block_that_only_uses_it(response, ground_truth, program):
-    assert extract_program(response, names_used_by(ground_truth)) == program
+    assert extract_program(response, find_used_names(ground_truth)) == program
 
 
 @given(st.one_of(st.text(max_size=300), st.lists(st.sampled_from(PIECES), max_size=60).map("".join)))

@@ -4,7 +4,7 @@
 
 import pytest
 
-from tasks.verifiers.code.judgeable import checker_problem
+from tasks.verifiers.code.judgeable import find_checker_problem
 from tasks.verifiers.code.sandbox import Sandbox
 from tests.verifiers.code.judging_code import detail_of_tests
 
@@ -191,7 +191,7 @@ def sandbox():
 @pytest.mark.parametrize("test", WORK)
 def test_what_is_asked_of_classes_and_exceptions_is_answered(sandbox, test):
     assert detail_of_tests(sandbox, POINT, test) == ""
-    assert checker_problem([test], "") is None
+    assert find_checker_problem([test], "") is None
 
 
 @pytest.mark.parametrize("test", FAIL)
@@ -201,7 +201,7 @@ def test_what_does_not_hold_fails(sandbox, test):
 
 @pytest.mark.parametrize("test", REFUSED)
 def test_what_the_response_would_decide_is_refused(test):
-    problem = checker_problem(["assert f(1) == 1", test], "import math")
+    problem = find_checker_problem(["assert f(1) == 1", test], "import math")
     assert problem is not None
     assert problem.startswith("test 1 ")
     with pytest.raises(AssertionError, match=REFUSED[test]):
@@ -210,7 +210,7 @@ def test_what_the_response_would_decide_is_refused(test):
 
 @pytest.mark.parametrize("test", ACCEPTED)
 def test_what_only_looks_like_it_is_accepted(test):
-    assert checker_problem([test], "") is None
+    assert find_checker_problem([test], "") is None
 
 
 @pytest.mark.parametrize("base", ["object", "int", "Exception", "str"])
@@ -224,11 +224,11 @@ def test_a_response_that_says_yes_to_everything_earns_nothing(sandbox, base, kin
 
 
 def test_the_setup_is_read_too():
-    problem = checker_problem(["check(Point)"], "def check(kind):\n    assert kind(1) == Point(1)")
+    problem = find_checker_problem(["check(Point)"], "def check(kind):\n    assert kind(1) == Point(1)")
     assert problem is None or problem.startswith("setup ")
-    assert checker_problem(["assert p == q"], "p = Point(1)\nq = Point(1)").startswith("test 0 compares instances")
+    assert find_checker_problem(["assert p == q"], "p = Point(1)\nq = Point(1)").startswith("test 0 compares instances")
 
 
 def test_a_test_that_is_nested_too_deeply_is_refused():
     deep = "x = " + "+".join(["A(1)"] * 2500) + "\nx.y"
-    assert checker_problem([deep], "") == "a test is nested too deeply to be read"
+    assert find_checker_problem([deep], "") == "a test is nested too deeply to be read"

@@ -517,7 +517,7 @@ async def answers_to(*sizes, max_bytes, places=8):
             return Score.binary(True, "")
 
     service = CodeService(Slow(), "namespaces", places, None, max_bytes)
-    async with TestClient(TestServer(service.application())) as client:
+    async with TestClient(TestServer(service.build_application())) as client:
         bodies = [request("x" * size) for size in sizes]
         states = [answer.status for answer in await asyncio.gather(*(client.post("/judge", data=b) for b in bodies))]
         return states, (await (await client.get("/metrics")).json())["bytes"]
@@ -534,7 +534,7 @@ def test_a_header_or_a_body_that_does_not_come_ends_the_connection(monkeypatch):
 
     async def what_is_answered(sent):
         service = CodeService(Programs(CodeConfig(**LIMITS), 1), "namespaces", 8, None)
-        server = TestServer(service.application())
+        server = TestServer(service.build_application())
         await server.start_server(keepalive_timeout=0.3)
         reader, writer = await asyncio.open_connection(server.host, server.port)
         writer.write(sent)

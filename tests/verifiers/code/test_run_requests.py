@@ -12,7 +12,7 @@ from tasks.verifiers.code.client import MAX_RESPONSE_BYTES, CodeClient
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS
 from tasks.verifiers.code.programs import Programs
-from tasks.verifiers.code.running import Execution, shortened
+from tasks.verifiers.code.running import Execution, keep_ends
 from tasks.verifiers.code.service import CodeService
 from tasks.verifiers.scores import CannotJudge
 
@@ -49,7 +49,7 @@ def posted(*bodies, programs=None, path="/run"):
 
     async def post():
         service = CodeService(programs or of_its_own, "namespaces", 8, None)
-        async with TestClient(TestServer(service.application())) as client:
+        async with TestClient(TestServer(service.build_application())) as client:
             for body in bodies:
                 answer = await client.post(path, data=body if isinstance(body, bytes) else json.dumps(body))
                 answers.append((answer.status, await (answer.json() if answer.status == 200 else answer.text())))
@@ -117,7 +117,7 @@ def test_a_program_that_needs_long_is_run_to_its_end_in_the_slow_queue():
     ],
 )
 def test_head_and_tail_of_a_long_output_come_back(chars, text):
-    assert shortened("abcdefghij", chars) == text
+    assert keep_ends("abcdefghij", chars) == text
 
 
 def test_a_service_runs_a_program_and_says_what_held_it():

@@ -4,8 +4,8 @@
 
 import pytest
 
-from tasks.verifiers.code.harness import TestsNothingError, runnable
-from tasks.verifiers.code.nothing import without_free_tests
+from tasks.verifiers.code.harness import TestsNothingError, make_runnable
+from tasks.verifiers.code.nothing import remove_free_tests
 from tasks.verifiers.code.sandbox import Sandbox
 from tests.verifiers.code.judging_code import detail_of_tests
 
@@ -54,12 +54,12 @@ def test_a_right_program_passes_a_wrong_one_fails_and_none_too(sandbox, name):
 )
 def test_what_cannot_fail_or_be_run_is_named(test, reason):
     with pytest.raises(TestsNothingError, match=reason):
-        runnable("", [test])
+        make_runnable("", [test])
 
 
 def test_assertions_stay_as_they_are():
     tests = ["assert f(1)   ==  2  # as written", "import math\nassert f(math.pi) == 4"]
-    assert runnable("import os", tests) == ("import os", tests)
+    assert make_runnable("import os", tests) == ("import os", tests)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_assertions_stay_as_they_are():
     ],
 )
 def test_tests_that_pass_without_a_response_are_known(tests, setup, nothing):
-    left = without_free_tests({"tests": tests, "setup": setup})
+    left = remove_free_tests({"tests": tests, "setup": setup})
     assert left == {"tests": [] if nothing else tests, "setup": setup}
 
 
 def test_a_test_that_needs_no_response_pays_nothing_beside_others():
     tests = ["x = 1", "assert f(x) == 2", "assert True", "assert f(2) == 3", "assert len([x]) == 1"]
     joined = ["\n".join(tests[:2]), "\n".join(tests[2:])]
-    assert without_free_tests({"tests": tests}) == {"tests": joined}
+    assert remove_free_tests({"tests": tests}) == {"tests": joined}
 
 
 def test_cases_of_standard_input_need_a_program_whatever_they_expect():
     cases = {"cases": [{"input": "", "output": ""}]}
-    assert without_free_tests(cases) == cases
+    assert remove_free_tests(cases) == cases

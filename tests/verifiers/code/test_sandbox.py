@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers.code.inside.confine import Limits
-from tasks.verifiers.code.sandbox import Sandbox, SandboxError, _bwrap
+from tasks.verifiers.code.sandbox import Sandbox, SandboxError, _find_bwrap
 from tests.verifiers.code.judging_code import detail_of_output, detail_of_tests
 
 GUARD_S = 30.0
@@ -104,11 +104,11 @@ def test_a_program_that_asks_for_nothing_is_ended_with_its_requests(sandbox, pro
 def test_a_kernel_that_lets_no_one_bound_threads_is_named(monkeypatch):
     from tasks.verifiers.code import sandbox as sandboxes
 
-    source = sandboxes._source
+    source = sandboxes._read_source
     old = '_SECCOMP = {"x86_64": 317, "aarch64": 277}'
     assert old in source("tasks.verifiers.code.inside.confine")
     absent = '_SECCOMP = {"x86_64": 9999, "aarch64": 9999}'
-    monkeypatch.setattr(sandboxes, "_source", lambda name: source(name).replace(old, absent))
+    monkeypatch.setattr(sandboxes, "_read_source", lambda name: source(name).replace(old, absent))
     with pytest.raises(SandboxError, match=r"threads.*Linux 5\.5"):
         Sandbox("landlock", None, 16)
 
@@ -285,13 +285,13 @@ def in_container(isolation, unprivileged, read_only, denied):
     path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [python, "-P", "-c", CONTAINED, isolation, *map(str, denied)]
-    version = f"import sys, tests.verifiers; open({_bwrap()!r}).close(); print(*sys.version_info[:2], sep='.')"
+    version = f"import sys, tests.verifiers; open({_find_bwrap()!r}).close(); print(*sys.version_info[:2], sep='.')"
     user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"] if unprivileged else []
     probe = subprocess.run([*user, python, "-P", "-c", version], env=environment, capture_output=True, text=True)
     if probe.stdout.strip() != "{}.{}".format(*sys.version_info):
         pytest.skip("no Python of this version that all users may run, or a checkout that they may not read")
     if read_only:
-        command = [_bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *command]
+        command = [_find_bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *command]
     done = subprocess.run([*user, *command], env=environment, capture_output=True, text=True, timeout=60)
     return done.stdout.splitlines() or done.stderr.splitlines()[-1:]
 

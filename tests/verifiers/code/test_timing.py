@@ -38,7 +38,7 @@ def running(program, core=None):
 
 
 def time_until(clock, error, program, core=None):
-    with running(program, core) as (process, silent), clock.watching(process):
+    with running(program, core) as (process, silent), clock.watch(process):
         clock.begin_test()
         began = time.monotonic()
         with pytest.raises(error):
@@ -89,7 +89,7 @@ def test_under_a_small_budget_it_takes_long_before_it_is_out_of_time(program):
 def test_what_can_be_read_is_read_however_late():
     reading, writing = os.pipe()
     clock = Clock(0.05, 0.1)
-    with running(SPIN) as (process, _), clock.watching(process):
+    with running(SPIN) as (process, _), clock.watch(process):
         clock.begin_test()
         time.sleep(0.2)
         os.write(writing, b"x")

@@ -169,7 +169,13 @@ def test_a_score_depends_on_nothing_but_the_response(nltk_data):
     again = {number: instructions.judge(*calls[number], None).value for number in order}
     assert random.getstate() == state
     assert [again[number] for number in range(len(calls))] == first
-    for cached in (texts.words, texts.tokens, texts.language, texts.published_sentences, texts.letters):
+    for cached in (
+        texts.words,
+        texts.tokens,
+        texts.detect_language,
+        texts.split_published_sentences,
+        texts.count_letters,
+    ):
         cached.cache_clear()
     assert [instructions.judge(*call, None).value for call in calls] == first
 

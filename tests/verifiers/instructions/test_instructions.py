@@ -180,7 +180,7 @@ for name, arguments, good, _ in instruction_cases.CASES:
 def test_a_missing_package_is_named(monkeypatch):
     from tasks.verifiers.instructions import needs
 
-    monkeypatch.setattr(needs, "_installed", lambda package: package != "syllapy")
+    monkeypatch.setattr(needs, "_is_installed", lambda package: package != "syllapy")
     assert missing_resources("precise_if", truth(("punctuation:no_comma", {}))) == [
         "punctuation:no_comma needs the Python package syllapy"
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.verifiers import instructions
 from tasks.verifiers.instructions import checkers
-from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, normalized
+from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, normalize
 from tests.verifiers.instructions.instruction_cases import CASES, PIECES
 
 pytestmark = [pytest.mark.long, pytest.mark.complete]
@@ -43,7 +43,7 @@ def asked(rows, ifbench_rows):
     cases_of = defaultdict(list)
     for row in [*rows("ifeval_prompts.jsonl"), *ifbench_rows]:
         for name, kwargs in zip(row["instruction_id_list"], row["kwargs"], strict=True):
-            cases_of[name].append(normalized(name, kwargs))
+            cases_of[name].append(normalize(name, kwargs))
     for name, arguments, *_ in CASES:
         cases_of[name].append(arguments)
     return cases_of
@@ -142,7 +142,7 @@ def test_the_published_responses_get_the_published_scores(nltk_data, nvidia, ifb
         truth = {"instruction_ids": row["instruction_id_list"], "kwargs": row["kwargs"]}
         drawn = any(kwargs.get("n_start") == 0 for kwargs in row["kwargs"])
         theirs = all(
-            answers(nvidia, name, normalized(name, kwargs), row["response"].strip())
+            answers(nvidia, name, normalize(name, kwargs), row["response"].strip())
             for name, kwargs in zip(row["instruction_id_list"], row["kwargs"], strict=True)
         )
         ours = instructions.judge(row["response"], truth, None)
@@ -162,7 +162,7 @@ def test_ifbenchs_own_test_cases_pass(nltk_data, nvidia, monkeypatch):
         checker = types.SimpleNamespace()
 
         def build(**arguments):
-            name, given = names[class_name], normalized(names[class_name], arguments)
+            name, given = names[class_name], normalize(names[class_name], arguments)
             checker.check_following = (
                 partial(answers, nvidia, name, given) if name in STATED else checkers.check(name, given)
             )

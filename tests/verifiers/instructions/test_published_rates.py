@@ -13,11 +13,11 @@ from statistics import fmean
 import pytest
 
 from tasks.evaluation.comparison import compare
-from tasks.inputs.benchmarks import benchmark_called
+from tasks.inputs.benchmarks import find_benchmark
 from tasks.rollouts.rollout_cache import Verdict
 from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.prompts import build_prompts
-from tasks.tables.parquet import table_from_rows
+from tasks.tables.parquet import build_table
 from tasks.tables.schemas import EVALUATION_ROLLOUTS
 from tasks.verifiers import instructions
 
@@ -76,7 +76,7 @@ def answered(row, number):
 
 def ours(name, path, responses, chosen):
     """The four rates of the chosen rows, through the benchmark's file, the verifier and the comparison."""
-    benchmark = benchmark_called(name)
+    benchmark = find_benchmark(name)
     source = benchmark.source.model_copy(update={"loader": JsonlLoader(kind="jsonl", path=str(path))})
     made = build_prompts(source, benchmark.max_prompt_chars).prompts
     asked = [row for row in made.to_pylist() if row["row"] in chosen]
@@ -91,13 +91,13 @@ def ours(name, path, responses, chosen):
             "policy": "given",
             "answer": None,
             "answer_class": None,
-            **Verdict.of(
+            **Verdict.from_score(
                 instructions.judge(responses[row["row"]], json.loads(row["ground_truth"]), row["messages"])
             )._asdict(),
         }
         for row in asked
     ]
-    tables = {"given": table_from_rows(rows, EVALUATION_ROLLOUTS, "rollouts")}
+    tables = {"given": build_table(rows, EVALUATION_ROLLOUTS, "rollouts")}
     prompts = made.filter([row["row"] in chosen for row in made.to_pylist()])
     found = compare(tables, {benchmark.name: prompts}, "given").table.to_pylist()
     assert len(asked) == len(chosen)

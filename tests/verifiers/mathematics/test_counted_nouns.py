@@ -6,7 +6,7 @@ Each row is an answer, a reference and whether the answer earns the reward.
 import pytest
 
 from tasks.verifiers import mathematics
-from tasks.verifiers.mathematics.number_words import in_digits
+from tasks.verifiers.mathematics.number_words import convert_to_digits
 
 COUNTED = {
     "nouns that only name what is counted": [
@@ -97,4 +97,4 @@ def test_so_it_is_in_plain_text(response, reference, passes):
     ],
 )
 def test_numbers_in_words_by_hand(words, digits):
-    assert in_digits(words) == digits
+    assert convert_to_digits(words) == digits

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tasks.verifiers import mathematics
 from tasks.verifiers.mathematics.counted import split_noun
 from tasks.verifiers.mathematics.normalisation import tidy
-from tasks.verifiers.mathematics.plain_numbers import TOLERANCE, plain_number
-from tasks.verifiers.mathematics.sets_of_numbers import alike, in_symbols
-from tasks.verifiers.mathematics.structure import shape
+from tasks.verifiers.mathematics.plain_numbers import TOLERANCE, parse_plain_number
+from tasks.verifiers.mathematics.sets_of_numbers import convert_to_symbols, match_notation
+from tasks.verifiers.mathematics.structure import parse_shape
 from tasks.verifiers.mathematics.units import split_unit
 from tests.examples import examples
 
@@ -192,13 +192,13 @@ def rows_of(table):
 
 @pytest.mark.parametrize(("answer", "reference"), rows_of(SAME))
 def test_one_answer_in_two_spellings_is_one_answer(answer, reference):
-    assert mathematics.equivalent(answer, reference)
+    assert mathematics.is_equivalent(answer, reference)
     assert mathematics.judge(rf"so \boxed{{{answer}}}.", reference).passed
 
 
 @pytest.mark.parametrize(("answer", "reference"), rows_of(DIFFERENT))
 def test_what_only_looks_alike_differs(answer, reference):
-    assert not mathematics.equivalent(answer, reference)
+    assert not mathematics.is_equivalent(answer, reference)
 
 
 @pytest.mark.parametrize(
@@ -222,17 +222,17 @@ def test_what_only_looks_alike_differs(answer, reference):
     ],
 )
 def test_decimals_are_equal_within_the_tolerance_and_not_beyond(answer, reference, same):
-    assert mathematics.equivalent(answer, reference) == same
+    assert mathematics.is_equivalent(answer, reference) == same
 
 
 @pytest.mark.parametrize("reference", ["50", "0.5", "50%", r"50\%", "1/2", "50 percent"])
 def test_a_percent_sign_may_be_left_out_or_be_meant_as_in_math_and_math_verify(reference):
-    assert mathematics.equivalent("50%", reference)
-    assert not mathematics.equivalent("51%", reference)
+    assert mathematics.is_equivalent("50%", reference)
+    assert not mathematics.is_equivalent("51%", reference)
 
 
 def test_an_unsigned_hundredfold_is_another_number():
-    assert not mathematics.equivalent("50", "0.5")
+    assert not mathematics.is_equivalent("50", "0.5")
 
 
 FRACTIONS = st.fractions(min_value=-(10**6), max_value=10**6, max_denominator=10**4)
@@ -261,8 +261,8 @@ def spellings(value):
 def test_forms_of_rational_numbers_agree_with_fractions(left, right):
     for ours in spellings(left):
         for theirs in spellings(right):
-            assert mathematics.equivalent(ours, theirs) == (left == right), (ours, theirs)
-        assert mathematics.equivalent(ours, spellings(left)[0])
+            assert mathematics.is_equivalent(ours, theirs) == (left == right), (ours, theirs)
+        assert mathematics.is_equivalent(ours, spellings(left)[0])
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -270,7 +270,7 @@ def test_forms_of_rational_numbers_agree_with_fractions(left, right):
 def test_decimals_agree_with_fractions_and_the_stated_tolerance(number, shift):
     answer, reference = Fraction(number) + Fraction(shift), Fraction(number)
     expected = abs(answer - reference) <= TOLERANCE * min(1, max(abs(answer), abs(reference)))
-    assert mathematics.equivalent(f"{number + shift:.9f}", f"{number:.9f}") == expected
+    assert mathematics.is_equivalent(f"{number + shift:.9f}", f"{number:.9f}") == expected
 
 
 PIECES = st.sampled_from(
@@ -294,18 +294,18 @@ CHEAP = ANSWERS.filter(lambda text: "!" not in text and text.count("^") + text.c
 def test_no_text_breaks_the_normaliser_and_its_parts(text):
     tidied = tidy(text)
     assert tidied == tidied.strip()
-    plain_number(tidied)
+    parse_plain_number(tidied)
     split_unit(tidied)
     split_noun(tidied)
-    alike(in_symbols(tidied), "x > 5")
-    assert all(isinstance(member, str) for member in shape(tidied).members)
+    match_notation(convert_to_symbols(tidied), "x > 5")
+    assert all(isinstance(member, str) for member in parse_shape(tidied).members)
 
 
 @pytest.mark.long
 @settings(max_examples=examples(150), deadline=None)
 @given(CHEAP, CHEAP)
 def test_no_two_texts_break_the_comparison(answer, reference):
-    assert mathematics.equivalent(answer, reference) in (True, False)
+    assert mathematics.is_equivalent(answer, reference) in (True, False)
 
 
 @pytest.mark.long
@@ -314,4 +314,4 @@ def test_no_two_texts_break_the_comparison(answer, reference):
 def test_an_extracted_answer_equals_itself(response):
     answer = mathematics.extract_answer(response)
     if answer is not None and tidy(answer.text):
-        assert mathematics.equivalent(answer.text, answer.text)
+        assert mathematics.is_equivalent(answer.text, answer.text)

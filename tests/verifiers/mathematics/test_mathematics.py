@@ -154,7 +154,7 @@ def test_an_integer_is_found_in_every_form(number, form):
 
 
 def test_what_a_process_warms_up_with_is_equal():
-    assert [pair for pair in EQUAL_ANSWERS if not mathematics.equivalent(*pair)] == []
+    assert [pair for pair in EQUAL_ANSWERS if not mathematics.is_equivalent(*pair)] == []
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import running_engine
+from tasks.generation.engine import run_engine
 from tasks.generation.interface import Completion
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.machine.precision import Auto, Dtype, resolve
@@ -130,7 +130,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
     optimizer = torch.optim.AdamW(masters, lr=LEARNING_RATE, weight_decay=0.0)
     tasks, reports = make_tasks(seed=1), []
 
-    async with running_engine(folder, options, updatable=True) as engine:
+    async with run_engine(folder, options, updatable=True) as engine:
         for step in range(steps):
             # Sample a group of responses to each prompt. The engine batches all of them.
             group_tasks = [next(tasks) for _ in range(GROUPS)]
@@ -176,7 +176,7 @@ async def main(folder: Path, steps: int, *, dtype: Dtype | Auto = "auto") -> lis
             _step(optimizer, policy, masters, weight_type)
             with tempfile.TemporaryDirectory() as weights:
                 path = Path(weights) / "model.safetensors"
-                save_file(_checkpoint(policy, weight_type), path)
+                save_file(_collect_checkpoint(policy, weight_type), path)
                 await engine.update_weights(path, version=step + 1)
 
             mismatch = float(torch.cat(differences).mean()) if trained else 0.0
@@ -201,7 +201,7 @@ def _step(optimizer: torch.optim.Optimizer, policy: torch.nn.Module, masters: li
         parameter.data.copy_(master.to(dtype))
 
 
-def _checkpoint(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+def _collect_checkpoint(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the weights by their names in a checkpoint, which contains tied embeddings only once."""
     tied = set(policy.all_tied_weights_keys)
     return {name: tensor.to(dtype).contiguous() for name, tensor in policy.state_dict().items() if name not in tied}

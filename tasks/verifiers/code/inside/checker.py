@@ -18,7 +18,7 @@ from typing import Any
 
 from tasks.verifiers.code.inside.modules import ALIASES, MODULES, MainModule
 from tasks.verifiers.code.inside.proxies import RAISED_THERE
-from tasks.verifiers.code.inside.wire import VALUE, Peer, Remote, WireError, taken_over
+from tasks.verifiers.code.inside.wire import VALUE, Peer, Remote, WireError, take_over
 
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, range, type, types.FunctionType)
 
@@ -51,7 +51,11 @@ class _Checker:
         self._reading = False
         self._done: set[int] = set()
         self._names.update(
-            __run__=self._run, __once__=self._once, __value__=self._value, __handed__=self._handed, __read__=self._read
+            __run__=self._run,
+            __once__=self._run_once,
+            __value__=self._compute_value,
+            __handed__=self._fetch_handed,
+            __read__=self._read,
         )
         sys.modules["__main__"] = MainModule(self._names)
 
@@ -74,9 +78,9 @@ class _Checker:
             return verdict | {"detail": f"the response's process ended: {error}", "gone": True}
         except (MissingModuleError, ModuleNotFoundError) as error:
             ours = RAISED_THERE not in getattr(error, "__notes__", [])
-            return verdict | {"detail": _shown(error), "cannot": ours}
+            return verdict | {"detail": _describe_error(error), "cannot": ours}
         except BaseException as error:
-            return verdict | {"detail": _shown(error)}
+            return verdict | {"detail": _describe_error(error)}
         finally:
             self._names.give_back(taken)
         return verdict | {"passed": True}
@@ -85,13 +89,13 @@ class _Checker:
         """Run a statement of the test in the response's process."""
         self._asked(code, given)
 
-    def _once(self, number: int, code: str) -> None:
+    def _run_once(self, number: int, code: str) -> None:
         """Run a statement that makes arguments in the response's process, unless it has been run before."""
         if number not in self._done:
             self._done.add(number)
             self._asked(code, {})
 
-    def _value(self, code: str, /, **given: Any) -> Any:
+    def _compute_value(self, code: str, /, **given: Any) -> Any:
         """Return the value of an expression of the test, from the response's process."""
         return self._asked(VALUE + code, given)
 
@@ -103,12 +107,12 @@ class _Checker:
             request = {"op": "run", "code": code, "names": [*given], "given": self._peer.encode_all(parts)}
             answer = self._peer.ask(**request, fresh=not self._reading or not self._answers)
             self._answers.append(answer)
-        return taken_over(self._peer, list(given.values()), answer)
+        return take_over(self._peer, list(given.values()), answer)
 
-    def _handed(self, name: str) -> Any:
+    def _fetch_handed(self, name: str) -> Any:
         """Return the value of a variable that was passed to the response, which may have changed its contents."""
         value = self._names.get(name)
-        return value if _never_changes(value) else self._value(name)
+        return value if _is_unchanging(value) else self._compute_value(name)
 
     def _read(self, compute: Callable[[], Any], as_it_is: bool = False) -> Any:
         """Return the value that a test computes from values of the response.
@@ -121,11 +125,11 @@ class _Checker:
         self._answers, self._peer.known = [], {}
         self._reading = True
         try:
-            return self._twice(compute, as_it_is)
+            return self._compute_twice(compute, as_it_is)
         finally:
             self._reading = False
 
-    def _twice(self, compute: Callable[[], Any], as_it_is: bool) -> Any:
+    def _compute_twice(self, compute: Callable[[], Any], as_it_is: bool) -> Any:
         try:
             result = compute()
             if as_it_is or result:
@@ -133,10 +137,10 @@ class _Checker:
         except WireError:
             raise
         except Exception:
-            if not any(map(_of_numpy, self._answers)):
+            if not any(map(_has_numpy, self._answers)):
                 raise
         else:
-            if not any(map(_of_numpy, self._answers)):
+            if not any(map(_has_numpy, self._answers)):
                 return result
         self._repeated, self._peer.arrays, self._peer.known = [*self._answers], False, {}
         try:
@@ -147,8 +151,8 @@ class _Checker:
     def _call_back(self, request: dict[str, Any]) -> dict[str, Any]:
         """Let the response call a function that a test passed to it, and nothing else in this process."""
         peer = self._names.response
-        function = peer.object_at(request["of"])
-        if request["op"] != "call" or not _harmless(function):
+        function = peer.find_object(request["of"])
+        if request["op"] != "call" or not _is_harmless(function):
             raise TypeError("only functions that a test passes can be called")
         given = peer.decode_all(request["arguments"])
         keywords = dict(zip(request["keywords"], given[len(given) - len(request["keywords"]) :], strict=True))
@@ -205,17 +209,17 @@ class _Classes(dict[str, Any]):
     __getitem__ = get
 
 
-def _never_changes(value: Any) -> bool:
+def _is_unchanging(value: Any) -> bool:
     if isinstance(value, tuple | frozenset):
-        return all(map(_never_changes, value))
+        return all(map(_is_unchanging, value))
     return type(value) in _UNCHANGING
 
 
-def _of_numpy(answer: dict[str, Any]) -> bool:
+def _has_numpy(answer: dict[str, Any]) -> bool:
     return any(node[0] in ("array", "scalar", "objects") for node in answer["value"]["nodes"])
 
 
-def _harmless(function: Any) -> bool:
+def _is_harmless(function: Any) -> bool:
     """Return True if a response may call this function here: it neither reads files nor runs code."""
     if isinstance(function, types.BuiltinFunctionType):
         return function.__module__ != "builtins"
@@ -226,6 +230,6 @@ def _refuse(request: dict[str, Any]) -> Any:
     raise TypeError("nothing can be requested here")
 
 
-def _shown(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = "" if isinstance(error, Remote) else str(error)
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

@@ -140,11 +140,11 @@ def confine(
     Raises:
         OSError: the kernel refused a step.
     """
-    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    _prctl(_PR_SET_DUMPABLE, 0)
+    _call_prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    _call_prctl(_PR_SET_DUMPABLE, 0)
     _set_limits(limits)
     _drop_capabilities()
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _call_prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if landlock:
         _restrict_files(readable, writable)
     if hand_over is not None:
@@ -154,12 +154,12 @@ def confine(
     _filter_system_calls()
 
 
-def landlock_version() -> int:
+def read_landlock_version() -> int:
     """Return the ABI version of Landlock in this kernel, or 0 if it has none."""
     return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
 
 
-def supported_architecture() -> bool:
+def is_supported_architecture() -> bool:
     """Return True if the system call filter supports this machine's processor."""
     return platform.machine() in _ARCHITECTURES
 
@@ -192,7 +192,7 @@ def _drop_capabilities() -> None:
 
 
 def _restrict_files(readable: Sequence[str], writable: str | None) -> None:
-    version = landlock_version()
+    version = read_landlock_version()
     if version < OLDEST_LANDLOCK:
         raise OSError(ENOSYS, f"this kernel has no Landlock of ABI version {OLDEST_LANDLOCK} or later")
     handled = (1 << next((count for newest, count in _FS_RIGHTS.items() if version <= newest), 16)) - 1
@@ -236,18 +236,18 @@ def _watch_threads() -> int:
     code = [_load(4), _jump_equal(audit, 0, 4), _load(0), _jump_equal(_NUMBERS["clone"][column - 1], 0, 2)]
     code += [_load(16), _jump_set(_CLONE_THREAD, 1, 0), _return(_ALLOW), _return(_ASK)]
     number, flag = _SECCOMP[machine], _SECCOMP_FILTER_FLAG_NEW_LISTENER
-    with _program(b"".join(code)) as header:
+    with _pack_program(b"".join(code)) as header:
         asked = _libc.syscall(number, _SECCOMP_SET_MODE_FILTER, flag, header)
     return _check(asked, "threads cannot be bounded by seccomp's user notification (Linux 5.5)")
 
 
 def _filter_system_calls() -> None:
-    with _program(_jump_equal(os.getpid(), 0, 1).join(_filter(platform.machine()))) as header:
-        _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
+    with _pack_program(_jump_equal(os.getpid(), 0, 1).join(_filter(platform.machine()))) as header:
+        _call_prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
 
 
 @contextmanager
-def _program(code: bytes) -> Iterator[bytes]:
+def _pack_program(code: bytes) -> Iterator[bytes]:
     """Yield a `struct sock_fprog` of these instructions, which stay in memory for the duration of the block."""
     buffer = ctypes.create_string_buffer(code, len(code))
     yield struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
@@ -311,7 +311,7 @@ def _jump_set(value: int, true: int, false: int) -> bytes:
     return struct.pack("HBBI", 0x45, true, false, value)
 
 
-def _prctl(option: int, argument: int, pointer: bytes | None = None) -> None:
+def _call_prctl(option: int, argument: int, pointer: bytes | None = None) -> None:
     _check(_libc.prctl(option, ctypes.c_ulong(argument), pointer or 0, 0, 0), f"prctl {option}")
 
 

@@ -23,7 +23,7 @@ Fork = Callable[[dict[str, Any], list[int], bool], tuple[dict[str, Any], list[in
 It returns the response, with the pid, and the descriptors to send with it. All descriptors are closed afterwards."""
 
 
-def obey(control: socket.socket, fork: Fork, on_end: Callable[[set[int]], None] | None = None) -> None:
+def handle_requests(control: socket.socket, fork: Fork, on_end: Callable[[set[int]], None] | None = None) -> None:
     """Handle requests until the parent closes the control socket.
 
     Args:

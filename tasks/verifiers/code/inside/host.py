@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tasks.verifiers.code.inside import checker, confine, probe, program
-from tasks.verifiers.code.inside.forking import obey
+from tasks.verifiers.code.inside.forking import handle_requests
 
 WARM = (
     *("bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools"),
@@ -46,7 +46,7 @@ class _Host:
         It does not wait for the report, so that processes can lock themselves up at the same time.
         """
         if first:
-            self._renew_writable()
+            self._reset_writable()
         locked, locking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         child = os.fork()
         if child == 0:
@@ -66,7 +66,7 @@ class _Host:
             limits = confine.Limits(**order["limits"])
             with socket.socket(fileno=locking) as announce:
                 try:
-                    hand_over = partial(_hand_over, announce)
+                    hand_over = partial(_send_requests, announce)
                     confine.confine(limits, self._readable, writable, landlock=self._landlock, hand_over=hand_over)
                 except OSError as error:
                     announce.send(str(error).encode()[: confine.MAX_REASON])
@@ -76,7 +76,7 @@ class _Host:
         finally:
             os._exit(status)
 
-    def _renew_writable(self) -> None:
+    def _reset_writable(self) -> None:
         """Mount an empty file system over the previous one. Without the right to mount, no folder is writable."""
         if self._writable is None:
             return
@@ -89,7 +89,7 @@ class _Host:
         self._mounted = True
 
 
-def _hand_over(announce: socket.socket, requests: int) -> None:
+def _send_requests(announce: socket.socket, requests: int) -> None:
     socket.send_fds(announce, [confine.LOCKED], [requests])
 
 
@@ -140,7 +140,7 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
     sys.path[:] = library
     # Read the listings of all folders of the library now, because forks under Landlock may not.
     importlib.util.find_spec("absent")
-    if not confine.supported_architecture():
+    if not confine.is_supported_architecture():
         raise OSError(confine.ENOSYS, "no system call filter for this processor")
     confine.prepare()
     program.prepare()
@@ -150,4 +150,4 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
     os.close(own)
     gc.collect()
     gc.freeze()  # forks share these pages until reference counts in them change
-    obey(control, host.fork)
+    handle_requests(control, host.fork)

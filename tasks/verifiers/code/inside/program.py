@@ -52,11 +52,11 @@ def run(source: str) -> int:
     sys.argv = ["main.py"]
     status = 0
     try:
-        names = _module("__main__").__dict__
+        names = _add_module("__main__").__dict__
         names["__file__"] = "main.py"
         exec(compile(source, "main.py", "exec", dont_inherit=True), names)  # noqa: S102 - this is the sandbox
     except SystemExit as error:
-        status = _status(error.code)
+        status = _convert_status(error.code)
     except BaseException as error:
         status = 1
         with suppress(BaseException):
@@ -65,7 +65,7 @@ def run(source: str) -> int:
     return _finish(status)
 
 
-def _status(code: object) -> int:
+def _convert_status(code: object) -> int:
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF
     with suppress(BaseException):
@@ -138,7 +138,7 @@ class _Response:
         request.
         """
         message = self.peer.receive()
-        self._names = _module("solution").__dict__
+        self._names = _add_module("solution").__dict__
         self._tests = _Tests(self._names)
         sys.modules["__main__"] = MainModule(self._tests)
         self.peer.named, self.peer.classes = self._tests, message["classes"]
@@ -156,20 +156,22 @@ class _Response:
                 self.peer.alive = []
             return self._run(request["code"], request["names"], self.peer.decode_all(request["given"]))
         if request["op"] == "name":
-            return self._value(self._tests[request["name"]])
-        target = self.peer.object_at(request["of"])
+            return self._encode_value(self._tests[request["name"]])
+        target = self.peer.find_object(request["of"])
         match request["op"]:
             case "call":
                 given = self.peer.decode_all(request["arguments"])
                 places = len(given) - len(request["keywords"])
                 return self._called(target, given, dict(zip(request["keywords"], given[places:], strict=True)))
             case "get":
-                return self._value(getattr(target, request["name"]))
+                return self._encode_value(getattr(target, request["name"]))
             case "set":
                 setattr(target, request["name"], self.peer.decode(request["to"]))
-                return self._value(None)
+                return self._encode_value(None)
             case "special":
-                return self._value(_SPECIAL[request["name"]](target, *self.peer.decode_all(request["arguments"])))
+                return self._encode_value(
+                    _SPECIAL[request["name"]](target, *self.peer.decode_all(request["arguments"]))
+                )
         raise ValueError(f"unknown request {request['op']!r}")
 
     def _run(self, code: str, names: list[str], given: list[Any]) -> dict[str, Any]:
@@ -181,27 +183,27 @@ class _Response:
             return self._called(
                 result if is_value else self._tests["__given__"], given, dict(zip(names, given, strict=True))
             )
-        return self._value(result)
+        return self._encode_value(result)
 
     def _called(self, target: Any, given: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
         """Call an object, and return its result with its arguments, which it may have changed."""
         result = target(*given[: len(given) - len(keywords)], **keywords)
-        return {"value": self.peer.encode_all([result, *given] if any(map(_may_change, given)) else [result])}
+        return {"value": self.peer.encode_all([result, *given] if any(map(_can_change, given)) else [result])}
 
-    def _value(self, value: Any) -> dict[str, Any]:
+    def _encode_value(self, value: Any) -> dict[str, Any]:
         return {"value": self.peer.encode(value)}
 
 
-def _may_change(value: Any) -> bool:
+def _can_change(value: Any) -> bool:
     return value is not None and type(value) not in (bool, int, float, str, bytes)
 
 
-def _items(target: Any) -> Any:
+def _list_items(target: Any) -> Any:
     return target if isinstance(target, Iterator) else list(islice(target, MAX_ITEMS))
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
-    "iter": _items,
+    "iter": _list_items,
     "next": next,
     "len": len,
     "getitem": operator.getitem,
@@ -217,6 +219,6 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 }
 
 
-def _module(name: str) -> types.ModuleType:
+def _add_module(name: str) -> types.ModuleType:
     module = sys.modules[name] = types.ModuleType(name)
     return module

@@ -59,7 +59,7 @@ class StandIns:
                 self.describe_class(kind) for kind in type(error).__mro__ if kind not in (BaseException, object)
             ],
             "arguments": arguments,
-            "text": _text_of(error),
+            "text": _format_error(error),
             "number": self._peer.keep(error.with_traceback(None)),
         }
 
@@ -86,22 +86,27 @@ class StandIns:
             base = getattr(builtins, str(python), None)
             if not (isinstance(base, type) and issubclass(base, Exception)):  # so that it cannot end this process
                 base = Exception
-            namespace = {"_peer": self._peer, "_number": int(number), "__str__": _text, "__getattr__": _attribute}
+            namespace = {
+                "_peer": self._peer,
+                "_number": int(number),
+                "__str__": _read_message,
+                "__getattr__": _fetch_attribute,
+            }
             self._classes[number] = StandIn(str(name), (base,), namespace)
         return self._classes[number]
 
 
-def _text(error: Any) -> str:
+def _read_message(error: Any) -> str:
     return str(error._message)
 
 
-def _attribute(error: Any, name: str) -> Any:
+def _fetch_attribute(error: Any, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     return getattr(error._peer.remote(error._remote_number), name)
 
 
-def _text_of(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     try:
         return str(error)[:MAX_TEXT]
     except BaseException:

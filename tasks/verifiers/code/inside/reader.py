@@ -16,7 +16,7 @@ from typing import Any
 from tasks.verifiers.code.inside.values import BUILTINS, BY_TEXT, NUMPY_KINDS, OpaqueError
 
 
-def _stream(kind: type[io.StringIO] | type[io.BytesIO]) -> Callable[..., Any]:
+def _make_stream(kind: type[io.StringIO] | type[io.BytesIO]) -> Callable[..., Any]:
     def make(content: Any, position: int) -> Any:
         stream: Any = kind(content)
         stream.seek(position)
@@ -38,8 +38,8 @@ _MAKE: dict[str, Callable[..., Any]] = {
     "time": datetime.time.fromisoformat,
     "timedelta": datetime.timedelta,
     "timezone": datetime.timezone,
-    "StringIO": _stream(io.StringIO),
-    "BytesIO": _stream(io.BytesIO),
+    "StringIO": _make_stream(io.StringIO),
+    "BytesIO": _make_stream(io.BytesIO),
     "Ellipsis": lambda: Ellipsis,
     "NotImplemented": lambda: NotImplemented,
 }
@@ -55,7 +55,7 @@ _EMPTY: dict[str, Callable[[], Any]] = {
 """Kinds that can contain themselves: they are created empty, and filled once all others are created."""
 
 
-def _of_text(node: list[Any]) -> Any:
+def _parse_text(node: list[Any]) -> Any:
     if node[1] not in BY_TEXT:
         raise ValueError("text of no known class")
     module, _, name = node[1].rpartition(".")
@@ -74,7 +74,7 @@ _MADE_OF_NODE: dict[str, Callable[[list[Any]], Any]] = {
     "int": lambda node: int(node[1], 16),
     "plain": lambda node: node[1],
     "builtin": lambda node: BUILTINS[node[1]],
-    "text": _of_text,
+    "text": _parse_text,
     "dtype": lambda node: importlib.import_module("numpy").dtype(str(node[1])),
 }
 """Kinds without parts."""
@@ -128,20 +128,20 @@ class _Reader:
 
     def values(self) -> list[Any]:
         for number, node in enumerate(self._nodes):
-            if (empty := self._empty(node)) is not None:
-                self._made[number] = self._same(number, empty)
+            if (empty := self._make_empty(node)) is not None:
+                self._made[number] = self._find_known(number, empty)
         filled = [*self._made]
         for number in range(len(self._nodes)):
             self._make(number)
         hashing = ("dict", "set", "Counter", "OrderedDict", "defaultdict")
         for number in sorted(filled, key=lambda number: self._nodes[number][0] in hashing):
             self._fill(self._made[number], self._nodes[number])
-        return [self._value(root) for root in self._roots]
+        return [self._resolve(root) for root in self._roots]
 
-    def _value(self, reference: Any) -> Any:
+    def _resolve(self, reference: Any) -> Any:
         return self._made[reference[0]] if isinstance(reference, list) else reference
 
-    def _same(self, number: int, made: Any) -> Any:
+    def _find_known(self, number: int, made: Any) -> Any:
         """Return the object that an earlier message made of the same object, emptied, or else the new one."""
         if not self._keys:
             return made
@@ -154,7 +154,7 @@ class _Reader:
             before.clear()
         return before
 
-    def _empty(self, node: list[Any]) -> Any:
+    def _make_empty(self, node: list[Any]) -> Any:
         kind = node[0]
         if kind in _EMPTY:
             return _EMPTY[kind]()
@@ -178,33 +178,33 @@ class _Reader:
                 pending.pop()
                 continue
             node = self._nodes[number]
-            missing = [part[0] for part in _parts(node) if isinstance(part, list) and part[0] not in self._made]
+            missing = [part[0] for part in _get_parts(node) if isinstance(part, list) and part[0] not in self._made]
             if missing:
                 if len(pending) > len(self._nodes):
                     raise ValueError("a value that contains itself")
                 pending += missing
             else:
-                self._made[number] = self._same(number, self._of_parts(node))
+                self._made[number] = self._find_known(number, self._make_from_parts(node))
                 pending.pop()
 
-    def _of_parts(self, node: list[Any]) -> Any:
-        kind, parts = node[0], [self._value(part) for part in _parts(node)]
+    def _make_from_parts(self, node: list[Any]) -> Any:
+        kind, parts = node[0], [self._resolve(part) for part in _get_parts(node)]
         if kind in _MADE_OF_PARTS:
             return _MADE_OF_PARTS[kind](parts)
         if kind in _MADE_OF_NODE:
             return _MADE_OF_NODE[kind](node)
         if kind == "made":
             return _MAKE[node[1]](*parts)
-        return self._of_others(node, parts)
+        return self._make_other(node, parts)
 
-    def _of_others(self, node: list[Any], parts: list[Any]) -> Any:
+    def _make_other(self, node: list[Any], parts: list[Any]) -> Any:
         match node[0]:
             case "named":
                 return self._named(str(node[1]), tuple(map(str, node[2])))(*parts)
             case "member" if isinstance(self._classes.get(node[1]), type):
                 return self._classes[node[1]].__members__[node[2]]
             case "array" | "scalar" | "objects":
-                return self._array(node, parts)
+                return self._make_array(node, parts)
         if self._other is None:
             raise OpaqueError("something that is not data")
         return self._other(node)
@@ -212,9 +212,9 @@ class _Reader:
     def _named(self, name: str, fields: tuple[str, ...]) -> Any:
         ours = self._classes.get(name)
         same = isinstance(ours, type) and issubclass(ours, tuple) and getattr(ours, "_fields", None) == fields
-        return ours if same else _named_tuple_type(name, fields)
+        return ours if same else _make_named_type(name, fields)
 
-    def _array(self, node: list[Any], parts: list[Any]) -> Any:
+    def _make_array(self, node: list[Any], parts: list[Any]) -> Any:
         numpy = importlib.import_module("numpy")
         if node[0] == "objects":
             array = numpy.empty(len(parts), dtype=object)
@@ -232,7 +232,7 @@ class _Reader:
         return array if self._arrays and array.size else array.tolist()
 
     def _fill(self, value: Any, node: list[Any]) -> None:
-        parts = [self._value(part) for part in _parts(node)]
+        parts = [self._resolve(part) for part in _get_parts(node)]
         match node[0]:
             case "list" | "deque":
                 value.extend(parts)
@@ -249,7 +249,7 @@ class _Reader:
                     value[key] = item
 
 
-def _parts(node: list[Any]) -> list[Any]:
+def _get_parts(node: list[Any]) -> list[Any]:
     """Return the references to the parts of a node."""
     match node[0]:
         case "list" | "tuple" | "set" | "frozenset" | "dict" | "Counter" | "OrderedDict" | "defaultdict" | "deque":
@@ -268,5 +268,5 @@ def _parts(node: list[Any]) -> list[Any]:
 
 
 @lru_cache(maxsize=256)
-def _named_tuple_type(name: str, fields: tuple[str, ...]) -> Any:
+def _make_named_type(name: str, fields: tuple[str, ...]) -> Any:
     return collections.namedtuple(name, fields)  # it rejects names that are not identifiers

@@ -63,18 +63,20 @@ def encode(
         return [number]
 
     roots = [refer(value) for value in values]
-    nodes = [_node(value, refer, classes, other) for value in queue]  # which grows in the meantime
+    nodes = [_pack_value(value, refer, classes, other) for value in queue]  # which grows in the meantime
     if alive is None:
         return {"values": roots, "nodes": nodes}
     alive += queue
     return {"values": roots, "nodes": nodes, "keys": [*map(id, queue)]}
 
 
-def _node(value: Any, refer: Refer, classes: Collection[str], other: Callable[[Any], list[Any]] | None) -> list[Any]:
+def _pack_value(
+    value: Any, refer: Refer, classes: Collection[str], other: Callable[[Any], list[Any]] | None
+) -> list[Any]:
     kind = type(value)
-    if kind.__name__ in classes and (node := _instance(value, kind, refer)):
+    if kind.__name__ in classes and (node := _pack_instance(value, kind, refer)):
         return node
-    if "numpy" in sys.modules and (node := _of_numpy(value, refer)):
+    if "numpy" in sys.modules and (node := _pack_numpy(value, refer)):
         return node
     if pack := next((_PACK[each] for each in kind.__mro__ if each in _PACK), None):
         return pack(value, refer)
@@ -87,7 +89,7 @@ def _node(value: Any, refer: Refer, classes: Collection[str], other: Callable[[A
     return other(value)
 
 
-def _instance(value: Any, kind: type, refer: Refer) -> list[Any] | None:
+def _pack_instance(value: Any, kind: type, refer: Refer) -> list[Any] | None:
     """Return the node of an instance: the name of its class, and its attributes."""
     if isinstance(value, type | BaseException | tuple):
         return None
@@ -102,7 +104,7 @@ def _instance(value: Any, kind: type, refer: Refer) -> list[Any] | None:
     return ["object", kind.__name__, [part for name, item in attributes.items() for part in (str(name), refer(item))]]
 
 
-def _of_numpy(value: Any, refer: Refer) -> list[Any] | None:
+def _pack_numpy(value: Any, refer: Refer) -> list[Any] | None:
     numpy = sys.modules["numpy"]
     if isinstance(value, numpy.ndarray):
         value = numpy.ndarray.view(value, numpy.ndarray)
@@ -142,19 +144,19 @@ BUILTINS: dict[str, Any] = {
 _NAMES = {kind: name for name, kind in BUILTINS.items()}
 
 
-def _sequence(kind: str, base: Any) -> Callable[[Any, Refer], list[Any]]:
+def _make_sequence_packer(kind: str, base: Any) -> Callable[[Any, Refer], list[Any]]:
     return lambda value, refer: [kind, [refer(item) for item in base.__iter__(value)]]
 
 
-def _pairs(kind: str) -> Callable[[Any, Refer], list[Any]]:
+def _make_pairs_packer(kind: str) -> Callable[[Any, Refer], list[Any]]:
     return lambda value, refer: [kind, [refer(part) for item in dict.items(value) for part in item]]
 
 
-def _made(kind: str, parts: Callable[[Any], Sequence[Any]]) -> Callable[[Any, Refer], list[Any]]:
+def _make_packer(kind: str, parts: Callable[[Any], Sequence[Any]]) -> Callable[[Any, Refer], list[Any]]:
     return lambda value, refer: ["made", kind, [refer(part) for part in parts(value)]]
 
 
-def _tuple(value: tuple[Any, ...], refer: Refer) -> list[Any]:
+def _pack_tuple(value: tuple[Any, ...], refer: Refer) -> list[Any]:
     items = [refer(item) for item in tuple.__iter__(value)]
     fields = getattr(type(value), "_fields", None)
     if isinstance(fields, tuple):
@@ -162,59 +164,59 @@ def _tuple(value: tuple[Any, ...], refer: Refer) -> list[Any]:
     return ["tuple", items]
 
 
-def _view(kind: str) -> Callable[[Any, Refer], list[Any]]:
+def _make_view_packer(kind: str) -> Callable[[Any, Refer], list[Any]]:
     return lambda value, refer: [kind, [refer(item) for item in value]]
 
 
-def _default(value: Any, refer: Refer) -> list[Any]:
+def _pack_defaultdict(value: Any, refer: Refer) -> list[Any]:
     factory = _NAMES.get(value.default_factory) if callable(value.default_factory) else None
     return ["defaultdict", [refer(part) for item in dict.items(value) for part in item], factory]
 
 
-def _bits(value: Any) -> str:
+def _format_hex(value: Any) -> str:
     return ("-" if value < 0 else "") + hex(abs(int.__index__(value)))[2:]
 
 
-def _iso(value: Any) -> tuple[str]:
+def _format_iso(value: Any) -> tuple[str]:
     """Return the ISO form of a date or time; with a time zone it contains the offset, which comparisons use."""
     return (value.isoformat(),)
 
 
 _PACK: dict[Any, Callable[[Any, Refer], list[Any]]] = {
     bool: lambda value, refer: ["plain", value],
-    int: lambda value, refer: ["int", _bits(value)],
+    int: lambda value, refer: ["int", _format_hex(value)],
     float: lambda value, refer: ["plain", float.__float__(value)],
     str: lambda value, refer: ["plain", str.__str__(value)],
-    list: _sequence("list", list),
-    tuple: _tuple,
-    collections.Counter: _pairs("Counter"),
-    collections.OrderedDict: _pairs("OrderedDict"),
-    collections.defaultdict: _default,
-    dict: _pairs("dict"),
-    set: _sequence("set", set),
-    frozenset: _sequence("frozenset", frozenset),
+    list: _make_sequence_packer("list", list),
+    tuple: _pack_tuple,
+    collections.Counter: _make_pairs_packer("Counter"),
+    collections.OrderedDict: _make_pairs_packer("OrderedDict"),
+    collections.defaultdict: _pack_defaultdict,
+    dict: _make_pairs_packer("dict"),
+    set: _make_sequence_packer("set", set),
+    frozenset: _make_sequence_packer("frozenset", frozenset),
     collections.deque: lambda value, refer: ["deque", [refer(item) for item in value], value.maxlen],
-    type({}.keys()): _view("keys"),
-    type({}.values()): _view("values"),
-    type({}.items()): _view("items"),
-    bytes: _made("bytes", lambda value: (bytes.hex(value),)),
-    bytearray: _made("bytearray", lambda value: (bytearray.hex(value),)),
-    complex: _made("complex", lambda value: (value.real, value.imag)),
-    decimal.Decimal: _made("Decimal", lambda value: (decimal.Decimal.__str__(value),)),
-    fractions.Fraction: _made("Fraction", lambda value: (value.numerator, value.denominator)),
-    range: _made("range", lambda value: (value.start, value.stop, value.step)),
-    slice: _made("slice", lambda value: (value.start, value.stop, value.step)),
-    datetime.datetime: _made("datetime", _iso),
-    datetime.date: _made("date", _iso),
-    datetime.time: _made("time", _iso),
-    datetime.timedelta: _made("timedelta", lambda value: (value.days, value.seconds, value.microseconds)),
-    datetime.timezone: _made("timezone", lambda value: (value.utcoffset(None),)),
-    io.StringIO: _made("StringIO", lambda value: (value.getvalue(), value.tell())),
-    io.BytesIO: _made("BytesIO", lambda value: (value.getvalue(), value.tell())),
+    type({}.keys()): _make_view_packer("keys"),
+    type({}.values()): _make_view_packer("values"),
+    type({}.items()): _make_view_packer("items"),
+    bytes: _make_packer("bytes", lambda value: (bytes.hex(value),)),
+    bytearray: _make_packer("bytearray", lambda value: (bytearray.hex(value),)),
+    complex: _make_packer("complex", lambda value: (value.real, value.imag)),
+    decimal.Decimal: _make_packer("Decimal", lambda value: (decimal.Decimal.__str__(value),)),
+    fractions.Fraction: _make_packer("Fraction", lambda value: (value.numerator, value.denominator)),
+    range: _make_packer("range", lambda value: (value.start, value.stop, value.step)),
+    slice: _make_packer("slice", lambda value: (value.start, value.stop, value.step)),
+    datetime.datetime: _make_packer("datetime", _format_iso),
+    datetime.date: _make_packer("date", _format_iso),
+    datetime.time: _make_packer("time", _format_iso),
+    datetime.timedelta: _make_packer("timedelta", lambda value: (value.days, value.seconds, value.microseconds)),
+    datetime.timezone: _make_packer("timezone", lambda value: (value.utcoffset(None),)),
+    io.StringIO: _make_packer("StringIO", lambda value: (value.getvalue(), value.tell())),
+    io.BytesIO: _make_packer("BytesIO", lambda value: (value.getvalue(), value.tell())),
     types.SimpleNamespace: lambda value, refer: [
         "namespace",
         [part for name, item in vars(value).items() for part in (str(name), refer(item))],
     ],
-    type(Ellipsis): _made("Ellipsis", lambda value: ()),
-    type(NotImplemented): _made("NotImplemented", lambda value: ()),
+    type(Ellipsis): _make_packer("Ellipsis", lambda value: ()),
+    type(NotImplemented): _make_packer("NotImplemented", lambda value: ()),
 }

@@ -128,7 +128,7 @@ class Peer:
             self._objects.append(value)
         return number
 
-    def object_at(self, number: Any) -> Any:
+    def find_object(self, number: Any) -> Any:
         """Return the object that `keep` registered under this number."""
         return self._objects[number]
 
@@ -164,16 +164,16 @@ class Peer:
     def decode_all(self, message: Any) -> list[Any]:
         """Return the Python values from the result of `encode_all` of the other process."""
         try:
-            return reader.decode(message, self.named, self._referred, arrays=self.arrays, known=self.known)
+            return reader.decode(message, self.named, self._decode_reference, arrays=self.arrays, known=self.known)
         except ValueError as error:
             raise WireError(f"a message that cannot be understood: {error}") from error
 
-    def _referred(self, node: list[Any]) -> Any:
+    def _decode_reference(self, node: list[Any]) -> Any:
         match node:
             case ["mine", int(number)]:
                 return self.remote(number)
             case ["yours", int(number)]:
-                return self.object_at(number)
+                return self.find_object(number)
             case ["error", description]:
                 return self._made(description)
             case ["class", [number, name, python]]:
@@ -281,10 +281,10 @@ def call(peer: Peer, number: int, arguments: Iterable[Any], keywords: Mapping[st
     """Call an object of the other process; changes that it makes to its arguments are also made here."""
     given = [*arguments, *keywords.values()]
     answer = peer.ask(op="call", of=number, arguments=peer.encode_all(given), keywords=[*keywords])
-    return taken_over(peer, given, answer)
+    return take_over(peer, given, answer)
 
 
-def taken_over(peer: Peer, given: list[Any], answer: Mapping[str, Any]) -> Any:
+def take_over(peer: Peer, given: list[Any], answer: Mapping[str, Any]) -> Any:
     """Return a result, after changes to the arguments were also made here; if it is an argument, return that object."""
     result, *theirs = peer.decode_all(answer["value"])
     if not theirs:
@@ -292,7 +292,7 @@ def taken_over(peer: Peer, given: list[Any], answer: Mapping[str, Any]) -> Any:
     if len(theirs) != len(given):
         raise WireError("an answer about other arguments")
     for one, other in zip(given, theirs, strict=True):
-        _change(one, other, peer.classes)
+        _update_object(one, other, peer.classes)
     return next((one for one, other in zip(given, theirs, strict=True) if other is result and _can_change(one)), result)
 
 
@@ -300,7 +300,7 @@ def _can_change(value: Any) -> bool:
     return isinstance(value, list | dict | set | bytearray | collections.deque) or hasattr(value, "__dict__")
 
 
-def _change(ours: Any, theirs: Any, named: Collection[str]) -> None:
+def _update_object(ours: Any, theirs: Any, named: Collection[str]) -> None:
     if type(ours) is not type(theirs) or ours is theirs:
         return
     if isinstance(ours, list | bytearray):
