@@ -30,7 +30,9 @@ Sample = tuple[str, list[tuple[str, str | ShownEpisode]]]
 
 
 def page(figures: Mapping[str, str], *fragments: str) -> str:
-    """Return a deck: headline metrics by name, then HTML fragments (charts, tables, samples) in the given order."""
+    """Return the HTML of a deck: headline metrics, from names to texts, and then the HTML `fragments` (charts,
+    tables, samples) in the given order.
+    """
     return _render("page.html.j2", figures=figures, body=Markup("".join(fragments)))  # noqa: S704 - rendered before
 
 

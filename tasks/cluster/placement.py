@@ -409,11 +409,11 @@ class Placement:
         self.learner_runs.set()
 
     def engine(self) -> EngineReservation:
-        """Return the reservation for an engine that is to be created."""
+        """Return a reservation of GPUs and CPUs for a new engine. They are requested by its `wait_until_granted`."""
         return EngineReservation(self, limit_to_group(make_engine_bundle(self._config.actors), ACTORS, self._nodes))
 
     def reserve(self, bundles: list[Bundle], strategy: str) -> PlacementGroup:
-        """Create a placement group. Ray waits for its resources."""
+        """Create a placement group, and return it at once. Ray reserves its resources when they are free."""
         from ray.util import placement_group
 
         group = placement_group(bundles, strategy)

@@ -34,5 +34,5 @@ class OverridesInBash(BashComplete):
 
 
 def install() -> None:
-    """Use this completion for Bash."""
+    """Register `OverridesInBash` in this process, so that click uses it for completion in Bash."""
     add_completion_class(OverridesInBash)

@@ -162,7 +162,10 @@ def choose_tag(value: Any) -> str:
 
 
 def find_models(annotations: Iterable[Any]) -> list[type[BaseModel]]:
-    """Return the models in annotations, at any depth of unions and containers."""
+    """Return the pydantic models in type annotations, at any depth of unions and containers.
+
+    The fields of these models are not searched.
+    """
     models: list[type[BaseModel]] = []
     for annotation in annotations:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

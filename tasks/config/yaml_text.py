@@ -17,7 +17,7 @@ class YamlError(ValueError):
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text.
+    """Return the value of a YAML text as PyYAML's safe loader does, but refuse keys that occur twice in a mapping.
 
     Raises:
         YamlError: the text is not valid YAML, or a key occurs twice in a mapping.

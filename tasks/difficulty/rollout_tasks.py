@@ -139,9 +139,9 @@ def roll_out(
     initial: FlyteDirectory,
     verifiers: VerifiersConfig = DEFAULTS,
 ) -> Parquet:
-    """Sample responses to every prompt of a shard from one checkpoint; cached responses are not generated again.
+    """Sample and score responses to every prompt of a shard from one checkpoint, and return the responses.
 
-    The responses are scored concurrently, and the scores are cached for `judge_rollouts`.
+    Cached responses are not generated again. The scores are only cached, for `judge_rollouts`.
 
     Args:
         prompts: a shard, all of whose prompts are short enough.

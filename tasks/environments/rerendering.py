@@ -1,4 +1,4 @@
-"""Serves clients that send the whole conversation with every request; only what they add is inserted.
+"""Answers clients that send the whole conversation with every request: `generate` gets only the new messages.
 
     request 1: prompt                      ──► generate()
     request 2: prompt, answer, message     ──► generate([message])

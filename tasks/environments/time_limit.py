@@ -36,7 +36,8 @@ class TimeLimit:
         self._task: asyncio.Task[Any] | None = None
 
     async def run(self, environment: Coroutine[Any, Any, Any], seconds: float) -> Any:
-        """Run an environment, and return its result.
+        """Run an environment, and return its result. When its seconds are over, `EpisodeOver` is raised inside it, and
+        it may still return a result.
 
         Args:
             environment: the coroutine of its call.

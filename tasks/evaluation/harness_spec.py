@@ -73,7 +73,7 @@ class HarnessBenchmark(Config):
 
     @property
     def compared(self) -> ComparedBenchmark:
-        """The benchmark's options for the comparison of policies."""
+        """The benchmark's name, margin, card and licence, which the comparison of policies uses."""
         return ComparedBenchmark(name=self.name, margin=self.margin, card=CARD, licence="those of its tasks")
 
 

@@ -91,7 +91,9 @@ def upload_once(upload_file: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_there(remote: FlyteRemote, address: str, size: int, verify: bool | str | None) -> bool:
-    """Return whether the complete file is at an address. Returns false if the backend cannot tell."""
+    """Return whether a file of `size` bytes is at `address`; if the backend cannot tell, False. Its content is not
+    compared. `verify` is the option of `requests` for TLS certificates.
+    """
     import grpc
     import requests
     from flytekit.exceptions.base import FlyteException

@@ -64,7 +64,7 @@ def check_template(template: dict[str, Any]) -> None:
 
 
 def check_template_option(template: str | dict[str, Any] | None) -> None:
-    """Check the option `template` of a pod, with `check_template` if it is inline.
+    """Check the option `template` of a pod if it is an inline template. Names and None are not checked.
 
     Raises:
         ValueError: as `check_template` raises it, after the option's name.

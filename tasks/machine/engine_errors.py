@@ -35,7 +35,8 @@ def find_last_error(text: str) -> tuple[str, str] | None:
 
 
 def make_memory_error(start: str, reason: str, kv_cache: str) -> MemoryLimitError | ShortOfMemoryError | None:
-    """Return the error of an engine that did not start for lack of memory, or None if that is not the reason.
+    """Return the error to raise for an engine that did not start, or None if `reason`, the last error that it
+    printed, does not say that memory was lacking.
 
     It is a `MemoryLimitError` if the KV cache alone is larger than the memory. Otherwise other processes use some of
     the memory and may free it.
@@ -43,7 +44,7 @@ def make_memory_error(start: str, reason: str, kv_cache: str) -> MemoryLimitErro
     Args:
         start: beginning of the error message, which says what did not start.
         reason: the last error that the engine printed.
-        kv_cache: the option with the size of the KV cache in CPU memory.
+        kv_cache: name of the option that sets the size of the KV cache in CPU memory.
     """
     if _OF_A_GPU.search(reason):
         return ShortOfMemoryError(f"{start}: {reason}")

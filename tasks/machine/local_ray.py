@@ -72,7 +72,10 @@ def check_machine() -> None:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Return whether a file can be created in a folder. Permissions are not enough to tell, for example in `/proc`."""
+    """Return whether a file can be created in a folder, by creating a temporary one.
+
+    Permissions are not enough to tell, for example in `/proc`.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True

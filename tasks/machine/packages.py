@@ -11,7 +11,9 @@ HOME = Path(__file__).parents[2]
 
 
 def install_command() -> str:
-    """Return the command that installs all that a run on this machine needs: in a checkout, or with the wheel."""
+    """Return the command, for a message, that installs what a run needs: `make environment` in a checkout,
+    otherwise the installation of the wheel for CPUs.
+    """
     if (HOME / "Makefile").is_file():
         return f"make -C {HOME} environment"
     try:

@@ -76,7 +76,7 @@ def silence_retries() -> None:
 
 
 def silence_progress_bars() -> None:
-    """Turn off the progress bars of transformers, unless `RLVR_VERBOSE` is set.
+    """Turn off the progress bars of transformers if `TRANSFORMERS_VERBOSITY` is `error`, as in `SETTINGS`.
 
     There is no environment variable for them.
     """

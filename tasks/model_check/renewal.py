@@ -1,4 +1,5 @@
-"""Detects that an engine still uses old values of some weights, even if its errors are smaller than rounding.
+"""Detects that an engine still uses old values of some weights, even if their effect is smaller than rounding:
+over many tokens, the engine's errors then correlate with the effect that these old values would have.
 
 Let e be the engine's errors, one per token, and d_G the change of the exact log-probabilities if the tensors of group G
 get their old values back. If the engine uses old values of G, then e = d_G + rounding, so e and d_G correlate over many

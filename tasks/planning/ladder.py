@@ -75,7 +75,10 @@ def build_ladder(steps: int = 192, seed: int = 0) -> list[Rung]:
 def build_rung_options(batch: int, wide: int, steps: int) -> dict[str, dict[str, Any]]:
     """Return the training options of each variant of OlmoRL's ablation of its infrastructure, by the variant's name.
 
-    A step has `batch` groups, and an asynchronous variant samples `wide` batches ahead.
+    Args:
+        batch: number of groups of a step.
+        wide: number of batches that asynchronous variants sample ahead, and that a step of `synchronous, wide` has.
+        steps: number of steps of a run; `synchronous, wide` divides it by `wide`.
     """
     return {
         "synchronous, wide": {

@@ -1,4 +1,6 @@
-"""Saves the groups of the window in a checkpoint, so that generated and scored responses are not generated again."""
+"""Saves the groups that are sampled ahead of the learner (the window) in a checkpoint, and loads them when a
+run resumes, so that responses are not generated and scored again.
+"""
 
 from __future__ import annotations
 

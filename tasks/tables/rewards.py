@@ -1,4 +1,4 @@
-"""Reads the rewards of scored responses by name."""
+"""Collects the values of each named reward from a table of scored responses."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class TokenRow:
 
 @dataclass
 class StepRead:
-    """Contains the responses of a step that have tokens.
+    """Contains the responses of a training step whose tokens are in the run's files (`keep_tokens`).
 
     Attributes:
         folder: the folder of the files of responses.

@@ -82,7 +82,7 @@ class VerifierStats:
     _since: float = field(default=0.0, repr=False)
 
     def advance(self, now: float, processes: int, calls: int = 0) -> None:
-        """Update `busy_s` to the time `now`, at which `calls` calls begin (if positive) or end (if negative).
+        """Add the busy seconds of all processes up to `now` to `busy_s`; then `calls` calls begin, or end if negative.
 
         Until `now`, all `processes` were busy, or as many of them as there were calls.
         """

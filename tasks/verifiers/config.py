@@ -76,7 +76,9 @@ class VerifiersConfig(Config):
         return self
 
     def processes(self, workers: int) -> int:
-        """Return the number of processes of a queue: `workers`, or fewer if memory does not suffice for two queues."""
+        """Return the number of processes of a verifier's fast queue: `workers`, or fewer if the fast queue and a slow
+        queue of the same size would need more than `total_memory_mib`.
+        """
         return min(workers, self.total_memory_mib // (2 * self.memory_mib))
 
     @property

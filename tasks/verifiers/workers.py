@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Worker:
-    """The client side of one worker process."""
+    """Sends calls to one worker process, and returns its responses. `Workers` starts and ends the process."""
 
     pid: int
     server: ForkServer

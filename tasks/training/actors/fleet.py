@@ -337,7 +337,9 @@ class Fleet:
         await asyncio.sleep(slot.back_off_seconds)
 
     async def _serve(self, slot: ActorSlot, actor: Actor) -> None:
-        """Start an actor, let it serve, and keep its weights current until it is lost. Never returns."""
+        """Start `actor`, let it generate, and keep its weights current. This ends only with an error, which is
+        `ActorLostError` if the actor is lost; `_fill` then creates another actor for the slot.
+        """
         self._weights.follow(node := await actor.placed())
         await self._turns.enter(slot.index)
         slot.load()

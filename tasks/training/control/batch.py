@@ -141,7 +141,9 @@ def _collect_trained_tokens(sample: Sample, trained: dict[int, Floats]) -> Train
 async def _add_old_logprobs(
     sequences: list[TokenSequence], learner: Learner, config: TrainingConfig
 ) -> list[TokenSequence]:
-    """Add the learner's log-probabilities before the first update, if a later update or the KL penalty needs them."""
+    """Return the sequences with the learner's log-probabilities before the first update if a later update or a KL
+    penalty in the reward needs them, otherwise unchanged.
+    """
     updates = config.updates
     if updates.minibatches * updates.epochs == 1 and not config.objective.kl.in_reward:
         return sequences
@@ -229,7 +231,8 @@ def _count_trained(sample: Sample) -> int:
 
 
 def select_with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig) -> list[TokenSequence]:
-    """Return the sequences of the groups that carry a gradient.
+    """Return all sequences of each group that has an advantage other than 0, or of all groups if the objective also
+    trains without advantages.
 
     A group with zero advantages needs neither a forward nor a backward pass, unless there is a penalty or a bonus on
     every token. It still counts in the denominator. At least one sequence is returned, so that a step is taken that
@@ -244,7 +247,8 @@ def select_with_gradient(groups: list[list[Sample]], objective: ObjectiveConfig)
 
 
 def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig) -> list[TokenSequence]:
-    """Return all responses of a batch for a step from policy `version`, group by group, with advantages of 0.
+    """Return the sequences of all responses of a batch, group by group, with loss masks for a step that starts from
+    policy `version`. Their advantages are 0 until `_add_advantages` sets them.
 
     An episode whose conversation was restarted gives one sequence for each of its pieces. They share its advantage.
     """

@@ -297,7 +297,7 @@ class Validation:
         return [Answer(question, *answered) for answered in zip(completions, scores, classes, strict=True)]
 
     async def _classes(self, prompt: Prompt, completions: Sequence[Completion]) -> list[int | None]:
-        """Return the class of each response's answer among equal answers."""
+        """Return a number for each response, the same for equal answers, or None if it states no answer."""
         answers = [stated_answer(prompt.verifier, completion.text, prompt.ground_truth) for completion in completions]
         return await group_equal_answers(answers, prompt.ground_truth, make_scorer(self._judge, prompt))
 

@@ -200,7 +200,9 @@ def _make_fused_mlp(module: nn.Module, model: PreTrainedModel, device: torch.dev
 
 
 def _make_fused_rotary(module: nn.Module, model: PreTrainedModel, device: torch.device) -> _Candidate | None:
-    """Return an attention whose rotary embedding (Su et al. 2021, arXiv:2104.09864) is compiled."""
+    """Return a forward pass of an attention module with its rotary embedding (Su et al. 2021, arXiv:2104.09864)
+    compiled, or None if the module does not call `apply_rotary_pos_emb`.
+    """
     original = type(module).forward
     function = getattr(original, "__globals__", {}).get(_ROTARY)
     if not isinstance(original, FunctionType) or _ROTARY not in original.__code__.co_names or function is None:

@@ -163,7 +163,8 @@ def compute_slope(
 
 
 def _softmax_minus_onehot(sampled: Tensor, targets: Tensor, blocks: Blocks | None) -> Tensor:
-    """Return `-d logprob / d logits`, `[rows, V]`.
+    """Return `-d logprob / d logits`, `[rows, V]`: the softmax of the logits `sampled`, minus 1 at each target. If
+    `blocks` are given, the result is in their memory.
 
     The subtraction comes before the rounding to bfloat16, which would lose 1 - p of a confident token. The factors of
     rows are applied later, to the 16-bit matrices.

@@ -96,7 +96,10 @@ class Reference:
         drop_copies(self._policy)
 
     def weights(self) -> list[Tensor]:
-        """Return all tensors of its weights, including the exact ones in float32; their `data` may be moved."""
+        """Return the tensors of the weights: the parameters, and the float32 values of mixed weights (`follow`).
+
+        The caller may move their `data` to another device.
+        """
         return [*self._policy.parameters(), *self._exact.values()]
 
     def file(self, rank: int) -> str | None:

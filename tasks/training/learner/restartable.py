@@ -152,7 +152,10 @@ class RestartingLearner:
         return written and self._saving_generation == self._generation
 
     def saved(self, folder: Path) -> None:
-        """Record that the last `save` is complete, and is kept in `folder` until the next call of this method."""
+        """Record that the last `save` is complete in `folder`: a restart loads it, and only repeats the steps after it.
+
+        The folder must exist until the next call of this method.
+        """
         self._checkpoint = folder
         del self._steps[: self._saved_steps]
         self._saved_steps = 0

@@ -62,7 +62,7 @@ class RowCost:
         return (self.token + self.prediction) * length + attention
 
     def _compute_attention_cost(self, length: int) -> int:
-        """Return the operations of causal attention over the first `length` tokens of a sequence."""
+        """Return the operations of causal attention in a forward pass over the first `length` tokens of a sequence."""
         within = min(length, self.window)
         windowed = _count_pairs(within) + (length - within) * self.window
         return self.pair * _count_pairs(length) + self.windowed_pair * windowed

@@ -125,7 +125,7 @@ class OwnLoss(OwnCode):
 
 
 class OwnEstimator(OwnCode):
-    """The advantage function that `objective.advantage` names."""
+    """The user's advantage function that `objective.advantage` names. It gets a batch, and its result is checked."""
 
     def __init__(self, option: OwnAdvantage) -> None:
         super().__init__(option, ADVANTAGE)
@@ -157,7 +157,8 @@ class OwnEstimator(OwnCode):
 
 
 def load_own_loss(option: object) -> OwnLoss | None:
-    """Return the user's loss that `objective.surrogate` names, or None for a built-in surrogate.
+    """Return the user's loss if `option`, the value of `objective.surrogate`, is an `OwnSurrogate`. If it is a
+    built-in surrogate, return None.
 
     Raises:
         OwnFunctionError: it cannot be loaded.

@@ -13,6 +13,6 @@ rounding an advantage of 1, or for `leave_one_out` a difference an advantage of 
 
 
 def are_equal(rewards: Sequence[float]) -> bool:
-    """Return True if the rewards (at least one) are equal but for `ROUNDING`."""
+    """Return True if the rewards (at least one) differ by at most `ROUNDING` times the largest absolute value."""
     highest, lowest = max(rewards), min(rewards)
     return highest - lowest <= ROUNDING * max(abs(highest), abs(lowest))

@@ -381,7 +381,7 @@ def estimate_learner_tokens_per_second(
     mfu: float,
     reference: bool = False,
 ) -> float:
-    """Return the trained tokens/s of the learner.
+    """Return the number of tokens that all `ranks` of the learner together train on in a second.
 
     A token needs the operations of three forward passes, one more if activations are recomputed, and one more with a
     reference policy.

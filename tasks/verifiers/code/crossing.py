@@ -141,7 +141,7 @@ class Crossing:
         return any(self.is_theirs(name) or self.is_stored_there(name) for name in names)
 
     def rebind(self, names: set[str]) -> None:
-        """Store names in this process, after the tests have bound them to other values."""
+        """Record that the response's process no longer stores names, because the tests bind them to other values."""
         self.inside -= names
         self.handed -= names
         self.instances -= names

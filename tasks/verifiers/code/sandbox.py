@@ -240,7 +240,10 @@ class Sandbox:
         return answer["pid"], watched, stack.enter_context(socket.socket(fileno=report))
 
     def end(self, process: Process) -> Ended:
-        """Kill a process if it still runs, and return how it ended. Call it once for each process."""
+        """Kill a process if it still runs, and return its exit status and whether it was killed.
+
+        Call it once for each process.
+        """
         os.close(process.watched)
         os.close(process.requests)
         return Ended(**self._order({"end": process.inside}, (), ANSWER_SECONDS)[0])

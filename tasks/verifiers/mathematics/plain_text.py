@@ -134,7 +134,7 @@ def _replace_formulas(text: str) -> tuple[str, list[str]]:
 
 
 def _split_runs(line: str) -> Iterator[_Run]:
-    """Yield the parts of a line between its words and full stops."""
+    """Split a line at words of prose and full stops; yield each part between them, with the word before it."""
     start = numbered.end() if (numbered := _NUMBERED.match(line)) else 0
     hidden = _NO_PROSE.sub(lambda command: "\0" * len(command.group()), line)
     cuts = sorted(cut.span() for pattern in (_PROSE, _STOP) for cut in pattern.finditer(hidden, start))

@@ -42,5 +42,5 @@ class MainModule(types.ModuleType):
         return names[name]
 
     def __dir__(self) -> Iterable[str]:
-        """Return the names of the tests."""
+        """Return the names that are bound in the global namespace of the tests."""
         return list(object.__getattribute__(self, "_names"))
