@@ -147,6 +147,7 @@ class Crossing:
         self.instances -= names
 
     def _collect_names(self, node: ast.AST) -> frozenset[str]:
+        # The node is stored with its names: the `id` alone may be that of an earlier node, which is gone.
         known = self._known.get(id(node))
         if known is not None and known[0] is node:
             return known[1]
@@ -186,6 +187,7 @@ class Crossing:
             changed.args = [self.convert_expression(each) for each in changed.args]
             changed.keywords = [ast.keyword(each.arg, self.convert_expression(each.value)) for each in changed.keywords]
             return changed
+        # Neither a call of the response nor a name: its parts are computed here, one by one.
         with self.open_scope(find_own_names(node)):
             for field, value in ast.iter_fields(node):
                 if isinstance(value, list):
@@ -272,7 +274,7 @@ class Crossing:
         if isinstance(node, ast.expr) and not self.touches(node) and not stored:
             return self._ship_argument(node, own, parameters)
         if isinstance(node, _DECIDES):  # decisions are made here
-            if own & find_loaded_names(node):
+            if own & find_loaded_names(node):  # it needs values that only exist there
                 raise NotUnderstoodError
             return _add_parameter(self.convert_expression(node), parameters)
         if isinstance(node, ast.Name) and node.id in self.handed and node.id not in own:
@@ -293,7 +295,7 @@ class Crossing:
             return node
         if isinstance(node, ast.Starred):
             return ast.Starred(self._ship_argument(node.value, own, parameters), node.ctx)
-        if find_loaded_names(node) & own:
+        if find_loaded_names(node) & own:  # such as the variable of a comprehension, which has no value here
             raise NotUnderstoodError
         for record in sorted(self._records - self.crossing):  # the value may be an instance of it
             self.hand({record}, set())
@@ -312,7 +314,7 @@ class Crossing:
         statements = self._find_makers(needed, as_they_are)
         if statements is None:
             return False
-        for number in sorted(statements - self.shipped):
+        for number in sorted(statements - self.shipped):  # in the order of the tests
             self.shipped.add(number)
             code = self.pure[number]
             once = call("__once__", number, unparse(code))
@@ -333,6 +335,7 @@ class Crossing:
                 continue
             if not self._can_cross(name, given):
                 return None
+            # A list may be filled after it was made, by a statement that binds nothing: `xs.append(1)`.
             is_data = self._kinds[name] == "data"
             made = [n for n, node in enumerate(self.pure) if name in find_bindings(node)]
             changed = [
@@ -352,12 +355,14 @@ class Crossing:
 
     def _can_cross(self, name: str, as_they_are: set[str]) -> bool:
         kind = self._kinds.get(name)
+        # What was computed here from results stays here, and so do functions that may raise or assert.
         if kind is None or name in self.derived | self.locals | self._judges:
             return False
         if kind == "data" and self.depth and name not in self.handed:
             return False  # it may change before or while this code runs
         if name not in self.deciding or kind == "import":
             return True
+        # It decides, too: only a class without own methods may cross, or an object that the response gets anyway.
         return name in self._records or (kind == "data" and name in as_they_are)
 
 

@@ -107,10 +107,11 @@ def run_assertions(
         clock.begin_test()
         with _start_processes(sandbox, program, prepared, limits, clock) as talk:
             for number in range(len(verdicts), len(tests)):
-                if clock.over:
+                if clock.over:  # the remaining tests do not run, but each needs a verdict
                     return verdicts + [Verdict(False, _describe_total_limit(config), timed_out=True)] * (
                         len(tests) - len(verdicts)
                     )
+                # The setup runs once for each process. If it fails, its verdict is the test's.
                 verdict, alive = talk.run(prepared.setup) if not talk.ready else (Verdict(True), True)
                 if verdict.passed:
                     talk.ready = True
@@ -135,7 +136,7 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
             if clock.over:
                 verdicts.append(Verdict(False, _describe_total_limit(config), timed_out=True))
             else:
-                os.lseek(source, 0, os.SEEK_SET)
+                os.lseek(source, 0, os.SEEK_SET)  # the program of the previous case shares this position
                 verdicts.append(_run_case(sandbox, source, case, limits, clock, _limit_output(case, config)))
     return verdicts
 
@@ -190,7 +191,7 @@ def _start_processes(
         response, tests = sandbox.fork_together(limits, parts)
         stack.callback(sandbox.end, response)
         stack.callback(sandbox.end, tests)
-        answering.close()
+        answering.close()  # only the forks have these ends now, so the end of a fork closes its connections
         checker.close()
         # Sent after both forks: a response that uses up all resources must not keep its tests from starting.
         message = {"source": program, "given": prepared.given, "classes": prepared.classes}
@@ -222,6 +223,7 @@ def _execute(
     output, timed_out = bytearray(), False
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0):
+        # The writing end is closed here after the fork, so that reading ends when the program closes its output.
         with _open_sealed_file(standard_input) as given, open(writing, "wb", buffering=0):
             process = sandbox.fork("program", limits, [source, given, writing])
         try:
@@ -229,7 +231,7 @@ def _execute(
                 clock.begin_test()
                 _read_into(output, reading, clock, output_bytes)
                 if len(output) <= output_bytes:
-                    with suppress(OutOfTime):
+                    with suppress(OutOfTime):  # it is then killed, and the verdict says that it did not end
                         clock.wait_for(process.watched, EXIT_GRACE_SECONDS)
         except OutOfTime:
             timed_out = True
@@ -259,7 +261,8 @@ def _open_sealed_file(text: str) -> Iterator[int]:
     descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as stream:
-            stream.write(text.encode("utf-8", "surrogatepass"))
+            stream.write(text.encode("utf-8", "surrogatepass"))  # plain UTF-8 rejects lone surrogates of a response
+        # Several programs get this descriptor one after the other; none of them may change the file.
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         os.lseek(descriptor, 0, os.SEEK_SET)
         yield descriptor
@@ -269,7 +272,7 @@ def _open_sealed_file(text: str) -> Iterator[int]:
 
 def _make_limits(config: CodeConfig) -> Limits:
     return Limits(
-        cpu_seconds=math.ceil(config.total_seconds),
+        cpu_seconds=math.ceil(config.total_seconds),  # `Clock` ends a response earlier, unless this process hangs
         memory_bytes=config.memory_mib << 20,
         file_bytes=config.disk_mib << 20,
     )

@@ -67,13 +67,15 @@ _NOTIFICATION_BYTES = 80
 _NOTIFICATION_CONTINUE = 1
 
 _VARIABLES = {
-    "PYTHONHASHSEED": "0",
+    "PYTHONHASHSEED": "0",  # the order of a set, and so a verdict, is the same in each run
     "PYTHONDONTWRITEBYTECODE": "1",
     "LANG": "C.UTF-8",
-    "OPENBLAS_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",  # threads of the host would not exist in its forks
     "MALLOC_ARENA_MAX": "1",  # the C library reserves 128 MiB of address space for each further arena
 }
 
+# The sandbox has no files of this project: its modules arrive as text in one message, and are executed one after the
+# other. A package has an empty path, so that Python searches no folder for its other modules.
 _BOOT = """
 import json, os, socket, sys, types
 try:
@@ -127,6 +129,7 @@ class Process:
         with suppress(OSError):  # the thread has been interrupted, or has ended
             fcntl.ioctl(self.requests, _NOTIFICATION_RECEIVE, asked)
             permitted = _count_threads(self.pid) < self.threads
+            # EAGAIN is the error at a limit of the kernel's own, which Python and the C library expect.
             verdict = (0, _NOTIFICATION_CONTINUE) if permitted else (-errno.EAGAIN, 0)
             # struct seccomp_notif_resp: id, value, error, flags
             fcntl.ioctl(self.requests, _NOTIFICATION_SEND, asked[:8] + struct.pack("=qiI", 0, *verdict))
@@ -186,11 +189,12 @@ class Sandbox:
         }
         try:
             start = {"modules": [[name, _read_source(name)] for name in INSIDE], "settings": settings}
+            # The host sends a pidfd, because in its own namespace it has another pid than here.
             _, (host,) = self._order(start, (), START_SECONDS)
             with open(host, "rb", buffering=0):
                 number = _read_pid(host)
             _prefer_for_out_of_memory(number)
-            self._occupied_bytes = _read_address_space(number)
+            self._occupied_bytes = _read_address_space(number)  # which each fork inherits, and its limit includes
             self._run_probe()
         except SandboxError as error:
             self.close()
@@ -219,9 +223,12 @@ class Sandbox:
         processes, problems = [], []
         with ExitStack() as stack:
             begun = [self._begin(part, limits, descriptors, stack) for part, descriptors in parts.items()]
+            # All of them have been started before the first wait, so they lock themselves up at the same time.
             for inside, watched, locking in begun:
                 requests, problem = _wait_until_locked(locking)
+                # A process that was not locked up has sent no requests; `end` closes the stand-in instead.
                 here, requests = _read_pid(watched), requests or os.dup(watched)
+                # A copy, because the stack closes the original, also if a later process fails.
                 processes.append(Process(inside, here, os.dup(watched), requests, limits.threads))
                 problems += [problem] if problem else []
         if problems:
@@ -279,8 +286,9 @@ class Sandbox:
             readable = _wait_for_readable(probe.watched, probe.requests)
             if probe.watched in readable:
                 break
-            if readable:
+            if readable:  # the probe starts threads until one is denied
                 probe.answer_request()
+        # If it still runs after the deadline, this kills it, and the status is not 0 either.
         ended = self.end(probe)
         if ended.status != 0:
             raise SandboxError(f"a locked-up process could do what it must not (exit status {ended.status})")
@@ -296,6 +304,7 @@ def _start(isolation: Isolation, interpreter: Interpreter, nice: int) -> ForkSer
 
 
 def _build_bubblewrap_command(interpreter: Interpreter) -> list[str]:
+    # The writable file system is mounted over them.
     if covered := [path for path in interpreter.visible if path.startswith(f"{WRITABLE}/")]:
         raise SandboxError(f"{covered[0]} lies below {WRITABLE}, where programs have their own folder")
     visible = [part for path in interpreter.visible for part in ("--ro-bind", path, path)]
@@ -305,10 +314,12 @@ def _build_bubblewrap_command(interpreter: Interpreter) -> list[str]:
         for path in interpreter.packages
         for part in ("--ro-bind", path, os.path.join(folders[os.path.dirname(path)], os.path.basename(path)))
     ]
+    # They come after the folders that contain these paths, as a mount only covers earlier ones.
     masks = [part for path in interpreter.hidden for part in ("--tmpfs", path)]
     sealed = [part for path in interpreter.hidden for part in ("--remount-ro", path)]
     return [
         _find_bwrap(),
+        # `--unshare-all` alone would go on without a user namespace. When process 1 ends, the kernel kills all others.
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"),
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),  # to mount the writable folder; forks drop it
         *visible,
@@ -342,16 +353,17 @@ def _wait_until_locked(locking: socket.socket) -> tuple[int | None, str]:
     requests: list[int] = []
     try:
         message, requests, _, _ = socket.recv_fds(locking, MAX_REASON, 1)
-        if requests:
+        if requests:  # the first message only brought the descriptor; the next one is about the other steps
             message = locking.recv(MAX_REASON)
     except OSError as error:
         message = str(error).encode()
+    # An empty message is the end of the connection: the process died without a report.
     problem = "" if message == LOCKED else message.decode(errors="replace") or "it ended"
     return (requests[0] if requests else None), problem
 
 
 def _read_pid(watched: int) -> int:
-    """Return the pid of a process in the PID namespace of this process."""
+    """Return the pid of a process in the PID namespace of this process, given its pidfd."""
     with open(f"/proc/self/fdinfo/{watched}") as about:
         return next(int(line.split()[1]) for line in about if line.startswith("Pid:"))
 

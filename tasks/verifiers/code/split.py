@@ -109,6 +109,7 @@ def _split_assignment(node: ast.stmt) -> list[ast.stmt]:
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
             stored = {root(name) for name in names if isinstance(name, ast.Name | ast.Attribute)}
+            # Not `a, b = b, a`: as two statements, the second one would read what the first one has stored.
             simple = not any(isinstance(each, ast.Starred) or stored & find_loaded_names(each) for each in values)
             if simple and all(isinstance(each, ast.Name | ast.Attribute) for each in names):
                 return [
@@ -161,6 +162,7 @@ class _Splitter(Crossing):
         return lines
 
     def _convert_statement(self, node: ast.stmt) -> list[ast.stmt]:
+        # The old value of a name that is assigned does not matter, so only the new one decides.
         bound_anew = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
         if not self.touches(node.value if bound_anew and isinstance(node, ast.Assign) else node):
             return self._convert_pure(node)
@@ -182,7 +184,7 @@ class _Splitter(Crossing):
     def _convert_pure(self, node: ast.stmt) -> list[ast.stmt]:
         """Return a statement that does not use the response."""
         names, fails = find_bindings(node), self.can_fail(node)
-        if fails:
+        if fails:  # like an assertion, it decides whether the test passes
             self.judging |= find_loaded_names(node)
         elif not self.depth:
             self.pure.append(node)
@@ -199,6 +201,7 @@ class _Splitter(Crossing):
     def _convert_touching(self, node: ast.stmt) -> list[ast.stmt]:
         match node:
             case ast.Assert(test=test, msg=message) if not has(test, UNSHIPPED):
+                # A message does not change the verdict; if the response would compute a part of it, it is dropped.
                 return [
                     ast.Assert(
                         _read(self.convert_expression(test)), None if message and self.touches(message) else message
@@ -223,6 +226,7 @@ class _Splitter(Crossing):
             case ast.FunctionDef():
                 return [self._function(node)]
             case ast.ClassDef(name=name, bases=bases) if not self.depth and any(map(self.touches, bases)):
+                # A class that derives from one of the response is defined there, unless it decides something.
                 if name not in self.deciding and not has(node, _JUDGEMENTS) and not self.can_fail(node):
                     self.classes.discard(name)  # it is defined in the response's process
                     return self._run_there(node)
@@ -270,7 +274,7 @@ class _Splitter(Crossing):
         code, parameters = self.build_shipped_code(node)
         self.understood.add(id(node))
         source = unparse(code)
-        if parameters:
+        if parameters:  # values of this process arrive as arguments, so the code becomes a function
             stored = [f"global {', '.join(sorted(names))}"] if names else []
             body = "\n".join(f"    {line}" for line in [*stored, *source.splitlines()])
             source = f"def __given__({', '.join(parameters)}):\n{body}"
@@ -286,7 +290,7 @@ class _Splitter(Crossing):
             match changed:
                 case ast.For():
                     changed.iter = self.convert_expression(changed.iter)
-                    self.locals |= set(find_bound_names(changed.target))
+                    self.locals |= set(find_bound_names(changed.target))  # each item is a value of this process
                 case ast.While() | ast.If():
                     changed.test = self.convert_expression(changed.test)
                 case ast.With(items=items):
@@ -323,11 +327,13 @@ class _Splitter(Crossing):
 
     def _function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """Return a function of the tests. It runs in the tests' process, and requests values."""
+        # Global names are stored outside of it, and a generator runs in pieces: such functions stay as they are.
         if has(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)):
             self.judging |= find_loaded_names(node)
             return node
         self.judging |= find_loaded_names(node.args)
         changed = copy.copy(node)
+        # The body runs later, if at all: what it stores says nothing about the statements after the definition.
         lived = set(self.inside), set(self.handed), set(self.derived), set(self.instances)
         with self.open_scope(set(find_bound_names(node)) - {node.name}), self._deeper():
             changed.body = [line for each in node.body for line in self._convert_statement(each)]
@@ -354,6 +360,7 @@ class _Splitter(Crossing):
                 ast.Expr(enter) if target is None else ast.Assign([target], enter, lineno=node.lineno)
             )
             self.understood |= {id(item.context_expr), id(item)}
+            # In reverse order, as Python leaves several contexts.
             left = [ast.Expr(call("__run__", f"{name}.__exit__(None, None, None)")), *left]
         with self._deeper():
             body = self._convert_nested(node.body)

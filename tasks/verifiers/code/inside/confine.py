@@ -141,16 +141,19 @@ def confine(
         OSError: the kernel refused a step.
     """
     _call_prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    # Other processes of the user can then neither trace it nor read its memory in /proc.
     _call_prctl(_PR_SET_DUMPABLE, 0)
     _set_limits(limits)
     _drop_capabilities()
+    # Without privileges, the kernel accepts Landlock rules and filters only after this.
     _call_prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if landlock:
         _restrict_files(readable, writable)
     if hand_over is not None:
         asking = _watch_threads()
         hand_over(asking)
-        os.close(asking)
+        os.close(asking)  # with it, this process could permit its own threads
+    # Last, because it forbids what the steps above need: prctl, seccomp, Landlock, and `sendmsg` of `hand_over`.
     _filter_system_calls()
 
 
@@ -179,10 +182,12 @@ def _set_limits(limits: Limits) -> None:
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
-        resource.setrlimit(kind, (value, value))
+        resource.setrlimit(kind, (value, value))  # the hard limit too, so that the process cannot raise it
 
 
 def _drop_capabilities() -> None:
+    # The bounding set first: dropping from it needs a capability, which `capset` takes away. The loop ends at the first
+    # number that the kernel does not know, or at once if the process has no right to drop any.
     number = 0
     while _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
         number += 1
@@ -195,9 +200,11 @@ def _restrict_files(readable: Sequence[str], writable: str | None) -> None:
     version = read_landlock_version()
     if version < OLDEST_LANDLOCK:
         raise OSError(ENOSYS, f"this kernel has no Landlock of ABI version {OLDEST_LANDLOCK} or later")
+    # All rights that this kernel knows: it denies what is handled and not granted below, and permits all else.
     handled = (1 << next((count for newest, count in _FS_RIGHTS.items() if version <= newest), 16)) - 1
     network = 3 if version >= 4 else 0  # Linux 6.7: binding and connecting TCP sockets
     scoped = 3 if version >= 6 else 0  # Linux 6.12: abstract sockets of, and signals to, others
+    # The struct has grown with versions 4 and 6; each kernel gets the fields that it knows.
     attributes = struct.pack("QQQ", handled, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = _check(
         _libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock"
@@ -214,8 +221,9 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         target = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        return
+        return  # a missing rule only forbids more
     try:
+        # The kernel rejects a rule that gives a file the rights of folders.
         if not stat.S_ISDIR(os.fstat(target).st_mode):
             rights &= _OF_FILES
         rule = struct.pack("=Qi", rights, target)
@@ -232,7 +240,8 @@ def _watch_threads() -> int:
     """
     machine = platform.machine()
     column, audit = _ARCHITECTURES[machine]
-    # Other architectures and new processes are passed to the other filter, which refuses them.
+    # Other architectures and new processes are passed to the other filter, which refuses them: of the results of two
+    # filters, the kernel uses the stricter one. A refusal is stricter than a request, and a request than permission.
     code = [_load(4), _jump_equal(audit, 0, 4), _load(0), _jump_equal(_NUMBERS["clone"][column - 1], 0, 2)]
     code += [_load(16), _jump_set(_CLONE_THREAD, 1, 0), _return(_ALLOW), _return(_ASK)]
     number, flag = _SECCOMP[machine], _SECCOMP_FILTER_FLAG_NEW_LISTENER
@@ -261,9 +270,11 @@ def _filter(machine: str) -> tuple[bytes, ...]:
     the argument is the process's own pid, and otherwise skips one instruction.
     """
     column, audit = _ARCHITECTURES[machine]
+    # `_NUMBERS` has no column for names, as `_ALLOWED` has.
     numbers = {name: pair[column - 1] for name, pair in _NUMBERS.items()}
     listed = [line.split() for line in _ALLOWED.replace("\n", " ").split(",")]
     allowed = [int(row[column]) for row in listed if row[column] != "-"]
+    # 0x00050000 makes the call fail with the given error, and 0x80000000 kills the process.
     allow, deny, absent = _return(_ALLOW), _return(0x00050000 | EPERM), _return(0x00050000 | ENOSYS)
     code = [_load(4), _jump_equal(audit, 1, 0), _return(0x80000000), _load(0)]
     if machine == "x86_64":
@@ -272,8 +283,10 @@ def _filter(machine: str) -> tuple[bytes, ...]:
         code += [_jump_equal(number, 0, 1), allow]
     code += [_jump_equal(numbers["clone3"], 0, 1), absent]  # its flags are in memory; the C library then uses clone
     code += [_jump_equal(numbers["clone"], 0, 4), _load(16), _jump_set(_CLONE_THREAD, 0, 1), allow, deny]
+    # A process may signal itself, as `abort` does.
     for name in ("kill", "tkill", "tgkill"):
         code += [_jump_equal(numbers[name], 0, 4), _load(16), _ITSELF, allow, deny]
+    # The C library reads and lowers limits with `prlimit64`, and 0 for the calling process.
     code += [_jump_equal(numbers["prlimit64"], 0, 5), _load(16), _jump_equal(0, 1, 0), _ITSELF]
     code += [allow, deny]
     # A datagram socket, even one of a pair, could send to any socket that has a name.
@@ -286,8 +299,13 @@ def _filter(machine: str) -> tuple[bytes, ...]:
     return tuple(b"".join([*code, deny]).split(_ITSELF))
 
 
+# Instructions of classic BPF: code, instructions to skip if true and if false, and a number. The codes are those of
+# linux/bpf_common.h: BPF_LD 0x20, BPF_RET 0x06, BPF_AND 0x54, BPF_JEQ 0x15, BPF_JGE 0x35, and BPF_JSET 0x45.
+
+
 def _load(offset: int) -> bytes:
-    # struct seccomp_data: number at 0, architecture at 4, the low halves of the arguments at 16, 24, ...
+    # struct seccomp_data: number at 0, architecture at 4, the low halves of the arguments at 16, 24, ... The kernel
+    # ignores the high halves of the arguments that are compared here.
     return struct.pack("HBBI", 0x20, 0, 0, offset)
 
 
@@ -312,6 +330,7 @@ def _jump_set(value: int, true: int, false: int) -> bytes:
 
 
 def _call_prctl(option: int, argument: int, pointer: bytes | None = None) -> None:
+    # The kernel reads 64 bits; without `c_ulong`, ctypes would pass 32 and leave the others undefined.
     _check(_libc.prctl(option, ctypes.c_ulong(argument), pointer or 0, 0, 0), f"prctl {option}")
 
 

@@ -51,7 +51,7 @@ class _Host:
         child = os.fork()
         if child == 0:
             self._become(order, [*descriptors, locking.detach()])
-        locking.close()
+        locking.close()  # only the child has it now, so the parent also notices if the child ends without a report
         return {"pid": child}, [os.pidfd_open(child), locked.detach()]
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
@@ -74,13 +74,14 @@ class _Host:
                 announce.send(confine.LOCKED)
             status = _play(order["fork"], moved)
         finally:
-            os._exit(status)
+            os._exit(status)  # also after an exception: the child must not go on as a second host
 
     def _reset_writable(self) -> None:
         """Mount an empty file system over the previous one. Without the right to mount, no folder is writable."""
         if self._writable is None:
             return
         target = self._writable.encode()
+        # No fork is left that has the old one open, as this is the first after the end of all others.
         if self._mounted and _libc.umount2(target, _MNT_DETACH):
             raise OSError(ctypes.get_errno(), "umount")
         options = f"size={self._writable_bytes},nr_inodes=1024,mode=700".encode()
@@ -120,6 +121,7 @@ def _play(part: str, descriptors: list[int]) -> int:
 
 def _move(descriptors: list[int], null: int) -> list[int]:
     """Redirect the standard streams to `null`, renumber the given descriptors from 3 on, and close all others."""
+    # By way of high numbers: otherwise one of them could be overwritten before it has been moved.
     high = [os.dup2(descriptor, 200 + position) for position, descriptor in enumerate(descriptors)]
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -130,6 +132,7 @@ def _move(descriptors: list[int], null: int) -> list[int]:
 
 def main(settings: dict[str, Any], control: socket.socket) -> None:
     """Load frequently used modules, then serve as the host; called by the code that starts the sandbox's Python."""
+    # Only its parent ends it, with SIGKILL: not Ctrl-C, and not SIGIO, which a fork could ask the kernel to send here.
     for number in (signal.SIGINT, signal.SIGIO, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     # Packages can only be imported now: their folders contain others, which must not be found and fail to be read.
@@ -145,9 +148,9 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
     confine.prepare()
     program.prepare()
     host = _Host(settings)
-    own = os.pidfd_open(os.getpid())
+    own = os.pidfd_open(os.getpid())  # the pid itself means nothing outside of this namespace
     socket.send_fds(control, [json.dumps({"ready": True}).encode()], [own])
     os.close(own)
-    gc.collect()
+    gc.collect()  # garbage would be frozen, too
     gc.freeze()  # forks share these pages until reference counts in them change
     handle_requests(control, host.fork)
