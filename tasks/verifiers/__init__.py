@@ -103,7 +103,7 @@ def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None
 
 def collect_verifiers(verifier: str, ground_truth: Any) -> set[str]:
     """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
-    return registry.verifiers_of(verifier, ground_truth)
+    return registry.collect_verifiers(verifier, ground_truth)
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[st
     return [] if verifier in (*CHAT, *elsewhere) else load_module(verifier).missing_resources(ground_truth)
 
 
-def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
+def collect_verifiers(verifier: str, ground_truth: Any) -> set[str]:
     """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
     if verifier != WEIGHTED:
         return {verifier}

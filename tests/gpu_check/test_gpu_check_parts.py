@@ -152,11 +152,11 @@ import sys
 from pathlib import Path
 from tasks.gpu_check.launching import launch
 from tasks.gpu_check.part import PartTask
-from tasks.verifiers.process_limits import children
+from tasks.verifiers.process_limits import list_children
 
 folder = Path(sys.argv[1])
 [result] = launch(PartTask("A", ["imports"], True, folder, folder, float(sys.argv[2])))
-assert not children(), children()
+assert not list_children(), list_children()
 print(result.status, result.reason)
 """
 

@@ -319,7 +319,7 @@ def _build_bubblewrap_command(interpreter: Interpreter) -> list[str]:
     sealed = [part for path in interpreter.hidden for part in ("--remount-ro", path)]
     return [
         _find_bwrap(),
-        # `--unshare-all` alone would go on without a user namespace. When process 1 ends, the kernel kills all others.
+        # `--unshare-all` alone also works without a user namespace. When process 1 ends, the kernel kills all others.
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"),
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),  # to mount the writable folder; forks drop it
         *visible,

@@ -327,7 +327,7 @@ class _Splitter(Crossing):
 
     def _function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """Return a function of the tests. It runs in the tests' process, and requests values."""
-        # Global names are stored outside of it, and a generator runs in pieces: such functions stay as they are.
+        # Global names are stored outside of it, and a generator pauses in between: such functions stay as they are.
         if has(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)):
             self.judging |= find_loaded_names(node)
             return node

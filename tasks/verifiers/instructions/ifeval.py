@@ -59,7 +59,7 @@ def response_language(response: str, language: str) -> bool:
 
 
 def english_capital(response: str) -> bool:
-    """Check the constraint: The entire response should be in English, by `texts.language`, and in capitals only.
+    """Check the constraint: The entire response should be in English, by `texts.detect_language`, and in capitals only.
 
     The package identifies the language of the text in capitals, and then often takes English for German.
     """

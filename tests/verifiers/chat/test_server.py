@@ -124,10 +124,10 @@ def test_a_server_whose_parent_is_killed_ends_too(judging_model, tmp_path):
     script.write_text(f"""
 import time
 
-from tasks.verifiers.chat import JudgeConfig, serving
+from tasks.verifiers.chat import JudgeConfig, serve
 
 if __name__ == "__main__":
-    with serving(JudgeConfig.model_validate_json({config.model_dump_json()!r})):
+    with serve(JudgeConfig.model_validate_json({config.model_dump_json()!r})):
         print("ready", flush=True)
         time.sleep(600)
 """)

@@ -257,7 +257,7 @@ if numbers := [int(number) for number in sys.argv[2:]]:
     deny(numbers)
 
 import psutil
-from tasks.verifiers.code.sandbox import Sandbox, SandboxError, _bwrap
+from tasks.verifiers.code.sandbox import Sandbox, SandboxError, _find_bwrap
 from tests.verifiers.code.judging_code import detail_of_output
 
 try:

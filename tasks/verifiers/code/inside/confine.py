@@ -299,7 +299,7 @@ def _filter(machine: str) -> tuple[bytes, ...]:
     return tuple(b"".join([*code, deny]).split(_ITSELF))
 
 
-# Instructions of classic BPF: code, instructions to skip if true and if false, and a number. The codes are those of
+# Instructions of classic BPF: code, instructions to skip if true and if false, and a number. The codes are from
 # linux/bpf_common.h: BPF_LD 0x20, BPF_RET 0x06, BPF_AND 0x54, BPF_JEQ 0x15, BPF_JGE 0x35, and BPF_JSET 0x45.
 
 

@@ -74,7 +74,7 @@ class _Host:
                 announce.send(confine.LOCKED)
             status = _play(order["fork"], moved)
         finally:
-            os._exit(status)  # also after an exception: the child must not go on as a second host
+            os._exit(status)  # also after an exception: the child must not become a second host
 
     def _reset_writable(self) -> None:
         """Mount an empty file system over the previous one. Without the right to mount, no folder is writable."""
@@ -132,7 +132,7 @@ def _move(descriptors: list[int], null: int) -> list[int]:
 
 def main(settings: dict[str, Any], control: socket.socket) -> None:
     """Load frequently used modules, then serve as the host; called by the code that starts the sandbox's Python."""
-    # Only its parent ends it, with SIGKILL: not Ctrl-C, and not SIGIO, which a fork could ask the kernel to send here.
+    # Only its parent ends it, with SIGKILL: not Ctrl-C, and not SIGIO, which a fork could let the kernel send here.
     for number in (signal.SIGINT, signal.SIGIO, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     # Packages can only be imported now: their folders contain others, which must not be found and fail to be read.
